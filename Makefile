@@ -1,0 +1,49 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Everything else is for working on Gradus.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: setup demo test check format ui bench clean
+
+setup: $(VENV)/.installed $(VENV)/.database  ## virtual environment, pinned install, MLflow database
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Gradus needs Python 3.11 or newer; name one: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[envs]'
+	@touch $@
+
+$(VENV)/.developer: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.database: $(VENV)/.installed
+	$(BIN)/gradus setup
+	@touch $@
+
+demo: setup  ## the whole loop on bundled problems, on a CPU, in minutes
+	$(BIN)/gradus demo
+
+test: setup $(VENV)/.developer  ## every check that CI runs
+	$(MAKE) --no-print-directory check
+
+check: $(VENV)/.developer  ## style, types, layers, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+format: $(VENV)/.developer
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+ui: setup  ## Prefect and MLflow on loopback
+	$(BIN)/gradus ui
+
+bench: setup  ## what the README's figures come from
+	$(BIN)/python benchmarks/overhead.py
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,327 @@
+"""The artefact store: immutable shards, a manifest written last, and reads that verify.
+
+    store = Store(Path("lake"))
+    with_rows = store.put("problems", table)        # a user's own rows, named by their content
+    store.read(with_rows)                           # verified against the manifest's SHA-256
+
+A file appears under a temporary name, is flushed to disk and renamed; a shard counts as done when its receipt
+(name, sha256, rows, key range) is there too; the artefact counts as done when its manifest is.
+Left out: object storage (local folders only), garbage collection, concurrent writers of one artefact (see tasks.runlock).
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from data.errors import BadInputError, CorruptArtifactError
+from data.manifest import FILE_NAME, FileEntry, Manifest, read_manifest, sha256_file
+from data.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, TableSchema, conform
+
+HEADROOM_BYTES = 256 * 1024 * 1024
+"""A shard is not begun with less free disk than this."""
+
+_TEMPORARY = ".tmp"
+_RECEIPTS = ".receipts"
+_SCRATCH = ".scratch"
+_TABLE_NAME = re.compile(r"[a-z_]{1,40}")
+_DIGEST = re.compile(r"[0-9a-f]{8,64}")
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The name of one artefact.
+
+    >>> str(Ref.parse("rollouts/00aa11bb22cc33dd"))
+    'rollouts/00aa11bb22cc33dd'
+    """
+
+    table: str
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.table}/{self.digest}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Ref":
+        """Read `table/digest`; BadInputError where the text is anything else."""
+        table, _, digest = text.partition("/")
+        if not (_TABLE_NAME.fullmatch(table) and _DIGEST.fullmatch(digest)):
+            raise BadInputError(f"{text!r} is not an artefact reference", hint="write it as table/digest")
+        return cls(table, digest)
+
+
+class Store:
+    """A folder of artefacts: `<root>/<table>/<digest>/`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self._verified: dict[Path, tuple[int, int, str]] = {}
+
+    def path(self, ref: Ref) -> Path:
+        """The folder of an artefact, whether it exists or not."""
+        return self.root / ref.table / ref.digest
+
+    def find(self, ref: Ref) -> Manifest | None:
+        """The manifest, if the artefact is finished and every file has its size; None otherwise."""
+        folder = self.path(ref)
+        if not (folder / FILE_NAME).exists():
+            return None
+        try:
+            manifest = self.manifest(ref)
+        except CorruptArtifactError:
+            return None
+        sizes_hold = all(_size(folder / f.name) == f.bytes for f in manifest.files)
+        return manifest if sizes_hold else None
+
+    def manifest(self, ref: Ref) -> Manifest:
+        """The manifest; CorruptArtifactError where there is none or it speaks of another artefact."""
+        manifest = read_manifest(self.path(ref))
+        if (manifest.table, manifest.digest) != (ref.table, ref.digest):
+            raise CorruptArtifactError(
+                f"the manifest in {self.path(ref)} is that of {manifest.table}/{manifest.digest}",
+                hint="an artefact was moved by hand: move it back or delete the folder",
+            )
+        if manifest.schema_version > SCHEMA_VERSION:
+            raise CorruptArtifactError(
+                f"{self.path(ref)} was written by a newer version (schema {manifest.schema_version})",
+                hint="upgrade gradus to read it",
+            )
+        return manifest
+
+    def verify(self, ref: Ref) -> Manifest:
+        """Check every file of an artefact against its SHA-256; CorruptArtifactError names the first that differs."""
+        manifest = self.manifest(ref)
+        for entry in manifest.files:
+            self._verify_file(self.path(ref) / entry.name, entry)
+        return manifest
+
+    def files(self, ref: Ref) -> list[Path]:
+        """The verified Parquet shards, in order."""
+        manifest = self.verify(ref)
+        return [self.path(ref) / f.name for f in manifest.shards]
+
+    def read(self, ref: Ref, columns: list[str] | None = None) -> pa.Table:
+        """All rows of a table, verified; columns that an older file lacks are null."""
+        schema = TABLES[ref.table]
+        parts = [conform(pq.read_table(path, memory_map=True), schema) for path in self.files(ref)]
+        table = pa.concat_tables(parts, promote_options="default") if parts else schema.arrow.empty_table()
+        return table.select(columns) if columns else table
+
+    def writer(self, ref: Ref) -> "ShardWriter":
+        """Begin, or go on with, an artefact; stale temporary files of a dead attempt are swept."""
+        return ShardWriter(self, ref)
+
+    def discard(self, ref: Ref) -> None:
+        """Forget an artefact: the manifest goes first, so that no reader sees half of it."""
+        folder = self.path(ref)
+        (folder / FILE_NAME).unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def put(self, table_name: str, table: pa.Table, *, summary: dict[str, Any] | None = None) -> Ref:
+        """Store a user's rows as an artefact named by their content."""
+        conformed = conform(table, TABLES[table_name])
+        ref = Ref(table_name, _content_digest(conformed))
+        if self.find(ref) is None:
+            writer = self.writer(ref)
+            writer.write_table(conformed)
+            writer.commit(Manifest(table=ref.table, digest=ref.digest, schema_version=1, summary=summary or {}))
+        return ref
+
+    def adopt(self, folder: Path) -> Ref:
+        """Store a user's policy folder as a checkpoint named by the content of its files."""
+        names = sorted(p.name for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+        names = [n for n in names if n != FILE_NAME]
+        digest = hashlib.sha256()
+        for name in names:
+            digest.update(f"{name}\0{sha256_file(folder / name)}\n".encode())
+        ref = Ref(CHECKPOINTS, digest.hexdigest()[:32])
+        if self.find(ref) is None:
+            writer = self.writer(ref)
+            for name in names:
+                writer.write_file(name, (folder / name).read_bytes())
+            writer.commit(Manifest(table=ref.table, digest=ref.digest, schema_version=1))
+        return ref
+
+    def _verify_file(self, path: Path, entry: FileEntry) -> None:
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            raise CorruptArtifactError(f"{path} is missing", hint=_CURE) from None
+        # Hashing is skipped only for a file already hashed by this process and not written since.
+        seen = (stat.st_size, stat.st_mtime_ns, entry.sha256)
+        if self._verified.get(path) == seen:
+            return
+        if stat.st_size != entry.bytes or sha256_file(path) != entry.sha256:
+            raise CorruptArtifactError(f"{path} does not have the bytes that its manifest names", hint=_CURE)
+        self._verified[path] = seen
+
+
+_CURE = "delete its folder and run the same command again: only this artefact is computed anew"
+
+
+class ShardWriter:
+    """Writes one artefact; what an earlier attempt finished is kept and listed in `done`."""
+
+    def __init__(self, store: Store, ref: Ref) -> None:
+        self.ref = ref
+        self.folder = store.path(ref)
+        self._receipts = self.folder / _RECEIPTS
+        self._receipts.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        self._entries: dict[str, FileEntry] = dict(self._read_receipts())
+
+    @property
+    def done(self) -> frozenset[str]:
+        """Names of the shards that are whole (`part-00003`)."""
+        return frozenset(name.removesuffix(".parquet") for name in self._entries)
+
+    @property
+    def scratch(self) -> Path:
+        """A folder for resumable state, removed when the artefact is committed."""
+        folder = self.folder / _SCRATCH
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def write_table(self, table: pa.Table, index: int = 0) -> FileEntry:
+        """Write one shard atomically: unique keys checked, zstd, page checksums."""
+        schema = TABLES[self.ref.table]
+        conformed = conform(table, schema)
+        key_min, key_max = _check_keys(conformed, schema, self.folder)
+        name = f"part-{index:05d}.parquet"
+        with self._replacing(name) as temporary:
+            pq.write_table(conformed, temporary, compression="zstd", write_page_checksum=True)
+        return self._receive(name, rows=conformed.num_rows, key_min=key_min, key_max=key_max)
+
+    def write_file(self, name: str, content: bytes) -> FileEntry:
+        """Write one file of a checkpoint atomically."""
+        with self._replacing(name) as temporary:
+            temporary.write_bytes(content)
+        return self._receive(name)
+
+    def add_file(self, name: str) -> FileEntry:
+        """List a file that the stage wrote into the folder itself."""
+        _fsync(self.folder / name)
+        return self._receive(name)
+
+    def table(self, name: str) -> pa.Table:
+        """Read back a shard that an earlier attempt finished (its bytes were verified when this writer opened)."""
+        return pq.read_table(self.folder / f"{name}.parquet")
+
+    def commit(self, manifest: Manifest) -> Manifest:
+        """Write the manifest, the last act: keys checked across shards, receipts and scratch removed after."""
+        entries = tuple(self._entries[name] for name in sorted(self._entries))
+        if self.ref.table in TABLES:
+            _check_unique_across(entries, self.folder, TABLES[self.ref.table])
+        whole = manifest.model_copy(update={"files": entries})
+        with self._replacing(FILE_NAME) as temporary:
+            temporary.write_bytes(whole.to_bytes())
+        shutil.rmtree(self._receipts)
+        shutil.rmtree(self.folder / _SCRATCH, ignore_errors=True)
+        return whole
+
+    @contextlib.contextmanager
+    def _replacing(self, name: str) -> Iterator[Path]:
+        _check_headroom(self.folder)
+        final = self.folder / name
+        temporary = final.with_name(f".{name}.{os.getpid()}{_TEMPORARY}")
+        try:
+            yield temporary
+            _fsync(temporary)
+            os.replace(temporary, final)
+            _fsync(self.folder)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _receive(self, name: str, **facts: Any) -> FileEntry:
+        path = self.folder / name
+        entry = FileEntry(name=name, sha256=sha256_file(path), bytes=path.stat().st_size, **facts)
+        receipt = self._receipts / f"{name}.json"
+        temporary = receipt.with_name(f".{name}.{os.getpid()}{_TEMPORARY}")
+        temporary.write_text(entry.model_dump_json())
+        _fsync(temporary)
+        os.replace(temporary, receipt)
+        self._entries[name] = entry
+        return entry
+
+    def _read_receipts(self) -> Iterator[tuple[str, FileEntry]]:
+        for receipt in sorted(self._receipts.glob("*.json")):
+            entry = FileEntry.model_validate_json(receipt.read_bytes())
+            path = self.folder / entry.name
+            if _size(path) == entry.bytes and sha256_file(path) == entry.sha256:
+                yield entry.name, entry
+            else:
+                receipt.unlink()
+                path.unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        for folder in (self.folder, self._receipts):
+            for stale in folder.glob(f".*{_TEMPORARY}"):
+                stale.unlink(missing_ok=True)
+
+
+def _check_keys(
+    table: pa.Table, schema: TableSchema, folder: Path
+) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    if table.num_rows == 0:
+        return None, None
+    keys = table.select(list(schema.key))
+    for name in schema.key:
+        if keys.column(name).null_count:
+            raise BadInputError(f"a row for {folder} has no {name}", hint=f"every {schema.name} row needs a {name}")
+    grouped = keys.group_by(list(schema.key)).aggregate([([], "count_all")])
+    if grouped.num_rows != table.num_rows:
+        twice = grouped.filter(pc.greater(grouped.column("count_all"), 1)).slice(0, 1).to_pylist()[0]
+        named = ", ".join(f"{k}={twice[k]}" for k in schema.key)
+        raise BadInputError(f"{named} occurs {twice['count_all']} times in {schema.name}", hint="keys must be unique")
+    ordered = keys.sort_by([(k, "ascending") for k in schema.key])
+    first, last = ordered.slice(0, 1).to_pylist()[0], ordered.slice(table.num_rows - 1, 1).to_pylist()[0]
+    return tuple(str(first[k]) for k in schema.key), tuple(str(last[k]) for k in schema.key)
+
+
+def _check_unique_across(entries: tuple[FileEntry, ...], folder: Path, schema: TableSchema) -> None:
+    shards = [e for e in entries if e.name.endswith(".parquet")]
+    if len(shards) > 1:
+        keys = [pq.read_table(folder / e.name, columns=list(schema.key)) for e in shards]
+        _check_keys(pa.concat_tables(keys, promote_options="default"), schema, folder)
+
+
+def _check_headroom(folder: Path) -> None:
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < HEADROOM_BYTES:
+        raise BadInputError(
+            f"only {free_bytes / 1e6:.0f} MB are free where {folder} lies",
+            hint=f"free at least {HEADROOM_BYTES / 1e6:.0f} MB and run the same command again",
+        )
+
+
+def _content_digest(table: pa.Table) -> str:
+    sink = pa.BufferOutputStream()
+    compact = table.combine_chunks()
+    with pa.ipc.new_stream(sink, compact.schema) as stream:
+        stream.write_table(compact)
+    return hashlib.sha256(sink.getvalue()).hexdigest()[:32]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,140 @@
+"""The verbs about whole runs: train, demo, rerun, runs, show, sql, methods."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from flows.cli_stages import AsJson, Sets
+from flows.console import answer, fields, line, table
+
+Json = Mapping[str, Any]
+Engine = Annotated[str | None, typer.Option(help="which engine samples")]
+Rounds = Annotated[int | None, typer.Option(min=0, help="rounds of curate, rollout, score, update")]
+RunName = Annotated[str | None, typer.Option("--run", help="name of the run; the recipe's name and digest otherwise")]
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="a .toml file or a bundled recipe")],
+    rounds: Rounds = None,
+    engine: Engine = None,
+    sets: Sets = None,
+    run: RunName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a recipe; the same command goes on where it stopped."""
+    from flows import runs  # noqa: PLC0415
+    from flows.config import load_recipe  # noqa: PLC0415
+
+    chosen = [*(sets or []), *([f"rollout.engine={engine}"] if engine else [])]
+    answer(runs.train_flow(load_recipe(recipe, chosen, rounds=rounds), run), as_json, render_run)
+
+
+def demo(
+    rounds: Rounds = None, engine: Engine = None, sets: Sets = None, run: RunName = None, as_json: AsJson = False
+) -> None:
+    """The whole loop on bundled problems with the bundled policy, on a CPU, in minutes."""
+    from flows import runs  # noqa: PLC0415
+
+    answer(runs.demo(sets or [], engine, rounds, run), as_json, render_run)
+
+
+def rerun(
+    run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")],
+    stage: Annotated[str, typer.Argument(help="the stage to run again")],
+    round_index: Annotated[int | None, typer.Option("--round", help="in this round only")] = None,
+    sets: Sets = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one stage of a run again, changed or not; what lies upstream is reused."""
+    from flows import runs  # noqa: PLC0415
+
+    answer(runs.rerun(run, stage, round_index, sets or []), as_json, render_run)
+
+
+def list_runs(as_json: AsJson = False) -> None:
+    """List the runs, newest first."""
+    from tasks.history import list_runs as read  # noqa: PLC0415
+    from tasks.settings import Home  # noqa: PLC0415
+
+    found = read(Home.from_environment().runs)
+
+    def render(result: Json) -> None:
+        rows = [tuple(r[k] for k in ("run", "verb", "status", "stages", "reused", "seconds")) for r in result["runs"]]
+        table("", ("run", "verb", "status", "stages run", "reused", "seconds"), rows)
+
+    answer({"runs": found}, as_json, render)
+
+
+def show(
+    run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")], as_json: AsJson = False
+) -> None:
+    """Show what a run did: every stage attempt, its artefact and its time."""
+    from tasks.history import read_run  # noqa: PLC0415
+    from tasks.settings import Home  # noqa: PLC0415
+
+    result = read_run(Home.from_environment().runs, run)
+
+    def render(shown: Json) -> None:
+        line(f"{shown['run']}: {shown['status']}")
+        keys = ("stage", "round", "purpose", "status", "seconds", "output")
+        table("", keys, [tuple(row[k] for k in keys) for row in shown["attempts"]])
+
+    answer(result, as_json, render)
+
+
+def sql(
+    query: Annotated[str, typer.Argument(help="SQL over the tables problems, rollouts, scores, difficulty ...")],
+    run: Annotated[str | None, typer.Option("--run", help="only the artefacts of this run")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask any question of the lake; the column `artifact` tells which artefact a row is from."""
+    from tasks.history import query as ask  # noqa: PLC0415
+    from tasks.settings import Home  # noqa: PLC0415
+
+    result = ask(Home.from_environment(), query, run)
+    answer(result, as_json, lambda r: table("", tuple(r["columns"]), [tuple(row) for row in r["rows"]]))
+
+
+def methods(as_json: AsJson = False) -> None:
+    """List the registered filters, samplers, hints, rewards, advantages, losses and every setting."""
+    from tasks.catalogue import catalogue  # noqa: PLC0415
+
+    def render(result: Json) -> None:
+        for kind, entries in result.items():
+            table(kind, ("name", "what"), list(entries.items()))
+
+    answer(catalogue(), as_json, render)
+
+
+def register_runs(app: typer.Typer) -> None:
+    """Add these verbs to the program."""
+    for verb in (train, demo, rerun, show, sql, methods):
+        app.command(verb.__name__)(verb)
+    app.command("runs")(list_runs)
+
+
+def render_run(result: Json) -> None:
+    """The end of a training run: accuracy before and after, newly solved problems, time per stage, where to look."""
+    before, after = result["before"], result["after"]
+    rows = [
+        (domain, _accuracy(before["per_domain"].get(domain)), _accuracy(cell))
+        for domain, cell in sorted(after["per_domain"].items())
+    ]
+    rows.append(("all", _accuracy(before["pass_at"]["1"]), _accuracy(after["pass_at"]["1"])))
+    table("pass@1 on held-out problems (95 % interval)", ("domain", "before", "after"), rows)
+    stages = [(name, s["ran"], s["reused"], f"{s['seconds']:.1f}") for name, s in result["stages"].items()]
+    table("stages", ("stage", "ran", "reused", "seconds"), stages)
+    fields({k: result[k] for k in ("run", "rounds", "updates", "tokens_generated", "tokens_trained", "seconds", "out")})
+    versus = after.get("versus", {})
+    if versus:
+        line(f"gain {json.dumps(versus)}")
+    line("look: `gradus ui` (Prefect and MLflow), `gradus show " + str(result["run"]) + "`, `gradus sql 'select ...'`")
+
+
+def _accuracy(cell: Json | None) -> str:
+    if not cell:
+        return "-"
+    value = cell.get("value", cell.get("pass_at_1"))
+    return f"{value:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]"

@@ -1,0 +1,70 @@
+"""The verbs about the place: ui, serve, doctor, setup, sync."""
+
+import signal
+import threading
+from typing import Annotated, Any
+
+import typer
+
+from data.errors import UsageError
+from flows.cli_stages import AsJson
+from flows.console import answer, line, table
+from tasks.settings import Home
+
+Port = Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")]
+
+
+def ui(prefect_port: Port = 4200, mlflow_port: Port = 5000) -> None:
+    """Start the Prefect and MLflow servers on loopback and say where they are."""
+    from tasks.servers import start_servers  # noqa: PLC0415
+
+    with start_servers(Home.from_environment().root, prefect_port, mlflow_port) as servers:
+        line(f"Prefect  {servers.prefect_url}")
+        line(f"MLflow   {servers.mlflow_url}")
+        line("Ctrl-C stops both.")
+        stop = threading.Event()
+        signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+        stop.wait()
+
+
+def serve() -> None:
+    """Serve every flow as a deployment, with an example schedule, until stopped."""
+    from flows.serve import serve_all  # noqa: PLC0415
+
+    serve_all()
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Say what this machine can do, and what to do about each no."""
+    from tasks.doctor import checks  # noqa: PLC0415
+
+    found = checks(Home.from_environment().root)
+
+    def render(result: Any) -> None:
+        rows = [(c["name"], "yes" if c["ok"] else "no", c["detail"], c["cure"]) for c in result["checks"]]
+        table("", ("can", "", "detail", "what to do"), rows)
+
+    answer({"checks": [vars(c) for c in found]}, as_json, render)
+
+
+def setup() -> None:
+    """Create or upgrade the MLflow database, once."""
+    from tasks.tracking import ensure_database  # noqa: PLC0415 - the tracker is slow to import
+
+    line(f"MLflow database: {ensure_database(Home.from_environment().root)}")
+
+
+def sync(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")]) -> None:
+    """Send to MLflow what a run could not send while the tracker was down."""
+    from tasks.tracking import drain  # noqa: PLC0415 - the tracker is slow to import
+
+    folder = Home.from_environment().runs / run
+    if not folder.is_dir():
+        raise UsageError(f"there is no run {run}", hint="list them with `gradus runs`")
+    line(f"{drain(folder)} events sent")
+
+
+def register_service(app: typer.Typer) -> None:
+    """Add these verbs to the program."""
+    for verb in (ui, serve, doctor, setup, sync):
+        app.command(verb.__name__)(verb)

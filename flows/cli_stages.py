@@ -1,0 +1,257 @@
+"""The stage verbs of the command line. Flows are imported when a verb runs, so that `--help` is quick."""
+
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from pydantic import ValidationError
+
+from data.errors import UsageError
+from flows.config import assign, toml_value
+from flows.console import answer
+from tasks.config import (
+    Config,
+    CurateConfig,
+    EvaluateConfig,
+    FilterConfig,
+    HintConfig,
+    IngestConfig,
+    RewardConfig,
+    RolloutConfig,
+    SampleConfig,
+    ScoreConfig,
+    UpdateConfig,
+    WarmstartConfig,
+)
+
+C = TypeVar("C", bound=Config)
+Problems = Annotated[str, typer.Option(help="problems: a file, an artefact, bundled:train or bundled:heldout")]
+Policy = Annotated[str, typer.Option(help="policy: bundled, a folder, a checkpoint artefact, or id@revision")]
+Out = Annotated[str | None, typer.Option(help="also write the result here (.parquet, .jsonl or a folder)")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="a setting of the stage, key=value; repeatable")]
+Seed = Annotated[int, typer.Option(help="every other seed derives from it")]
+AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
+Maps = Annotated[list[str] | None, typer.Option("--map", help="rename a column, ours=theirs; repeatable")]
+Rewards = Annotated[list[str] | None, typer.Option("--reward", help="NAME[=WEIGHT]; repeatable")]
+Samples = Annotated[int, typer.Option("-n", "--samples", min=1, help="completions for each problem")]
+Temperature = Annotated[float, typer.Option(min=0.0, help="sampling temperature; 0 is greedy")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="limit of completion tokens")]
+
+
+def ingest(
+    source: Annotated[str, typer.Argument(help="a JSONL or Parquet file, a dataset id, or reasoning-gym:FAMILY")],
+    maps: Maps = None,
+    strict: Annotated[bool, typer.Option(help="stop at the first row that cannot be used")] = False,
+    sets: Sets = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Turn a source into a problems table."""
+    from flows import stages  # noqa: PLC0415
+
+    base = {"columns": mapping(maps), "strict": strict}
+    answer(stages.ingest(source, configured(IngestConfig, sets, base), out), as_json)
+
+
+def hint(problems: Problems, sets: Sets = None, out: Out = None, as_json: AsJson = False) -> None:
+    """Build hints from worked solutions."""
+    from flows import stages  # noqa: PLC0415
+
+    answer(stages.hint(problems, configured(HintConfig, sets), out), as_json)
+
+
+def curate(
+    problems: Problems,
+    difficulty: Annotated[str | None, typer.Option(help="difficulty: a file or an artefact")] = None,
+    filters: Annotated[list[str] | None, typer.Option("--filter", help="NAME[:k=v,...]; repeatable")] = None,
+    rank: Annotated[str, typer.Option(help="historical_std, variance or pass_rate")] = "",
+    top: Annotated[int, typer.Option(min=0, help="keep the first so many after ranking")] = 0,
+    sampler: Annotated[str, typer.Option(help="all, uniform or variance")] = "all",
+    draw: Annotated[int, typer.Option(min=0, help="problems to draw; 0 takes all")] = 0,
+    seed: Seed = 0,
+    sets: Sets = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose problems, in which order, and say why."""
+    from flows import stages  # noqa: PLC0415
+
+    base = {
+        "filters": [parse_filter(text) for text in filters or []],
+        "rank": rank,
+        "top": top,
+        "sampler": sampler,
+        "draw": draw,
+    }
+    answer(stages.curate(problems, difficulty, configured(CurateConfig, sets, base), seed, out), as_json)
+
+
+def rollout(
+    plan: Annotated[str, typer.Option(help="plan: a file or an artefact")],
+    problems: Problems,
+    policy: Policy = "bundled",
+    engine: Annotated[str, typer.Option(help="which engine samples")] = "transformers",
+    seed: Seed = 0,
+    sets: Sets = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Generate the completions of a plan."""
+    from flows import stages  # noqa: PLC0415
+
+    config = configured(RolloutConfig, sets, {"engine": engine})
+    answer(stages.rollout(plan, problems, policy, config, seed, out), as_json)
+
+
+def score(
+    rollouts: Annotated[str, typer.Option(help="rollouts: a file with problem_id, completion, answer; or an artefact")],
+    rewards: Rewards = None,
+    problems: Annotated[str | None, typer.Option(help="problems, where the rollouts have no answer")] = None,
+    maps: Maps = None,
+    sets: Sets = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge completions."""
+    from flows import stages  # noqa: PLC0415
+
+    config = configured(ScoreConfig, sets, reward_settings(rewards))
+    answer(stages.score(rollouts, problems, config, mapping(maps), out), as_json)
+
+
+def update(
+    rollouts: Annotated[list[str], typer.Option(help="rollouts; repeatable")],
+    scores: Annotated[list[str], typer.Option(help="their scores; repeatable")],
+    policy: Policy = "bundled",
+    reference: Annotated[str | None, typer.Option(help="reference policy for the KL term")] = None,
+    seed: Seed = 0,
+    sets: Sets = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Update a policy from scored rollouts."""
+    from flows import stages  # noqa: PLC0415
+
+    config = configured(UpdateConfig, sets)
+    answer(stages.update(rollouts, scores, policy, reference, config, seed, out), as_json)
+
+
+def warmstart(
+    problems: Problems,
+    policy: Annotated[str | None, typer.Option(help="policy to go on from; none starts from random weights")] = None,
+    seed: Seed = 0,
+    sets: Sets = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fine-tune on worked solutions, so that RL has something to start from."""
+    from flows import stages  # noqa: PLC0415
+
+    answer(stages.warmstart(problems, policy, configured(WarmstartConfig, sets), seed, out), as_json)
+
+
+def profile(
+    problems: Problems,
+    policy: Policy = "bundled",
+    samples: Samples = 8,
+    temperature: Temperature = 1.0,
+    max_tokens: MaxTokens = 96,
+    rewards: Rewards = None,
+    seed: Seed = 0,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how difficult problems are for a policy."""
+    from flows import stages  # noqa: PLC0415
+
+    sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
+    config = configured(ScoreConfig, None, reward_settings(rewards))
+    answer(stages.profile(problems, policy, sample, config, seed, out), as_json)
+
+
+def evaluate(
+    problems: Problems,
+    policy: Policy = "bundled",
+    against: Annotated[str | None, typer.Option(help="another policy on the same problems and seeds")] = None,
+    samples: Samples = 8,
+    temperature: Temperature = 1.0,
+    max_tokens: MaxTokens = 96,
+    rewards: Rewards = None,
+    seed: Seed = 0,
+    sets: Sets = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how good a policy is, with intervals."""
+    from flows import stages  # noqa: PLC0415
+
+    sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
+    ks = tuple(k for k in EvaluateConfig().ks if k <= samples)
+    config = configured(EvaluateConfig, sets, {"ks": ks})
+    judged = configured(ScoreConfig, None, reward_settings(rewards))
+    answer(stages.evaluate(problems, policy, against, sample, config, judged, seed, out), as_json)
+
+
+def register_stages(app: typer.Typer) -> None:
+    """Add the stage verbs to the program."""
+    for verb in (ingest, profile, curate, hint, rollout, score, update, warmstart, evaluate):
+        app.command(verb.__name__)(verb)
+
+
+def configured(model: type[C], sets: list[str] | None, base: dict[str, Any] | None = None) -> C:
+    """A stage's settings from its options and `--set key=value`; UsageError names the wrong key."""
+    body = dict(base or {})
+    assign(body, sets or [])
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        known = ", ".join(model.model_fields)
+        raise UsageError(f"{key}: {first['msg']}", hint=f"the settings are {known}") from None
+
+
+def mapping(maps: list[str] | None) -> dict[str, str]:
+    """`ours=theirs` texts as a dict."""
+    pairs = [text.partition("=") for text in maps or []]
+    for ours, separator, theirs in pairs:
+        if not (ours and separator and theirs):
+            raise UsageError(f"--map {ours}{separator}{theirs} is not ours=theirs", hint="write --map question=prompt")
+    return {ours: theirs for ours, _, theirs in pairs}
+
+
+def parse_filter(text: str) -> FilterConfig:
+    """A filter written as `pass_rate:low=0.1,high=0.9`."""
+    name, _, arguments = text.partition(":")
+    settings: dict[str, Any] = {}
+    for pair in [p for p in arguments.split(",") if p]:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise UsageError(f"--filter {text}: {pair!r} is not k=v", hint="write --filter pass_rate:low=0.1,high=0.9")
+        settings[key.strip()] = toml_value(value.strip())
+    return FilterConfig(name=name, settings=settings)
+
+
+def reward_settings(rewards: list[str] | None) -> dict[str, Any]:
+    """The rewards of a ScoreConfig from `NAME[=WEIGHT]` texts; nothing where none was given."""
+    return {"rewards": [parse_reward(text) for text in rewards]} if rewards else {}
+
+
+def parse_reward(text: str) -> RewardConfig:
+    """A reward written as `math`, `format=0.2` or `path/to/file.py:function=0.5`."""
+    from flows.stages import file_sha256  # noqa: PLC0415
+
+    name, separator, weight = text.rpartition("=")
+    if not separator:
+        name, weight = text, "1.0"
+    try:
+        value = float(weight)
+    except ValueError:
+        raise UsageError(f"--reward {text}: {weight!r} is not a weight", hint="write --reward math=1.0") from None
+    path, colon, _function = name.rpartition(":")
+    if not colon:
+        return RewardConfig(name=name, weight=value)
+    if not Path(path).is_file():
+        raise UsageError(f"--reward {text}: there is no file {path}", hint="write path/to/file.py:function")
+    resolved = f"{Path(path).resolve()}:{_function}"
+    return RewardConfig(name=resolved, weight=value, source_sha256=file_sha256(path))

@@ -1,0 +1,25 @@
+"""The environment that Prefect and MLflow must find before they are imported."""
+
+import os
+
+from tasks.settings import Home
+
+
+def prepare(home: Home) -> None:
+    """Point Prefect at the home folder, keep it quiet and local; settings that a person made stay."""
+    defaults = {
+        "PREFECT_HOME": str(home.prefect),
+        "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(home.prefect / "results"),
+        "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+        "PREFECT_LOGGING_SERVER_LEVEL": "ERROR",
+        "PREFECT_SERVER_API_HOST": "127.0.0.1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    home.prefect.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,223 @@
+"""One Prefect flow a stage: what a person schedules or reruns alone, on their own files or on artefacts.
+
+Every parameter is plain JSON, so each flow can be deployed (see flows.serve). Every flow returns what `--json` prints.
+"""
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from data.store import Ref
+from flows.session import RunSpec, open_session
+from tasks.config import (
+    Config,
+    CurateConfig,
+    DifficultyConfig,
+    EvaluateConfig,
+    HintConfig,
+    IngestConfig,
+    RolloutConfig,
+    SampleConfig,
+    ScoreConfig,
+    UpdateConfig,
+    WarmstartConfig,
+)
+from tasks.stage import Outcome, Session
+from tasks.supply import export, supply
+
+Json = dict[str, Any]
+
+
+@contextlib.contextmanager
+def _alone(verb: str, seed: int = 0) -> Iterator[Session]:
+    """A session for one verb on its own, named by the time it began."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    with open_session(RunSpec(name=f"{verb}-{stamp}-{os.getpid()}", verb=verb, seed=seed)) as session:
+        yield session
+
+
+def _answer(session: Session, outcome: Outcome, out: str | None, started: float) -> Json:
+    path = export(session.store, outcome.ref, Path(out)) if out else session.store.path(outcome.ref)
+    return {
+        **outcome.summary,
+        "reused": outcome.reused,
+        "seconds": round(time.perf_counter() - started, 3),
+        "artifact": str(outcome.ref),
+        "out": str(path),
+    }
+
+
+def file_sha256(source: str) -> str:
+    """Digest of a local file, so that a changed file is a changed identity; empty for anything else."""
+    path = Path(source)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+@flow(name="ingest")
+def ingest(source: str, config: IngestConfig | None = None, out: str | None = None) -> Json:
+    """Problems from a file, a Hugging Face dataset or a reasoning-gym family."""
+    started = time.perf_counter()
+    settings = (config or IngestConfig()).model_copy(update={"source": source, "source_sha256": file_sha256(source)})
+    with _alone("ingest") as session:
+        return _answer(session, session.stage("ingest", settings, {}), out, started)
+
+
+@flow(name="hint")
+def hint(problems: str, config: HintConfig | None = None, out: str | None = None) -> Json:
+    """Hints from worked solutions."""
+    return _single("hint", config or HintConfig(), {"problems": problems}, out)
+
+
+@flow(name="curate")
+def curate(
+    problems: str,
+    difficulty: str | None = None,
+    config: CurateConfig | None = None,
+    seed: int = 0,
+    out: str | None = None,
+) -> Json:
+    """A plan: which problems, in which order, and why."""
+    inputs = {"problems": problems, "difficulty": difficulty}
+    return _single("curate", config or CurateConfig(), inputs, out, seed)
+
+
+@flow(name="rollout")
+def rollout(
+    plan: str,
+    problems: str,
+    policy: str = "bundled",
+    config: RolloutConfig | None = None,
+    seed: int = 0,
+    out: str | None = None,
+) -> Json:
+    """Completions of a plan by a policy."""
+    inputs = {"plan": plan, "problems": problems, "policy": policy}
+    return _single("rollout", config or RolloutConfig(), inputs, out, seed)
+
+
+@flow(name="score")
+def score(
+    rollouts: str,
+    problems: str | None = None,
+    config: ScoreConfig | None = None,
+    columns: dict[str, str] | None = None,
+    out: str | None = None,
+) -> Json:
+    """Rewards of rollouts, ours or anybody's."""
+    inputs = {"rollouts": rollouts, "problems": problems}
+    return _single("score", config or ScoreConfig(), inputs, out, columns=columns)
+
+
+@flow(name="update")
+def update(
+    rollouts: list[str],
+    scores: list[str],
+    policy: str = "bundled",
+    reference: str | None = None,
+    config: UpdateConfig | None = None,
+    seed: int = 0,
+    out: str | None = None,
+) -> Json:
+    """One policy update from scored rollouts."""
+    inputs = {"rollouts": rollouts, "scores": scores, "policy": policy, "reference": reference}
+    return _single("update", config or UpdateConfig(), inputs, out, seed)
+
+
+@flow(name="warmstart")
+def warmstart(
+    problems: str, policy: str | None = None, config: WarmstartConfig | None = None, seed: int = 0, out: str | None = None
+) -> Json:
+    """Supervised fine-tuning on worked solutions, from random weights or from a policy."""
+    return _single("warmstart", config or WarmstartConfig(), {"problems": problems, "policy": policy}, out, seed)
+
+
+@flow(name="profile")
+def profile(
+    problems: str,
+    policy: str = "bundled",
+    sample: SampleConfig | None = None,
+    score_config: ScoreConfig | None = None,
+    seed: int = 0,
+    out: str | None = None,
+) -> Json:
+    """Difficulty of problems for a policy: rollouts, scored."""
+    started = time.perf_counter()
+    with _alone("profile", seed) as session:
+        _problems, rollouts, scores = _sampled(session, problems, policy, sample, score_config)
+        inputs = {"rollouts": [rollouts], "scores": [scores]}
+        return _answer(session, session.stage("difficulty", DifficultyConfig(), inputs), out, started)
+
+
+@flow(name="evaluate")
+def evaluate(
+    problems: str,
+    policy: str = "bundled",
+    against: str | None = None,
+    sample: SampleConfig | None = None,
+    config: EvaluateConfig | None = None,
+    score_config: ScoreConfig | None = None,
+    seed: int = 0,
+    out: str | None = None,
+) -> Json:
+    """pass@k, maj@k and lengths of a policy, beside another on the same problems and seeds."""
+    started = time.perf_counter()
+    settings = config or EvaluateConfig()
+    with _alone("evaluate", seed) as session:
+        baseline: list[Ref] = []
+        for name in [n for n in (against, policy) if n]:
+            table, rollouts, scores = _sampled(session, problems, name, sample, score_config)
+            inputs = {"problems": [table], "rollouts": [rollouts], "scores": [scores], "baseline": baseline}
+            outcome = session.stage("evaluate", settings, inputs)
+            baseline = [outcome.ref]
+        return _answer(session, outcome, out, started)
+
+
+def _sampled(
+    session: Session, problems: str, policy: str, sample: SampleConfig | None, score_config: ScoreConfig | None
+) -> tuple[Ref, Ref, Ref]:
+    """Roll out and score every problem of a table."""
+    table = problems_ref(session, problems)
+    plan = session.stage("curate", CurateConfig(sample=sample or SampleConfig()), {"problems": [table]}).ref
+    inputs = {"plan": [plan], "problems": [table], "policy": [supply(session.store, policy, "checkpoints")]}
+    rollouts = session.stage("rollout", RolloutConfig(), inputs).ref
+    scored = {"rollouts": [rollouts], "problems": [table]}
+    return table, rollouts, session.stage("score", score_config or ScoreConfig(), scored).ref
+
+
+def problems_ref(session: Session, text: str, config: IngestConfig | None = None) -> Ref:
+    """Problems by artefact or bundled name, or a file through `ingest` with all its checks."""
+    path = Path(text)
+    if not path.is_file():
+        return supply(session.store, text, "problems")
+    settings = (config or IngestConfig()).model_copy(update={"source": text, "source_sha256": file_sha256(text)})
+    return session.stage("ingest", settings, {}).ref
+
+
+def _single(
+    verb: str,
+    config: Config,
+    inputs: dict[str, str | list[str] | None],
+    out: str | None,
+    seed: int = 0,
+    columns: dict[str, str] | None = None,
+) -> Json:
+    """One stage alone: inputs resolved by role, run or reused, written out."""
+    started = time.perf_counter()
+    with _alone(verb, seed) as session:
+        refs = {role: _resolve(session, role, texts, columns) for role, texts in inputs.items() if texts}
+        return _answer(session, session.stage(verb, config, refs), out, started)
+
+
+def _resolve(session: Session, role: str, texts: str | list[str], columns: dict[str, str] | None) -> list[Ref]:
+    table = "checkpoints" if role in ("policy", "reference") else role
+    named = [texts] if isinstance(texts, str) else texts
+    if role == "problems":
+        return [problems_ref(session, text) for text in named]
+    return [supply(session.store, text, table, columns) for text in named]

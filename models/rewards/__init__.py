@@ -1,0 +1,122 @@
+"""The rewards by name, and how a name becomes something that a judge process can load.
+
+    reward("numeric").needs_gold            # True
+    resolve("mine.py:by_length", {})        # a user's function
+"""
+
+import importlib
+import importlib.metadata
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from models.rewards.base import Row, Settings, Verdict
+
+JudgeRow = Callable[[Row, str, Settings], Verdict]
+
+
+@dataclass(frozen=True)
+class Reward:
+    """One registered reward: which module judges and what it may be given."""
+
+    name: str
+    module: str
+    doc: str
+    needs_gold: bool
+    settings: frozenset[str] = frozenset()
+    distribution: str = ""
+
+
+REWARDS: Mapping[str, Reward] = {
+    r.name: r
+    for r in (
+        Reward(
+            "math", "models.rewards.symbolic", "mathematical equality, by Math-Verify", True, distribution="math-verify"
+        ),
+        Reward("numeric", "models.rewards.numeric", "one plain number, compared exactly", True),
+        Reward("exact", "models.rewards.exact", "the normalised answer string", True),
+        Reward("format", "models.rewards.pattern", "the answer is marked, or `pattern` occurs", False, frozenset({"pattern"})),
+    )
+}
+
+
+class UnknownRewardError(ValueError):
+    """No reward has this name, or it does not take this setting."""
+
+
+@dataclass(frozen=True)
+class RewardSpec:
+    """A reward with its settings: all that a judge process is told."""
+
+    name: str
+    settings: dict[str, str | float | int | bool] = field(default_factory=dict)
+    path: str = ""
+    function: str = ""
+    sha256: str = ""
+
+    @property
+    def is_user(self) -> bool:
+        """Whether it is a user's function, which takes whole batches."""
+        return bool(self.path)
+
+    @property
+    def needs_gold(self) -> bool:
+        """Whether a row without a gold answer cannot be judged."""
+        return not self.is_user and REWARDS[self.name].needs_gold
+
+    @property
+    def judges_correctness(self) -> bool:
+        """Whether its 1 and 0 mean right and wrong (a user's function: see models.rewards.combine)."""
+        return self.needs_gold
+
+    @property
+    def verifier(self) -> str:
+        """name@version, as in the column `verifier`; a user's function is versioned by its file's digest."""
+        if self.is_user:
+            return f"{Path(self.path).name}:{self.function}@{self.sha256[:12] or 'unversioned'}"
+        entry = REWARDS[self.name]
+        return f"{self.name}@{_version(entry)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """What goes to the judge process."""
+        return asdict(self)
+
+
+def resolve(
+    name: str, settings: Mapping[str, str | float | int | bool], *, sha256: str = "", max_chars: int = 0
+) -> RewardSpec:
+    """The reward of a name, settings checked; UnknownRewardError says what there is instead."""
+    path, separator, function = name.rpartition(":")
+    if separator and path.endswith(".py"):
+        if settings:
+            raise UnknownRewardError(f"{name} is a function of yours and takes no settings")
+        return RewardSpec(name, path=str(Path(path).expanduser().resolve()), function=function, sha256=sha256)
+    if name not in REWARDS:
+        raise UnknownRewardError(f"there is no reward {name!r}: choose {', '.join(REWARDS)} or path/to/file.py:function")
+    unknown = sorted(set(settings) - REWARDS[name].settings)
+    if unknown:
+        raise UnknownRewardError(f"the reward {name} has no setting {unknown[0]!r}")
+    _check_pattern(settings.get("pattern", ""))
+    return RewardSpec(name, settings={**settings, "max_chars": max_chars})
+
+
+def load(name: str) -> JudgeRow:
+    """The judging function of a registered reward; imports its module (for math: SymPy, about a second)."""
+    module = importlib.import_module(REWARDS[name].module)
+    if hasattr(module, "warm_up"):
+        module.warm_up()
+    return cast("JudgeRow", module.judge)
+
+
+def _check_pattern(pattern: object) -> None:
+    try:
+        re.compile(str(pattern))
+    except re.error as error:
+        raise UnknownRewardError(f"the pattern {pattern!r} is not a regular expression: {error}") from error
+
+
+def _version(entry: Reward) -> str:
+    # Stated here as well as in the modules would be two truths; importing `math` only for its version costs a second.
+    return importlib.metadata.version(entry.distribution) if entry.distribution else "1"

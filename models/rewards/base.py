@@ -1,0 +1,48 @@
+"""What a reward says of one completion."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Outcome = Literal["", "correct", "wrong", "unparsed", "timeout", "error"]
+"""How judging ended; empty where a value was given that makes no claim about correctness."""
+
+Row = Mapping[str, Any]
+"""One completion with what is known of it: completion, answer, problem_id, question and the file's other columns."""
+
+Settings = Mapping[str, str | float | int | bool]
+
+MAX_EXTRACTED_CHARS = 1000
+"""Longer extracted answers are cut: the column is for reading."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One reward's word on one completion.
+
+    `value` is None exactly where the outcome is timeout or error: a judge that failed says nothing, and never 0.
+
+    >>> Verdict(value=1.0, outcome="correct", extracted="34")
+    Verdict(value=1.0, outcome='correct', extracted='34', error='')
+    """
+
+    value: float | None
+    outcome: Outcome = ""
+    extracted: str | None = None
+    error: str = ""
+
+
+def judged(*, correct: bool, extracted: str) -> Verdict:
+    """1 and correct, or 0 and wrong."""
+    extracted = extracted[:MAX_EXTRACTED_CHARS]
+    return Verdict(1.0, "correct", extracted) if correct else Verdict(0.0, "wrong", extracted)
+
+
+def unparsed(extracted: str | None = None) -> Verdict:
+    """0: the completion holds no answer that can be read."""
+    return Verdict(0.0, "unparsed", extracted[:MAX_EXTRACTED_CHARS] if extracted else None)
+
+
+def failed(error: str) -> Verdict:
+    """No value: judging itself went wrong."""
+    return Verdict(None, "error", None, error[:MAX_EXTRACTED_CHARS])

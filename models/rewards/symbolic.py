@@ -1,0 +1,137 @@
+r"""The reward `math`: is the answer mathematically the gold answer? Math-Verify 0.9.0 decides.
+
+    judge({"completion": r"... \boxed{\frac{2}{4}}"}, "0.5", {}).outcome    # correct
+
+The answer is the last `\boxed{}` after the thinking, else what follows the last `####`, else what Math-Verify finds in
+the text. Golds are wrapped in a box, so that they parse without any dollar signs. A trailing period is dropped.
+Percent and units are read as Math-Verify reads them: `34%` equals 34 and equals 0.34 (but 34 never equals 0.34);
+`5 cm` equals 5; `x=5` equals 5; a list or set equals the gold set whatever its order; `34 or 35` is not 34.
+A short cut skips SymPy where the answer is plain: equal strings are equal; whole numbers and fractions of whole
+numbers are compared exactly. Wherever Math-Verify rounds (decimals that differ) it decides itself.
+Math-Verify's own timeouts are switched off: they are alarms that its own code can swallow; the pool's wall limit holds.
+Source: https://github.com/huggingface/Math-Verify (Apache-2.0), the library, not its code.
+"""
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from math_verify import parse, verify  # pyright: ignore[reportMissingTypeStubs]
+
+from models.rewards.base import Row, Settings, Verdict, failed, judged, unparsed
+from models.rewards.text import last_box, last_marked, strip_invisible, visible_text
+
+VERSION = "1"
+
+MAX_PLAIN_CHARS = 300
+
+_DIGITS = r"[0-9]+"
+_PLAIN_INT = re.compile(r"-?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)")
+_PLAIN_FRACTION = re.compile(
+    rf"(?P<sign>-?)(?:(?P<a>{_DIGITS})/(?P<b>{_DIGITS})|\\[dt]?frac\{{(?P<c>{_DIGITS})\}}\{{(?P<d>{_DIGITS})\}})"
+)
+
+
+def judge(row: Row, gold: str, settings: Settings) -> Verdict:
+    """1 where the completion's answer equals the gold, 0 where it does not or there is none."""
+    wanted = gold_expression(gold)
+    if not wanted:
+        return failed("the gold answer is empty")
+    text = visible_text(row["completion"], int(settings.get("max_chars", 0)))
+    if text is None:
+        return unparsed()
+    text = strip_invisible(text)
+    answer = stated_expression(text)
+    if answer is None:
+        return _judge_free_text(text, wanted)
+    if not answer:
+        return unparsed()
+    plain = compare_plain(wanted, answer)
+    if plain is not None:
+        return judged(correct=plain, extracted=answer)
+    return _compare(wanted, _parse_boxed(answer), answer)
+
+
+def gold_expression(gold: str) -> str:
+    """The bare LaTeX of a gold answer: out of its box, marker or dollar signs."""
+    gold = strip_invisible(gold)
+    stated = stated_expression(gold)
+    return _trim(gold if stated is None else stated)
+
+
+def stated_expression(text: str) -> str | None:
+    """The content of the last box, else what follows the last marker; empty where that is empty, None without both."""
+    box = last_box(text)
+    stated = box if box is not None else last_marked(text)
+    return None if stated is None else _trim(stated)
+
+
+def compare_plain(gold: str, answer: str) -> bool | None:
+    """Whether two plain answers are equal; None where only Math-Verify can tell.
+
+    >>> compare_plain("1,000", "1000"), compare_plain("1/2", "0.5")
+    (True, None)
+    """
+    if gold == answer:
+        return True
+    left, right = _plain_value(gold), _plain_value(answer)
+    return None if left is None or right is None else left == right
+
+
+def warm_up() -> None:
+    """Compile the library's patterns and grammar, which takes longer than judging a hundred rows."""
+    verify(_parse_boxed(r"\frac{1}{2}"), _parse_boxed("0.5"), timeout_seconds=None)
+    _parse("the answer is $2x$ or 3")
+
+
+def _judge_free_text(text: str, wanted: str) -> Verdict:
+    found = _parse(text)
+    if not found:
+        return unparsed()
+    # Math-Verify puts the matched text last; the parsed expression itself may be too large to print.
+    return _compare(wanted, found, found[-1] if isinstance(found[-1], str) else "")
+
+
+def _compare(wanted: str, found: list[Any], extracted: str) -> Verdict:
+    gold = _parse_gold(wanted)
+    if not gold:
+        return failed(f"Math-Verify cannot read the gold answer {wanted[:80]!r}")
+    if not found:
+        return unparsed(extracted)
+    return judged(correct=bool(verify(gold, found, timeout_seconds=None)), extracted=extracted)
+
+
+@lru_cache(maxsize=256)
+def _parse_gold(gold: str) -> list[Any]:
+    return _parse_boxed(gold)
+
+
+def _parse_boxed(expression: str) -> list[Any]:
+    return _parse(f"\\boxed{{{expression}}}")
+
+
+def _parse(text: str) -> list[Any]:
+    return parse(text, parsing_timeout=0)
+
+
+def _trim(text: str) -> str:
+    text = text.strip()
+    while len(text) > 1 and text[0] == text[-1] == "$":
+        text = text[1:-1].strip()
+    return text.rstrip(".").strip() if not text.endswith("..") else text
+
+
+def _plain_value(text: str) -> Fraction | None:
+    if len(text) > MAX_PLAIN_CHARS:
+        return None
+    if _PLAIN_INT.fullmatch(text):
+        return Fraction(text.replace(",", ""))
+    match = _PLAIN_FRACTION.fullmatch(text)
+    if not match:
+        return None
+    part = match.groupdict()
+    above, below = int(part["a"] or part["c"]), int(part["b"] or part["d"])
+    if below == 0:
+        return None
+    return Fraction(-above if part["sign"] else above, below)

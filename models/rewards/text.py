@@ -1,0 +1,89 @@
+r"""Where the answer stands in a completion: after the thinking, behind a marker, in the last box.
+
+All of it is linear in the length of the text, whatever the text is.
+Left out: thinking without tags, boxes inside LaTeX comments, answers marked in other ways than `####` and `\boxed`.
+"""
+
+import re
+
+_THINK_OPEN = re.compile(r"<think>", re.IGNORECASE)
+_THINK_CLOSE = re.compile(r"</think>", re.IGNORECASE)
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_BARE_BOX = re.compile(r"\s*([^\s${}]+)")
+_HEADING = re.compile(r"[\s*_]*(?:\d+[.)]\s+)?[*_]*[^\W\d_]")
+_INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+
+MARKER = "####"
+
+
+def visible_text(completion: str, max_chars: int = 0) -> str | None:
+    """What follows the last `</think>`; None where a `<think>` was never closed, so that no answer was given.
+
+    Longer texts are cut to their last `max_chars` characters (0: not at all), after the thinking was taken off.
+    A completion whose `<think>` belongs to the prompt and that was cut off while thinking cannot be told from an
+    ordinary one.
+    """
+    end = 0
+    for match in _THINK_CLOSE.finditer(completion):
+        end = match.end()
+    if _THINK_OPEN.search(completion, end):
+        return None
+    start = max(end, len(completion) - max_chars) if max_chars else end
+    return completion[start:]
+
+
+def strip_invisible(text: str) -> str:
+    """The text without characters that only steer its display (direction marks, zero-width spaces)."""
+    return _INVISIBLE.sub("", text)
+
+
+def last_box(text: str) -> str | None:
+    r"""The content of the last `\boxed{...}`, empty where it is empty or never closed; None without any box.
+
+    >>> last_box(r"first \boxed{3}, no: \boxed{\frac{1}{2}}")
+    '\\frac{1}{2}'
+    """
+    last = None
+    for last in _BOX.finditer(text):
+        pass
+    if last is None:
+        return None
+    start = last.end()
+    while start < len(text) and text[start].isspace():
+        start += 1
+    if start == len(text) or text[start] != "{":
+        bare = _BARE_BOX.match(text, last.end())
+        return bare.group(1) if bare else ""
+    return _braced(text, start).strip()
+
+
+def _braced(text: str, start: int) -> str:
+    depth = 0
+    for brace in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(brace.group(), 0)
+        if depth == 0:
+            return text[start + 1 : brace.start()]
+    return ""
+
+
+def last_marked(text: str) -> str | None:
+    """The rest of the line after the last `####`, empty where nothing follows; None without a marker.
+
+    A marker followed by words (`#### Step 2`, `#### 1. Add the prices`) is a Markdown heading and does not count.
+
+    >>> last_marked("4+3=7\\n#### 7\\n")
+    '7'
+    """
+    position = len(text)
+    while (position := text.rfind(MARKER, 0, position)) >= 0:
+        line = text[position + len(MARKER) :].split("\n", 1)[0].lstrip("#")
+        if not _HEADING.match(line):
+            return line.strip()
+    return None
+
+
+def marked_answer(text: str) -> str | None:
+    """What stands behind the last `####`, else in the last box; None where neither is there."""
+    marked = last_marked(text)
+    return marked if marked is not None else last_box(text)

@@ -1,0 +1,88 @@
+"""A user's own reward: `path/to/file.py:function`, called with a batch of rows.
+
+    def by_length(rows: list[dict]) -> list[float | None]:
+        return [1.0 if len(row["completion"]) < 200 else 0.0 for row in rows]
+
+The file is loaded in a judge process only, with its folder on the import path and an empty folder as working directory.
+A row has problem_id, completion, answer, question and every other column of the rollouts file that is not null.
+Values are numbers; None means that the row could not be judged, which is an error on that row, as are NaN and infinity.
+A value must not depend on the other rows of the batch: batches are cut by size, and rows are judged alone where a batch
+raises, to find the ones at fault.
+"""
+
+import hashlib
+import importlib.util
+import math
+import numbers
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from models.rewards.base import Verdict, failed
+
+RewardFunction = Callable[[list[dict[str, Any]]], Any]
+
+
+class RewardFileError(ValueError):
+    """The user's file or function cannot be used."""
+
+
+class BatchRefusedError(ValueError):
+    """What the function returned cannot be matched with the rows."""
+
+
+def load_function(path: Path, function: str, sha256: str = "") -> RewardFunction:
+    """The function of a file; RewardFileError where it is not there or is not the one that the command saw."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise RewardFileError(f"{path} cannot be read: {error.strerror}") from error
+    if sha256 and hashlib.sha256(source).hexdigest() != sha256:
+        raise RewardFileError(f"{path} was changed while the command ran")
+    spec = importlib.util.spec_from_file_location("gradus_user_reward", path)
+    if spec is None or spec.loader is None:
+        raise RewardFileError(f"{path} is not a Python file")
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(path.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise RewardFileError(f"{path} fails to load: {describe(error)}") from error
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise RewardFileError(f"{path} has no function {function!r}")
+    return cast("RewardFunction", found)
+
+
+def judge_batch(function: RewardFunction, rows: list[dict[str, Any]]) -> list[Verdict]:
+    """The values of a batch as verdicts; BatchRefusedError where there is not exactly one value a row."""
+    returned = function(rows)
+    if hasattr(returned, "tolist"):
+        returned = returned.tolist()
+    if not isinstance(returned, list | tuple):
+        raise BatchRefusedError(f"the function returned {type(returned).__name__}, not a list of numbers")
+    values = cast("list[Any]", list(returned))
+    if len(values) != len(rows):
+        raise BatchRefusedError(f"the function returned {len(values)} values for {len(rows)} rows")
+    return [_verdict(value) for value in values]
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:500] if text else type(error).__name__
+
+
+def _verdict(value: object) -> Verdict:
+    if value is None:
+        return failed("the function returned None: it could not judge this row")
+    if not isinstance(value, numbers.Real):
+        return failed(f"the function returned {type(value).__name__}, not a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        return failed("the function returned a number too large for a double")
+    return Verdict(number) if math.isfinite(number) else failed(f"the function returned {number}")

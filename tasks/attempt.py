@@ -1,0 +1,106 @@
+"""One attempt of one stage, in whichever process: context in, artefact and report out, manifest last."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from data.errors import GateError, StageError
+from data.manifest import Manifest
+from data.schema import SCHEMA_VERSION
+from data.store import Ref, ShardWriter, Store
+from tasks.context import Beat, StageContext, StageResult
+from tasks.faults import fault_point
+from tasks.registry import StageSpec, stage_spec
+
+REPORT = "report.json"
+_VERSIONED = ("gradus", "torch", "transformers", "math-verify", "pyarrow", "numpy")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one attempt is to do; travels to a worker as JSON."""
+
+    stage: str
+    lake: str
+    output: str
+    inputs: Mapping[str, list[str]]
+    config: Mapping[str, Any]
+    seed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The job as plain JSON values."""
+        return asdict(self)
+
+
+def execute(job: dict[str, Any], warm: dict[str, Any], beat: Beat) -> dict[str, Any]:
+    """Run a job, commit its artefact and return its report; raises GateError where a limit was breached."""
+    task = Job(**job)
+    spec = stage_spec(task.stage)
+    store = Store(Path(task.lake))
+    out = store.writer(Ref.parse(task.output))
+    context = StageContext(
+        store=store,
+        inputs={role: tuple(Ref.parse(r) for r in refs) for role, refs in task.inputs.items()},
+        out=out,
+        seed=task.seed,
+        warm=warm,
+        beat=beat,
+    )
+    result = spec.function()(context, spec.config.model_validate(task.config))
+    report = checked_report(task.stage, result)
+    _commit(spec, task, out, report)
+    if result.gate:
+        raise GateError(result.gate)
+    return report
+
+
+def checked_report(stage: str, result: StageResult) -> dict[str, Any]:
+    """The result as plain JSON values; StageError where a metric is not finite."""
+    report = asdict(result)
+    for metrics in (result.metrics, *result.steps):
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise StageError(f"stage {stage} reported {name} = {value}", hint="look at the rows that it was given")
+    return report
+
+
+def read_report(store: Store, ref: Ref) -> dict[str, Any]:
+    """The report of a finished artefact; empty where it was made outside a stage."""
+    path = store.path(ref) / REPORT
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _commit(spec: StageSpec, task: Job, out: ShardWriter, report: dict[str, Any]) -> Manifest:
+    fault_point(f"{spec.name}:before_manifest")
+    text = json.dumps(report, allow_nan=False, default=str)
+    (out.folder / REPORT).write_text(text)
+    manifest = out.commit(
+        Manifest(
+            table=out.ref.table,
+            digest=out.ref.digest,
+            schema_version=SCHEMA_VERSION,
+            stage=spec.name,
+            stage_version=spec.version,
+            seed=task.seed,
+            config=dict(task.config),
+            parents={role: list(refs) for role, refs in task.inputs.items()},
+            versions=_versions(),
+            gate=report["gate"],
+        )
+    )
+    fault_point(f"{spec.name}:after_manifest")
+    return manifest
+
+
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in _VERSIONED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

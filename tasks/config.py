@@ -1,0 +1,228 @@
+"""The settings of every stage: frozen, unknown keys refused, a line of doc under each field.
+
+Only what a stage's result depends on stands here, since all of it goes into the stage's identity.
+Left out on purpose: where things are stored and how processes are supervised (see tasks.settings).
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Config(BaseModel):
+    """The base of all settings: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class IngestConfig(Config):
+    """How a source becomes a problems table."""
+
+    format: Literal["auto", "gsm8k", "math", "hints", "plain"] = "auto"
+    """How rows are read: gsm8k (#### gold), math (boxed gold), hints (Scaf-GRPO tiers), plain (columns as named)."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Field mapping, ours = theirs."""
+    split: str = "train"
+    """Split of a Hugging Face dataset."""
+    subset: str = ""
+    """Configuration name of a Hugging Face dataset; empty for the default."""
+    revision: str = ""
+    """Pinned revision of a Hugging Face dataset; required for an id on the hub."""
+    limit: int = Field(default=0, ge=0)
+    """Rows to read at most; 0 for all."""
+    streaming: bool = False
+    """Read a Hugging Face dataset without downloading it whole."""
+    strict: bool = False
+    """Stop at the first row that cannot be used."""
+    generator: dict[str, int | float | str | bool | list[int]] = Field(default_factory=dict)
+    """Configuration of a reasoning-gym family (min_terms, max_terms, size, seed ...)."""
+
+
+class FilterConfig(Config):
+    """One filter by name with its settings."""
+
+    name: str
+    """Registered filter: pass_rate, zero_variance, group_variance, length."""
+    settings: dict[str, float | int | str | bool] = Field(default_factory=dict)
+    """Arguments of the filter."""
+
+
+class SampleConfig(Config):
+    """How completions are sampled."""
+
+    n: int = Field(default=8, ge=1)
+    """Completions per group."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    """Sampling temperature; 0 is greedy."""
+    max_tokens: int = Field(default=96, ge=1)
+    """Limit of completion tokens."""
+
+
+class CurateConfig(Config):
+    """Which problems, in which order, into a plan."""
+
+    filters: tuple[FilterConfig, ...] = ()
+    """Filters applied in order; a row is dropped by the first that refuses it."""
+    rank: Literal["", "historical_std", "variance", "pass_rate"] = ""
+    """Rank by this column, highest first, before `top`."""
+    top: int = Field(default=0, ge=0)
+    """Keep the first so many after ranking; 0 keeps all."""
+    sampler: Literal["all", "uniform", "variance"] = "all"
+    """Draw problems: all in order, uniformly, or in proportion to pass-rate variance."""
+    draw: int = Field(default=0, ge=0)
+    """Problems to draw; 0 takes all that are left."""
+    explore_frac: float = Field(default=0.25, ge=0.0, le=1.0)
+    """Share of a variance-weighted draw given to problems never measured or of zero variance."""
+    sample: SampleConfig = SampleConfig()
+    """How each planned problem is sampled."""
+    round: int = 0
+    """Round of the run; part of every group id."""
+
+
+class EscalateConfig(Config):
+    """A plan for the groups whose every rollout failed, one hint level up (GHPO, arXiv 2507.10628)."""
+
+    level: int = Field(ge=1)
+    """Hint level to show."""
+    sample: SampleConfig = SampleConfig()
+    """How each group is sampled again."""
+
+
+class HintConfig(Config):
+    """How hints are built from worked solutions."""
+
+    strategy: Literal["prefix", "tiers"] = "prefix"
+    """prefix: the first steps of the solution; tiers: hints that the source gives."""
+    fractions: tuple[float, ...] = (0.25, 0.5, 0.75)
+    """Share of the solution's steps shown at level 1, 2, 3 ..."""
+
+
+class RolloutConfig(Config):
+    """How a plan becomes rollouts."""
+
+    engine: Literal["transformers"] = "transformers"
+    """Which engine samples."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Number format of the sampler; auto is what the checkpoint was saved in."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Nucleus mass sampled from."""
+    shard_rows: int = Field(default=512, ge=1)
+    """Rollouts per shard, in whole groups where they fit; a crash loses at most one open shard."""
+    batch_rows: int = Field(default=512, ge=1)
+    """Rollouts generated together."""
+    max_truncated_frac: float = Field(default=1.0, ge=0.0, le=1.0)
+    """Gate: a larger share of completions cut off by max_tokens fails the stage."""
+    round: int = 0
+    """Round of the run, written in each row."""
+
+
+class RewardConfig(Config):
+    """One reward and its weight."""
+
+    name: str
+    """math, numeric, exact, format, or path/to/file.py:function."""
+    weight: float = 1.0
+    """Weight in the sum."""
+    settings: dict[str, str | float | int | bool] = Field(default_factory=dict)
+    """Arguments of the reward (format: pattern ...)."""
+    source_sha256: str = ""
+    """Digest of the user's file, filled in by the command line, so that a changed reward is a changed identity."""
+
+
+class ScoreConfig(Config):
+    """How rollouts are judged."""
+
+    rewards: tuple[RewardConfig, ...] = (RewardConfig(name="math"),)
+    """The rewards; the first that judges correctness decides the column `correct`."""
+    item_timeout_s: float = Field(default=5.0, gt=0.0)
+    """Wall limit for one completion."""
+    max_chars: int = Field(default=50_000, ge=1)
+    """Longer completions are judged by their last so many characters."""
+    max_error_frac: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Gate: a larger share of errors and time-outs fails the stage after the good rows are kept."""
+    shard_rows: int = Field(default=4096, ge=1)
+    """Rows per shard."""
+
+
+class DifficultyConfig(Config):
+    """How scores become a difficulty table (added to the previous one where given)."""
+
+    round: int = 0
+    """Round of these measurements."""
+    unhinted_only: bool = True
+    """Count only rollouts without a hint: a hinted pass says nothing of the bare problem."""
+
+
+class UpdateConfig(Config):
+    """One GRPO update (DeepSeekMath, arXiv 2402.03300) with its published options."""
+
+    advantage: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
+    """grpo divides by the group's std; dr_grpo (arXiv 2503.20783) does not; rloo leaves the row itself out."""
+    std_eps: float = Field(default=1e-4, ge=0.0)
+    """Added to the std (TRL 1e-4, verl 1e-6)."""
+    loss: Literal["clip"] = "clip"
+    """Clipped surrogate on token ratios."""
+    aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = "token_mean"
+    """How token losses become one number (DAPO, GRPO, Dr. GRPO)."""
+    clip_low: float = Field(default=0.2, ge=0.0)
+    """Ratio floor is 1 - clip_low."""
+    clip_high: float = Field(default=0.28, ge=0.0)
+    """Ratio ceiling is 1 + clip_high (DAPO's clip-higher, arXiv 2503.14476)."""
+    kl_coef: float = Field(default=0.0, ge=0.0)
+    """Weight of the k3 KL to the reference policy; 0 loads no reference."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    lr: float = Field(default=5e-5, gt=0.0)
+    """AdamW learning rate after warm-up."""
+    warmup_steps: int = Field(default=15, ge=0)
+    """Optimiser steps over which the learning rate rises linearly, counted over the whole run."""
+    weight_decay: float = Field(default=0.0, ge=0.0)
+    """AdamW weight decay."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW betas."""
+    max_grad_norm: float = Field(default=1.0, gt=0.0)
+    """Gradients are scaled down to this global norm."""
+    epochs: int = Field(default=1, ge=1)
+    """Passes over the rollouts."""
+    minibatch_groups: int = Field(default=0, ge=0)
+    """Groups per optimiser step; 0 takes all in one."""
+    micro_tokens: int = Field(default=16_384, ge=1)
+    """Padded tokens in memory at once; the result does not depend on it beyond rounding."""
+    max_logp_diff: float = Field(default=1.0, gt=0.0)
+    """Gate: mean absolute difference of sampler and trainer log-probs per token, nats."""
+    max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0)
+    """Gate: share of groups without variance."""
+    save_every_steps: int = Field(default=0, ge=0)
+    """Keep resumable state inside a long update every so many optimiser steps; 0 never."""
+
+
+class WarmstartConfig(Config):
+    """Supervised fine-tuning on worked solutions, from random weights or a given policy."""
+
+    steps: int = Field(default=3000, ge=1)
+    """Optimiser steps."""
+    batch_rows: int = Field(default=128, ge=1)
+    """Problems per step."""
+    lr: float = Field(default=1e-3, gt=0.0)
+    """AdamW learning rate after warm-up, then cosine to a tenth."""
+    warmup_steps: int = Field(default=100, ge=0)
+    """Optimiser steps of linear warm-up."""
+    width: int = Field(default=128, ge=8)
+    """Hidden size of a new policy."""
+    layers: int = Field(default=4, ge=1)
+    """Layers of a new policy."""
+    heads: int = Field(default=4, ge=1)
+    """Attention heads of a new policy."""
+
+
+class EvaluateConfig(Config):
+    """What is computed from the scored rollouts of one policy on one problem set."""
+
+    suite: str = "heldout"
+    """Name of the problem set."""
+    ks: tuple[int, ...] = (1, 8)
+    """The k of pass@k."""
+    bootstrap: int = Field(default=2000, ge=1)
+    """Bootstrap resamples of problems."""
+    confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
+    """Coverage of the intervals."""

@@ -1,0 +1,60 @@
+"""What a stage is given and what it gives back: the contract between the adapter and the stages."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from data.store import Ref, ShardWriter, Store
+
+
+class Beat(Protocol):
+    """Called by a stage at least every few seconds: share done (0 to 1) and a line of text."""
+
+    def __call__(self, frac: float, text: str = "") -> None: ...
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """What one attempt of a stage works with.
+
+    `inputs` maps a role (problems, plan, hints, rollouts, scores, difficulty, policy) to artefacts, in order;
+    `out` takes the shards or files of the one artefact that the stage makes;
+    `warm` outlives the job in a warm worker: a place to keep a loaded model, keyed by what it was loaded from.
+    """
+
+    store: Store
+    inputs: Mapping[str, tuple[Ref, ...]]
+    out: ShardWriter
+    seed: int
+    warm: dict[str, Any]
+    beat: Beat
+
+    def one(self, role: str) -> Ref:
+        """The single artefact of a role; KeyError where the role is absent."""
+        (ref,) = self.inputs[role]
+        return ref
+
+    def table(self, role: str, columns: list[str] | None = None) -> pa.Table:
+        """All rows of a role, verified, in the order of its artefacts and shards."""
+        parts = [self.store.read(ref, columns) for ref in self.inputs[role]]
+        return pa.concat_tables(parts, promote_options="default")
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What one attempt reports beside its artefact: metrics by the names of the design, counts, readable samples.
+
+    `steps` holds one dict of metrics per optimiser step, where the stage has steps.
+    `gate` names a breached limit: the artefact is kept, the stage fails with this sentence.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[dict[str, float]] = field(default_factory=list)
+    gate: str = ""
+
+
+StageFunction = Callable[[StageContext, Any], StageResult]

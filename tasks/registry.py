@@ -1,0 +1,57 @@
+"""Every stage by name: its version, the table it makes, its settings, its function and the process it needs.
+
+Light on purpose: nothing here imports what a stage computes with, so that flows may read it.
+A version is raised when a stage's result changes for the same inputs; that makes old artefacts stale.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Literal, cast
+
+from data.errors import UsageError
+from tasks import config
+from tasks.context import StageFunction
+
+WorkerKind = Literal["", "policy", "score"]
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """What the adapter must know of a stage.
+
+    `worker` is the kind of warm child process it runs in; empty for a stage that is light enough to run in the flow's.
+    """
+
+    name: str
+    version: int
+    table: str
+    config: type[config.Config]
+    worker: WorkerKind = ""
+
+    def function(self) -> StageFunction:
+        """Import the stage's module and give its `run`."""
+        return cast("StageFunction", import_module(f"tasks.{self.name}").run)
+
+
+STAGES = {
+    spec.name: spec
+    for spec in (
+        StageSpec("ingest", 1, "problems", config.IngestConfig),
+        StageSpec("curate", 1, "plan", config.CurateConfig),
+        StageSpec("hint", 1, "hints", config.HintConfig),
+        StageSpec("escalate", 1, "plan", config.EscalateConfig),
+        StageSpec("rollout", 1, "rollouts", config.RolloutConfig, worker="policy"),
+        StageSpec("score", 1, "scores", config.ScoreConfig, worker="score"),
+        StageSpec("difficulty", 1, "difficulty", config.DifficultyConfig),
+        StageSpec("update", 1, "checkpoints", config.UpdateConfig, worker="policy"),
+        StageSpec("warmstart", 1, "checkpoints", config.WarmstartConfig, worker="policy"),
+        StageSpec("evaluate", 1, "evaluations", config.EvaluateConfig),
+    )
+}
+
+
+def stage_spec(name: str) -> StageSpec:
+    """The stage of that name; UsageError lists the names there are."""
+    if name not in STAGES:
+        raise UsageError(f"there is no stage {name!r}", hint=f"the stages are {', '.join(STAGES)}")
+    return STAGES[name]

@@ -1,0 +1,43 @@
+"""Where Gradus keeps its things, and how long a stage may take: nothing here changes a result."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder that holds everything: `.gradus` below the working folder unless GRADUS_HOME says otherwise."""
+
+    root: Path
+
+    @classmethod
+    def from_environment(cls) -> "Home":
+        """The home that GRADUS_HOME names, or `.gradus` here."""
+        return cls(Path(os.environ.get("GRADUS_HOME", ".gradus")).resolve())
+
+    @property
+    def lake(self) -> Path:
+        """Artefacts."""
+        return self.root / "lake"
+
+    @property
+    def runs(self) -> Path:
+        """One folder a run: its journal, lock and logs."""
+        return self.root / "runs"
+
+    @property
+    def prefect(self) -> Path:
+        """Prefect's database and settings."""
+        return self.root / "prefect"
+
+
+def worker_threads() -> int:
+    """Threads of torch in a worker: OMP_NUM_THREADS, or one for each physical core up to eight."""
+    configured = os.environ.get("OMP_NUM_THREADS", "")
+    return int(configured) if configured.isdigit() and int(configured) > 0 else min(8, os.cpu_count() or 1)
+
+
+def wall_limit_s() -> float:
+    """Wall time that one attempt of a stage may take: GRADUS_STAGE_LIMIT_S, or a day."""
+    return float(os.environ.get("GRADUS_STAGE_LIMIT_S", 24 * 3600))

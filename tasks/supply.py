@@ -1,0 +1,119 @@
+"""What a person names on the command line becomes an artefact: a reference, a lake folder, a file, a policy folder.
+
+    supply(store, "my_rollouts.jsonl", "rollouts")     # the file's rows, named by their content
+    supply(store, "rollouts/0f3c...", "rollouts")      # an artefact that exists
+"""
+
+import json
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data.errors import BadInputError, UsageError
+from data.manifest import FILE_NAME, read_manifest
+from data.schema import CHECKPOINTS, TABLES
+from data.store import Ref, Store
+from data.tabular import read_user_table
+
+SAMPLES = Path(__file__).parents[1] / "data" / "samples"
+_REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{8,64}")
+
+
+def supply(store: Store, text: str, table: str, columns: dict[str, str] | None = None) -> Ref:
+    """The artefact that `text` names; BadInputError or UsageError where it names none."""
+    found = _existing(store, text, table)
+    if found is not None:
+        return found
+    path = _bundled(text) or Path(text)
+    if table == CHECKPOINTS:
+        return _policy(store, path, text)
+    if not path.is_file():
+        raise UsageError(f"{text} is neither a file nor an artefact", hint=f"give a JSONL or Parquet file of {table}")
+    rows, _refused = read_user_table(path, TABLES[table], columns or {}, strict=True)
+    return store.put(table, _with_keys(rows, table))
+
+
+def export(store: Store, ref: Ref, out: Path) -> Path:
+    """Copy an artefact out of the lake: to one .parquet or .jsonl file, or to a folder."""
+    if ref.table == CHECKPOINTS or out.suffix not in (".parquet", ".jsonl"):
+        store.verify(ref)
+        shutil.copytree(store.path(ref), out, dirs_exist_ok=True)
+        return out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    rows = store.read(ref)
+    if out.suffix == ".parquet":
+        pq.write_table(rows, out, compression="zstd")
+    else:
+        with out.open("w", encoding="utf-8") as file:
+            for batch in rows.to_batches(max_chunksize=1024):
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
+    return out
+
+
+def _existing(store: Store, text: str, table: str) -> Ref | None:
+    if _REFERENCE.fullmatch(text):
+        ref = Ref.parse(text)
+        if ref.table != table:
+            raise UsageError(f"{text} is a {ref.table} artefact", hint=f"give one of {table}")
+        store.manifest(ref)
+        return ref
+    folder = Path(text)
+    if not (folder / FILE_NAME).is_file():
+        return None
+    manifest = read_manifest(folder)
+    ref = Ref(manifest.table, manifest.digest)
+    if ref.table != table:
+        raise UsageError(f"{text} holds {ref.table}", hint=f"give a folder of {table}")
+    if store.find(ref) is None:
+        shutil.copytree(folder, store.path(ref), dirs_exist_ok=True)
+        store.verify(ref)
+    return ref
+
+
+def _bundled(text: str) -> Path | None:
+    if text == "bundled":
+        return SAMPLES / "policy"
+    name = text.removeprefix("bundled:")
+    return SAMPLES / f"{name}.parquet" if name != text else None
+
+
+def _policy(store: Store, path: Path, text: str) -> Ref:
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise BadInputError(f"{text} has no config.json", hint="give a folder that transformers can load")
+        return store.adopt(path)
+    return store.adopt(_download(text))
+
+
+def _download(text: str) -> Path:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - slow, and needed for hub ids alone
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
+
+    repository, _, revision = text.partition("@")
+    if not revision:
+        raise UsageError(f"{text} is no folder; a policy on the hub needs its revision", hint=f"write {text}@<commit>")
+    try:
+        return Path(snapshot_download(repository, revision=revision, ignore_patterns=["*.bin", "*.pt", "*.pth"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInputError(f"{text} cannot be fetched ({reason})", hint="give a local folder instead") from None
+
+
+def _with_keys(rows: pa.Table, table: str) -> pa.Table:
+    """Keys that a user's file may leave out, derived from what it has."""
+    (key, *others) = TABLES[table].key
+    if others or (key in rows.column_names and rows.column(key).null_count == 0):
+        return rows
+    derived: list[Any] = []
+    seen: Counter[str] = Counter()
+    for problem_id in rows.column("problem_id").to_pylist():
+        derived.append(f"{problem_id}:{seen[problem_id]}" if key == "rollout_id" else f"{problem_id}@r0h{seen[problem_id]}")
+        seen[problem_id] += 1
+    if key in rows.column_names:
+        rows = rows.drop_columns([key])
+    return rows.append_column(key, pa.array(derived, pa.string()))
