@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
+
+pc: Any = pyarrow.compute
+"""Arrow's functions; they are made when pyarrow is imported, so that no type checker can see them."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from data.arrays import Bools, Floats, Ints, bools, codes, floats, ints, nulls, positions, ragged, take_or_null
+from data.arrays import Bools, Floats, Ints, bools, codes, floats, ints, nulls, pc, positions, ragged, take_or_null
 from data.errors import BadInputError
 from data.schema import DIFFICULTY, conform
 

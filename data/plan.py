@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from data.arrays import Ints, one_array, positions, take_or_null
+from data.arrays import Ints, one_array, pc, positions, take_or_null
 from data.schema import PLAN, conform
 from data.seeds import derive_seed
 

@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from data.arrays import Floats, Ints, floats, ints, ragged
+from data.arrays import Floats, Ints, floats, ints, pc, ragged
 from data.errors import UsageError
 
 _DECIMALS = 12
@@ -65,7 +64,5 @@ def rank(candidates: pa.Table, name: str) -> tuple[Ints, Floats]:
             "problem_id": candidates.column("problem_id"),
         }
     )
-    order = pc.sort_indices(
-        keys, sort_keys=[("score", "descending"), ("problem_id", "ascending")], null_placement="at_end"
-    )
+    order = pc.sort_indices(keys, sort_keys=[("score", "descending", "at_end"), ("problem_id", "ascending", "at_end")])
     return ints(order), scores

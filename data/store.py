@@ -6,7 +6,7 @@
 
 A file appears under a temporary name, is flushed to disk and renamed; a shard counts as done when its receipt
 (name, sha256, rows, key range) is there too; the artefact counts as done when its manifest is.
-Left out: object storage (local folders only), garbage collection, concurrent writers of one artefact (see tasks.runlock).
+Left out: object storage (local folders only), garbage collection, concurrent writers (see tasks.runlock).
 """
 
 import contextlib

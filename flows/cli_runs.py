@@ -67,9 +67,7 @@ def list_runs(as_json: AsJson = False) -> None:
     answer({"runs": found}, as_json, render)
 
 
-def show(
-    run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")], as_json: AsJson = False
-) -> None:
+def show(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")], as_json: AsJson = False) -> None:
     """Show what a run did: every stage attempt, its artefact and its time."""
     from tasks.history import read_run  # noqa: PLC0415
     from tasks.settings import Home  # noqa: PLC0415
@@ -89,7 +87,7 @@ def sql(
     run: Annotated[str | None, typer.Option("--run", help="only the artefacts of this run")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask any question of the lake; the column `artifact` tells which artefact a row is from."""
+    """Ask any question of the lake; the column `artefact` tells which artefact a row is from."""
     from tasks.history import query as ask  # noqa: PLC0415
     from tasks.settings import Home  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
 """Deployments: every flow under its name, with parameters; `train` also with a paused example schedule.
 
-    gradus serve                                            # in one terminal
-    prefect deployment run 'score/score' -p rollouts=...    # in another, with PREFECT_API_URL set
+gradus serve                                            # in one terminal
+prefect deployment run 'score/score' -p rollouts=...    # in another, with PREFECT_API_URL set
 """
 
 from collections.abc import Callable

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data.errors import UsageError
-from data.store import Store
 from tasks.journal import Journal
 from tasks.runlock import RunLock
-from tasks.settings import Home, worker_threads
-from tasks.stage import Session, git_sha
 from tasks.supervise import WorkerPool
 from tasks.tracking_client import start_sidecar, wait
+
+from data.errors import UsageError
+from data.store import Store
+from tasks.settings import Home, worker_threads
+from tasks.stage import Session, git_sha
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,11 @@ def update(
 
 @flow(name="warmstart")
 def warmstart(
-    problems: str, policy: str | None = None, config: WarmstartConfig | None = None, seed: int = 0, out: str | None = None
+    problems: str,
+    policy: str | None = None,
+    config: WarmstartConfig | None = None,
+    seed: int = 0,
+    out: str | None = None,
 ) -> Json:
     """Supervised fine-tuning on worked solutions, from random weights or from a policy."""
     return _single("warmstart", config or WarmstartConfig(), {"problems": problems, "policy": policy}, out, seed)

@@ -85,7 +85,9 @@ class _Steps:
         for level in self.recipe.escalate if hints else ():
             rollouts, scores = batches[-1]
             failed = {"plan": [plan], "rollouts": [rollouts], "scores": [scores], "hints": _maybe(hints)}
-            step = self.run("escalate", EscalateConfig(level=level, sample=curate.sample), failed, index, f"hint{level}")
+            step = self.run(
+                "escalate", EscalateConfig(level=level, sample=curate.sample), failed, index, f"hint{level}"
+            )
             if not step.summary["groups"]:
                 break
             plan = step.ref

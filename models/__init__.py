@@ -1,0 +1,1 @@
+"""How a policy acts, is judged and learns."""

@@ -18,6 +18,10 @@ class Config(BaseModel):
 class IngestConfig(Config):
     """How a source becomes a problems table."""
 
+    source: str = ""
+    """A file, a Hugging Face dataset id or folder, or reasoning-gym:FAMILY."""
+    source_sha256: str = ""
+    """Digest of a file, filled in by the command line, so that a changed file is a changed identity."""
     format: Literal["auto", "gsm8k", "math", "hints", "plain"] = "auto"
     """How rows are read: gsm8k (#### gold), math (boxed gold), hints (Scaf-GRPO tiers), plain (columns as named)."""
     columns: dict[str, str] = Field(default_factory=dict)
@@ -75,6 +79,8 @@ class CurateConfig(Config):
     """Share of a variance-weighted draw given to problems never measured or of zero variance."""
     sample: SampleConfig = SampleConfig()
     """How each planned problem is sampled."""
+    hint_level: int = Field(default=0, ge=0)
+    """Hint level shown with every planned problem that has such a hint (static hints); 0 plans bare problems."""
     round: int = 0
     """Round of the run; part of every group id."""
 

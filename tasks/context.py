@@ -12,7 +12,9 @@ from data.store import Ref, ShardWriter, Store
 class Beat(Protocol):
     """Called by a stage at least every few seconds: share done (0 to 1) and a line of text."""
 
-    def __call__(self, frac: float, text: str = "") -> None: ...
+    def __call__(self, frac: float, text: str = "") -> None:
+        """Say how far the stage is."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.errors import UsageError
 from data.queries import run_sql
+
+from data.errors import UsageError
 from data.schema import TABLES
 from data.store import Ref, Store
 from tasks.journal import read_events
@@ -25,7 +26,11 @@ def read_run(runs: Path, run: str) -> dict[str, Any]:
     folder = runs / run
     if not (folder / "run.json").is_file():
         raise UsageError(f"there is no run {run}", hint="list them with `gradus runs`")
-    return {**_brief(folder), "attempts": list(attempts(folder)), "settings": json.loads((folder / "run.json").read_text())}
+    return {
+        **_brief(folder),
+        "attempts": list(attempts(folder)),
+        "settings": json.loads((folder / "run.json").read_text()),
+    }
 
 
 def attempts(folder: Path) -> Iterator[dict[str, Any]]:
@@ -53,10 +58,14 @@ def query(home: Home, text: str, run: str | None) -> dict[str, Any]:
     if run is None:
         refs = {table: _all_refs(store, table) for table in TABLES}
     else:
-        named = {Ref.parse(a["output"]) for a in read_run(home.runs, run)["attempts"] if a["status"] in ("finished", "reused")}
+        named = {
+            Ref.parse(a["output"])
+            for a in read_run(home.runs, run)["attempts"]
+            if a["status"] in ("finished", "reused")
+        }
         refs = {table: sorted((r for r in named if r.table == table), key=str) for table in TABLES}
-    columns, rows = run_sql(store, {table: found for table, found in refs.items() if found}, text)
-    return {"columns": columns, "rows": rows}
+    answer = run_sql(store, {table: found for table, found in refs.items() if found}, text)
+    return {"columns": answer.column_names, "rows": [list(row.values()) for row in answer.to_pylist()]}
 
 
 def _all_refs(store: Store, table: str) -> list[Ref]:

@@ -40,4 +40,9 @@ def worker_threads() -> int:
 
 def wall_limit_s() -> float:
     """Wall time that one attempt of a stage may take: GRADUS_STAGE_LIMIT_S, or a day."""
-    return float(os.environ.get("GRADUS_STAGE_LIMIT_S", 24 * 3600))
+    return float(os.environ.get("GRADUS_STAGE_LIMIT_S", "86400"))
+
+
+def code_root() -> Path:
+    """The folder that holds the four packages, which child processes must find from any working folder."""
+    return Path(__file__).parents[1]

@@ -61,7 +61,7 @@ class Session:
     pool: WorkerPool
     seed: int
     forced: frozenset[tuple[str, int, str]] = frozenset()
-    on_progress: Callable[[str, float, str], None] = lambda stage, frac, text: None
+    on_progress: Callable[[str, float, str], None] | None = None
     outcomes: list[Outcome] = field(default_factory=list)
 
     def stage(self, name: str, config: Config, inputs: Inputs, *, round: int = 0, purpose: str = "train") -> Outcome:  # noqa: A002
@@ -95,20 +95,17 @@ def _stage_task(request: _Request) -> State[Outcome]:
     ref = Ref.parse(job.output)
     started = time.perf_counter()
     found = None if (request.name, request.round, request.purpose) in session.forced else session.store.find(ref)
-    if found is None:
-        report = _attempt(session, spec, job, request)
-    else:
-        report = _reuse(session, found, job, request)
-    outcome = Outcome(request.name, request.purpose, request.round, ref, found is not None, time.perf_counter() - started, report)
+    report = _attempt(session, spec, job, request) if found is None else _reuse(session, found, job, request)
+    outcome = Outcome(
+        request.name, request.purpose, request.round, ref, found is not None, time.perf_counter() - started, report
+    )
     return Completed(name="Reused" if outcome.reused else "Completed", data=outcome)
 
 
 def _job(session: Session, spec: StageSpec, request: _Request) -> Job:
     config = request.config.model_dump(mode="json")
     inputs = {role: [str(ref) for ref in refs] for role, refs in sorted(request.inputs.items()) if refs}
-    digest = identity(
-        stage=spec.name, stage_version=spec.version, config=config, parents=inputs, seed=session.seed
-    )
+    digest = identity(stage=spec.name, stage_version=spec.version, config=config, parents=inputs, seed=session.seed)
     return Job(
         stage=spec.name,
         lake=str(session.store.root),
@@ -134,7 +131,12 @@ def _attempt(session: Session, spec: StageSpec, job: Job, request: _Request) -> 
     if store.find(ref) is not None:
         store.discard(ref)
     attempt = journal.stage_started(
-        stage=spec.name, round=request.round, purpose=request.purpose, output=job.output, config=dict(job.config), inputs=dict(job.inputs)
+        stage=spec.name,
+        round=request.round,
+        purpose=request.purpose,
+        output=job.output,
+        config=dict(job.config),
+        inputs=dict(job.inputs),
     )
     started = time.perf_counter()
     try:
@@ -145,14 +147,15 @@ def _attempt(session: Session, spec: StageSpec, job: Job, request: _Request) -> 
         journal.stage_finished(attempt, status=status, seconds=time.perf_counter() - started, error=message)
         raise
     journal.stage_finished(
-        attempt, status="finished", seconds=time.perf_counter() - started, report=report, folder=str(store.path(ref))
+        attempt, status="finished", seconds=time.perf_counter() - started, report=report, folder=str(store.path(ref)), output_table=ref.table
     )
     return report
 
 
 def _compute(session: Session, spec: StageSpec, job: Job) -> dict[str, Any]:
     def beat(frac: float, text: str = "") -> None:
-        session.on_progress(spec.name, frac, text)
+        if session.on_progress is not None:
+            session.on_progress(spec.name, frac, text)
 
     if not spec.worker:
         return execute(job.to_json(), {}, beat)

@@ -1,7 +1,7 @@
 """What a person names on the command line becomes an artefact: a reference, a lake folder, a file, a policy folder.
 
-    supply(store, "my_rollouts.jsonl", "rollouts")     # the file's rows, named by their content
-    supply(store, "rollouts/0f3c...", "rollouts")      # an artefact that exists
+supply(store, "my_rollouts.jsonl", "rollouts")     # the file's rows, named by their content
+supply(store, "rollouts/0f3c...", "rollouts")      # an artefact that exists
 """
 
 import json
@@ -13,12 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from data.tabular import read_user_table
 
 from data.errors import BadInputError, UsageError
 from data.manifest import FILE_NAME, read_manifest
 from data.schema import CHECKPOINTS, TABLES
 from data.store import Ref, Store
-from data.tabular import read_user_table
 
 SAMPLES = Path(__file__).parents[1] / "data" / "samples"
 _REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{8,64}")
@@ -112,7 +112,9 @@ def _with_keys(rows: pa.Table, table: str) -> pa.Table:
     derived: list[Any] = []
     seen: Counter[str] = Counter()
     for problem_id in rows.column("problem_id").to_pylist():
-        derived.append(f"{problem_id}:{seen[problem_id]}" if key == "rollout_id" else f"{problem_id}@r0h{seen[problem_id]}")
+        derived.append(
+            f"{problem_id}:{seen[problem_id]}" if key == "rollout_id" else f"{problem_id}@r0h{seen[problem_id]}"
+        )
         seen[problem_id] += 1
     if key in rows.column_names:
         rows = rows.drop_columns([key])

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from data.arrays import Ints, ints, nulls, one_array
+from data.arrays import Ints, ints, nulls, one_array, pc
 from data.errors import UsageError
 from data.filters.verdict import Verdict, check_choice, check_number, verdict
 

@@ -4,7 +4,8 @@
     drawn = sampler.draw(candidates, 64)          # row indices in draw order, their weights, and who was explored
     saved = sampler.state_dict()                  # JSON; load_state refuses any other set of fields
 
-The functions `uniform` and `variance` are pure given their generator; `Sampler` adds the state that a resumed run needs.
+The functions `uniform` and `variance` are pure given their generator; `Sampler` adds the state that a resumed run
+needs.
 A draw asks for at most as many as there are; that fewer were there shows in the length of the result.
 """
 

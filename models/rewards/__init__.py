@@ -1,7 +1,7 @@
 """The rewards by name, and how a name becomes something that a judge process can load.
 
-    reward("numeric").needs_gold            # True
-    resolve("mine.py:by_length", {})        # a user's function
+reward("numeric").needs_gold            # True
+resolve("mine.py:by_length", {})        # a user's function
 """
 
 import importlib
@@ -26,6 +26,7 @@ class Reward:
     doc: str
     needs_gold: bool
     settings: frozenset[str] = frozenset()
+    version: str = "1"
     distribution: str = ""
 
 
@@ -37,7 +38,13 @@ REWARDS: Mapping[str, Reward] = {
         ),
         Reward("numeric", "models.rewards.numeric", "one plain number, compared exactly", True),
         Reward("exact", "models.rewards.exact", "the normalised answer string", True),
-        Reward("format", "models.rewards.pattern", "the answer is marked, or `pattern` occurs", False, frozenset({"pattern"})),
+        Reward(
+            "format",
+            "models.rewards.pattern",
+            "the answer is marked, or `pattern` occurs",
+            False,
+            frozenset({"pattern"}),
+        ),
     )
 }
 
@@ -94,7 +101,9 @@ def resolve(
             raise UnknownRewardError(f"{name} is a function of yours and takes no settings")
         return RewardSpec(name, path=str(Path(path).expanduser().resolve()), function=function, sha256=sha256)
     if name not in REWARDS:
-        raise UnknownRewardError(f"there is no reward {name!r}: choose {', '.join(REWARDS)} or path/to/file.py:function")
+        raise UnknownRewardError(
+            f"there is no reward {name!r}: choose {', '.join(REWARDS)} or path/to/file.py:function"
+        )
     unknown = sorted(set(settings) - REWARDS[name].settings)
     if unknown:
         raise UnknownRewardError(f"the reward {name} has no setting {unknown[0]!r}")
@@ -118,5 +127,6 @@ def _check_pattern(pattern: object) -> None:
 
 
 def _version(entry: Reward) -> str:
-    # Stated here as well as in the modules would be two truths; importing `math` only for its version costs a second.
-    return importlib.metadata.version(entry.distribution) if entry.distribution else "1"
+    if not entry.distribution:
+        return entry.version
+    return f"{entry.version}+{entry.distribution}-{importlib.metadata.version(entry.distribution)}"

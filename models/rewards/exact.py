@@ -10,9 +10,7 @@ import re
 import unicodedata
 
 from models.rewards.base import Row, Settings, Verdict, failed, judged, unparsed
-from models.rewards.text import marked_answer, strip_invisible, visible_text
-
-VERSION = "1"
+from models.rewards.text import last_match, marked_answer, strip_invisible, visible_text
 
 _SAID = re.compile(r"answer\s*(?:is|:)\s*:?([^\n]*)", re.IGNORECASE)
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
@@ -20,12 +18,12 @@ _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s*\{([^{}]*)
 
 def judge(row: Row, gold: str, settings: Settings) -> Verdict:
     """1 where the normalised answer of the completion is the normalised gold answer, 0 otherwise."""
-    marked_gold = marked_answer(gold)
+    marked_gold = marked_answer(gold, words=True)
     wanted = normalise(gold if marked_gold is None else marked_gold)
     if not wanted:
         return failed(f"the gold answer {gold[:80]!r} is empty after normalisation")
     text = visible_text(row["completion"], int(settings.get("max_chars", 0)))
-    found = None if text is None else stated_answer(text)
+    found = None if text is None else stated_answer(strip_invisible(text))
     if found is None or not normalise(found):
         return unparsed(found)
     return judged(correct=normalise(found) == wanted, extracted=found)
@@ -33,12 +31,10 @@ def judge(row: Row, gold: str, settings: Settings) -> Verdict:
 
 def stated_answer(text: str) -> str | None:
     """The answer that a text states; None for an empty text."""
-    marked = marked_answer(text)
+    marked = marked_answer(text, words=True)
     if marked is not None:
         return marked
-    said = None
-    for said in _SAID.finditer(text):
-        pass
+    said = last_match(_SAID, text)
     if said is not None:
         return said.group(1).strip()
     lines = text.strip().rsplit("\n", 1)

@@ -1,6 +1,6 @@
 r"""The reward `numeric`: the plain reading of one number, compared exactly.
 
-    judge({"completion": "so 2 * 9 = 18\n#### 18"}, "18").outcome   # correct
+    judge({"completion": "so 2 * 9 = 18\n#### 18"}, "18", {}).outcome   # correct
 
 Where the number is read: behind the last `####`, else in the last `\boxed{}`, else the last number of the text.
 How: thousands commas, signs, decimals, a/b, \frac{a}{b}, mixed numbers (1 1/2), exponents (1e3), Unicode minus signs
@@ -15,9 +15,7 @@ import re
 from fractions import Fraction
 
 from models.rewards.base import Row, Settings, Verdict, failed, judged, unparsed
-from models.rewards.text import last_marked, marked_answer, strip_invisible, visible_text
-
-VERSION = "1"
+from models.rewards.text import last_match, marked_answer, strip_invisible, visible_text
 
 MAX_NUMBER_CHARS = 4000
 """Longer numbers are not read (Python itself refuses to convert more than 4300 digits)."""
@@ -86,7 +84,7 @@ def read_number(text: str) -> Fraction | None:
     >>> read_number("-$1,234.50 per day"), read_number(r"\frac{3}{6}"), read_number("34 or 35")
     (Fraction(-2469, 2), Fraction(1, 2), None)
     """
-    plain = _UNIT_POWER.sub(r"\1", _plain(text)).strip(" *_`\t\r\n.")
+    plain = _UNIT_POWER.sub(r"\1", _plain(text)).strip(" *_`\t\r\n").rstrip(" .")
     plain = re.sub(r"^([-+])\s+(?=[\d.\\])", r"\1", plain)
     matches = list(_NUMBER.finditer(plain))
     if len(matches) != 1:
@@ -100,9 +98,7 @@ def read_number(text: str) -> Fraction | None:
 
 def read_last_number(text: str) -> tuple[str | None, Fraction | None]:
     """The last number of a text, as written and as a value."""
-    last = None
-    for last in _NUMBER.finditer(_plain(text)):
-        pass
+    last = last_match(_NUMBER, _plain(text))
     return (None, None) if last is None else (last.group().strip(), _value(last))
 
 
@@ -139,6 +135,3 @@ def _value(match: re.Match[str]) -> Fraction | None:
 
 def _fraction(text: str) -> Fraction:
     return Fraction(text.replace(",", ""))
-
-
-__all__ = ["VERSION", "judge", "last_marked", "read_gold", "read_last_number", "read_number"]

@@ -1,4 +1,4 @@
-r"""The reward `format`: does the completion have the form that was asked for?
+r"""The reward `format`: whether the completion has the form that was asked for.
 
 Setting `pattern`: a regular expression searched for in the whole completion, thinking included (`.` also matches line
 ends, `^` and `$` match at lines). Without it: an answer is marked by `####` or a non-empty `\boxed{}` after the
@@ -8,9 +8,7 @@ thinking. A pattern that backtracks without end costs its row the wall limit of 
 import re
 
 from models.rewards.base import Row, Settings, Verdict
-from models.rewards.text import marked_answer, visible_text
-
-VERSION = "1"
+from models.rewards.text import marked_answer, strip_invisible, visible_text
 
 
 def judge(row: Row, gold: str, settings: Settings) -> Verdict:  # noqa: ARG001 - every reward is called alike
@@ -20,4 +18,4 @@ def judge(row: Row, gold: str, settings: Settings) -> Verdict:  # noqa: ARG001 -
     if pattern:
         return Verdict(1.0 if re.search(pattern, completion, re.DOTALL | re.MULTILINE) else 0.0)
     text = visible_text(completion, int(settings.get("max_chars", 0)))
-    return Verdict(1.0 if text is not None and marked_answer(text) else 0.0)
+    return Verdict(1.0 if text is not None and marked_answer(strip_invisible(text), words=True) else 0.0)

@@ -22,8 +22,6 @@ from math_verify import parse, verify  # pyright: ignore[reportMissingTypeStubs]
 from models.rewards.base import Row, Settings, Verdict, failed, judged, unparsed
 from models.rewards.text import last_box, last_marked, strip_invisible, visible_text
 
-VERSION = "1"
-
 MAX_PLAIN_CHARS = 300
 
 _DIGITS = r"[0-9]+"

@@ -5,16 +5,24 @@ Left out: thinking without tags, boxes inside LaTeX comments, answers marked in 
 """
 
 import re
+from collections import deque
 
 _THINK_OPEN = re.compile(r"<think>", re.IGNORECASE)
 _THINK_CLOSE = re.compile(r"</think>", re.IGNORECASE)
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\s*([^\s${}]+)")
+_MARKER = re.compile(r"#{4,}((?:[^\n#]|#(?!###))*)")
 _HEADING = re.compile(r"[\s*_]*(?:\d+[.)]\s+)?[*_]*[^\W\d_]")
-_INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]"
+)
 
-MARKER = "####"
+
+def last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """The last of all matches; None without any."""
+    matches = deque(pattern.finditer(text), maxlen=1)
+    return matches[0] if matches else None
 
 
 def visible_text(completion: str, max_chars: int = 0) -> str | None:
@@ -34,7 +42,7 @@ def visible_text(completion: str, max_chars: int = 0) -> str | None:
 
 
 def strip_invisible(text: str) -> str:
-    """The text without characters that only steer its display (direction marks, zero-width spaces)."""
+    """The text without control characters and without what only steers its display."""
     return _INVISIBLE.sub("", text)
 
 
@@ -44,9 +52,7 @@ def last_box(text: str) -> str | None:
     >>> last_box(r"first \boxed{3}, no: \boxed{\frac{1}{2}}")
     '\\frac{1}{2}'
     """
-    last = None
-    for last in _BOX.finditer(text):
-        pass
+    last = last_match(_BOX, text)
     if last is None:
         return None
     start = last.end()
@@ -67,23 +73,23 @@ def _braced(text: str, start: int) -> str:
     return ""
 
 
-def last_marked(text: str) -> str | None:
-    """The rest of the line after the last `####`, empty where nothing follows; None without a marker.
+def last_marked(text: str, *, words: bool = False) -> str | None:
+    r"""The rest of the line after the last `####`, empty where nothing follows; None without a marker.
 
-    A marker followed by words (`#### Step 2`, `#### 1. Add the prices`) is a Markdown heading and does not count.
+    A marker followed by words (`#### Step 2`, `#### 1. Add the prices`) is a Markdown heading and does not count;
+    with `words` it does where it ends the text (`#### Paris`).
 
-    >>> last_marked("4+3=7\\n#### 7\\n")
+    >>> last_marked("4+3=7\n#### 7\n")
     '7'
     """
-    position = len(text)
-    while (position := text.rfind(MARKER, 0, position)) >= 0:
-        line = text[position + len(MARKER) :].split("\n", 1)[0].lstrip("#")
-        if not _HEADING.match(line):
-            return line.strip()
-    return None
+    text = text.rstrip()
+    marked = [
+        m.group(1) for m in _MARKER.finditer(text) if (words and m.end() == len(text)) or not _HEADING.match(m.group(1))
+    ]
+    return marked[-1].strip() if marked else None
 
 
-def marked_answer(text: str) -> str | None:
+def marked_answer(text: str, *, words: bool = False) -> str | None:
     """What stands behind the last `####`, else in the last box; None where neither is there."""
-    marked = last_marked(text)
+    marked = last_marked(text, words=words)
     return marked if marked is not None else last_box(text)

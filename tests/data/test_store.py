@@ -209,8 +209,7 @@ def test_a_killed_writer_leaves_only_whole_shards(tmp_path: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
             assert process.stdout is not None
-            for _ in range(stop_after):
-                written.append(process.stdout.readline().strip())
+            written.extend(process.stdout.readline().strip() for _ in range(stop_after))
             process.kill()
     done = Store(tmp_path).writer(REF).done
     assert {f"part-{int(i):05d}" for i in written} <= done

@@ -1,0 +1,148 @@
+"""What evaluation reports: unbiased pass@k, majority votes, group statistics and bootstrap intervals over problems.
+
+Everything here is vectorised over problems. Intervals resample problems, not completions: the completions of one
+problem are not independent of each other. Left out: intervals other than percentile.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from data.arrays import Bools, Floats, Ints
+
+_CHUNK = 1 << 21  # resampled indices held at once (16 MB)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def as_dict(self) -> dict[str, float]:
+        """The three numbers by name, for a report."""
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+def pass_at_k(n: Ints, c: Ints, k: int) -> Floats:
+    """Unbiased estimate of the chance that one of k samples is right, from c right ones among n, per problem (P,).
+
+    1 - C(n-c, k) / C(n, k), Codex (arXiv 2107.03374), as the product of (n-c-j)/(n-j) over j < k: nothing overflows,
+    and it is exactly 1 where fewer than k are wrong, since the product meets a factor of 0 before a negative one.
+    Raises ValueError where k < 1, k > n or not 0 <= c <= n.
+    """
+    n, c = np.asarray(n, dtype=np.int64), np.asarray(c, dtype=np.int64)
+    if k < 1:
+        raise ValueError(f"pass@k needs k >= 1, not {k}")
+    if (n < k).any():
+        raise ValueError(f"pass@{k} needs at least {k} samples a problem; one has {int(n.min())}")
+    if ((c < 0) | (c > n)).any():
+        raise ValueError("pass@k needs 0 <= correct <= samples")
+    all_wrong = np.ones(n.shape)
+    for j in range(k):
+        all_wrong *= (n - c - j) / (n - j)
+    return 1.0 - all_wrong
+
+
+def majority_at_k(problem: Ints, sample: Ints, answer: Ints, correct: Bools, *, num_problems: int, k: int) -> Floats:
+    """Chance that the most frequent answer among the first k samples is right, per problem (P,).
+
+    All inputs are per completion (N,): problem 0..P-1, its place in the problem, a code of its answer (negative: none
+    was read, the completion abstains), whether it is right. Right answers count as one answer however they are
+    written; wrong ones are equal where their codes are. k = 0 takes all samples. Ties share: two answers on top, one
+    of them right, give 0.5. A problem without a single vote gives 0. Self-consistency, arXiv 2203.11171.
+    """
+    order = np.lexsort((sample, problem))
+    problem, answer, correct = problem[order], answer[order], correct[order]
+    start = np.searchsorted(problem, np.arange(num_problems))
+    votes = answer >= 0
+    if k:
+        votes &= np.arange(len(problem)) - start[problem] < k
+    choice = np.where(correct, 0, answer + 1)[votes]
+    num_choices = int(choice.max(initial=0)) + 1
+    ballots, count = np.unique(problem[votes] * num_choices + choice, return_counts=True)
+    owner, is_right = ballots // num_choices, ballots % num_choices == 0
+    most = np.zeros(num_problems, dtype=np.int64)
+    np.maximum.at(most, owner, count)
+    on_top = count == most[owner]
+    num_on_top = np.bincount(owner[on_top], minlength=num_problems)
+    num_right = np.bincount(owner[on_top & is_right], minlength=num_problems)
+    return num_right / np.maximum(num_on_top, 1)
+
+
+def bootstrap_mean(values: Floats, rng: np.random.Generator, *, resamples: int, confidence: float) -> Interval:
+    """Mean over problems (P,) with its percentile bootstrap interval (Efron 1979).
+
+    The interval always holds the value: at very few resamples a percentile may fall on its wrong side.
+    Raises ValueError for no problems or values that are not finite.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    if not len(values) or not np.isfinite(values).all():
+        raise ValueError("an interval needs at least one value, all finite")
+    means = np.empty(resamples)
+    step = max(1, _CHUNK // len(values))
+    for begin in range(0, resamples, step):
+        end = min(begin + step, resamples)
+        means[begin:end] = values[rng.integers(0, len(values), size=(end - begin, len(values)))].mean(axis=1)
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    value = float(values.mean())
+    return Interval(value, min(float(low), value), max(float(high), value))
+
+
+def bootstrap_gain(
+    before: Floats, after: Floats, rng: np.random.Generator, *, resamples: int, confidence: float
+) -> Interval:
+    """Mean of after - before over the same problems (P,), paired: a resampled problem brings both of its values.
+
+    Raises ValueError where the two differ in length.
+    """
+    if len(before) != len(after):
+        raise ValueError(f"a paired difference needs the same problems: {len(before)} before, {len(after)} after")
+    return bootstrap_mean(np.asarray(after) - np.asarray(before), rng, resamples=resamples, confidence=confidence)
+
+
+@dataclass(frozen=True)
+class GroupStats:
+    """Rewards of groups in five numbers; the std is that of all rows, ddof 0."""
+
+    num_groups: int
+    mean: float
+    std: float
+    frac_zero_std_groups: float
+    frac_all_right: float
+
+    def metrics(self) -> Mapping[str, float]:
+        """By the names under which they are tracked."""
+        return {
+            "reward/mean": self.mean,
+            "reward/std": self.std,
+            "reward/frac_zero_std_groups": self.frac_zero_std_groups,
+            "reward/frac_all_right": self.frac_all_right,
+        }
+
+
+def group_stats(reward: Floats, group: npt.NDArray[np.int64], correct: Bools) -> GroupStats:
+    """Statistics of rewards (N,) in groups (N,) numbered 0..G-1; ValueError without rows or with non-finite rewards.
+
+    A group has zero std where all its rewards are equal (exactly: equal inputs give equal rewards), and is all right
+    where every row is correct.
+    """
+    if not len(reward) or not np.isfinite(reward).all():
+        raise ValueError("group statistics need at least one reward, all finite")
+    _, group = np.unique(group, return_inverse=True)
+    num_groups = int(group.max()) + 1
+    least, most = np.full(num_groups, np.inf), np.full(num_groups, -np.inf)
+    np.minimum.at(least, group, reward)
+    np.maximum.at(most, group, reward)
+    wrong = np.bincount(group[~correct], minlength=num_groups)
+    return GroupStats(
+        num_groups=num_groups,
+        mean=float(reward.mean()),
+        std=float(reward.std()),
+        frac_zero_std_groups=float((least == most).mean()),
+        frac_all_right=float((wrong == 0).mean()),
+    )

@@ -1,0 +1,179 @@
+"""One row of a known format -> one problem. A row that cannot be used raises Unusable with the reason that is counted.
+
+gsm8k: `question`, `answer` with <<a=b>> marks and `#### gold`. math: `problem`, `solution` with the gold in \\boxed{}.
+hints: the Scaf-GRPO table with its three tiers. plain: columns by our own names.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from data.answers import normalised_gold
+from data.chain_sum import problem_row
+
+Row = Mapping[str, Any]
+
+
+class Unusable(ValueError):
+    """A row that is refused; the text is the reason."""
+
+
+def gsm8k(row: Row) -> dict[str, Any]:
+    """GSM8K: the gold after `####`, calculator marks removed, the solution one step a line."""
+    question, worked = _text(row, "question"), _text(row, "answer")
+    solution, marker, gold = worked.rpartition("####")
+    if not marker:
+        raise Unusable("no gold answer after ####")
+    steps = [re.sub(r"<<[^<>]*>>", "", line).strip() for line in solution.splitlines()]
+    return {
+        "question": question,
+        "answer": _gold(gold),
+        "solution": "\n".join(step for step in steps if step),
+        "domain": "gsm8k",
+        "extra": json.dumps({"gold": gold.strip()}, ensure_ascii=False),
+    }
+
+
+def math_boxed(row: Row) -> dict[str, Any]:
+    """MATH: the gold is the last box of the solution; steps are its sentences."""
+    question, solution = _text(row, "problem"), _text(row, "solution")
+    gold = last_boxed(solution)
+    if gold is None:
+        raise Unusable("no boxed answer in the solution")
+    kept = {key: row[key] for key in ("level", "type", "idx") if key in row}
+    return {
+        "question": question,
+        "answer": " ".join(gold.split()),
+        "solution": "\n".join(sentences(solution)),
+        "domain": str(row.get("type") or "math"),
+        "extra": json.dumps(kept, ensure_ascii=False),
+    }
+
+
+def hints(row: Row) -> dict[str, Any]:
+    """The Scaf-GRPO hint table: three tiers of hints and the measured pass rate go to `extra`."""
+    columns = ("knowledge_components_parts", "planning_skeleton_parts", "solution_breakdown_parts")
+    gold = str((row.get("reward_model") or {}).get("ground_truth") or "")
+    rewards = [float(r) for r in row.get("rollout_reward_list") or []]
+    extra = {
+        "tiers": [list(row.get(name) or []) for name in columns],
+        "difficulty_bucket": row.get("difficulty_bucket"),
+        "n": len(rewards),
+        "k": int(sum(rewards)),
+        "gold": gold,
+    }
+    return {
+        "problem_id": str(row["id"]) if row.get("id") else None,
+        "question": _text(row, "question"),
+        "answer": _gold(gold),
+        "solution": row.get("solution"),
+        "domain": str(row.get("difficulty_bucket") or "hints"),
+        "extra": json.dumps(extra, ensure_ascii=False),
+    }
+
+
+def plain(row: Row) -> dict[str, Any]:
+    """Columns by our own names; everything else goes to `extra`."""
+    known = ("problem_id", "question", "messages", "answer", "solution", "domain", "source")
+    messages = row.get("messages")
+    if not messages:
+        _text(row, "question")
+    gold = row.get("answer")
+    if gold is None:
+        raise Unusable("no answer")
+    rest = {key: value for key, value in row.items() if key not in known and key != "extra"}
+    given = row.get("extra")
+    return {
+        **{key: row.get(key) for key in known},
+        "problem_id": None if row.get("problem_id") is None else str(row["problem_id"]),
+        "question": row.get("question"),
+        "answer": _gold(str(gold)),
+        "extra": given if isinstance(given, str) else json.dumps(rest, ensure_ascii=False, default=str),
+    }
+
+
+def reasoning(row: Row) -> dict[str, Any]:
+    """A reasoning-gym item; chain_sum gets a worked solution."""
+    name = row["metadata"].get("source_dataset", "reasoning_gym")
+    kept = json.dumps(row["metadata"], default=str, ensure_ascii=False)
+    if name == "chain_sum":
+        return {**problem_row(row), "extra": kept}
+    return {"question": _text(row, "question"), "answer": _gold(_text(row, "answer")), "domain": name, "extra": kept}
+
+
+FORMATS: dict[str, Callable[[Row], dict[str, Any]]] = {
+    "gsm8k": gsm8k,
+    "math": math_boxed,
+    "hints": hints,
+    "plain": plain,
+    "reasoning": reasoning,
+}
+
+
+def detect(row: Row) -> str:
+    """The format of a file by its first row."""
+    if "solution_breakdown_parts" in row:
+        return "hints"
+    if isinstance(row.get("answer"), str) and "####" in row["answer"] and "question" in row:
+        return "gsm8k"
+    if "problem" in row and "solution" in row and "question" not in row:
+        return "math"
+    return "plain"
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The content of the last \boxed{...} or \fbox{...} with balanced braces, or of `\boxed 5`; None without one."""
+    starts = list(re.finditer(r"\\(?:boxed|fbox)\s*(\{|(?=[^\s{]))", text))
+    if not starts:
+        return None
+    start = starts[-1]
+    if not start[1]:
+        return text[start.end() :].split("$")[0].split()[0]
+    depth = 1
+    for at in range(start.end(), len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if depth == 0:
+            return text[start.end() : at]
+    return None
+
+
+def sentences(solution: str) -> list[str]:
+    """A solution's lines and sentences, never cut inside $...$ or a LaTeX environment."""
+    found: list[str] = []
+    current, dollars = "", 0
+    for piece in re.split(r"(?<=[.!?])\s+|\n+", solution):
+        current = f"{current} {piece}".strip()
+        dollars = current.replace(r"\$", "").count("$")
+        opened = current.count(r"\begin{") - current.count(r"\end{") + current.count(r"\[") - current.count(r"\]")
+        if dollars % 2 == 0 and opened <= 0 and current:
+            found.append(current)
+            current = ""
+    return [*found, current] if current else found
+
+
+def content_id(problem: Row) -> str:
+    """An id from the content, where the source gives none."""
+    text = f"{problem.get('question')}\0{json.dumps(problem.get('messages'))}\0{problem.get('answer')}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _text(row: Row, name: str) -> str:
+    value = row.get(name)
+    if value is None:
+        raise Unusable(f"no {name}")
+    if not isinstance(value, str):
+        raise Unusable(f"{name} is not text")
+    if not value.strip():
+        raise Unusable(f"empty {name}")
+    if "\0" in value:
+        raise Unusable(f"{name} holds a NUL character")
+    return value.strip()
+
+
+def _gold(text: str) -> str:
+    gold = normalised_gold(text)
+    if not gold:
+        raise Unusable("empty answer")
+    return gold

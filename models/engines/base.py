@@ -1,0 +1,61 @@
+"""What every engine does: finished rollouts for requests, in any order, and log-probs for given tokens.
+
+A new engine is one class with these methods; everything around it (shards, seeds, gates, resuming) stays as it is.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One completion to sample; `seed` alone decides its random numbers.
+
+    Request("p1@r0h0:3", (5, 9, 2), seed=17, max_tokens=96, temperature=1.0, top_p=1.0)
+    """
+
+    rollout_id: str
+    prompt_tokens: tuple[int, ...]
+    seed: int
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One sampled completion: token ids with the end token, and each token's log-prob (nats) as sampled from.
+
+    `index` is the place of its request in the sequence given to `generate`.
+    """
+
+    index: int
+    tokens: list[int]
+    logprobs: list[float]
+    finish_reason: FinishReason
+
+
+class Engine(Protocol):
+    """Samples completions from one policy at a time."""
+
+    name: str
+
+    def load(self, folder: Path) -> None:
+        """Take the weights of a checkpoint folder."""
+        ...
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Finished]:
+        """Sample every request once; the same requests in the same order give the same bits."""
+        ...
+
+    def logprobs(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probs (nats, temperature 1) of given completion tokens after their prompts."""
+        ...
+
+    def close(self) -> None:
+        """Free what the engine holds."""
+        ...

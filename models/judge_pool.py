@@ -1,0 +1,267 @@
+"""A pool of disposable judge processes for one reward: a wall limit a row, order kept, the dead replaced.
+
+    with JudgePool(resolve("numeric", {})) as pool:
+        judged = pool.judge(rows)            # one Judged a row, in the order of the rows
+
+One thread, one select loop: chunks of rows go to the judges (two in flight each, so that none waits), verdicts come
+back row by row. The clock of a row starts with the verdict before it and is this process's own. A row that overstays
+its limit ends its judge, whole process group and descendants; the row is a time-out, the rest of its chunk goes back
+to the head of the queue. A row whose judge died is judged once more, alone in a new judge, so that a kill from outside
+changes nothing; the second death makes it an error.
+Not covered: a descendant that left the process group and lost its parent; use by several threads at once; Windows.
+"""
+
+import contextlib
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
+from typing import Any
+
+from models.judge import BATCH_ITEMS
+from models.judge_process import Chunk, JudgeProcess
+from models.rewards import RewardSpec
+from models.rewards.base import Row, Verdict, failed
+
+START_LIMIT_S = 120.0
+MAX_START_FAILURES = 3
+IN_FLIGHT = 2
+CHUNK_ROWS = 64
+CHUNK_CHARS = 256 * 1024
+USER_BATCH_ROWS = 256
+MAX_DEATHS = 2
+
+
+class JudgeStartError(RuntimeError):
+    """The judge processes of a reward cannot start (a user's file that fails to load, no memory)."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict and how long judging took, by the judge's own clock (the limit itself, for a time-out)."""
+
+    verdict: Verdict
+    seconds: float
+
+
+class JudgePool:
+    """Warm judges of one reward; close it, or use it in a with statement."""
+
+    def __init__(
+        self,
+        spec: RewardSpec,
+        *,
+        num_workers: int = 2,
+        item_timeout_s: float = 5.0,
+        memory_bytes: int = 8 * 1024**3,
+        batch_rows: int = USER_BATCH_ROWS,
+    ) -> None:
+        if num_workers < 1 or item_timeout_s <= 0 or batch_rows < 1:
+            raise ValueError("num_workers, item_timeout_s and batch_rows must be positive")
+        self.spec = spec
+        self._num_workers = num_workers
+        self._item_timeout_s = item_timeout_s
+        self._memory_bytes = memory_bytes
+        self._batch_rows = batch_rows
+        self._judges: list[JudgeProcess] = []
+        self._start_failures = 0
+        self._finalizer = weakref.finalize(self, _end_all, self._judges)
+
+    def __enter__(self) -> "JudgePool":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all judges and their descendants; a second call does nothing."""
+        self._finalizer()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the living judges."""
+        return [judge.pid for judge in self._judges]
+
+    def judge(self, rows: Sequence[Row], on_progress: Callable[[int], None] | None = None) -> list[Judged]:
+        """Judge every row; `on_progress` hears the number of finished rows at least once a second.
+
+        Raises JudgeStartError where judges cannot start at all.
+        """
+        if not self._finalizer.alive:
+            raise RuntimeError("the judge pool is closed")
+        job = _Job(rows, deque(self._chunks(rows)))
+        self._start_failures = 0
+        try:
+            with contextlib.closing(DefaultSelector()) as selector:
+                self._run(job, selector, on_progress or _ignore)
+        except BaseException:
+            # Half-judged chunks would answer the next job: start afresh.
+            _end_all(self._judges)
+            raise
+        return [job.results[i] for i in range(len(rows))]
+
+    def _chunks(self, rows: Sequence[Row]) -> list[Chunk]:
+        if self.spec.is_user:
+            limit, size = len(rows) * CHUNK_CHARS + 1, self._batch_rows
+        else:
+            limit, size = CHUNK_CHARS, min(CHUNK_ROWS, -(-len(rows) // (4 * self._num_workers)))
+        chunks: list[Chunk] = []
+        current: list[int] = []
+        chars = 0
+        for index, row in enumerate(rows):
+            if current and (len(current) >= size or chars > limit):
+                chunks.append(Chunk(current))
+                current, chars = [], 0
+            current.append(index)
+            chars += len(row["completion"])
+        return [*chunks, Chunk(current)] if current else chunks
+
+    def _run(self, job: "_Job", selector: DefaultSelector, on_progress: Callable[[int], None]) -> None:
+        next_beat = 0.0
+        while len(job.results) < len(job.rows):
+            self._feed(job)
+            self._wait(job, selector)
+            if time.monotonic() >= next_beat:
+                on_progress(len(job.results))
+                next_beat = time.monotonic() + 1.0
+        on_progress(len(job.results))
+
+    def _feed(self, job: "_Job") -> None:
+        while job.queue:
+            free = [j for j in self._judges if len(j.in_flight) < IN_FLIGHT]
+            idle = [j for j in free if not j.in_flight]
+            if not idle and len(self._judges) < self._num_workers:
+                self._judges.append(self._start())
+                continue
+            judge = min(free, key=lambda j: len(j.in_flight), default=None)
+            if judge is None:
+                return
+            chunk = job.queue.popleft()
+            judge.send(chunk, [job.rows[i] for i in chunk.indices])
+            if len(judge.in_flight) == 1:
+                self._restart_clock(judge)
+
+    def _start(self) -> JudgeProcess:
+        return JudgeProcess(
+            self.spec,
+            item_timeout_s=self._item_timeout_s,
+            memory_bytes=self._memory_bytes,
+            deadline=time.monotonic() + START_LIMIT_S,
+        )
+
+    def _wait(self, job: "_Job", selector: DefaultSelector) -> None:
+        for judge in self._judges:
+            selector.register(judge.stdout, EVENT_READ, judge)
+            if judge.has_unsent:
+                selector.register(judge.stdin, EVENT_WRITE, judge)
+        deadlines = [j.deadline for j in self._judges if j.deadline is not None]
+        # Late is what was late before we looked and still has nothing to read: a parent that was held up itself
+        # reads first, and never turns a verdict into a time-out.
+        now = time.monotonic()
+        patience_s = min([1.0, *(max(0.0, d - now) for d in deadlines)])
+        ready = selector.select(patience_s)
+        for judge in self._judges:
+            selector.unregister(judge.stdout)
+            if judge.has_unsent:
+                selector.unregister(judge.stdin)
+        readable = [key.data for key, events in ready if events & EVENT_READ]
+        for key, events in ready:
+            if events & EVENT_WRITE:
+                key.data.flush()
+        for judge in readable:
+            self._receive(job, judge)
+        for judge in [j for j in self._judges if j not in readable and j.deadline is not None and now > j.deadline]:
+            self._expire(job, judge)
+
+    def _receive(self, job: "_Job", judge: JudgeProcess) -> None:
+        messages, alive = judge.receive()
+        for message in messages:
+            self._take(job, judge, message)
+        if not alive:
+            self._bury(job, judge)
+
+    def _take(self, job: "_Job", judge: JudgeProcess, message: dict[str, Any]) -> None:
+        if "fatal" in message:
+            raise JudgeStartError(str(message["fatal"]))
+        if "ready" in message:
+            judge.ready = True
+            self._start_failures = 0
+        elif "one_by_one" in message and judge.in_flight:
+            judge.in_flight[0].singly = True
+        elif judge.in_flight and message.get("at") == judge.in_flight[0].answered:
+            index = judge.advance()
+            verdict = Verdict(message["value"], message["outcome"], message["extracted"], message["error"])
+            job.results[index] = Judged(verdict, message["seconds"])
+        self._restart_clock(judge)
+
+    def _restart_clock(self, judge: JudgeProcess) -> None:
+        """Give the row, or batch, at the head of the line its whole limit; a judge that still starts keeps its own."""
+        if not judge.ready:
+            return
+        if not judge.in_flight:
+            judge.deadline = None
+            return
+        head = judge.in_flight[0]
+        batched = self.spec.is_user and not head.singly
+        items = min(len(head.indices), BATCH_ITEMS) if batched else 1
+        judge.deadline = time.monotonic() + self._item_timeout_s * items
+
+    def _expire(self, job: "_Job", judge: JudgeProcess) -> None:
+        if not judge.ready:
+            raise JudgeStartError(f"a judge of {self.spec.name} was not ready within {START_LIMIT_S:.0f} s")
+        head = judge.in_flight[0]
+        if len(head.indices) > 1 and self.spec.is_user and not head.singly:
+            self._replace(job, judge, head.split())
+            return
+        index = judge.advance()
+        said = f"not judged within {self._item_timeout_s:g} s"
+        job.results[index] = Judged(Verdict(None, "timeout", None, said), self._item_timeout_s)
+        self._replace(job, judge, [])
+
+    def _bury(self, job: "_Job", judge: JudgeProcess) -> None:
+        """A judge that died by itself: the row it was judging is suspect."""
+        judge.settle()
+        how = judge.end()
+        if not judge.ready or not judge.in_flight:
+            self._start_failures += not judge.ready
+            if self._start_failures >= MAX_START_FAILURES:
+                raise JudgeStartError(f"the judge of {self.spec.name} ended while starting ({how})")
+            self._replace(job, judge, [])
+            return
+        head = judge.in_flight[0]
+        if len(head.indices) > 1 and self.spec.is_user and not head.singly:
+            self._replace(job, judge, head.split())
+            return
+        deaths = head.deaths + 1
+        index = judge.advance()
+        if deaths < MAX_DEATHS:
+            self._replace(job, judge, [Chunk([index], deaths=deaths, singly=True)])
+        else:
+            job.results[index] = Judged(failed(f"the judge process ended ({how})"), 0.0)
+            self._replace(job, judge, [])
+
+    def _replace(self, job: "_Job", judge: JudgeProcess, first: list[Chunk]) -> None:
+        """End a judge; its unanswered rows go back to the head of the queue, in order. A new one starts when needed."""
+        judge.end()
+        self._judges.remove(judge)
+        covered = {i for chunk in first for i in chunk.indices}
+        left = [chunk.rest(covered) for chunk in judge.in_flight]
+        job.queue.extendleft(reversed([*first, *(chunk for chunk in left if chunk.indices)]))
+
+
+class _Job:
+    def __init__(self, rows: Sequence[Row], queue: deque[Chunk]) -> None:
+        self.rows = rows
+        self.queue = queue
+        self.results: dict[int, Judged] = {}
+
+
+def _ignore(done: int) -> None:
+    del done
+
+
+def _end_all(judges: list[JudgeProcess]) -> None:
+    while judges:
+        judges.pop().end()

@@ -1,0 +1,71 @@
+"""Several rewards' verdicts on one completion become one score.
+
+    reward = sum of weight * value, and null as soon as one of them failed: a missing part is never counted as 0.
+
+Who says `correct`: the first of the rewards that judges correctness (math, numeric, exact). Where there is none and
+exactly one user's function is among the rewards, that function does: 1 is correct, 0 is wrong, any other value makes no
+claim (correct and outcome stay null). A format alone, or several functions, make no claim.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from models.rewards import RewardSpec
+from models.rewards.base import Outcome, Verdict
+
+
+@dataclass(frozen=True)
+class Score:
+    """What the scores table says of one completion."""
+
+    reward: float | None
+    correct: bool | None
+    components: dict[str, float]
+    extracted: str | None
+    outcome: Outcome
+    error: str
+
+
+def component_names(specs: Sequence[RewardSpec]) -> list[str]:
+    """A short, unique name for each reward: its own, a function's, numbered where one occurs twice."""
+    names: list[str] = []
+    for spec in specs:
+        base = spec.function or spec.name
+        same = sum(n == base or n.startswith(f"{base}_") for n in names)
+        names.append(f"{base}_{same + 1}" if base in names else base)
+    return names
+
+
+def deciding_reward(specs: Sequence[RewardSpec]) -> int | None:
+    """Index of the reward that says whether an answer is correct; None where none does."""
+    judges = [i for i, spec in enumerate(specs) if spec.judges_correctness]
+    if judges:
+        return judges[0]
+    functions = [i for i, spec in enumerate(specs) if spec.is_user]
+    return functions[0] if len(functions) == 1 else None
+
+
+def combine(names: Sequence[str], weights: Sequence[float], verdicts: Sequence[Verdict], deciding: int | None) -> Score:
+    """One score of the verdicts of all rewards on one completion.
+
+    >>> both = (Verdict(1.0, "correct", "34"), Verdict(0.0))
+    >>> combine(("math", "format"), (1.0, 0.5), both, deciding=0).reward
+    1.0
+    """
+    components = {n: v.value for n, v in zip(names, verdicts, strict=True) if v.value is not None}
+    extracted = next((v.extracted for v in verdicts if v.extracted is not None), None)
+    failures = [(n, v) for n, v in zip(names, verdicts, strict=True) if v.value is None]
+    if failures:
+        name, failure = failures[0]
+        return Score(None, None, components, extracted, failure.outcome, f"{name}: {failure.error}")
+    reward = sum(w * components[n] for n, w in zip(names, weights, strict=True))
+    outcome = "" if deciding is None else _claim(verdicts[deciding])
+    return Score(reward, outcome == "correct" if outcome else None, components, extracted, outcome, "")
+
+
+def _claim(verdict: Verdict) -> Outcome:
+    if verdict.outcome:
+        return verdict.outcome
+    if verdict.value == 1.0:
+        return "correct"
+    return "wrong" if verdict.value == 0.0 else ""

@@ -1,0 +1,137 @@
+"""What people read about a stage: summary.md, head.csv, sample.html, and text that is safe on a terminal.
+
+Whatever a policy or a user wrote is hostile here: it may hold markup, terminal commands, spreadsheet formulas, text that
+runs from right to left over its neighbours, or a line of a megabyte. Nothing of it is dropped without a visible mark.
+"""
+
+import csv
+import html
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+MAX_CELL_CHARS = 4000
+MAX_ROWS = 64
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_BIDI = re.compile(r"[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{{ title }}</title>
+<style>
+body { font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1a1a1a }
+article { border: 1px solid #ddd; border-left: .3rem solid #888; border-radius: .3rem; margin: 1rem 0; padding: .2rem 1rem }
+article.correct { border-left-color: #2a8a4a } article.wrong { border-left-color: #c0392b }
+dt { color: #666; font-size: 12px; margin-top: .6rem } dd { margin: 0 }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; margin: 0; font: 13px/1.4 monospace }
+</style></head><body>
+<h1>{{ title }}</h1>
+<p>{{ rows | length }} of {{ total }} samples. Written by a policy: shown as text, control characters made visible.</p>
+{% for row in rows %}<article class="{{ row.kind }}"><dl>
+{% for name, value in row.cells %}<dt>{{ name }}</dt><dd><pre dir="auto">{{ value }}</pre></dd>
+{% endfor %}</dl></article>
+{% endfor %}</body></html>
+"""
+
+
+def terminal_safe(text: str) -> str:
+    """The text without terminal commands, control characters and direction marks; new lines and tabs stay."""
+    plain = _CONTROL.sub("", _ANSI.sub("", text))
+    return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", _BIDI.sub("", plain))
+
+
+def visible(text: str, max_chars: int = MAX_CELL_CHARS) -> str:
+    """The text with every control character and direction mark made visible, cut with a note of what was cut."""
+    shown = _CONTROL.sub(_picture, text[:max_chars])
+    shown = _BIDI.sub(lambda m: f"⟦U+{ord(m.group()):04X}⟧", shown)
+    shown = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", shown)
+    return shown if len(text) <= max_chars else f"{shown}… ({len(text) - max_chars:,} more characters)"
+
+
+def summary_md(title: str, facts: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+    """A page of Markdown: what the attempt was, how it ended, its counts and its metrics."""
+    parts = [f"# {_markdown(title)}", _markdown_table(("", ""), facts.items())]
+    if report.get("gate"):
+        parts.append(f"**Limit breached:** {_markdown(report['gate'])}")
+    for heading, key in (("Counts", "summary"), ("Metrics", "metrics")):
+        if report.get(key):
+            parts.append(f"## {heading}\n\n{_markdown_table(('name', 'value'), report[key].items())}")
+    return "\n\n".join(parts) + "\n"
+
+
+def table_md(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table of rows."""
+    lines = [columns, ["---"] * len(columns), *([_markdown(_text(cell)) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def head_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as CSV; a text that a spreadsheet would compute gets a leading apostrophe."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([_csv_cell(name) for name in columns])
+    for row in rows[:MAX_ROWS]:
+        writer.writerow([_csv_cell(row.get(name)) for name in columns])
+    return out.getvalue()
+
+
+def sample_html(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A page of samples that runs nothing and loads nothing, whatever the samples say."""
+    from jinja2 import Environment  # noqa: PLC0415 - the command line starts without it
+
+    page = Environment(autoescape=True).from_string(_PAGE)
+    shown = [
+        {
+            "kind": row.get("outcome") if row.get("outcome") in ("correct", "wrong") else "",
+            "cells": [(visible(str(name), 200), visible(_text(value))) for name, value in row.items()],
+        }
+        for row in rows[:MAX_ROWS]
+    ]
+    return page.render(title=visible(title, 200), rows=shown, total=len(rows))
+
+
+def write_report(folder: Path, title: str, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+    """Write summary.md, and head.csv and sample.html where there are samples, into a folder."""
+    (folder / "summary.md").write_text(summary_md(title, facts, report), encoding="utf-8")
+    samples: list[dict[str, Any]] = report.get("samples") or []
+    if samples:
+        (folder / "head.csv").write_text(head_csv(samples), encoding="utf-8")
+        (folder / "sample.html").write_text(sample_html(title, samples), encoding="utf-8")
+
+
+def _picture(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\N{SYMBOL FOR DELETE}" if code == 0x7F else f"⟦U+{code:04X}⟧"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _markdown(text: str) -> str:
+    """One line of Markdown that shows the text as it is."""
+    one_line = html.escape(visible(text, 500).replace("\n", " ⏎ "), quote=False)
+    return re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", one_line)
+
+
+def _markdown_table(columns: tuple[str, str], rows: Any) -> str:
+    return table_md(columns, [(str(name), value) for name, value in rows])
+
+
+def _csv_cell(value: Any) -> str:
+    text = visible(_text(value))
+    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text

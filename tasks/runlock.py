@@ -1,0 +1,82 @@
+"""Two processes never work on one run: a lock that names its holder, taken over when the holder is dead.
+
+The truth is the kernel's lock on the file (gone with its process, however that ends); the text inside names the holder.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from data.errors import LockedError
+
+_NAME = ".lock"
+
+
+class RunLock:
+    """A context manager that holds a folder; LockedError names the living process that has it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _NAME
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> "RunLock":
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = self._path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            held = _read(self._path)
+            raise LockedError(
+                f"{self._path.parent} is in use by process {held.get('pid', '?')} on {held.get('host', '?')} since "
+                f"{held.get('since', '?')} ({held.get('command', '?')})",
+                hint="wait for it, stop it, or give this run another name with --run",
+            ) from None
+        file.truncate(0)
+        json.dump(_myself(), file)
+        file.flush()
+        self._file = file
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.truncate(0)
+            self._file.close()
+            self._file = None
+
+
+def holder(folder: Path) -> dict[str, Any] | None:
+    """Who holds a folder now; None where nobody living does."""
+    path = folder / _NAME
+    if not path.exists():
+        return None
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return _read(path)
+    return None
+
+
+def _myself() -> dict[str, Any]:
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv)[:200],
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}

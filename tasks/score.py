@@ -1,0 +1,234 @@
+"""The stage `score`: rollouts (ours or anybody's) in, one judged row for each out.
+
+    roles: rollouts (problem_id and completion at least), problems (optional: the gold answers)
+
+Judging happens in disposable processes (models.judge_pool), which stay warm from round to round. Every shard is a slice
+of the rollouts in their order; a shard that an earlier attempt finished is read back, not judged again.
+A row that cannot be judged (no gold answer, a reward that raised, ran out of time or died) has a null reward.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+
+from data.errors import BadInputError, StageError, UsageError
+from data.schema import SCORES
+from models.judge_pool import Judged, JudgePool, JudgeStartError
+from models.rewards import RewardSpec, UnknownRewardError, resolve
+from models.rewards.base import failed
+from models.rewards.combine import Score, combine, component_names, deciding_reward
+from tasks.config import RewardConfig, ScoreConfig
+from tasks.context import StageContext, StageResult
+from tasks.faults import fault_point
+from tasks.score_report import Judgement, gate_sentence, metrics, plain, samples, summary
+
+MAX_JUDGES = 16
+_TOKEN_COLUMNS = ("prompt_tokens", "completion_tokens", "logprobs")
+_PROBLEM_COLUMNS = ("answer", "question", "messages", "solution", "domain", "source", "extra")
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The rewards of the run, ready to judge."""
+
+    specs: list[RewardSpec]
+    names: list[str]
+    weights: list[float]
+    deciding: int | None
+    pools: list[JudgePool]
+
+    @property
+    def verifier(self) -> str:
+        return ",".join(spec.verifier for spec in self.specs)
+
+
+def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
+    """Judge every rollout; breaches its gate where too many rows could not be judged, fails where none could be."""
+    specs = _specs(config)
+    rows = _rows(ctx)
+    plan = _Plan(
+        specs,
+        component_names(specs),
+        [reward.weight for reward in config.rewards],
+        deciding_reward(specs),
+        _warm_pools(ctx, specs, config.item_timeout_s),
+    )
+    latencies_s: list[float] = []
+    tables = [
+        _shard(ctx, plan, rows, index, config.shard_rows, latencies_s)
+        for index in range(math.ceil(len(rows) / config.shard_rows))
+    ]
+    judged = [Judgement(row, score) for row, score in zip(rows, pa.concat_tables(tables).to_pylist(), strict=True)]
+    if all(j.score["reward"] is None for j in judged):
+        raise StageError(
+            f"not one of {len(rows)} rows could be judged; the first says: {plain(judged[0].score['error'])}",
+            hint="correct the reward or the gold answers and run the same command again",
+        )
+    return StageResult(
+        metrics=metrics(judged, plan.names, latencies_s),
+        summary=summary(judged),
+        samples=samples(judged),
+        gate=gate_sentence(judged, config.max_error_frac),
+    )
+
+
+def _specs(config: ScoreConfig) -> list[RewardSpec]:
+    if not config.rewards:
+        raise UsageError("no reward was given", hint="name at least one, for example --reward math")
+    return [_spec(reward, config.max_chars) for reward in config.rewards]
+
+
+def _spec(reward: RewardConfig, max_chars: int) -> RewardSpec:
+    if not math.isfinite(reward.weight):
+        raise UsageError(f"the weight of {reward.name} is {reward.weight}", hint="give a finite number")
+    try:
+        spec = resolve(reward.name, reward.settings, sha256=reward.source_sha256, max_chars=max_chars)
+    except UnknownRewardError as error:
+        raise UsageError(str(error), hint="`gradus methods` lists the rewards") from error
+    if not spec.is_user or spec.sha256:
+        return spec
+    try:
+        digest = hashlib.sha256(Path(spec.path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise BadInputError(f"{spec.path} cannot be read: {error.strerror}", hint="check the path") from error
+    return resolve(reward.name, reward.settings, sha256=digest)
+
+
+def _warm_pools(ctx: StageContext, specs: Sequence[RewardSpec], item_timeout_s: float) -> list[JudgePool]:
+    """The pools of these rewards, kept from an earlier job where it had the same; others are closed."""
+    pools = cast("dict[str, JudgePool]", ctx.warm.setdefault("judges", {}))
+    keys = [json.dumps([spec.to_json(), item_timeout_s], sort_keys=True) for spec in specs]
+    for stale in set(pools) - set(keys):
+        pools.pop(stale).close()
+    num_workers = min(MAX_JUDGES, os.cpu_count() or 1)
+    for key, spec in zip(keys, specs, strict=True):
+        if key not in pools:
+            pools[key] = JudgePool(spec, num_workers=num_workers, item_timeout_s=item_timeout_s)
+    return [pools[key] for key in keys]
+
+
+def _rows(ctx: StageContext) -> list[Row]:
+    """The rollouts without their tokens, each with its gold answer; columns that are null are left out."""
+    table = ctx.table("rollouts")
+    table = table.drop_columns([name for name in _TOKEN_COLUMNS if name in table.column_names])
+    if table.num_rows == 0:
+        raise BadInputError("the rollouts are empty", hint="give a file with at least one completion")
+    known = _problems(ctx)
+    rows: list[Row] = []
+    for number, given in enumerate(table.to_pylist(), start=1):
+        problem_id = given["problem_id"]
+        if problem_id is None:
+            raise BadInputError(f"row {number} of the rollouts has no problem_id", hint="every row needs one")
+        row = {name: value for name, value in given.items() if value is not None}
+        row = {**row, **known.get(problem_id, {})}
+        if "answer" in row:
+            row["answer"] = str(row["answer"])
+        rows.append(row)
+    return rows
+
+
+def _problems(ctx: StageContext) -> dict[str, Row]:
+    if not ctx.inputs.get("problems"):
+        return {}
+    table = ctx.table("problems", ["problem_id", *_PROBLEM_COLUMNS])
+    return {
+        row["problem_id"]: {k: v for k, v in row.items() if v is not None and k != "problem_id"}
+        for row in table.to_pylist()
+    }
+
+
+def _shard(
+    ctx: StageContext, plan: _Plan, rows: list[Row], index: int, shard_rows: int, latencies_s: list[float]
+) -> pa.Table:
+    """Judge and write one shard, or read it back where it is done."""
+    name = f"part-{index:05d}"
+    start = index * shard_rows
+    if name in ctx.out.done:
+        return ctx.out.table(name).select(SCORES.arrow.names)
+    part = rows[start : start + shard_rows]
+
+    def progress(done: int) -> None:
+        ctx.beat((start + done) / len(rows), f"{start + done} of {len(rows)} rows judged")
+
+    scores = _judge(plan, part, progress, latencies_s)
+    table = _table(part, scores, plan.verifier)
+    fault_point("score:before_shard")
+    ctx.out.write_table(table, index)
+    fault_point("score:after_shard")
+    return table
+
+
+def _judge(plan: _Plan, rows: list[Row], progress: Callable[[int], None], latencies_s: list[float]) -> list[Score]:
+    columns: list[list[Judged]] = []
+    for turn, (spec, pool) in enumerate(zip(plan.specs, plan.pools, strict=True)):
+        column = [Judged(failed(_obstacle(row, spec)), 0.0) for row in rows]
+        able = [i for i, row in enumerate(rows) if not _obstacle(row, spec)]
+
+        def told(done: int, turn: int = turn) -> None:
+            progress(int(len(rows) * turn / len(plan.specs) + done / len(plan.specs)))
+
+        for i, judged in zip(able, _ask(pool, [_view(rows[i], spec) for i in able], told), strict=True):
+            column[i] = judged
+        columns.append(column)
+        latencies_s.extend(column[i].seconds for i in able)
+    return [
+        combine(plan.names, plan.weights, [column[i].verdict for column in columns], plan.deciding)
+        for i in range(len(rows))
+    ]
+
+
+def _ask(pool: JudgePool, rows: list[Row], told: Callable[[int], None]) -> list[Judged]:
+    try:
+        return pool.judge(rows, told)
+    except JudgeStartError as error:
+        if pool.spec.is_user:
+            raise BadInputError(plain(str(error)), hint="correct the file and run the same command again") from error
+        raise StageError(plain(str(error)), hint="`gradus doctor` says what is missing") from error
+
+
+def _obstacle(row: Row, spec: RewardSpec) -> str:
+    """Why this row cannot even be put before a judge; empty where it can."""
+    if "completion" not in row:
+        return "no completion"
+    return "no gold answer" if spec.needs_gold and "answer" not in row else ""
+
+
+def _view(row: Row, spec: RewardSpec) -> Row:
+    """What a reward is shown: a user's function everything, ours no more than they read."""
+    if spec.is_user:
+        return {"answer": None, **row}
+    return {"completion": row["completion"], "answer": row.get("answer")}
+
+
+def _table(rows: list[Row], scores: list[Score], verifier: str) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {
+                "rollout_id": row["rollout_id"],
+                "problem_id": row["problem_id"],
+                "reward": score.reward,
+                "correct": score.correct,
+                "components": list(score.components.items()),
+                "extracted": _storable(score.extracted),
+                "outcome": score.outcome or None,
+                "error": _storable(score.error or None),
+                "verifier": verifier,
+            }
+            for row, score in zip(rows, scores, strict=True)
+        ],
+        schema=SCORES.arrow,
+    )
+
+
+def _storable(text: str | None) -> str | None:
+    # A cut may leave half a surrogate pair, and an exception's text may hold one: Arrow takes neither.
+    return None if text is None else text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,74 @@
+"""Stage `warmstart`: supervised fine-tuning on worked solutions, from a given policy or from random weights."""
+
+import numpy as np
+
+from data.chain_sum import completion_text
+from data.errors import BadInputError, StageError
+from data.seeds import derive_seed
+from models.checkpoint import write_policy
+from models.policy import Policy, PolicyError, load_policy, new_policy, prompt_text, prompt_tokens
+from models.tiny_tokenizer import tiny_tokenizer
+from models.warmstart import Example, Settings, finetune
+from tasks.config import WarmstartConfig
+from tasks.context import StageContext, StageResult
+
+CONTEXT_TOKENS = 256
+"""Context of a new policy."""
+
+
+def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
+    """Fine-tune on every problem that has a worked solution and an answer."""
+    policy = _start(ctx, config)
+    examples = examples_of(ctx, policy)
+
+    def on_step(step: int, loss: float) -> None:
+        if step % 10 == 0:
+            ctx.beat(step / config.steps, f"step {step}: loss {loss:.4f}")
+
+    settings = Settings(config.steps, config.batch_rows, config.lr, config.warmup_steps)
+    rng = np.random.default_rng(derive_seed(ctx.seed, "warmstart"))
+    try:
+        losses = finetune(policy.model, examples, settings, rng, on_step)
+    except ValueError as error:
+        raise StageError(str(error), hint="lower warmstart's lr") from None
+    scratch = ctx.out.scratch / "policy"
+    scratch.mkdir(exist_ok=True)
+    write_policy(policy, scratch, ctx.out.write_file)
+    steps = [{"policy/loss": loss} for loss in losses]
+    summary = {"updates": config.steps, "problems": len(examples), "first_loss": losses[0], "last_loss": losses[-1]}
+    return StageResult(metrics={"policy/loss": losses[-1]}, summary=summary, steps=steps)
+
+
+def examples_of(ctx: StageContext, policy: Policy) -> list[Example]:
+    """Prompt and worked solution of every usable problem, as tokens."""
+    end = policy.end_tokens[0]
+    examples: list[Example] = []
+    for row in ctx.table("problems").to_pylist():
+        if row["solution"] is None or row["answer"] is None:
+            continue
+        prompt = prompt_tokens(policy.tokenizer, prompt_text(policy.tokenizer, row["question"], row["messages"]))
+        text = completion_text(row["solution"], row["answer"])
+        completion = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if len(prompt) + len(completion) < policy.context_tokens:
+            examples.append(Example(tuple(prompt), (*completion, end)))
+    if not examples:
+        raise BadInputError("no problem has a worked solution that fits the policy", hint="see `gradus ingest`")
+    return examples
+
+
+def _start(ctx: StageContext, config: WarmstartConfig) -> Policy:
+    if not ctx.inputs.get("policy"):
+        return new_policy(
+            tiny_tokenizer(),
+            width=config.width,
+            layers=config.layers,
+            heads=config.heads,
+            max_positions=CONTEXT_TOKENS,
+            seed=derive_seed(ctx.seed, "weights"),
+        )
+    ref = ctx.one("policy")
+    ctx.store.verify(ref)
+    try:
+        return load_policy(ctx.store.path(ref), "float32")
+    except PolicyError as error:
+        raise BadInputError(str(error), hint="give a folder that transformers can load") from None

@@ -1,0 +1,151 @@
+"""The child process that stages run in: jobs in and answers out as JSON lines, dead as soon as its parent is.
+
+    python -m tasks.worker [--execute module:function] [--preload module,module]
+
+What a library prints goes to the log file that the parent gave as stdout and stderr, never into the protocol.
+The heart-beat comes from a thread of its own; a stage that holds the interpreter lock for good silences it, and the
+parent then ends the process. Covered: death of the parent by any means. Not covered: a child that leaves the process
+session, which the parent's kill_tree finds by its descent.
+"""
+
+import argparse
+import ctypes
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import IO, Any
+
+from data.errors import GradusError
+
+HEARTBEAT_S = 2.0
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+Executor = Callable[[dict[str, Any], dict[str, Any], Callable[..., None]], dict[str, Any]]
+
+
+class Channel:
+    """Writes one JSON line at a time to the parent, from any thread."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one message."""
+        with self._lock:
+            self._stream.write(json.dumps(message, default=str) + "\n")
+            self._stream.flush()
+
+
+def main() -> None:
+    """Serve jobs until the parent closes the pipe."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--execute", default="tasks.attempt:execute")
+    parser.add_argument("--preload", default="")
+    options = parser.parse_args()
+    jobs, channel = _claim_pipes()
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_heartbeat, args=(channel,), daemon=True).start()
+    incoming = _reader(jobs)
+    for name in filter(None, options.preload.split(",")):
+        importlib.import_module(name)
+    module, _, function = options.execute.partition(":")
+    execute: Executor = getattr(importlib.import_module(module), function)
+    channel.send({"kind": "ready"})
+    warm: dict[str, Any] = {}
+    while True:
+        incoming.wait()
+        _work(execute, incoming.take(), warm, channel)
+
+
+def _work(execute: Executor, job: dict[str, Any], warm: dict[str, Any], channel: Channel) -> None:
+    def beat(frac: float, text: str = "") -> None:
+        channel.send({"kind": "beat", "frac": frac, "text": text})
+
+    try:
+        channel.send({"kind": "done", "result": execute(job, warm, beat)})
+    except Exception as error:  # noqa: BLE001 - whatever a stage raises must reach the parent
+        traceback.print_exc()
+        known = isinstance(error, GradusError)
+        channel.send(
+            {
+                "kind": "error",
+                "type": type(error).__name__,
+                "known": known,
+                "message": error.message if isinstance(error, GradusError) else str(error),
+                "hint": error.hint if isinstance(error, GradusError) else "",
+            }
+        )
+
+
+class _Inbox:
+    """The next job, handed from the reading thread to the main one."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Event()
+        self._job: dict[str, Any] = {}
+
+    def put(self, job: dict[str, Any]) -> None:
+        self._job = job
+        self._ready.set()
+
+    def wait(self) -> None:
+        self._ready.wait()
+
+    def take(self) -> dict[str, Any]:
+        self._ready.clear()
+        return self._job
+
+
+def _reader(jobs: IO[str]) -> _Inbox:
+    """Read jobs in a thread, so that the end of the pipe is noticed while a stage runs."""
+    inbox = _Inbox()
+
+    def read() -> None:
+        for line in jobs:
+            inbox.put(json.loads(line))
+        _end()
+
+    threading.Thread(target=read, daemon=True).start()
+    return inbox
+
+
+def _end() -> None:
+    """End this process and every process of its session."""
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def _claim_pipes() -> tuple[IO[str], IO[str]]:
+    """Keep the pipes under other numbers and send what is printed to the log."""
+    jobs = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    with open(os.devnull, encoding="utf-8") as nothing:  # noqa: PTH123 - a device, not a path
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    return jobs, answers
+
+
+def _heartbeat(channel: Channel) -> None:
+    quiet = threading.Event()
+    while not quiet.wait(HEARTBEAT_S):
+        channel.send({"kind": "alive"})
+
+
+def _die_with_parent() -> None:
+    """Linux: be killed when the parent dies, and adopt orphans so that they are still found by descent."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Metrics against enumeration: every subset, every vote counted by hand, every resample."""
+
+from collections import Counter
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.metrics import bootstrap_gain, bootstrap_mean, group_stats, majority_at_k, pass_at_k
+
+
+def test_pass_at_k_of_hand_computed_cases() -> None:
+    # 1 - C(8,2)/C(10,2) = 1 - 28/45; 1 - C(7,4)/C(8,4) = 1 - 35/70
+    assert pass_at_k(np.array([10]), np.array([2]), 2)[0] == pytest.approx(17 / 45, abs=1e-15)
+    assert pass_at_k(np.array([8]), np.array([1]), 4)[0] == pytest.approx(0.5, abs=1e-15)
+    np.testing.assert_array_equal(pass_at_k(np.array([8, 8, 8]), np.array([0, 8, 6]), 3), [0.0, 1.0, 1.0])
+
+
+@given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+@settings(max_examples=50, deadline=None)
+def test_pass_at_k_equals_the_share_of_subsets_with_a_right_sample(case: tuple[int, int, int]) -> None:
+    n, c, k = case
+    subsets = list(combinations([True] * c + [False] * (n - c), k))
+    share = sum(any(subset) for subset in subsets) / len(subsets)
+    assert pass_at_k(np.array([n]), np.array([c]), k)[0] == pytest.approx(share, abs=1e-12)
+
+
+def test_pass_at_k_is_stable_where_binomials_overflow() -> None:
+    n, c, k = 5000, 3, 1000
+    exact = 1 - comb(n - c, k) / comb(n, k)
+    assert pass_at_k(np.array([n]), np.array([c]), k)[0] == pytest.approx(exact, rel=1e-12)
+
+
+def test_pass_at_1_is_the_pass_rate() -> None:
+    n, c = np.array([8, 5, 3]), np.array([3, 5, 0])
+    np.testing.assert_allclose(pass_at_k(n, c, 1), c / n, atol=1e-15)
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 2, 5), (4, 2, 0), (4, 5, 1), (4, -1, 1)])
+def test_pass_at_k_refuses_what_cannot_be(n: int, c: int, k: int) -> None:
+    with pytest.raises(ValueError, match="pass@"):
+        pass_at_k(np.array([8, n]), np.array([1, c]), k)
+
+
+def _votes(rows: list[tuple[int, int, str | None, bool]], num_problems: int, k: int) -> list[float]:
+    """The definition, one problem at a time, with Python's Counter."""
+    shares = []
+    for problem in range(num_problems):
+        mine = sorted((r for r in rows if r[0] == problem), key=lambda r: r[1])[: k or None]
+        count = Counter("right" if r[3] else f"wrong {r[2]}" for r in mine if r[2] is not None)
+        top = [a for a, c in count.items() if c == max(count.values())]
+        shares.append(("right" in top) / len(top) if top else 0.0)
+    return shares
+
+
+def _majority(rows: list[tuple[int, int, str | None, bool]], num_problems: int, k: int) -> list[float]:
+    answers = sorted({r[2] for r in rows if r[2] is not None})
+    return majority_at_k(
+        np.array([r[0] for r in rows], dtype=np.int64),
+        np.array([r[1] for r in rows], dtype=np.int64),
+        np.array([-1 if r[2] is None else answers.index(r[2]) for r in rows], dtype=np.int64),
+        np.array([r[3] for r in rows], dtype=np.bool_),
+        num_problems=num_problems,
+        k=k,
+    ).tolist()
+
+
+def test_majority_counts_ties_abstentions_and_spellings() -> None:
+    rows = [
+        (0, 0, "7", False), (0, 1, "0.5", True), (0, 2, "1/2", True),  # two spellings of the right answer win 2 to 1
+        (1, 0, "7", False), (1, 1, "8", True),  # a tie
+        (2, 0, None, False), (2, 1, None, False),  # nobody votes
+        (3, 0, None, False), (3, 1, "4", True), (3, 2, None, False),  # one vote decides
+    ]  # fmt: skip
+    assert _majority(rows, 5, 0) == [1.0, 0.5, 0.0, 1.0, 0.0]
+    assert _majority(rows, 5, 1) == [0.0, 0.0, 0.0, 0.0, 0.0]
+    assert _majority(rows[::-1], 5, 2) == [0.5, 0.5, 0.0, 1.0, 0.0]  # first by sample, not by row
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", "c", None]), st.booleans()), max_size=20),
+    st.integers(0, 5),
+)
+@settings(max_examples=50, deadline=None)
+def test_majority_equals_counting(drawn: list[tuple[int, str | None, bool]], k: int) -> None:
+    # A right completion has an answer, and the sample index is unique within its problem.
+    rows = [(p, i, a, right and a is not None) for i, (p, a, right) in enumerate(drawn)]
+    assert _majority(rows, 4, k) == pytest.approx(_votes(rows, 4, k))
+
+
+def test_bootstrap_interval_is_that_of_every_resample() -> None:
+    values = np.array([0.0, 0.0, 1.0, 1.0])
+    # The mean of four draws is Binomial(4, 1/2) / 4: P(0) = 1/16, so the 2.5 % and 97.5 % points are 0 and 1.
+    wide = bootstrap_mean(values, np.random.default_rng(0), resamples=4000, confidence=0.95)
+    assert (wide.value, wide.low, wide.high) == (0.5, 0.0, 1.0)
+    # P(mean <= 1/4) = 5/16: the 20 % point is 1/4.
+    narrow = bootstrap_mean(values, np.random.default_rng(0), resamples=4000, confidence=0.6)
+    assert (narrow.low, narrow.high) == (0.25, 0.75)
+
+
+def test_bootstrap_interval_covers_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(5)
+    hits = 0
+    for _ in range(300):
+        interval = bootstrap_mean((rng.random(60) < 0.4).astype(float), rng, resamples=300, confidence=0.9)
+        hits += interval.low <= 0.4 <= interval.high
+    assert 0.84 <= hits / 300 <= 0.96
+
+
+def test_bootstrap_does_not_depend_on_how_much_fits_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(1).random(37)
+    whole = bootstrap_mean(values, np.random.default_rng(2), resamples=101, confidence=0.95)
+    monkeypatch.setattr("data.metrics._CHUNK", 37 * 4)
+    assert bootstrap_mean(values, np.random.default_rng(2), resamples=101, confidence=0.95) == whole
+
+
+def test_paired_gain_is_far_tighter_than_the_two_means() -> None:
+    before = np.linspace(0, 0.9, 50)
+    gain = bootstrap_gain(before, before + 0.1, np.random.default_rng(0), resamples=200, confidence=0.95)
+    assert gain.low == pytest.approx(0.1)
+    assert gain.high == pytest.approx(0.1)
+    with pytest.raises(ValueError, match="same problems"):
+        bootstrap_gain(before, before[1:], np.random.default_rng(0), resamples=10, confidence=0.95)
+
+
+@pytest.mark.parametrize("values", [[], [0.5, float("nan")]])
+def test_bootstrap_refuses_nothing_and_nan(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        bootstrap_mean(np.array(values), np.random.default_rng(0), resamples=10, confidence=0.95)
+
+
+def test_group_stats_by_hand() -> None:
+    reward = np.array([1.0, 1.0, 0.0, 1.0, 0.0, 0.0])
+    stats = group_stats(reward, np.array([5, 5, 9, 9, 7, 7]), reward == 1.0)
+    assert stats.num_groups == 3
+    assert stats.metrics() == {
+        "reward/mean": 0.5,
+        "reward/std": 0.5,
+        "reward/frac_zero_std_groups": pytest.approx(2 / 3),
+        "reward/frac_all_right": pytest.approx(1 / 3),
+    }
+    with pytest.raises(ValueError, match="finite"):
+        group_stats(np.array([np.nan]), np.array([0]), np.array([False]))

@@ -1,0 +1,90 @@
+"""Recipes: every bundled one is valid, wrong keys are named, `--set` reaches any key."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.errors import UsageError
+from flows.cli_stages import mapping, parse_filter, parse_reward
+from flows.config import RECIPES, Override, load_recipe, set_dotted, stage_config, toml_value
+from flows.runs import run_name
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda p: p.stem)
+def test_every_bundled_recipe_is_valid_and_named_after_its_file(path: Path) -> None:
+    assert load_recipe(path.stem).name == path.stem
+
+
+def test_set_reaches_nested_keys_and_reads_toml_values() -> None:
+    recipe = load_recipe("demo", ["update.lr=3e-4", "escalate=[1, 3]", "name=mine", "curate.sample.n=4"])
+    assert (recipe.update.lr, recipe.escalate, recipe.name, recipe.curate.sample.n) == (3e-4, (1, 3), "mine", 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("update.learning_rate=1", "update.learning_rate: Extra inputs"),
+        ("update.lr=-1", "update.lr: Input should be greater than 0"),
+        ("rounds=many", "rounds: Input should be a valid integer"),
+        ("rounds", "is not an assignment"),
+    ],
+)
+def test_a_wrong_setting_is_named(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load_recipe("demo", [text])
+
+
+def test_a_recipe_that_does_not_exist_lists_those_that_do() -> None:
+    with pytest.raises(UsageError, match="demo"):
+        load_recipe("nonesuch")
+
+
+def test_the_same_settings_are_the_same_run_and_any_change_is_another() -> None:
+    assert run_name(load_recipe("demo")) == run_name(load_recipe("demo"))
+    assert run_name(load_recipe("demo")) != run_name(load_recipe("demo", ["update.lr=1.5e-4"]))
+
+
+def test_an_override_changes_one_stage_in_one_round() -> None:
+    recipe = load_recipe("demo").model_copy(
+        update={"overrides": (Override(stage="score", round=2, changes={"max_error_frac": 0.5}),)}
+    )
+    assert stage_config(recipe, "score", 2, recipe.score).max_error_frac == 0.5
+    assert stage_config(recipe, "score", 3, recipe.score).max_error_frac == 0.05
+    assert stage_config(recipe, "update", 2, recipe.update) == recipe.update
+
+
+@given(st.integers(-1000, 1000))
+def test_integers_are_read_as_integers(value: int) -> None:
+    assert toml_value(str(value)) == value
+
+
+def test_dotted_keys_index_lists() -> None:
+    body = {"rewards": [{"name": "math", "weight": 1.0}]}
+    set_dotted(body, "rewards.0.weight", 2.0)
+    assert body == {"rewards": [{"name": "math", "weight": 2.0}]}
+
+
+def test_filters_rewards_and_mappings_are_read_as_documented(tmp_path: Path) -> None:
+    parsed = parse_filter("pass_rate:low=0.1,high=0.9")
+    assert (parsed.name, parsed.settings) == ("pass_rate", {"low": 0.1, "high": 0.9})
+    assert (parse_reward("format=0.25").name, parse_reward("format=0.25").weight) == ("format", 0.25)
+    assert mapping(["question=prompt"]) == {"question": "prompt"}
+    source = tmp_path / "mine.py"
+    source.write_text("def f(rows):\n    return [1.0 for _ in rows]\n")
+    first = parse_reward(f"{source}:f=0.5")
+    source.write_text("def f(rows):\n    return [0.0 for _ in rows]\n")
+    assert first.weight == 0.5
+    assert parse_reward(f"{source}:f=0.5").source_sha256 != first.source_sha256
+
+
+@pytest.mark.parametrize("text", ["pass_rate:low", "pass_rate:low=0.1,high"])
+def test_a_filter_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not k=v"):
+        parse_filter(text)
+
+
+def test_a_reward_file_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match="there is no file"):
+        parse_reward("nowhere.py:f")

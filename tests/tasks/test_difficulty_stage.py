@@ -1,0 +1,94 @@
+"""Stage difficulty: scores in, table out, across rounds and policies; nothing judged is a failure."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from data.errors import GateError
+from data.manifest import Manifest
+from data.store import Ref, Store
+from tasks.config import DifficultyConfig
+from tasks.context import StageContext, StageResult
+from tasks.difficulty import run
+
+
+def scores(verdicts: dict[str, list[bool | None]], tag: str = "") -> pa.Table:
+    rows = [
+        {"rollout_id": f"{p}{tag}:{i}", "problem_id": p, "reward": None if v is None else float(v), "correct": v}
+        for p, vs in verdicts.items()
+        for i, v in enumerate(vs)
+    ]
+    types = [
+        ("rollout_id", pa.string()),
+        ("problem_id", pa.string()),
+        ("reward", pa.float64()),
+        ("correct", pa.bool_()),
+    ]
+    return pa.Table.from_pylist(rows, schema=pa.schema(types))
+
+
+def rollouts(judged: pa.Table, policy: str, hint_level: int = 0) -> pa.Table:
+    num = judged.num_rows
+    return pa.table(
+        {
+            "rollout_id": judged.column("rollout_id"),
+            "problem_id": judged.column("problem_id"),
+            "completion": [""] * num,
+            "policy": [policy] * num,
+            "hint_level": pa.array([hint_level] * num, pa.int32()),
+        }
+    )
+
+
+def measure(store: Store, name: str, config: DifficultyConfig, **inputs: list[Ref]) -> tuple[Ref, StageResult]:
+    ref = Ref("difficulty", name * 8)
+    writer = store.writer(ref)
+    roles = {role: tuple(refs) for role, refs in inputs.items()}
+    result = run(StageContext(store, roles, writer, 0, {}, lambda frac, text="": None), config)
+    writer.commit(Manifest(table=ref.table, digest=ref.digest, schema_version=1))
+    return ref, result
+
+
+def test_rounds_of_two_policies_with_hinted_shards(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    bare, hinted = scores({"a": [True, False, None], "b": [False, False]}), scores({"b": [True, True]}, "h")
+    first, result = measure(
+        store,
+        "0",
+        DifficultyConfig(round=0),
+        scores=[store.put("scores", bare), store.put("scores", hinted)],
+        rollouts=[store.put("rollouts", rollouts(bare, "p0")), store.put("rollouts", rollouts(hinted, "p0", 2))],
+    )
+    assert result.summary == {
+        "rows": 2, "measured": 2, "judged": 4, "correct": 1, "unjudged": 1, "hinted": 2, "all_wrong": 1,
+        "all_right": 0, "pass_rate_mean": 0.25,
+    }  # fmt: skip
+    assert result.metrics == {"data/pass_rate_mean": 0.25, "data/fresh_frac": 1.0}
+    later = scores({"b": [True, True]}, "later")
+    second, result = measure(
+        store,
+        "1",
+        DifficultyConfig(round=1),
+        scores=[store.put("scores", later)],
+        rollouts=[store.put("rollouts", rollouts(later, "p1"))],
+        difficulty=[first],
+    )
+    a, b = store.read(second).to_pylist()
+    assert (a["n"], a["k"], a["history"], a["last_round"]) == (2, 1, [0.5], 0)
+    assert (b["n"], b["k"], b["history"], b["policies"], b["last_round"]) == (2, 2, [0.0, 1.0], ["p0", "p1"], 1)
+    assert (b["alpha"], b["beta"]) == (3.0, 3.0)
+    assert result.metrics["data/fresh_frac"] == 0.5
+    assert result.samples[0]["problem_id"] == "a"  # the one with variance
+
+
+def test_scores_alone_are_enough(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    ref, _ = measure(store, "0", DifficultyConfig(), scores=[store.put("scores", scores({"a": [True]}))])
+    assert store.read(ref, ["problem_id", "n", "k"]).to_pylist() == [{"problem_id": "a", "n": 1, "k": 1}]
+
+
+def test_nothing_judged_is_a_failure(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(GateError, match=r"none of 2 scores .*2 without a verdict, 0 hinted"):
+        measure(store, "0", DifficultyConfig(), scores=[store.put("scores", scores({"a": [None, None]}))])

@@ -1,0 +1,315 @@
+"""The stage `score` on a real store with real judges."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from data.errors import BadInputError, StageError, UsageError
+from data.schema import ROLLOUTS, SCHEMA_VERSION, SCORES
+from data.store import Manifest, Ref, Store
+from models.judge_pool import JudgePool
+from tasks.config import RewardConfig, ScoreConfig
+from tasks.context import StageContext
+from tasks.score import run
+from tasks.score_report import plain
+
+OUT = Ref("scores", "0123456789abcdef")
+
+NUMERIC = ScoreConfig(rewards=(RewardConfig(name="numeric"),), item_timeout_s=2.0)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "lake")
+
+
+@pytest.fixture
+def warm():
+    kept = {}
+    yield kept
+    for pool in kept.get("judges", {}).values():
+        pool.close()
+
+
+def rollouts_of(store, *rows):
+    """A user's rows, with the ids that `tasks.supply` gives to rows without."""
+    seen = Counter()
+    keyed = []
+    for given in rows:
+        keyed.append({"rollout_id": f"{given['problem_id']}:{seen[given['problem_id']]}", **given})
+        seen[given["problem_id"]] += 1
+    return store.put("rollouts", pa.Table.from_pylist(keyed))
+
+
+def row(problem_id, completion, answer=None, **more):
+    return {"problem_id": problem_id, "completion": completion, "answer": answer, **more}
+
+
+def score(store, warm, config, rollouts, problems=None, beats=None):
+    """One attempt, committed as the adapter does it: the result and the rows of the artefact."""
+    out = store.writer(OUT)
+    inputs = {"rollouts": (rollouts,)} | ({"problems": (problems,)} if problems else {})
+    heard = beats if beats is not None else []
+    ctx = StageContext(store, inputs, out, 0, warm, lambda frac, text="": heard.append((frac, text)))
+    result = run(ctx, config)
+    out.commit(Manifest(table="scores", digest=OUT.digest, schema_version=SCHEMA_VERSION))
+    return result, store.read(OUT).to_pylist()
+
+
+def test_a_users_file_needs_three_columns(store, warm):
+    rollouts = rollouts_of(
+        store, row("a", "#### 3", "3"), row("b", "#### 4", "5"), row("a", "none", "3"), row("a", "<think>", "3")
+    )
+    result, scores = score(store, warm, NUMERIC, rollouts)
+    assert [s["rollout_id"] for s in scores] == ["a:0", "b:0", "a:1", "a:2"]
+    assert [s["reward"] for s in scores] == [1.0, 0.0, 0.0, 0.0]
+    assert [s["correct"] for s in scores] == [True, False, False, False]
+    assert [s["outcome"] for s in scores] == ["correct", "wrong", "unparsed", "unparsed"]
+    assert scores[0]["components"] == [("numeric", 1.0)]
+    assert scores[0]["extracted"] == "3"
+    assert {s["verifier"] for s in scores} == {"numeric@1"}
+    assert result.gate == ""
+    assert result.summary == {
+        "rows": 4, "correct": 1, "wrong": 1, "unparsed": 2, "timeout": 0, "error": 0,
+        "unclaimed": 0, "mean_reward": 0.25,
+    }  # fmt: skip
+
+
+def test_metrics_by_hand(store, warm):
+    # Groups: g (1, 0), h (1, 1), i alone (0); rewards 1 0 1 1 0, mean 0.6, std sqrt(0.24).
+    cells = [("g", "3"), ("g", "4"), ("h", "3"), ("h", "3"), ("i", "")]
+    rows = [row("p", f"#### {x}", "3", rollout_id=str(n), group_id=g) for n, (g, x) in enumerate(cells)]
+    metrics = score(store, warm, NUMERIC, rollouts_of(store, *rows))[0].metrics
+    latency_s = metrics.pop("verifier/latency_p95_s")
+    assert 0 < latency_s < 1
+    assert metrics == pytest.approx(
+        {
+            "reward/mean": 0.6,
+            "reward/std": 0.24**0.5,
+            "reward/numeric": 0.6,
+            "reward/frac_zero_std_groups": 1 / 2,
+            "reward/frac_all_right": 1 / 3,
+            "verifier/error_frac": 0.0,
+            "verifier/timeout_frac": 0.0,
+            "verifier/unparsed_frac": 0.2,
+        }
+    )
+
+
+def test_golds_come_from_the_problems_where_given(store, warm):
+    problems = store.put(
+        "problems",
+        pa.Table.from_pylist(
+            [
+                {"problem_id": "a", "question": "1+2?", "answer": "3"},
+                {"problem_id": "b", "question": "?", "answer": None},
+            ]
+        ),
+    )
+    rollouts = rollouts_of(store, row("a", "#### 3", "9"), row("b", "#### 4", "4"), row("c", "#### 5", "5"))
+    result, scores = score(store, warm, NUMERIC, rollouts, problems)
+    assert [s["outcome"] for s in scores] == ["correct"] * 3
+    assert {sample["rollout_id"]: sample.get("question") for sample in result.samples}["a:0"] == "1+2?"
+
+
+def test_integer_golds_and_ids_are_accepted(store, warm):
+    rollouts = store.put(
+        "rollouts",
+        pa.table({"rollout_id": ["x", "y"], "problem_id": [7, 7], "completion": ["#### 3", "4"], "answer": [3, 4]}),
+    )
+    scores = score(store, warm, NUMERIC, rollouts)[1]
+    assert [(s["rollout_id"], s["outcome"]) for s in scores] == [("x", "correct"), ("y", "correct")]
+
+
+def test_a_row_without_gold_or_completion_is_an_error_never_zero(store, warm):
+    rollouts = rollouts_of(store, row("a", "#### 3", "3"), row("b", "#### 3"), row("c", None, "3"))
+    result, scores = score(store, warm, NUMERIC, rollouts)
+    assert [s["reward"] for s in scores] == [1.0, None, None]
+    assert [s["correct"] for s in scores] == [True, None, None]
+    assert [s["error"] for s in scores] == [None, "numeric: no gold answer", "numeric: no completion"]
+    assert "2 of 3 rows (66.7%)" in result.gate
+    assert "b:0: numeric: no gold answer" in result.gate
+
+
+def test_the_gate_opens_at_its_limit(store, warm):
+    rollouts = rollouts_of(store, *[row("a", "#### 3", "3")] * 19, row("b", "#### 3"))
+    assert score(store, warm, NUMERIC, rollouts)[0].gate == ""
+    store.discard(OUT)
+    strict = NUMERIC.model_copy(update={"max_error_frac": 0.04})
+    assert score(store, warm, strict, rollouts)[0].gate.startswith("1 of 20 rows (5.0%)")
+
+
+def test_nothing_judged_is_a_failure(store, warm):
+    with pytest.raises(StageError, match=r"not one of 2 rows.*no gold answer"):
+        score(store, warm, NUMERIC, rollouts_of(store, row("a", "1"), row("b", "2")))
+
+
+def test_no_rows_and_no_problem_id_are_refused(store, warm):
+    with pytest.raises(BadInputError, match="empty"):
+        score(store, warm, NUMERIC, store.put("rollouts", ROLLOUTS.arrow.empty_table()))
+    with pytest.raises(BadInputError, match="row 2"):
+        score(store, warm, NUMERIC, rollouts_of(store, row("a", "1", "1"), row(None, "2", "2")))
+
+
+def test_weighted_sum_of_several_rewards(store, warm):
+    config = ScoreConfig(
+        rewards=(
+            RewardConfig(name="format", weight=0.5, settings={"pattern": "^####"}),
+            RewardConfig(name="numeric", weight=2.0),
+        )
+    )
+    rollouts = rollouts_of(store, row("a", "#### 3", "3"), row("a", "so 3", "3"), row("a", "#### 4", "3"))
+    result, scores = score(store, warm, config, rollouts)
+    assert [s["reward"] for s in scores] == [2.5, 2.0, 0.5]
+    assert [s["outcome"] for s in scores] == ["correct", "correct", "wrong"]
+    assert dict(scores[1]["components"]) == {"format": 0.0, "numeric": 1.0}
+    assert scores[0]["verifier"] == "format@1,numeric@1"
+    assert result.metrics["reward/format"] == pytest.approx(2 / 3)
+
+
+def test_a_format_alone_makes_no_claim(store, warm):
+    config = ScoreConfig(rewards=(RewardConfig(name="format"),))
+    result, scores = score(store, warm, config, rollouts_of(store, row("a", "#### 3"), row("a", "3")))
+    assert [(s["reward"], s["correct"], s["outcome"]) for s in scores] == [(1.0, None, None), (0.0, None, None)]
+    assert result.summary["unclaimed"] == 2
+    assert "reward/frac_all_right" not in result.metrics
+
+
+def test_a_users_function(store, warm, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        textwrap.dedent(
+            """
+            def short(rows):
+                assert all({"problem_id", "completion", "answer", "question", "tag"} <= set(row) for row in rows)
+                return [None if row["completion"] == "?" else float(len(row["completion"]) < 3) for row in rows]
+            """
+        )
+    )
+    config = ScoreConfig(rewards=(RewardConfig(name=f"{tmp_path}/mine.py:short"),), max_error_frac=0.5)
+    rows = [row("a", c, None, question="q", tag=1) for c in ("ab", "abc", "?")]
+    result, scores = score(store, warm, config, rollouts_of(store, *rows))
+    assert [(s["reward"], s["correct"], s["outcome"]) for s in scores] == [
+        (1.0, True, "correct"),
+        (0.0, False, "wrong"),
+        (None, None, "error"),
+    ]
+    assert "returned None" in scores[2]["error"]
+    assert scores[0]["verifier"].startswith("mine.py:short@")
+    assert result.metrics["reward/short"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("reward", "error", "said"),
+    [
+        (RewardConfig(name="maths"), UsageError, "no reward 'maths'"),
+        (RewardConfig(name="numeric", weight=float("inf")), UsageError, "weight"),
+        (RewardConfig(name="/nowhere/x.py:f"), BadInputError, "cannot be read"),
+    ],
+)
+def test_a_reward_that_cannot_be_used_is_refused_first(store, warm, reward, error, said):
+    with pytest.raises(error, match=said):
+        score(store, warm, ScoreConfig(rewards=(reward,)), rollouts_of(store, row("a", "1", "1")))
+
+
+def test_a_users_file_that_does_not_load_is_named(store, warm, tmp_path):
+    (tmp_path / "bad.py").write_text("import nothing_of_that_name")
+    config = ScoreConfig(rewards=(RewardConfig(name=f"{tmp_path}/bad.py:f"),))
+    with pytest.raises(BadInputError, match=r"bad\.py fails to load: ModuleNotFoundError"):
+        score(store, warm, config, rollouts_of(store, row("a", "1", "1")))
+
+
+def test_shards_are_slices_and_the_finished_are_read_back(store, warm):
+    rollouts = rollouts_of(store, *[row("a", f"#### {i}", "3") for i in range(10)])
+    config = NUMERIC.model_copy(update={"shard_rows": 4})
+    beats = []
+    whole, scores = score(store, warm, config, rollouts, beats=beats)
+    assert [s["rollout_id"] for s in scores] == [f"a:{i}" for i in range(10)]
+    assert beats[-1] == (1.0, "10 of 10 rows judged")
+    bytes_before = [path.read_bytes() for path in store.files(OUT)]
+    assert len(bytes_before) == 3
+    store.discard(OUT)
+    # The middle shard is there already, with a mark that judging would not leave.
+    marked = pa.Table.from_pylist(scores[4:8], schema=SCORES.arrow).set_column(
+        8, SCORES.arrow.field("verifier"), pa.array(["earlier"] * 4)
+    )
+    store.writer(OUT).write_table(marked, 1)
+    resumed, again = score(store, warm, config, rollouts)
+    assert [s["verifier"] for s in again] == ["numeric@1"] * 4 + ["earlier"] * 4 + ["numeric@1"] * 2
+    assert resumed.summary == whole.summary
+
+
+def test_pools_stay_warm_and_leave_with_their_rewards(store, warm):
+    rollouts = rollouts_of(store, row("a", "#### 3", "3"))
+    score(store, warm, NUMERIC, rollouts)
+    (pool,) = warm["judges"].values()
+    pids = pool.pids
+    store.discard(OUT)
+    score(store, warm, NUMERIC, rollouts)
+    assert list(warm["judges"].values()) == [pool]
+    assert pool.pids == pids
+    store.discard(OUT)
+    score(store, warm, ScoreConfig(rewards=(RewardConfig(name="exact"),)), rollouts)
+    assert isinstance(next(iter(warm["judges"].values())), JudgePool)
+    assert pool not in warm["judges"].values()
+    assert pool.pids == []
+
+
+def test_samples_hold_best_worst_and_failed(store, warm):
+    rows = [row(f"p{i}", f"#### {i % 2}", "1" if i < 30 else None) for i in range(40)]
+    result, _ = score(store, warm, NUMERIC, rollouts_of(store, *rows))
+    assert [s["outcome"] for s in result.samples] == ["correct"] * 6 + ["wrong"] * 6 + ["error"] * 4
+
+
+def test_a_hostile_text_becomes_one_plain_line():
+    assert plain("a\x1b[2J\nb\x00\u202ec" + "d" * 500, max_chars=12) == "a [2J b  cdd"
+
+
+def test_hostile_errors_and_completions_are_stored(store, warm, tmp_path):
+    (tmp_path / "bad.py").write_text('def f(rows):\n    raise ValueError("\\ud800 \\x00 <b>")\n')
+    config = ScoreConfig(
+        rewards=(RewardConfig(name="numeric"), RewardConfig(name=f"{tmp_path}/bad.py:f", weight=0.0)),
+        max_error_frac=1.0,
+    )
+    with pytest.raises(StageError, match="not one of 1 rows"):
+        score(store, warm, config, rollouts_of(store, row("a", "\x00 #### 3", "3")))
+    assert store.writer(OUT).table("part-00000").to_pylist()[0]["error"] == "f: ValueError: ? \x00 <b>"
+
+
+_ATTEMPT = """
+import sys
+from pathlib import Path
+from data.schema import SCHEMA_VERSION
+from data.store import Manifest, Ref, Store
+from tasks.config import RewardConfig, ScoreConfig
+from tasks.context import StageContext
+from tasks.score import run
+
+store = Store(Path(sys.argv[1]))
+out = store.writer(Ref("scores", "0123456789abcdef"))
+config = ScoreConfig(rewards=(RewardConfig(name="numeric"),), shard_rows=4)
+ctx = StageContext(store, {"rollouts": (Ref.parse(sys.argv[2]),)}, out, 0, {}, lambda frac, text="": None)
+print(sorted(out.done))
+run(ctx, config)
+out.commit(Manifest(table="scores", digest="0123456789abcdef", schema_version=SCHEMA_VERSION))
+"""
+
+
+@pytest.mark.parametrize(("fault", "done"), [("score:before_shard#2", 1), ("score:after_shard#2", 2)])
+def test_killed_at_a_shard_and_started_again_gives_the_same_bytes(store, warm, fault, done):
+    rollouts = rollouts_of(store, *[row("a", f"#### {i}", "3") for i in range(10)])
+    score(store, warm, NUMERIC.model_copy(update={"shard_rows": 4}), rollouts)
+    undisturbed = [path.read_bytes() for path in store.files(OUT)]
+    store.discard(OUT)
+    command = [sys.executable, "-c", _ATTEMPT, str(store.root), str(rollouts)]
+    killed = subprocess.run(command, env=os.environ | {"GRADUS_FAULT": fault}, timeout=60, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert store.find(OUT) is None
+    resumed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert resumed.stdout.count("part-") == done
+    assert [path.read_bytes() for path in store.files(OUT)] == undisturbed

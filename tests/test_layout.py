@@ -1,0 +1,86 @@
+"""The house stands: names, imports, sizes and the things that must never be written."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("flows", "tasks", "models", "data")
+SOURCES = [p for package in PACKAGES for p in sorted((ROOT / package).rglob("*.py"))]
+
+
+def test_the_mlflow_folder_does_not_shadow_mlflow() -> None:
+    assert not (ROOT / "mlflow" / "__init__.py").exists()
+    code = "import importlib.util; print(importlib.util.find_spec('mlflow').origin)"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert found.strip().endswith("mlflow/__init__.py")
+    assert "site-packages" in found
+
+
+def test_no_file_of_flows_bears_the_name_of_a_library() -> None:
+    taken = {"evaluate", "datasets", "types", "queue", "logging", "prefect", "mlflow", "vllm", "torch", "code", "stat"}
+    names = {p.stem for p in (ROOT / "flows").glob("*.py")}
+    assert not names & (taken | set(sys.stdlib_module_names))
+
+
+@pytest.mark.parametrize("module", ["flows.cli", "flows.runs", "flows.stages", "flows.serve"])
+def test_flows_import_neither_torch_nor_the_tracker(module: str) -> None:
+    code = f"import sys, {module}; print([m for m in ('torch', 'transformers', 'mlflow', 'vllm') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_program_starts_without_the_workflow_engine() -> None:
+    code = "import sys, flows.cli; print('prefect' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_and_functions_keep_their_size_and_their_docstrings(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= 400
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno < 60, f"{node.name} is {node.end_lineno - node.lineno} lines"
+
+
+FORBIDDEN = {
+    r"\bpickle\b|\bcloudpickle\b|\bjoblib\b|\bdill\b": "pickle",
+    r"(?<![\w.])eval\(": "eval",
+    r"(?<![\w.])exec\(": "exec",
+    r"allow_pickle\s*=\s*True": "numpy pickles",
+    r"weights_only\s*=\s*False": "unsafe torch.load",
+    r"shell\s*=\s*True": "a shell",
+    r"0\.0\.0\.0": "a server on every address",
+}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_nothing_unsafe_is_called(path: Path) -> None:
+    code = "\n".join(_code_lines(path))
+    for pattern, what in FORBIDDEN.items():
+        assert not re.search(pattern, code), f"{path} uses {what}"
+
+
+def _code_lines(path: Path) -> list[str]:
+    """The file without comments and strings: prose may name what code may not call."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = ""
+    return ast.unparse(tree).splitlines()
+
+
+def test_the_unsafe_patterns_are_found_where_they_occur(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text("import pickle\nx = eval('1')\n")
+    code = "\n".join(_code_lines(bad))
+    assert re.search(r"\bpickle\b", code)
+    assert re.search(r"(?<![\w.])eval\(", code)
