@@ -35,13 +35,15 @@ class Settings:
     batch_rows: int
     lr: float
     warmup_steps: int
+    decay_steps: int = 0
+    """Step at which the cosine has ended; 0 for `steps`."""
 
 
 def learning_rate(step: int, settings: Settings) -> float:
     """Linear warm-up to `lr`, then a cosine down to a tenth of it; `step` counts from 0."""
     if step < settings.warmup_steps:
         return settings.lr * (step + 1) / settings.warmup_steps
-    done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
+    done = (step - settings.warmup_steps) / max(1, (settings.decay_steps or settings.steps) - settings.warmup_steps)
     return settings.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 

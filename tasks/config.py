@@ -205,11 +205,13 @@ class UpdateConfig(Config):
 class WarmstartConfig(Config):
     """Supervised fine-tuning on worked solutions, from random weights or a given policy."""
 
-    steps: int = Field(default=3000, ge=1)
+    steps: int = Field(default=800, ge=1)
     """Optimiser steps."""
-    batch_rows: int = Field(default=128, ge=1)
+    decay_steps: int = Field(default=1200, ge=0)
+    """Step at which the learning rate has fallen to a tenth; 0 for `steps`."""
+    batch_rows: int = Field(default=96, ge=1)
     """Problems per step."""
-    lr: float = Field(default=1e-3, gt=0.0)
+    lr: float = Field(default=2e-3, gt=0.0)
     """AdamW learning rate after warm-up, then cosine to a tenth."""
     warmup_steps: int = Field(default=100, ge=0)
     """Optimiser steps of linear warm-up."""

@@ -1,7 +1,8 @@
 """What people read about a stage: summary.md, head.csv, sample.html, and text that is safe on a terminal.
 
 Whatever a policy or a user wrote is hostile here: it may hold markup, terminal commands, spreadsheet formulas, text that
-runs from right to left over its neighbours, or a line of a megabyte. Nothing of it is dropped without a visible mark.
+runs from right to left over its neighbours, or a line of a megabyte. In files nothing is dropped without a visible mark;
+on a terminal what is not text is left out.
 """
 
 import csv
@@ -16,7 +17,7 @@ from typing import Any
 MAX_CELL_CHARS = 4000
 MAX_ROWS = 64
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _BIDI = re.compile(r"[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")

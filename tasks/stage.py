@@ -71,7 +71,8 @@ class Session:
         """
         label = "-".join([*([] if purpose == "train" else [purpose]), name, str(round)])
         run = _stage_task.with_options(name=name, task_run_name=label, tags=["gradus", name])
-        outcome = cast("Outcome", run(_Request(self, name, config, inputs, round, purpose)))
+        state = cast("State[Outcome]", run(_Request(self, name, config, inputs, round, purpose)))
+        outcome = cast("Outcome", state.result())
         self.outcomes.append(outcome)
         return outcome
 
@@ -147,7 +148,7 @@ def _attempt(session: Session, spec: StageSpec, job: Job, request: _Request) -> 
         journal.stage_finished(attempt, status=status, seconds=time.perf_counter() - started, error=message)
         raise
     journal.stage_finished(
-        attempt, status="finished", seconds=time.perf_counter() - started, report=report, folder=str(store.path(ref)), output_table=ref.table
+        attempt, status="finished", seconds=time.perf_counter() - started, report=report, folder=str(store.path(ref))
     )
     return report
 

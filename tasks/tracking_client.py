@@ -1,58 +1,55 @@
-"""Starting and awaiting the process that reports a run to MLflow, without importing MLflow here."""
+"""What the flow's process knows of the tracker: start the process that tells it, wait for it, ask how far it is.
 
-import json
+MLflow is never imported here: that takes three seconds, and a tracker that is down must delay nothing.
+"""
+
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.journal import EVENTS
 from tasks.settings import code_root
+from tasks.tracking_state import Status, status
 
-CURSOR = "tracking.json"
-OFF = "off"
-"""Value of GRADUS_TRACKING that starts no reporter."""
+__all__ = ["Sidecar", "start_sidecar", "status", "wait"]
 
 
-def start_sidecar(folder: Path) -> "subprocess.Popen[bytes] | None":
-    """Start the reporter of a run; none where GRADUS_TRACKING=off."""
-    if os.environ.get("GRADUS_TRACKING", "") == OFF:
-        return None
+@dataclass(frozen=True)
+class Sidecar:
+    """The process that tells MLflow about a run."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+
+def start_sidecar(folder: Path, env: Mapping[str, str] | None = None) -> Sidecar:
+    """Start the teller in a session of its own: neither Ctrl-C nor the death of this process loses what it has to tell.
+
+    What it prints goes to `logs/tracking.log` of the run.
+    """
+    log_path = folder / "logs" / "tracking.log"
+    log_path.parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
-    logs = folder / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    with (logs / "tracking.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tasks.tracking", str(folder), "--parent", str(os.getpid())],
+    command = [sys.executable, "-m", "tasks.tracking", str(folder), "--owner", str(os.getpid())]
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, **(env or {}), "PYTHONPATH": path},
             start_new_session=True,
         )
+    return Sidecar(folder, process)
 
 
-def wait(sidecar: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
-    """Wait until everything is reported; False where it took longer (the reporter then goes on by itself)."""
+def wait(sidecar: Sidecar, timeout_s: float) -> Status:
+    """Wait until the journal is told, at most so long, and say what is left; the process goes on where time is up."""
     try:
-        return sidecar.wait(timeout_s) == 0
+        sidecar.process.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        return False
-
-
-def untracked_bytes(folder: Path) -> int:
-    """How much of the journal the tracker has not been told yet."""
-    events, cursor = folder / EVENTS, folder / CURSOR
-    told = json.loads(cursor.read_text())["offset"] if cursor.exists() else 0
-    return max(0, events.stat().st_size - told) if events.exists() else 0
-
-
-def process_alive(pid: int) -> bool:
-    """Whether a process of that id runs."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        # It tells the rest by itself and ends; Python need not warn of a child that outlives this handle.
+        sidecar.process.returncode = 0
+    return status(sidecar.folder)

@@ -25,7 +25,7 @@ def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
         if step % 10 == 0:
             ctx.beat(step / config.steps, f"step {step}: loss {loss:.4f}")
 
-    settings = Settings(config.steps, config.batch_rows, config.lr, config.warmup_steps)
+    settings = Settings(config.steps, config.batch_rows, config.lr, config.warmup_steps, config.decay_steps)
     rng = np.random.default_rng(derive_seed(ctx.seed, "warmstart"))
     try:
         losses = finetune(policy.model, examples, settings, rng, on_step)

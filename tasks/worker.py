@@ -122,7 +122,7 @@ def _end() -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def _claim_pipes() -> tuple[IO[str], IO[str]]:
+def _claim_pipes() -> tuple[IO[str], Channel]:
     """Keep the pipes under other numbers and send what is printed to the log."""
     jobs = os.fdopen(os.dup(0), "r", encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -130,7 +130,7 @@ def _claim_pipes() -> tuple[IO[str], IO[str]]:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    return jobs, answers
+    return jobs, Channel(answers)
 
 
 def _heartbeat(channel: Channel) -> None:
