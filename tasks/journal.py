@@ -30,7 +30,7 @@ class Journal:
     """The writer of a run's journal; the run's lock sees to it that there is one.
 
     >>> journal = Journal(folder)
-    >>> attempt = journal.stage_started(stage="score", round=3, purpose="train", output="scores/ab", config={}, inputs={})
+    >>> attempt = journal.stage_started(stage="score", round=3, purpose="train", output=ref, config={}, inputs={})
     >>> journal.stage_finished(attempt, status="finished", seconds=1.5, report={"metrics": {"reward/mean": 0.5}})
     """
 

@@ -1,8 +1,8 @@
 """What people read about a stage: summary.md, head.csv, sample.html, and text that is safe on a terminal.
 
-Whatever a policy or a user wrote is hostile here: it may hold markup, terminal commands, spreadsheet formulas, text that
-runs from right to left over its neighbours, or a line of a megabyte. In files nothing is dropped without a visible mark;
-on a terminal what is not text is left out.
+Whatever a policy or a user wrote is hostile here: it may hold markup, terminal commands, spreadsheet formulas, text
+that runs from right to left over its neighbours, or a line of a megabyte. In files nothing is dropped without a visible
+mark; on a terminal what is not text is left out.
 """
 
 import csv
@@ -30,7 +30,7 @@ _PAGE = """<!doctype html>
 <title>{{ title }}</title>
 <style>
 body { font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1a1a1a }
-article { border: 1px solid #ddd; border-left: .3rem solid #888; border-radius: .3rem; margin: 1rem 0; padding: .2rem 1rem }
+article { border: 1px solid #ddd; border-left: .3rem solid #888; border-radius: .3rem; margin: 1rem 0; padding: 0 1rem }
 article.correct { border-left-color: #2a8a4a } article.wrong { border-left-color: #c0392b }
 dt { color: #666; font-size: 12px; margin-top: .6rem } dd { margin: 0 }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; margin: 0; font: 13px/1.4 monospace }

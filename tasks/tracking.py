@@ -10,29 +10,18 @@ Left out on purpose: rollouts beyond a few samples (Parquet holds them all) and 
 """
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
 import json
+import logging
 import os
 import socket
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-# Before MLflow is imported: traces are written when they are made (asynchronous ones die with the process), a dead
-# server is noticed at once instead of after minutes of retries (this file retries), and nothing is reported elsewhere.
-for _name, _value in {
-    "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_LOGGING_LEVEL": "WARNING",
-    "GIT_PYTHON_REFRESH": "quiet",
-}.items():
-    os.environ.setdefault(_name, _value)
 
 import mlflow
 import mlflow.db
@@ -47,18 +36,29 @@ from mlflow.entities import (
     Metric,
     NoOpSpan,
     Param,
-    RunStatus,
     RunTag,
 )
 from mlflow.exceptions import MlflowException
 
-from data.errors import CorruptArtifactError
-from data.manifest import FILE_NAME, read_manifest
+from data.errors import StageError
+from data.manifest import FILE_NAME
 from data.store import Ref, Store
-from tasks.attempt import REPORT
-from tasks.journal import EVENTS, Json, read_lines, read_metric_rows
+from tasks.attempt import read_report
+from tasks.journal import Json, read_metric_rows
 from tasks.report import table_md, visible, write_report
 from tasks.settings import Home
+from tasks.tracking_client import TRACKER_ENVIRONMENT, artifacts_uri, database, tracking_uri
+from tasks.tracking_facts import (
+    STAGE_COLUMNS,
+    ends,
+    roles_by_artifact,
+    shown,
+    stage_table,
+    time_ms,
+    title,
+    to_parent,
+    unrepeated,
+)
 from tasks.tracking_loop import Follower, RefusedError, UnreachableError
 from tasks.tracking_names import (
     MAX_TAG_CHARS,
@@ -69,6 +69,347 @@ from tasks.tracking_names import (
     flat_params,
     metric_name,
     model_name,
-    run_metric_name,
 )
-from tasks.tracking_state import State
+from tasks.tracking_state import State, status
+
+EXPERIMENT = "gradus"
+_MAX_TRACES_PER_ROUND = 16
+_FINAL = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"})
+_ENDED = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
+
+
+def ensure_database(home: Path) -> str:
+    """Create the tracking database, or bring it up to date, and its experiment; gives its address.
+
+    Under a lock, because processes that create one at the same time break it.
+    """
+    _settle()
+    uri = tracking_uri(home)
+    if uri.startswith("sqlite:"):
+        database(home).parent.mkdir(parents=True, exist_ok=True)
+        with (database(home).parent / ".setup.lock").open("a", encoding="utf-8") as file, _classified():
+            fcntl.flock(file, fcntl.LOCK_EX)
+            upgrade: Any = mlflow.db.upgrade
+            upgrade.callback(uri)
+            _experiment(MlflowClient(tracking_uri=uri), home, uri)
+    return uri
+
+
+def drain(folder: Path) -> int:
+    """Tell MLflow all of a run's journal that it was not told; gives the number of events."""
+    follower = _follower(folder, owner=None)
+    told = follower.drain()
+    left = status(folder)
+    if left.untold:
+        raise StageError(left.sentence, hint="start the tracker first (`gradus ui`), or see MLFLOW_TRACKING_URI")
+    return told
+
+
+class MlflowTeller:
+    """Tells MLflow: a parent run for each invocation of a command, a child run for each stage attempt."""
+
+    def __init__(self, folder: Path, home: Home) -> None:
+        self._folder = folder
+        self._store = Store(home.lake)
+        # After a start nobody knows whether the first event was told in part, so it is looked up before it is told.
+        self._looks_first = True
+        self._traces_per_round = min(int(os.environ.get("GRADUS_TRACES_PER_ROUND", "2")), _MAX_TRACES_PER_ROUND)
+        place = f"{socket.gethostname()}:{folder.resolve()}"
+        self._place = hashlib.sha256(place.encode()).hexdigest()[:16]
+        _settle()
+        with _classified(opening=True):
+            uri = tracking_uri(home.root)
+            if uri.startswith("sqlite:") and not database(home.root).exists():
+                ensuredatabase(home.root)
+            mlflow.set_tracking_uri(uri)
+            self._client = MlflowClient(tracking_uri=uri)
+            self._experiment = _experiment(self._client, home.root, uri)
+
+    def tell(self, event: Json, state: State) -> None:
+        """Tell one event."""
+        with _classified():
+            match event["event"]:
+                case "run_started":
+                    self._run_started(event, state)
+                case "stage_started":
+                    self._stage_started(event, state)
+                case "stage_finished":
+                    self._stage_finished(event, state)
+                case "stage_reused":
+                    report = read_report(self._store, Ref.parse(event["output"]))
+                    to_parent(event, report.get("metrics", {}), state)
+                case "model_alias":
+                    self._model_alias(event, state)
+                case "run_finished":
+                    self._run_finished(event, state)
+                case other:
+                    raise RefusedError(f"the journal holds an event {other!r}, which this version does not know")
+        self._looks_first = False
+
+    def flush(self, state: State) -> None:
+        """Tell the parent's metrics that wait in the state."""
+        with _classified():
+            metrics = [Metric(*row) for row in state.backlog] if state.parent else []
+            for batch in batches(metrics, METRICS_PER_CALL):
+                self._client.log_batch(state.parent, metrics=batch)
+
+    def close_as_killed(self, state: State) -> None:
+        """End the parent and every open child as KILLED: their process is gone."""
+        with _classified():
+            for run_id in (*(state.runs[attempt] for attempt in state.live), state.parent):
+                self._client.set_terminated(run_id, "KILLED")
+        state.live, state.parent = {}, ""
+
+    def _run_started(self, event: Json, state: State) -> None:
+        state.begin(event["run"], event["owner"])
+        tags = {
+            "gradus.run": event["run"],
+            "gradus.verb": event.get("verb", ""),
+            "gradus.invocation": event["invocation"],
+            "gradus.place": self._place,
+            "gradus.folder": str(self._folder),
+            "prefect.flow_run_id": event.get("prefect_flow_run_id", ""),
+            "mlflow.source.git.commit": event.get("git_sha", ""),
+            "mlflow.source.name": f"gradus {event.get('verb', '')}",
+        }
+        run_id = self._create("gradus.invocation", event["invocation"], event["run"], time_ms(event), tags)
+        self._close_dangling(run_id, time_ms(event))
+        params = event.get("params", {})
+        self._params(run_id, params)
+        self._client.log_text(run_id, json.dumps(params, indent=1), "config.json")
+        state.parent = run_id
+
+    def _close_dangling(self, living: str, time_ms: int) -> None:
+        """End runs of this folder that claim to run: whoever held the folder before is gone."""
+        query = f"tags.`gradus.place` = '{self._place}' and attributes.status = 'RUNNING'"
+        for run in self._client.search_runs([self._experiment], query):
+            if run.info.run_id != living:
+                self._client.set_terminated(run.info.run_id, "KILLED", end_time=time_ms)
+
+    def _stage_started(self, event: Json, state: State) -> None:
+        attempt = event["attempt"]
+        label = {key: event[key] for key in ("stage", "round", "purpose", "output")}
+        tags = {
+            "gradus.run": state.run,
+            "gradus.place": self._place,
+            "gradus.attempt": attempt,
+            **{f"gradus.{key}": str(value) for key, value in label.items()},
+            "mlflow.source.name": f"gradus {event['stage']}",
+            **({"mlflow.parentRunId": state.parent} if state.parent else {}),
+        }
+        run_id = self._create("gradus.attempt", attempt, title(event), time_ms(event), tags)
+        datasets = [self._dataset(ref, roles) for ref, roles in roles_by_artifact(event["inputs"]).items()]
+        if datasets:
+            self._client.log_inputs(run_id, datasets)
+        self._params(run_id, event["config"])
+        state.runs[attempt] = run_id
+        state.live[attempt] = {**label, "config": event["config"]}
+
+    def _stage_finished(self, event: Json, state: State) -> None:
+        attempt = event["attempt"]
+        live = state.live.get(attempt)
+        if live is None:
+            raise RefusedError(f"attempt {attempt} ended, but its beginning was not told")
+        run_id, ref = state.runs[attempt], Ref.parse(live["output"])
+        manifest = self._store.find(ref)
+        report = read_report(self._store, ref) if manifest is not None else {}
+        rows = read_metric_rows(self._folder, event["metric_bytes"])
+        metrics = [
+            Metric(
+                metric_name(name), value, int(row["time"] * 1000), live["round"] if row["step"] is None else row["step"]
+            )
+            for row in unrepeated(rows)
+            for name, value in row["metrics"].items()
+        ]
+        for batch in batches(metrics, METRICS_PER_CALL):
+            self._client.log_batch(run_id, metrics=batch)
+        self._files(run_id, live, event, report)
+        if event["status"] == "finished":
+            to_parent({**live, "time": event["time"]}, rows[-1]["metrics"] if rows else {}, state)
+            if live["stage"] == "score":
+                self._traces(run_id, attempt, live, report.get("samples", []), state)
+            if ref.table == "checkpoints":
+                self._checkpoint(ref, run_id, {"round": str(live["round"]), "stage": live["stage"], "run": state.run})
+        self._client.set_terminated(run_id, _ENDED[event["status"]], end_time=time_ms(event))
+        del state.live[attempt]
+
+    def _files(self, run_id: str, live: Json, event: Json, report: Mapping[str, Any]) -> None:
+        """summary.md (also as the run's description), config.json, manifest.json, and the samples as table and page."""
+        facts = {key: live[key] for key in ("stage", "round", "purpose", "output")}
+        facts.update({key: event[key] for key in ("status", "seconds", "error") if event.get(key)})
+        shown = {"summary": event.get("summary", {}), **report}
+        with tempfile.TemporaryDirectory(prefix="gradus-") as name:
+            folder = Path(name)
+            write_report(folder, title(live), facts, shown)
+            (folder / "config.json").write_text(json.dumps(live["config"], indent=1), encoding="utf-8")
+            manifest = self._store.path(Ref.parse(live["output"])) / FILE_NAME
+            if manifest.exists():
+                (folder / FILE_NAME).write_bytes(manifest.read_bytes())
+            note = (folder / "summary.md").read_text(encoding="utf-8")
+            tags = [
+                RunTag("mlflow.note.content", cut(note, MAX_TAG_CHARS)),
+                RunTag("gradus.error", event.get("error", "")),
+            ]
+            self._client.log_batch(run_id, tags=[tag for tag in tags if tag.value])
+            self._client.log_artifacts(run_id, name)
+
+    def _run_finished(self, event: Json, state: State) -> None:
+        if not state.parent:
+            return
+        self.flush(state)
+        state.backlog = []
+        rows, counts = stage_table(self._folder, state)
+        self._client.log_text(state.parent, table_md(STAGE_COLUMNS, rows), "summary.md")
+        tags = [RunTag(f"gradus.{name}", str(count)) for name, count in counts.items()]
+        self._client.log_batch(state.parent, tags=tags)
+        for attempt in list(state.live):
+            self._client.set_terminated(state.runs[attempt], "KILLED", end_time=time_ms(event))
+        self._client.set_terminated(state.parent, _ENDED[event["status"]], end_time=time_ms(event))
+        state.live, state.parent = {}, ""
+
+    def _traces(self, run_id: str, attempt: str, live: Json, samples: list[dict[str, Any]], state: State) -> None:
+        """The best and the worst samples as traces, each with its reward as feedback; a trace costs about 60 ms."""
+        key = str(live["round"])
+        chosen = ends(samples, max(0, self._traces_per_round - state.traces.get(key, 0)))
+        for index, sample in enumerate(chosen):
+            name = f"{attempt}:{index}"
+            if not self._knows_trace(name):
+                self._trace(run_id, name, sample)
+        state.traces[key] = state.traces.get(key, 0) + len(chosen)
+
+    def _knows_trace(self, name: str) -> bool:
+        if not self._looks_first:
+            return False
+        query = f"tags.`gradus.sample` = '{name}'"
+        return bool(self._client.search_traces(locations=[self._experiment], filter_string=query, include_spans=False))
+
+    def _trace(self, run_id: str, name: str, sample: Mapping[str, Any]) -> None:
+        span = mlflow.start_span_no_context(
+            str(sample.get("problem_id", "rollout")),
+            inputs=shown(sample, ("question", "hint_text", "answer")),
+            tags={"gradus.sample": name},
+            metadata={"mlflow.sourceRun": run_id},
+            experiment_id=self._experiment,
+        )
+        span.end(outputs=shown(sample, ("completion", "extracted", "error")))
+        if isinstance(span, NoOpSpan):
+            raise UnreachableError("the tracker did not take a trace")
+        source = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="gradus.score")
+        for kind in ("reward", "outcome"):
+            if sample.get(kind) is not None:
+                mlflow.log_feedback(trace_id=span.trace_id, name=kind, value=sample[kind], source=source)
+
+    def _checkpoint(self, ref: Ref, run_id: str, params: Mapping[str, str]) -> str:
+        """The checkpoint as a logged model by reference: nothing is uploaded, nothing pickled; gives the model's id."""
+        query = f"tags.`gradus.output` = '{ref}'"
+        known = self._client.search_logged_models([self._experiment], filter_string=query)
+        if known:
+            return known[0].model_id
+        model = mlflow.create_external_model(
+            name="policy",
+            source_run_id=run_id or None,
+            params=dict(params),
+            tags={"gradus.output": str(ref), "gradus.folder": str(self._store.path(ref))},
+            model_type="policy",
+            experiment_id=self._experiment,
+        )
+        return model.model_id
+
+    def _model_alias(self, event: Json, state: State) -> None:
+        ref = Ref.parse(event["ref"])
+        name = model_name(state.run, event["model"])
+        model_id = self._checkpoint(ref, state.parent, {"run": state.run})
+        try:
+            self._client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        query = f"name = '{name}' and tag.`gradus.output` = '{ref}'"
+        versions = self._client.search_model_versions(query)
+        version = (
+            versions[0]
+            if versions
+            else self._client.create_model_version(
+                name, source=f"models:/{model_id}", run_id=state.parent or None, tags={"gradus.output": str(ref)}
+            )
+        )
+        self._client.set_registered_model_alias(name, event["alias"], version.version)
+
+    def _create(self, key: str, name: str, title: str, time_ms: int, tags: Mapping[str, str]) -> str:
+        """Create a run, or take up the one that an earlier teller created."""
+        if self._looks_first:
+            found = self._client.search_runs([self._experiment], f"tags.`{key}` = '{name}'", max_results=1)
+            if found:
+                self._client.update_run(found[0].info.run_id, status="RUNNING")
+                return found[0].info.run_id
+        told = {key: cut(value, MAX_TAG_CHARS) for key, value in tags.items() if value}
+        run = self._client.create_run(self._experiment, start_time=time_ms, tags=told, run_name=visible(title, 200))
+        return run.info.run_id
+
+    def _params(self, run_id: str, config: Mapping[str, Any]) -> None:
+        params = [Param(name, text) for name, text in flat_params(config).items()]
+        for batch in batches(params, PARAMS_PER_CALL):
+            self._client.log_batch(run_id, params=batch)
+
+    def _dataset(self, text: str, roles: list[str]) -> DatasetInput:
+        """An input as a dataset by our digest, its role as context; the rows stay where they are."""
+        ref = Ref.parse(text)
+        manifest = self._store.find(ref)
+        profile = json.dumps({"num_rows": manifest.rows}) if manifest else None
+        source = json.dumps({"uri": str(self._store.path(ref))})
+        dataset = Dataset(name=ref.table, digest=ref.digest, source_type="local", source=source, profile=profile)
+        return DatasetInput(dataset, [InputTag("mlflow.data.context", " + ".join(roles))])
+
+
+def _settle() -> None:
+    """Make MLflow quiet, synchronous and quick to give up: this process has the patience."""
+    for name, value in TRACKER_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+
+
+def _experiment(client: MlflowClient, home: Path, uri: str) -> str:
+    """The experiment's id; created, or taken out of the bin, where need be."""
+    found = client.get_experiment_by_name(EXPERIMENT)
+    if found is None:
+        artifacts = artifacts_uri(home) if uri.startswith("sqlite:") else None
+        return client.create_experiment(EXPERIMENT, artifact_location=artifacts)
+    if found.lifecycle_stage == LifecycleStage.DELETED:
+        client.restore_experiment(found.experiment_id)
+    return found.experiment_id
+
+
+@contextlib.contextmanager
+def _classified(*, opening: bool = False) -> Iterator[None]:
+    """Tell failures of the tracker (wait and try again) from events that it will never take."""
+    try:
+        yield
+    except MlflowException as error:
+        text = f"{error.error_code}: {str(error).splitlines()[0]}"
+        if error.error_code in _FINAL and not opening:
+            raise RefusedError(text) from error
+        raise UnreachableError(text) from error
+    except OSError as error:
+        raise UnreachableError(f"{type(error).__name__}: {error}") from error
+
+
+def _follower(folder: Path, owner: int | None) -> Follower:
+    home = Home.from_environment()
+    patience_s = float(os.environ.get("GRADUS_TRACKING_PATIENCE_S", "10"))
+    return Follower(folder, lambda: MlflowTeller(folder, home), owner=owner, patience_s=patience_s)
+
+
+def main() -> None:
+    """Tell one run; see the module's docstring."""
+    parser = argparse.ArgumentParser(prog="python -m tasks.tracking")
+    parser.add_argument("folder", type=Path)
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--owner", type=int, help="process whose end ends the telling")
+    how.add_argument("--drain", action="store_true", help="tell what is there and end")
+    options = parser.parse_args()
+    os.nice(10)  # the run itself goes first
+    sys.exit(_follower(options.folder, options.owner).follow())
+
+
+if __name__ == "__main__":
+    main()

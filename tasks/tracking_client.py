@@ -13,7 +13,31 @@ from pathlib import Path
 from tasks.settings import code_root
 from tasks.tracking_state import Status, status
 
-__all__ = ["Sidecar", "start_sidecar", "status", "wait"]
+__all__ = ["Sidecar", "artifacts_uri", "database", "start_sidecar", "status", "tracking_uri", "wait"]
+
+TRACKER_ENVIRONMENT = {
+    "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+"""What MLflow's client must find: what is told asynchronously dies with the process; a dead server must show at once."""
+
+
+def database(home: Path) -> Path:
+    """The embedded tracking database."""
+    return home.resolve() / "mlflow" / "mlflow.db"
+
+
+def artifacts_uri(home: Path) -> str:
+    """Where reports and samples lie when the embedded database is used."""
+    return (home.resolve() / "mlflow" / "artifacts").as_uri()
+
+
+def tracking_uri(home: Path) -> str:
+    """Where runs are told of: MLFLOW_TRACKING_URI, or the embedded database by its absolute address."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{database(home)}"
 
 
 @dataclass(frozen=True)
@@ -39,7 +63,7 @@ def start_sidecar(folder: Path, env: Mapping[str, str] | None = None) -> Sidecar
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, **(env or {}), "PYTHONPATH": path},
+            env={**TRACKER_ENVIRONMENT, **os.environ, **(env or {}), "PYTHONPATH": path},
             start_new_session=True,
         )
     return Sidecar(folder, process)

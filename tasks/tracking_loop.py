@@ -100,11 +100,13 @@ class Follower:
     def _end(self, state: State) -> bool:
         if not _orphaned(state, self.owner):
             return True
-        return self._guarded(state, lambda teller: teller.close_as_killed(state), save=True)
+        closed = self._guarded(state, lambda teller: teller.close_as_killed(state), what="the end")
+        state.save(self.folder)
+        return closed
 
     def _tell_all(self, state: State) -> bool:
         for event, offset in read_lines(self.folder / EVENTS, state.offset):
-            if not self._guarded(state, lambda teller, e=event: self._tell(teller, e, state)):
+            if not self._guarded(state, lambda teller, e=event: teller.tell(e, state), what=event["event"]):
                 return False
             state.offset = offset
             self.told += 1
@@ -114,34 +116,30 @@ class Follower:
         return self._flush(state)
 
     def _flush(self, state: State) -> bool:
-        return not state.backlog or self._guarded(state, lambda teller: teller.flush(state), save=True)
+        if not state.backlog:
+            return True
+        if not self._guarded(state, lambda teller: teller.flush(state), what="metrics of the run"):
+            return False
+        state.backlog = []
+        state.save(self.folder)
+        return True
 
-    def _tell(self, teller: Teller, event: Json, state: State) -> None:
-        try:
-            teller.tell(event, state)
-        except RefusedError as error:
-            state.refused.append({"event": event["event"], "at_byte": state.offset, "why": str(error)[:500]})
-            state.problem = str(error)[:200]
-
-    def _guarded(self, state: State, act: Callable[[Teller], None], *, save: bool = False) -> bool:
-        """Whether it could be done; where not, why not is saved and the teller is opened anew the next time."""
+    def _guarded(self, state: State, act: Callable[[Teller], None], *, what: str) -> bool:
+        """Whether it was told, or refused for good and noted; if not, the teller is opened anew the next time."""
         try:
             if self._teller is None:
                 self._teller = self.open_teller()
             act(self._teller)
+        except RefusedError as error:
+            state.refused.append({"what": what, "at_byte": state.offset, "why": str(error)[:500]})
         except UnreachableError as error:
             self._teller = None
-            state.problem = str(error)[:200]
-            # From the disk, since this event may have been noted in part.
-            saved = State.load(self.folder)
-            vars(state).update(vars(saved), problem=state.problem)
+            # Back to what is on the disk, since this event may have been noted in part.
+            vars(state).update(vars(State.load(self.folder)), problem=str(error)[:200])
             state.save(self.folder)
             self._failing_since = self._failing_since or time.monotonic()
             return False
-        if self._failing_since is not None:
-            self._failing_since, self._backoff_s, state.problem = None, POLL_S, ""
-        if save:
-            state.save(self.folder)
+        self._failing_since, self._backoff_s, state.problem = None, POLL_S, ""
         return True
 
     def _patience_is_over(self) -> bool:

@@ -1,4 +1,4 @@
-"""How our facts are spelled where MLflow restricts the spelling: parameters, metric names, model names. Pure functions."""
+"""How our facts are spelled where MLflow restricts the spelling: parameters, metrics, models. Pure functions."""
 
 import json
 import re

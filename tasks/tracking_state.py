@@ -70,15 +70,16 @@ class Status:
     untold: int
     refused: int = 0
     problem: str = ""
+    reason: str = ""
 
     @property
     def sentence(self) -> str:
         """What a person should know, with the command that helps; empty where all is told."""
         if self.untold:
             why = f" ({self.problem})" if self.problem else ""
-            return f"MLflow has not been told {self.untold} events of {self.run}{why}; tell it with `gradus sync {self.run}`"
+            return f"MLflow has not been told {self.untold} events{why}; tell it with `gradus sync {self.run}`"
         if self.refused:
-            return f"MLflow refused {self.refused} events of {self.run}: {self.problem}"
+            return f"MLflow refused {self.refused} events of {self.run}: {self.reason}"
         return ""
 
 
@@ -86,7 +87,8 @@ def status(folder: Path) -> Status:
     """What the tracker does not know of a run yet."""
     state = State.load(folder)
     untold = sum(1 for _ in read_lines(folder / EVENTS, state.offset))
-    return Status(folder.name, untold + bool(state.backlog), len(state.refused), state.problem)
+    reason = state.refused[-1]["why"] if state.refused else ""
+    return Status(folder.name, untold + bool(state.backlog), len(state.refused), state.problem, reason)
 
 
 @contextlib.contextmanager
