@@ -13,10 +13,10 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Qwen2Config,
-    Qwen2ForCausalLM,
 )
 
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -70,8 +70,11 @@ def load_policy(folder: Path, dtype: Dtype = "auto", *, trust_remote_code: bool 
 def new_policy(
     tokenizer: PreTrainedTokenizerBase, *, width: int, layers: int, heads: int, max_positions: int, seed: int
 ) -> Policy:
-    """A small Qwen2 with random weights drawn from `seed`, embeddings tied, float32."""
-    config = Qwen2Config(
+    """A small Llama with random weights drawn from `seed`, biases in attention, embeddings tied, float32.
+
+    Llama, because transformers lets a Llama bring any tokenizer; a Qwen2 is given Qwen2's splitting of words.
+    """
+    config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,
         intermediate_size=3 * width,
@@ -79,6 +82,7 @@ def new_policy(
         num_attention_heads=heads,
         num_key_value_heads=heads,
         max_position_embeddings=max_positions,
+        attention_bias=True,
         tie_word_embeddings=True,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -86,7 +90,7 @@ def new_policy(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(config)
+        model = LlamaForCausalLM(config)
     return Policy(model.eval(), tokenizer)
 
 

@@ -19,7 +19,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ class MlflowTeller:
         with _classified(opening=True):
             uri = tracking_uri(home.root)
             if uri.startswith("sqlite:") and not database(home.root).exists():
-                ensuredatabase(home.root)
+                ensure_database(home.root)
             mlflow.set_tracking_uri(uri)
             self._client = MlflowClient(tracking_uri=uri)
             self._experiment = _experiment(self._client, home.root, uri)
@@ -226,12 +226,12 @@ class MlflowTeller:
         self._files(run_id, live, event, report)
         if event["status"] == "finished":
             to_parent({**live, "time": event["time"]}, rows[-1]["metrics"] if rows else {}, state)
-            if live["stage"] == "score":
-                self._traces(run_id, attempt, live, report.get("samples", []), state)
             if ref.table == "checkpoints":
                 self._checkpoint(ref, run_id, {"round": str(live["round"]), "stage": live["stage"], "run": state.run})
         self._client.set_terminated(run_id, _ENDED[event["status"]], end_time=time_ms(event))
         del state.live[attempt]
+        if live["stage"] == "score" and event["status"] == "finished":
+            self._traces(run_id, attempt, live["round"], report.get("samples", []), state)
 
     def _files(self, run_id: str, live: Json, event: Json, report: Mapping[str, Any]) -> None:
         """summary.md (also as the run's description), config.json, manifest.json, and the samples as table and page."""
@@ -267,15 +267,15 @@ class MlflowTeller:
         self._client.set_terminated(state.parent, _ENDED[event["status"]], end_time=time_ms(event))
         state.live, state.parent = {}, ""
 
-    def _traces(self, run_id: str, attempt: str, live: Json, samples: list[dict[str, Any]], state: State) -> None:
+    def _traces(self, run_id: str, attempt: str, round_: int, samples: list[Json], state: State) -> None:
         """The best and the worst samples as traces, each with its reward as feedback; a trace costs about 60 ms."""
-        key = str(live["round"])
+        key = str(round_)
         chosen = ends(samples, max(0, self._traces_per_round - state.traces.get(key, 0)))
+        state.traces[key] = state.traces.get(key, 0) + len(chosen)
         for index, sample in enumerate(chosen):
             name = f"{attempt}:{index}"
             if not self._knows_trace(name):
                 self._trace(run_id, name, sample)
-        state.traces[key] = state.traces.get(key, 0) + len(chosen)
 
     def _knows_trace(self, name: str) -> bool:
         if not self._looks_first:
@@ -293,7 +293,7 @@ class MlflowTeller:
         )
         span.end(outputs=shown(sample, ("completion", "extracted", "error")))
         if isinstance(span, NoOpSpan):
-            raise UnreachableError("the tracker did not take a trace")
+            raise RefusedError(f"no trace could be made of sample {name}")
         source = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="gradus.score")
         for kind in ("reward", "outcome"):
             if sample.get(kind) is not None:
@@ -380,7 +380,7 @@ def _experiment(client: MlflowClient, home: Path, uri: str) -> str:
 
 
 @contextlib.contextmanager
-def _classified(*, opening: bool = False) -> Iterator[None]:
+def _classified(*, opening: bool = False) -> Generator[None]:
     """Tell failures of the tracker (wait and try again) from events that it will never take."""
     try:
         yield

@@ -22,7 +22,7 @@ TRACKER_ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-"""What MLflow's client must find: what is told asynchronously dies with the process; a dead server must show at once."""
+"""Told at once, not asynchronously, which a kill would lose; a dead server shows at once, not after many retries."""
 
 
 def database(home: Path) -> Path:

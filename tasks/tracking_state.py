@@ -8,11 +8,12 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from data.errors import CorruptArtifactError
 from tasks.journal import EVENTS, read_lines
 
 STATE = "tracking.json"
@@ -86,13 +87,17 @@ class Status:
 def status(folder: Path) -> Status:
     """What the tracker does not know of a run yet."""
     state = State.load(folder)
-    untold = sum(1 for _ in read_lines(folder / EVENTS, state.offset))
+    problem, untold = state.problem, int(bool(state.backlog))
+    try:
+        untold += sum(1 for _ in read_lines(folder / EVENTS, state.offset))
+    except CorruptArtifactError as error:  # said here, raised where the journal is needed: the run itself is well
+        problem, untold = str(error), untold + 1
     reason = state.refused[-1]["why"] if state.refused else ""
-    return Status(folder.name, untold + bool(state.backlog), len(state.refused), state.problem, reason)
+    return Status(folder.name, untold, len(state.refused), problem, reason)
 
 
 @contextlib.contextmanager
-def sole_teller(folder: Path) -> Iterator[bool]:
+def sole_teller(folder: Path) -> Generator[bool]:
     """Hold the run's tracking lock; False where another process tells already. The kernel frees it with its process."""
     with (folder / _LOCK).open("a", encoding="utf-8") as file:
         try:
