@@ -1,7 +1,7 @@
 """Reading golds and numbers exactly: thousands commas, signs, leading zeros, Unicode digits, simple LaTeX fractions.
 
-    normalised_gold("1,200")        # "1200"
-    number(r"\\frac{2400}{2}")       # Fraction(1200)
+normalised_gold("1,200")        # "1200"
+number(r"\\frac{2400}{2}")       # Fraction(1200)
 """
 
 import re

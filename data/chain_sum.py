@@ -1,6 +1,6 @@
 """Worked solutions for reasoning-gym's chain_sum, and the text that a policy learns to write.
 
-    worked_solution("12 + 5 - 3")   # (["12+5=17", "17-3=14"], "14")
+worked_solution("12 + 5 - 3")   # (["12+5=17", "17-3=14"], "14")
 """
 
 import operator

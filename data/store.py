@@ -14,15 +14,15 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from data.arrays import pc
 from data.errors import BadInputError, CorruptArtifactError
 from data.manifest import FILE_NAME, FileEntry, Manifest, read_manifest, sha256_file
 from data.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, TableSchema, conform
@@ -230,7 +230,7 @@ class ShardWriter:
         return whole
 
     @contextlib.contextmanager
-    def _replacing(self, name: str) -> Iterator[Path]:
+    def _replacing(self, name: str) -> Generator[Path]:
         _check_headroom(self.folder)
         final = self.folder / name
         temporary = final.with_name(f".{name}.{os.getpid()}{_TEMPORARY}")

@@ -1,4 +1,4 @@
-"""Reading the files that people have: JSONL and Parquet, with line numbers, renamed columns and refused rows counted."""
+"""Reading the files that people have: JSONL and Parquet, places named, columns renamed, refused rows counted."""
 
 import json
 from collections import Counter

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 import typer
-from tasks.report import terminal_safe
 
 from data.errors import GradusError
 from flows.cli_runs import register_runs
 from flows.cli_service import register_service
 from flows.cli_stages import register_stages
 from flows.environment import prepare
+from tasks.report import terminal_safe
 from tasks.settings import Home
 
 app = typer.Typer(

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
 from tasks.report import terminal_safe
 
 Json = Mapping[str, Any]

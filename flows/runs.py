@@ -30,7 +30,7 @@ def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, i
         verb="train",
         seed=recipe.seed,
         body={"recipe": body},
-        forced=frozenset(tuple(f) for f in forced or []),
+        forced=frozenset((stage, index, purpose) for stage, index, purpose in forced or []),
     )
     with open_session(spec) as session:
         start = Inputs(

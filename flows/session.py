@@ -2,20 +2,19 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.journal import Journal
-from tasks.runlock import RunLock
-from tasks.supervise import WorkerPool
-from tasks.tracking_client import start_sidecar, wait
-
 from data.errors import UsageError
 from data.store import Store
+from tasks.journal import Journal
+from tasks.runlock import RunLock
 from tasks.settings import Home, worker_threads
 from tasks.stage import Session, git_sha
+from tasks.supervise import WorkerPool
+from tasks.tracking_client import start_sidecar, wait
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class RunSpec:
 
 
 @contextlib.contextmanager
-def open_session(spec: RunSpec, *, track: bool = True) -> Iterator[Session]:
+def open_session(spec: RunSpec, *, track: bool = True) -> Generator[Session]:
     """A session on a run: the lock held, workers supervised, everything told to the journal, all closed at the end."""
     home = Home.from_environment()
     folder = home.runs / spec.name

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 
 @contextlib.contextmanager
-def _alone(verb: str, seed: int = 0) -> Iterator[Session]:
+def _alone(verb: str, seed: int = 0) -> Generator[Session]:
     """A session for one verb on its own, named by the time it began."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     with open_session(RunSpec(name=f"{verb}-{stamp}-{os.getpid()}", verb=verb, seed=seed)) as session:
@@ -174,13 +174,14 @@ def evaluate(
     started = time.perf_counter()
     settings = config or EvaluateConfig()
     with _alone("evaluate", seed) as session:
-        baseline: list[Ref] = []
-        for name in [n for n in (against, policy) if n]:
+
+        def of(name: str, baseline: list[Ref]) -> Outcome:
             table, rollouts, scores = _sampled(session, problems, name, sample, score_config)
             inputs = {"problems": [table], "rollouts": [rollouts], "scores": [scores], "baseline": baseline}
-            outcome = session.stage("evaluate", settings, inputs)
-            baseline = [outcome.ref]
-        return _answer(session, outcome, out, started)
+            return session.stage("evaluate", settings, inputs)
+
+        baseline = [of(against, []).ref] if against else []
+        return _answer(session, of(policy, baseline), out, started)
 
 
 def _sampled(
@@ -207,7 +208,7 @@ def problems_ref(session: Session, text: str, config: IngestConfig | None = None
 def _single(
     verb: str,
     config: Config,
-    inputs: dict[str, str | list[str] | None],
+    inputs: Mapping[str, str | list[str] | None],
     out: str | None,
     seed: int = 0,
     columns: dict[str, str] | None = None,

@@ -56,7 +56,7 @@ def restore_learner(learner: Learner, files: dict[str, bytes]) -> None:
     names = {name for name, _ in learner.model.named_parameters()}
     expected = {f"{moment}.{name}" for moment in _MOMENTS for name in names}
     if set(saved) != expected:
-        odd = sorted(set(saved) ^ expected)[0]
+        odd = min(set(saved) ^ expected)
         raise CheckpointError(f"the optimiser state and the model disagree on {odd}")
     for name, parameter in learner.model.named_parameters():
         learner.optimizer.state[parameter] = {moment: saved[f"{moment}.{name}"] for moment in _MOMENTS}
@@ -72,7 +72,7 @@ def restore_weights(learner: Learner, content: bytes) -> None:
     saved = load(content)
     parameters = dict(learner.model.named_parameters())
     if set(saved) != set(parameters):
-        raise CheckpointError(f"the saved weights and the model disagree on {sorted(set(saved) ^ set(parameters))[0]}")
+        raise CheckpointError(f"the saved weights and the model disagree on {min(set(saved) ^ set(parameters))}")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(saved[name])

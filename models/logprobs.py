@@ -6,6 +6,7 @@ Shapes: R rows, L padded length, M completion tokens of all rows end to end, V v
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ def token_logprobs(model: PreTrainedModel, rows: Sequences, temperature: Tensor)
     hidden = backbone(input_ids=ids, attention_mask=None if bool(mask.all()) else mask).last_hidden_state
     chosen = hidden[places[:, 0], places[:, 1]]
     warmth = torch.where(temperature == 0, 1.0, temperature).float()[places[:, 0]]
-    head = model.get_output_embeddings()
+    head = cast("torch.nn.Module", model.get_output_embeddings())
     parts: list[tuple[Tensor, Tensor]] = []
     for start in range(0, len(targets), CHUNK_TOKENS):
         piece = slice(start, start + CHUNK_TOKENS)

@@ -62,7 +62,7 @@ def load_policy(folder: Path, dtype: Dtype = "auto", *, trust_remote_code: bool 
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=_DTYPES[dtype], use_safetensors=True, **options)
     except (OSError, ValueError, KeyError) as error:
         raise PolicyError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
-    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+    if len(tokenizer) > model.config.vocab_size:
         raise PolicyError(f"{folder}: the tokenizer has more tokens than the model has embeddings")
     return Policy(model.eval(), tokenizer)
 
@@ -74,6 +74,11 @@ def new_policy(
 
     Llama, because transformers lets a Llama bring any tokenizer; a Qwen2 is given Qwen2's splitting of words.
     """
+    special: dict[str, Any] = {
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,
@@ -84,9 +89,7 @@ def new_policy(
         max_position_embeddings=max_positions,
         attention_bias=True,
         tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        **special,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

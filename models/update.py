@@ -218,7 +218,7 @@ def _micro_loss(
 
 
 def mismatch(rollouts: Rollouts, old: Sequence[Tensor]) -> Metrics:
-    """How sampler and trainer differ on the same tokens: k3 KL, ratio mean and max, mean and max |difference| (nats)."""
+    """How sampler and trainer differ on the same tokens: k3 KL, ratio, |difference| of log-probs (nats)."""
     sampler = torch.cat([torch.tensor(row, dtype=torch.float32) for row in rollouts.logprobs])
     trainer = torch.cat(list(old))
     finite = torch.isfinite(sampler)

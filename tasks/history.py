@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.queries import run_sql
-
 from data.errors import UsageError
+from data.queries import run_sql
 from data.schema import TABLES
 from data.store import Ref, Store
 from tasks.journal import read_events

@@ -105,7 +105,10 @@ class Journal:
         self._event("stage_reused", {"stage": stage, "round": round, "purpose": purpose, "output": output})
 
     def model_alias(self, model: str, alias: str, ref: str) -> None:
-        """A checkpoint bears a name from now on: `champion` the best by evaluation, `latest` the last one made."""
+        """A checkpoint bears a name from now on: `champion` the best by evaluation, `newest` the last one made.
+
+        MLflow keeps the name `latest` to itself and refuses it.
+        """
         self._event("model_alias", {"model": model, "alias": alias, "ref": ref}, durable=True)
 
     def run_finished(self, *, status: str, summary: Mapping[str, Any] | None = None) -> None:

@@ -84,7 +84,8 @@ class _Work:
 
     def shard(self, groups: Sequence[PlanRow]) -> pa.Table:
         """Generate the groups of one shard: a rollouts table in the order of the plan."""
-        requests, plans = [], []
+        requests: list[Request] = []
+        plans: list[tuple[PlanRow, int]] = []
         for group in groups:
             tokens = self.prompt(group)
             for sample in range(group["n"]):
@@ -96,7 +97,7 @@ class _Work:
             finished[done.index] = done
             if len(finished) % 64 == 0:
                 self.ctx.beat(0.0, f"{len(finished)} of {len(requests)} rollouts of this shard")
-        rows = [self.row(*plans[i], requests[i], finished[i]) for i in range(len(requests))]
+        rows = [self.row(plans[i], requests[i], finished[i]) for i in range(len(requests))]
         return pa.Table.from_pylist(rows, schema=ROLLOUTS.arrow)
 
     def prompt(self, group: PlanRow) -> tuple[int, ...]:
@@ -117,8 +118,9 @@ class _Work:
             )
         return tokens
 
-    def row(self, group: PlanRow, sample: int, request: Request, done: Finished) -> dict[str, Any]:
+    def row(self, planned: tuple[PlanRow, int], request: Request, done: Finished) -> dict[str, Any]:
         """One rollout as the table has it."""
+        group, sample = planned
         text = self.policy.tokenizer.decode(done.tokens, skip_special_tokens=True)
         return {
             "rollout_id": request.rollout_id,

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.states import Completed, State
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
 
 from data.errors import GateError, GradusError
 from data.manifest import Manifest, identity
@@ -71,8 +72,7 @@ class Session:
         """
         label = "-".join([*([] if purpose == "train" else [purpose]), name, str(round)])
         run = _stage_task.with_options(name=name, task_run_name=label, tags=["gradus", name])
-        state = cast("State[Outcome]", run(_Request(self, name, config, inputs, round, purpose)))
-        outcome = cast("Outcome", state.result())
+        outcome = run(_Request(self, name, config, inputs, round, purpose)).result()
         self.outcomes.append(outcome)
         return outcome
 

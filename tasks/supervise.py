@@ -4,7 +4,7 @@
         report = pool.run("policy", job, Limits(wall_s=3600), on_beat)
 
 Every worker has a process session of its own. It is killed with all its descendants at the wall limit, when it falls
-silent, on Ctrl-C and at the end; it dies by itself when this process dies. A worker that died is replaced at the next job.
+silent, on Ctrl-C and at the end; it dies by itself when this process dies. A dead worker is replaced at the next job.
 """
 
 import contextlib
@@ -47,7 +47,9 @@ class Limits:
 class Worker:
     """One child process and the pipe to it."""
 
-    def __init__(self, kind: str, log_path: Path, env: Mapping[str, str], execute: str = "tasks.attempt:execute") -> None:
+    def __init__(
+        self, kind: str, log_path: Path, env: Mapping[str, str], execute: str = "tasks.attempt:execute"
+    ) -> None:
         self.kind = kind
         self.log_path = log_path
         log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +169,9 @@ class Worker:
 class WorkerPool:
     """At most one warm worker of each kind; a context manager."""
 
-    def __init__(self, logs: Path, env: Mapping[str, str] | None = None, execute: str = "tasks.attempt:execute") -> None:
+    def __init__(
+        self, logs: Path, env: Mapping[str, str] | None = None, execute: str = "tasks.attempt:execute"
+    ) -> None:
         self._logs = logs
         self._env = dict(env or {})
         self._execute = execute

@@ -13,12 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from data.tabular import read_user_table
 
 from data.errors import BadInputError, UsageError
 from data.manifest import FILE_NAME, read_manifest
 from data.schema import CHECKPOINTS, TABLES
 from data.store import Ref, Store
+from data.tabular import read_user_table
 
 SAMPLES = Path(__file__).parents[1] / "data" / "samples"
 _REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{8,64}")

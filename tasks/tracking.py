@@ -41,11 +41,10 @@ from mlflow.entities import (
 from mlflow.exceptions import MlflowException
 
 from data.errors import StageError
-from data.manifest import FILE_NAME
 from data.store import Ref, Store
 from tasks.attempt import read_report
 from tasks.journal import Json, read_metric_rows
-from tasks.report import table_md, visible, write_report
+from tasks.report import table_md, visible
 from tasks.settings import Home
 from tasks.tracking_client import TRACKER_ENVIRONMENT, artifacts_uri, database, tracking_uri
 from tasks.tracking_facts import (
@@ -58,6 +57,7 @@ from tasks.tracking_facts import (
     title,
     to_parent,
     unrepeated,
+    write_files,
 )
 from tasks.tracking_loop import Follower, RefusedError, UnreachableError
 from tasks.tracking_names import (
@@ -111,7 +111,8 @@ class MlflowTeller:
     def __init__(self, folder: Path, home: Home) -> None:
         self._folder = folder
         self._store = Store(home.lake)
-        # After a start nobody knows whether the first event was told in part, so it is looked up before it is told.
+        # After a start nobody knows what an earlier teller told beyond the cursor, so things are looked up before they
+        # are created, until the first run that is not there: nothing behind it is.
         self._looks_first = True
         self._traces_per_round = min(int(os.environ.get("GRADUS_TRACES_PER_ROUND", "2")), _MAX_TRACES_PER_ROUND)
         place = f"{socket.gethostname()}:{folder.resolve()}"
@@ -144,7 +145,6 @@ class MlflowTeller:
                     self._run_finished(event, state)
                 case other:
                     raise RefusedError(f"the journal holds an event {other!r}, which this version does not know")
-        self._looks_first = False
 
     def flush(self, state: State) -> None:
         """Tell the parent's metrics that wait in the state."""
@@ -234,24 +234,12 @@ class MlflowTeller:
             self._traces(run_id, attempt, live["round"], report.get("samples", []), state)
 
     def _files(self, run_id: str, live: Json, event: Json, report: Mapping[str, Any]) -> None:
-        """summary.md (also as the run's description), config.json, manifest.json, and the samples as table and page."""
-        facts = {key: live[key] for key in ("stage", "round", "purpose", "output")}
-        facts.update({key: event[key] for key in ("status", "seconds", "error") if event.get(key)})
-        shown = {"summary": event.get("summary", {}), **report}
         with tempfile.TemporaryDirectory(prefix="gradus-") as name:
-            folder = Path(name)
-            write_report(folder, title(live), facts, shown)
-            (folder / "config.json").write_text(json.dumps(live["config"], indent=1), encoding="utf-8")
-            manifest = self._store.path(Ref.parse(live["output"])) / FILE_NAME
-            if manifest.exists():
-                (folder / FILE_NAME).write_bytes(manifest.read_bytes())
-            note = (folder / "summary.md").read_text(encoding="utf-8")
-            tags = [
-                RunTag("mlflow.note.content", cut(note, MAX_TAG_CHARS)),
-                RunTag("gradus.error", event.get("error", "")),
-            ]
-            self._client.log_batch(run_id, tags=[tag for tag in tags if tag.value])
+            note = write_files(Path(name), self._store.path(Ref.parse(live["output"])), {**live, **event}, report)
             self._client.log_artifacts(run_id, name)
+        tags = {"mlflow.note.content": note, "gradus.error": event["error"]}
+        told = [RunTag(key, cut(value, MAX_TAG_CHARS)) for key, value in tags.items() if value]
+        self._client.log_batch(run_id, tags=told)
 
     def _run_finished(self, event: Json, state: State) -> None:
         if not state.parent:
@@ -274,14 +262,10 @@ class MlflowTeller:
         state.traces[key] = state.traces.get(key, 0) + len(chosen)
         for index, sample in enumerate(chosen):
             name = f"{attempt}:{index}"
-            if not self._knows_trace(name):
+            query = f"tags.`gradus.sample` = '{name}'"
+            place = [self._experiment]
+            if not (self._looks_first and self._client.search_traces(locations=place, filter_string=query)):
                 self._trace(run_id, name, sample)
-
-    def _knows_trace(self, name: str) -> bool:
-        if not self._looks_first:
-            return False
-        query = f"tags.`gradus.sample` = '{name}'"
-        return bool(self._client.search_traces(locations=[self._experiment], filter_string=query, include_spans=False))
 
     def _trace(self, run_id: str, name: str, sample: Mapping[str, Any]) -> None:
         span = mlflow.start_span_no_context(
@@ -342,6 +326,7 @@ class MlflowTeller:
             if found:
                 self._client.update_run(found[0].info.run_id, status="RUNNING")
                 return found[0].info.run_id
+            self._looks_first = False
         told = {key: cut(value, MAX_TAG_CHARS) for key, value in tags.items() if value}
         run = self._client.create_run(self._experiment, start_time=time_ms, tags=told, run_name=visible(title, 200))
         return run.info.run_id
@@ -386,6 +371,7 @@ def _classified(*, opening: bool = False) -> Generator[None]:
         yield
     except MlflowException as error:
         text = f"{error.error_code}: {str(error).splitlines()[0]}"
+        text = text if len(text) <= 200 else f"{text[:100]} … {text[-90:]}"
         if error.error_code in _FINAL and not opening:
             raise RefusedError(text) from error
         raise UnreachableError(text) from error

@@ -1,11 +1,13 @@
-"""What a journal's events mean for the tracker: which metrics, datasets and tables follow from them. No MLflow here."""
+"""What a journal's events mean for the tracker: which metrics, files and tables follow from them. No MLflow here."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from data.manifest import FILE_NAME
 from tasks.journal import EVENTS, Json, read_lines
-from tasks.report import visible
+from tasks.report import visible, write_report
 from tasks.tracking_names import run_metric_name
 from tasks.tracking_state import State
 
@@ -64,6 +66,20 @@ def ends(samples: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
         return samples
     front = count - count // 2
     return [*samples[:front], *samples[len(samples) - (count - front) :]]
+
+
+def write_files(folder: Path, artefact: Path, facts: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+    """Write what a stage attempt shows as files: summary, settings, manifest, samples; gives the summary's text.
+
+    `facts` are those of the attempt and of its end; `artefact` is the folder that holds the manifest, if there is one.
+    """
+    keys = ("stage", "round", "purpose", "output", "status", "seconds", "error")
+    known = {key: facts[key] for key in keys if facts[key] not in ("", None)}
+    write_report(folder, title(facts), known, {"summary": facts["summary"], "gate": facts["gate"], **report})
+    (folder / "config.json").write_text(json.dumps(facts["config"], indent=1), encoding="utf-8")
+    if (artefact / FILE_NAME).exists():
+        (folder / FILE_NAME).write_bytes((artefact / FILE_NAME).read_bytes())
+    return (folder / "summary.md").read_text(encoding="utf-8")
 
 
 def stage_table(folder: Path, state: State) -> tuple[list[tuple[Any, ...]], dict[str, int]]:

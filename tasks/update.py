@@ -5,6 +5,7 @@ its last group alone: the failed ones carry no signal and are dropped.
 """
 
 import hashlib
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -149,9 +150,7 @@ def _optimise(
 
     learner.model.train()
     try:
-        optimise(
-            learner, rollouts, plan, settings, old=old, reference=reference, first=first, on_step=on_step
-        )
+        optimise(learner, rollouts, plan, settings, old=old, reference=reference, first=first, on_step=on_step)
     except UpdateError as error:
         raise StageError(f"the update was refused: {error}", hint="lower update.lr or look at the rollouts") from None
     finally:
@@ -175,7 +174,7 @@ class _Progress:
             (folder / name).write_bytes(content)
         digest = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
         marker = folder / "done.tmp"
-        marker.write_text("\n".join(f"{value} {name}" for name, value in sorted(digest.items())))
+        marker.write_text(json.dumps(digest))
         marker.replace(folder / "done")
 
     def restore(self) -> tuple[int, list[dict[str, float]]]:
@@ -184,7 +183,7 @@ class _Progress:
             marker = folder / "done"
             if not marker.exists():
                 continue
-            expected = dict(reversed(line.split(" ", 1)) for line in marker.read_text().splitlines())
+            expected: dict[str, str] = json.loads(marker.read_text())
             files = {name: (folder / name).read_bytes() for name in expected}
             if all(hashlib.sha256(files[name]).hexdigest() == value for name, value in expected.items()):
                 restore_weights(self.learner, files["weights.safetensors"])

@@ -1,4 +1,4 @@
-"""One row of a known format -> one problem. A row that cannot be used raises Unusable with the reason that is counted.
+r"""One row of a known format -> one problem. A row that cannot be used raises UnusableRowError with the reason that is counted.
 
 gsm8k: `question`, `answer` with <<a=b>> marks and `#### gold`. math: `problem`, `solution` with the gold in \\boxed{}.
 hints: the Scaf-GRPO table with its three tiers. plain: columns by our own names.
@@ -16,7 +16,7 @@ from data.chain_sum import problem_row
 Row = Mapping[str, Any]
 
 
-class Unusable(ValueError):
+class UnusableRowError(ValueError):
     """A row that is refused; the text is the reason."""
 
 
@@ -25,7 +25,7 @@ def gsm8k(row: Row) -> dict[str, Any]:
     question, worked = _text(row, "question"), _text(row, "answer")
     solution, marker, gold = worked.rpartition("####")
     if not marker:
-        raise Unusable("no gold answer after ####")
+        raise UnusableRowError("no gold answer after ####")
     steps = [re.sub(r"<<[^<>]*>>", "", line).strip() for line in solution.splitlines()]
     return {
         "question": question,
@@ -41,7 +41,7 @@ def math_boxed(row: Row) -> dict[str, Any]:
     question, solution = _text(row, "problem"), _text(row, "solution")
     gold = last_boxed(solution)
     if gold is None:
-        raise Unusable("no boxed answer in the solution")
+        raise UnusableRowError("no boxed answer in the solution")
     kept = {key: row[key] for key in ("level", "type", "idx") if key in row}
     return {
         "question": question,
@@ -82,7 +82,7 @@ def plain(row: Row) -> dict[str, Any]:
         _text(row, "question")
     gold = row.get("answer")
     if gold is None:
-        raise Unusable("no answer")
+        raise UnusableRowError("no answer")
     rest = {key: value for key, value in row.items() if key not in known and key != "extra"}
     given = row.get("extra")
     return {
@@ -130,7 +130,7 @@ def last_boxed(text: str) -> str | None:
         return None
     start = starts[-1]
     if not start[1]:
-        return text[start.end() :].split("$")[0].split()[0]
+        return text[start.end() :].split("$", maxsplit=1)[0].split(maxsplit=1)[0]
     depth = 1
     for at in range(start.end(), len(text)):
         depth += {"{": 1, "}": -1}.get(text[at], 0)
@@ -162,18 +162,18 @@ def content_id(problem: Row) -> str:
 def _text(row: Row, name: str) -> str:
     value = row.get(name)
     if value is None:
-        raise Unusable(f"no {name}")
+        raise UnusableRowError(f"no {name}")
     if not isinstance(value, str):
-        raise Unusable(f"{name} is not text")
+        raise UnusableRowError(f"{name} is not text")
     if not value.strip():
-        raise Unusable(f"empty {name}")
+        raise UnusableRowError(f"empty {name}")
     if "\0" in value:
-        raise Unusable(f"{name} holds a NUL character")
+        raise UnusableRowError(f"{name} holds a NUL character")
     return value.strip()
 
 
 def _gold(text: str) -> str:
     gold = normalised_gold(text)
     if not gold:
-        raise Unusable("empty answer")
+        raise UnusableRowError("empty answer")
     return gold

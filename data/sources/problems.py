@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from data.errors import BadInputError
 from data.schema import PROBLEMS, conform
-from data.sources.formats import FORMATS, Unusable, content_id, detect
+from data.sources.formats import FORMATS, UnusableRowError, content_id, detect
 from data.tabular import Located, Refused
 
 BATCH_ROWS = 4096
@@ -37,7 +37,11 @@ def _format(format_name: str, first: Located | None, columns: Mapping[str, str])
         return format_name
     if first is None:
         return "plain"
-    if "metadata" in first.row and isinstance(first.row["metadata"], dict) and "source_dataset" in first.row["metadata"]:
+    if (
+        "metadata" in first.row
+        and isinstance(first.row["metadata"], dict)
+        and "source_dataset" in first.row["metadata"]
+    ):
         return "reasoning"
     return detect(_renamed(first.row, columns))
 
@@ -54,7 +58,7 @@ def _usable(
         try:
             problem = read(_renamed(located.row, columns))
             _refuse_duplicate(problem, golds)
-        except Unusable as reason:
+        except UnusableRowError as reason:
             refused.add(str(reason), located.place)
             continue
         problem["problem_id"] = problem.get("problem_id") or content_id(problem)
@@ -69,7 +73,7 @@ def _usable(
 def _refuse_duplicate(problem: Mapping[str, Any], golds: dict[str, str]) -> None:
     key = " ".join(str(problem.get("question") or problem.get("messages")).casefold().split())
     if key in golds:
-        raise Unusable("duplicate question" if golds[key] == problem["answer"] else "conflicting duplicate")
+        raise UnusableRowError("duplicate question" if golds[key] == problem["answer"] else "conflicting duplicate")
     golds[key] = problem["answer"]
 
 

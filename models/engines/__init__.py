@@ -1,0 +1,1 @@
+"""Engines: what samples completions from a policy."""

