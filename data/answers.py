@@ -1,7 +1,7 @@
-"""Reading golds and numbers exactly: thousands commas, signs, leading zeros, Unicode digits, simple LaTeX fractions.
+r"""Reading golds and numbers exactly: thousands commas, signs, leading zeros, Unicode digits, simple LaTeX fractions.
 
 normalised_gold("1,200")        # "1200"
-number(r"\\frac{2400}{2}")       # Fraction(1200)
+number(r"\frac{2400}{2}")       # Fraction(1200)
 """
 
 import re
@@ -63,12 +63,12 @@ def numbers_in(text: str) -> Iterator[tuple[int, Fraction]]:
             yield match.end(), value
             if body.startswith("-"):
                 yield match.end(), -value
-        # "2400/2" states its parts too.
-        if "/" in body:
-            for part in body.split("/"):
-                inner = number(part)
-                if inner is not None:
-                    yield match.end(), inner
+        # "2400/2" and "18 000" state their parts too.
+        parts = re.split(r"[/\s]+", body)
+        for part in parts if len(parts) > 1 else ():
+            inner = number(part)
+            if inner is not None:
+                yield match.end(), inner
 
 
 def _ratio(top: str, bottom: str, *, negative: bool = False) -> Fraction | None:

@@ -98,6 +98,17 @@ class Store:
             )
         return manifest
 
+    def content_key(self, ref: Ref) -> str:
+        """What a stage that reads the artefact depends on: the bytes of a table, the identity of a checkpoint.
+
+        Two attempts that made the same table by different ways are the same input to what comes after. A checkpoint
+        stays under its own name, since rollouts name the policy that made them by it.
+        """
+        if ref.table == CHECKPOINTS:
+            return str(ref)
+        told = "".join(f"{f.name}\0{f.sha256}\n" for f in self.manifest(ref).files)
+        return f"{ref.table}:{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+
     def verify(self, ref: Ref) -> Manifest:
         """Check every file of an artefact against its SHA-256; CorruptArtifactError names the first that differs."""
         manifest = self.manifest(ref)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -13,8 +14,6 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
-
-from packaging.requirements import InvalidRequirement, Requirement
 
 from data.store import HEADROOM_BYTES
 from tasks.settings import Home, code_root
@@ -67,17 +66,22 @@ def python(found: tuple[int, int, int] = sys.version_info[:3]) -> Check:
 
 
 def pins(constraints: Path) -> Check:
-    """Whether the installed packages that Gradus asks for are the pinned ones."""
-    name, cure = "the pinned packages", "call `make setup` again (rm .venv/.installed first)"
+    """Whether what Gradus asks for is installed, and everything installed that has a pin is at its pin."""
+    name, cure = "the pinned packages", "rm .venv/.installed and call `make setup` again"
     if not constraints.exists():
         return _check(name, False, f"{constraints} is not there", "run from a clone of the repository")
+    asked = _asked_for()
+    if not asked:
+        return _check(name, False, "gradus itself is not installed here", "call `make setup`, use .venv/bin/gradus")
     pinned = _pinned(constraints.read_text(encoding="utf-8"))
-    wrong = [
-        f"{package} {_installed(package) or 'missing'} instead of {wanted}"
-        for package, wanted in pinned.items()
-        if package in _asked_for() and not _same(_installed(package), wanted)
+    found = {package: _installed(package) or wanted for package, wanted in pinned.items()}
+    wrong = [f"{package} is missing" for package in sorted(asked) if _installed(package) is None]
+    wrong += [
+        f"{package} {found[package]} instead of {pin}"
+        for package, pin in pinned.items()
+        if not _same(found[package], pin)
     ]
-    return _check(name, not wrong, "; ".join(wrong[:5]) or f"{len(pinned)} pins", cure)
+    return _check(name, not wrong, "; ".join(wrong[:5]) or f"{len(found)} pins agree", cure)
 
 
 def torch_and_gpu() -> list[Check]:
@@ -193,22 +197,16 @@ def _pinned(text: str) -> dict[str, str]:
     return {name.strip().lower().replace("_", "-"): wanted.split(";")[0].strip() for name, wanted in pairs}
 
 
-def _same(found: str | None, wanted: str) -> bool:
+def _same(found: str, wanted: str) -> bool:
     """Whether it is the pinned version; a local build tag (`+cpu`) does not count."""
-    return found is not None and found.split("+")[0] == wanted.split("+", maxsplit=1)[0]
+    return found.split("+", maxsplit=1)[0] == wanted.split("+", maxsplit=1)[0]
 
 
 def _asked_for() -> frozenset[str]:
-    """The packages that Gradus itself asks for, without the extras."""
-    names: set[str] = set()
-    for text in requires("gradus") or [] if _installed("gradus") else []:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            names.add(requirement.name.lower().replace("_", "-"))
-    return frozenset(names)
+    """The packages that Gradus itself asks for, without the extras; none where it is not installed."""
+    texts = requires("gradus") or [] if _installed("gradus") else []
+    names = (re.match(r"[A-Za-z0-9._-]+", text) for text in texts if "extra ==" not in text)
+    return frozenset(name.group().lower().replace("_", "-") for name in names if name)
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

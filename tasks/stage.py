@@ -106,7 +106,10 @@ def _stage_task(request: _Request) -> State[Outcome]:
 def _job(session: Session, spec: StageSpec, request: _Request) -> Job:
     config = request.config.model_dump(mode="json")
     inputs = {role: [str(ref) for ref in refs] for role, refs in sorted(request.inputs.items()) if refs}
-    digest = identity(stage=spec.name, stage_version=spec.version, config=config, parents=inputs, seed=session.seed)
+    parents = {
+        role: [session.store.content_key(ref) for ref in refs] for role, refs in sorted(request.inputs.items()) if refs
+    }
+    digest = identity(stage=spec.name, stage_version=spec.version, config=config, parents=parents, seed=session.seed)
     return Job(
         stage=spec.name,
         lake=str(session.store.root),

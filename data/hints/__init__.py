@@ -24,7 +24,8 @@ class Hint:
 
 
 def hints_of(problem: Problem, strategy: str, fractions: Sequence[float]) -> list[Hint]:
-    """The hints of a problem, level 1 for the first fraction; levels that cannot be given without leaking are absent."""
+    """The hints of a problem, level 1 for the first fraction; levels that would leak are absent."""
     function = STRATEGIES[strategy]
     found = ((level, f, function(problem, f)) for level, f in enumerate(fractions, start=1))
-    return [Hint(problem["problem_id"], level, f, text) for level, f, text in found if text]
+    problem_id = problem["problem_id"]
+    return [Hint(problem_id, level, fraction, text) for level, fraction, text in found if text]

@@ -1,6 +1,6 @@
-r"""One row of a known format -> one problem. A row that cannot be used raises UnusableRowError with the reason that is counted.
+r"""One row of a known format -> one problem. UnusableRowError says why a row cannot be used.
 
-gsm8k: `question`, `answer` with <<a=b>> marks and `#### gold`. math: `problem`, `solution` with the gold in \\boxed{}.
+gsm8k: `question`, `answer` with <<a=b>> marks and `#### gold`. math: `problem`, `solution` with the gold in \boxed{}.
 hints: the Scaf-GRPO table with its three tiers. plain: columns by our own names.
 """
 
