@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from data.errors import UsageError
 from data.store import Store
+from tasks.dangling import close_dangling
 from tasks.journal import Journal
 from tasks.runlock import RunLock
 from tasks.settings import Home, worker_threads
@@ -34,6 +36,7 @@ def open_session(spec: RunSpec, *, track: bool = True) -> Generator[Session]:
     home = Home.from_environment()
     folder = home.runs / spec.name
     folder.mkdir(parents=True, exist_ok=True)
+    close_dangling(home.runs, home.prefect)
     with RunLock(folder):
         guard(folder, spec)
         journal = Journal(folder)
@@ -51,7 +54,9 @@ def open_session(spec: RunSpec, *, track: bool = True) -> Generator[Session]:
         finally:
             journal.run_finished(status=status)
             if sidecar is not None:
-                wait(sidecar, timeout_s=60)
+                untold = wait(sidecar, timeout_s=60).sentence
+                if untold:
+                    print(untold, file=sys.stderr)  # noqa: T201 - for the person at the terminal
 
 
 def guard(folder: Path, spec: RunSpec) -> None:

@@ -66,6 +66,12 @@ def holder(folder: Path) -> dict[str, Any] | None:
     return None
 
 
+def left_by_the_dead(folder: Path) -> bool:
+    """Whether a process held the folder and ended without letting go."""
+    path = folder / _NAME
+    return path.exists() and path.stat().st_size > 0 and holder(folder) is None
+
+
 def _myself() -> dict[str, Any]:
     return {
         "pid": os.getpid(),

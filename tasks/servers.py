@@ -53,7 +53,8 @@ class _Server:
 
     def close(self) -> None:
         """End the server and all it started."""
-        if self.guard.stdin is not None:
+        assert self.guard.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
             self.guard.stdin.close()
         try:
             self.guard.wait(2 * _STOP_S)

@@ -97,8 +97,7 @@ def ensure_database(home: Path) -> str:
 
 def drain(folder: Path) -> int:
     """Tell MLflow all of a run's journal that it was not told; gives the number of events."""
-    follower = _follower(folder, owner=None)
-    told = follower.drain()
+    told = _follower(folder, owner=None).drain()
     left = status(folder)
     if left.untold:
         raise StageError(left.sentence, hint="start the tracker first (`gradus ui`), or see MLFLOW_TRACKING_URI")
@@ -115,8 +114,7 @@ class MlflowTeller:
         # are created, until the first run that is not there: nothing behind it is.
         self._looks_first = True
         self._traces_per_round = min(int(os.environ.get("GRADUS_TRACES_PER_ROUND", "2")), _MAX_TRACES_PER_ROUND)
-        place = f"{socket.gethostname()}:{folder.resolve()}"
-        self._place = hashlib.sha256(place.encode()).hexdigest()[:16]
+        self._place = hashlib.sha256(f"{socket.gethostname()}:{folder.resolve()}".encode()).hexdigest()[:16]
         _settle()
         with _classified(opening=True):
             uri = tracking_uri(home.root)

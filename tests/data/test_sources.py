@@ -63,7 +63,7 @@ def test_the_hint_table_has_its_tiers_and_buckets() -> None:
     assert all(len(extra["tiers"]) == 3 for extra in extras)
     bucket = {"hard": lambda k: k == 0, "medium": lambda k: 0 < k <= 4, "easy": lambda k: k > 4}
     assert all(bucket[extra["difficulty_bucket"]](extra["k"]) and extra["n"] == 8 for extra in extras)
-    assert ["81"] == [row["answer"] for row, extra in zip(rows, extras, strict=True) if extra["gold"] == "081"]
+    assert [row["answer"] for row, extra in zip(rows, extras, strict=True) if extra["gold"] == "081"] == ["81"]
 
 
 def test_every_bad_row_is_counted_with_its_reason_and_place(tmp_path: Path) -> None:

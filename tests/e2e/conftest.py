@@ -57,14 +57,17 @@ class Program:
 
 @pytest.fixture(scope="session")
 def new_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Program]:
-    """Make programs with fresh homes that share one Prefect database, whose creation is slow."""
-    shared = tmp_path_factory.mktemp("prefect")
+    """Make programs with fresh homes that share Prefect's and MLflow's databases, whose creation is slow."""
+    shared = {name: tmp_path_factory.mktemp(name) for name in ("prefect", "mlflow")}
 
     def make() -> Program:
         home = tmp_path_factory.mktemp("home")
-        (home / "prefect").symlink_to(shared)
+        for name, folder in shared.items():
+            (home / name).symlink_to(folder)
         return Program(home)
 
+    code, _, err = make().run("setup")
+    assert code == 0, err
     return make
 
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,15 +16,17 @@ import psutil
 import pytest
 
 from data.errors import StageError
-from tasks.servers import free_port, server_environment, start_servers
+from tasks.servers import _start, free_port, server_environment, start_servers
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_both_servers_start_answer_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# MLflow's own use of its libraries, where the shared database is created.
+@pytest.mark.filterwarnings("ignore:.*noload.*")
+def test_both_servers_start_answer_and_end(mlflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("PREFECT_HOME", raising=False)
-    with start_servers(tmp_path, free_port(0), free_port(0)) as servers:
+    with start_servers(mlflow_home, free_port(0), free_port(0)) as servers:
         assert _get(servers.prefect_url, "/api/health") == (200, "true")
         found = _get(servers.prefect_url, "/ui-settings")
         assert json.loads(found[1])["api_url"] == f"{servers.prefect_url}/api"
@@ -36,7 +39,7 @@ def test_both_servers_start_answer_and_end(tmp_path: Path, monkeypatch: pytest.M
         family = [child for server in servers.running for child in psutil.Process(server.guard.pid).children(True)]
         assert family
     assert not [child for child in family if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
-    assert (tmp_path / "mlflow" / "mlflow.db").exists()
+    assert (mlflow_home / "prefect" / "prefect.db").exists()
 
 
 def test_a_server_elsewhere_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,13 +61,11 @@ class _Ready:
         self.url = ""
 
 
-def test_a_server_that_ends_at_once_is_told_with_its_last_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////nowhere/at/all.db")
-    monkeypatch.setattr("tasks.servers._start_prefect", lambda home, port: _Ready(f"http://127.0.0.1:{port}"))
-    with pytest.raises(StageError, match=r"MLflow server did not start.*mlflow-server\.log"):
-        start_servers(tmp_path, free_port(0), free_port(0))
+def test_a_server_that_ends_at_once_is_told_with_its_last_words(tmp_path: Path) -> None:
+    server = _start("MLflow", ["no_such_module"], {}, "http://127.0.0.1:1", "/health", tmp_path)
+    with pytest.raises(StageError, match=r"MLflow server did not start: .*no_such_module; see .*mlflow-server\.log"):
+        server.wait_until_healthy(60)
+    server.close()
 
 
 def test_a_taken_port_is_replaced_by_the_next_free_one() -> None:
@@ -79,7 +80,10 @@ def test_a_taken_port_is_replaced_by_the_next_free_one() -> None:
 
 def test_the_guard_ends_the_server_and_its_children_when_its_parent_is_killed(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    server = f"import os, subprocess, sys, time; c = subprocess.Popen(['sleep', '60']); open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{c.pid}}'); time.sleep(60)"
+    server = (
+        "import os, subprocess, time; child = subprocess.Popen(['sleep', '60']); "
+        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}'); time.sleep(60)"
+    )
     parent = (
         "import subprocess, sys, time; "
         f"subprocess.Popen([sys.executable, '-m', 'tasks.servers', sys.executable, '-c', {server!r}], "
@@ -121,7 +125,7 @@ def _runs(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def _until(holds, limit_s: float = 30) -> None:
+def _until(holds: Callable[[], bool], limit_s: float = 30) -> None:
     deadline = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < deadline

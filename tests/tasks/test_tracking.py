@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,18 +44,12 @@ SAMPLES = [
 ]
 
 
-@pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One MLflow database for all tests: creating it takes most of their time."""
-    root = tmp_path_factory.mktemp("gradus-home")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("GRADUS_HOME", str(root))
-    patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    from tasks.tracking import ensure_database
-
-    assert ensure_database(root) == f"sqlite:///{root}/mlflow/mlflow.db"
-    yield root
-    patch.undo()
+@pytest.fixture
+def home(mlflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home folder that the code under test finds in its environment."""
+    monkeypatch.setenv("GRADUS_HOME", str(mlflow_home))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return mlflow_home
 
 
 @dataclass
@@ -142,7 +136,8 @@ class Run:
             ),
             "traces": self.ask(
                 "select t.value, count(a.assessment_id) from trace_tags t "
-                "join trace_request_metadata m using (request_id) left join assessments a on a.trace_id = t.request_id where t.key = 'gradus.sample' "
+                "join trace_request_metadata m using (request_id) left join assessments a "
+                "on a.trace_id = t.request_id where t.key = 'gradus.sample' "
                 "and m.key = 'mlflow.sourceRun' and m.value in mine group by 1 order by 1"
             ),
             "models": self.ask(
