@@ -179,7 +179,8 @@ def _guard(command: Sequence[str]) -> int:
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def end_with_parent() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 1024):  # not through sys.stdin, whose lock a thread would hold at the interpreter's end
+            continue
         server.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(_STOP_S)

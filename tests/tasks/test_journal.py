@@ -70,7 +70,7 @@ def test_a_number_that_is_none_is_refused_and_nothing_is_written(tmp_path: Path,
     attempt = begun(journal)
     before = (tmp_path / EVENTS).read_bytes()
     report = {where: [{"loss": value}] if where == "steps" else {"loss": value}}
-    with pytest.raises(ValueError, match="finite|JSON compliant"):
+    with pytest.raises(ValueError, match=r"finite|JSON compliant"):
         journal.stage_finished(attempt, status="finished", seconds=1.0, report=report)
     assert (tmp_path / EVENTS).read_bytes() == before
     assert not (tmp_path / METRICS).exists()

@@ -1,4 +1,4 @@
-"""What people read: hostile text shows as text in HTML, Markdown, CSV and on a terminal, and nothing vanishes unseen."""
+"""What people read: hostile text shows as text in HTML, Markdown, CSV and on a terminal; nothing vanishes unseen."""
 
 import csv
 import io

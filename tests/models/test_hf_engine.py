@@ -1,0 +1,86 @@
+"""The embedded engine against transformers' own generate and against an independent forward pass."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.engines.base import Request
+from models.engines.hf import HfEngine
+from models.policy import Policy, new_policy
+from models.tiny_tokenizer import tiny_tokenizer
+
+BOUND = 2e-5
+"""Largest difference of log-probs between the cached and the whole forward pass, float32, nats."""
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return new_policy(tiny_tokenizer(), width=32, layers=2, heads=2, max_positions=128, seed=0)
+
+
+def requests(**options: Any) -> list[Request]:
+    prompts = [(9, 12, 5), (9, 12, 5), (10, 11), (9, 6, 13, 5, 8), (9, 12, 5)]
+    given = {"max_tokens": 20, "temperature": 1.0, "top_p": 1.0, **options}
+    return [Request(str(i), prompt, seed=i, **given) for i, prompt in enumerate(prompts)]
+
+
+def sampled(policy: Policy, asked: list[Request], batch_rows: int = 512) -> list[tuple[list[int], list[float]]]:
+    found = {
+        done.index: (done.tokens, done.logprobs) for done in HfEngine(policy, batch_rows=batch_rows).generate(asked)
+    }
+    assert sorted(found) == list(range(len(asked)))
+    return [found[i] for i in range(len(asked))]
+
+
+def test_greedy_tokens_are_those_of_transformers(policy: Policy) -> None:
+    for request, (tokens, _) in zip(requests(), sampled(policy, requests(temperature=0.0)), strict=True):
+        ids = torch.tensor([request.prompt_tokens])
+        expected = policy.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=20)
+        assert tokens == expected[0, ids.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_recorded_logprobs_are_those_of_an_independent_pass(policy: Policy, temperature: float, top_p: float) -> None:
+    asked = requests(temperature=temperature, top_p=top_p)
+    for request, (tokens, logprobs) in zip(asked, sampled(policy, asked), strict=True):
+        ids = torch.tensor([[*request.prompt_tokens, *tokens]])
+        with torch.no_grad():
+            logits = policy.model(ids).logits[0, len(request.prompt_tokens) - 1 : -1].double()
+        probabilities = torch.softmax(logits / temperature, -1).numpy()
+        for row, token, logprob in zip(probabilities, tokens, logprobs, strict=True):
+            order = np.argsort(-row)
+            kept = order[: int(np.searchsorted(np.cumsum(row[order]), top_p)) + 1] if top_p < 1 else order
+            assert token in kept
+            assert logprob == pytest.approx(float(np.log(row[token] / row[kept].sum())), abs=BOUND)
+
+
+def test_a_sample_does_not_depend_on_its_neighbours(policy: Policy) -> None:
+    asked = requests()
+    together = sampled(policy, asked)
+    assert [tokens for tokens, _ in together] == [sampled(policy, [r])[0][0] for r in asked]
+    assert [tokens for tokens, _ in together] == [tokens for tokens, _ in sampled(policy, asked, batch_rows=2)]
+
+
+def test_the_same_requests_give_the_same_bits(policy: Policy) -> None:
+    assert sampled(policy, requests()) == sampled(policy, requests())
+
+
+def test_frequencies_are_those_of_the_softmax(policy: Policy) -> None:
+    count = 4000
+    asked = [Request(str(i), (9, 12, 5), seed=i, max_tokens=1) for i in range(count)]
+    tokens = [found[0] for found, _ in sampled(policy, asked)]
+    with torch.no_grad():
+        expected = torch.softmax(policy.model(torch.tensor([[9, 12, 5]])).logits[0, -1].double(), -1).numpy() * count
+    observed = np.bincount(tokens, minlength=len(expected))
+    chi_square = float(((observed - expected) ** 2 / expected).sum())
+    freedom = len(expected) - 1
+    assert chi_square < freedom + 4 * (2 * freedom) ** 0.5
+
+
+def test_a_row_that_reaches_its_limit_says_length(policy: Policy) -> None:
+    reasons = {done.finish_reason for done in HfEngine(policy).generate(requests(max_tokens=1))}
+    assert reasons <= {"length", "stop"}
+    assert all(len(tokens) == 1 for tokens, _ in sampled(policy, requests(max_tokens=1)))
