@@ -54,7 +54,8 @@ class Worker:
         self.log_path = log_path
         log_path.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "tasks.worker", "--execute", execute, "--preload", PRELOAD.get(kind, "")]
-        path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
+        given = [env.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]
+        path = os.pathsep.join(filter(None, [str(code_root()), *given]))
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command,

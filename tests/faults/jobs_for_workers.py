@@ -1,0 +1,37 @@
+"""Jobs that the tests of workers run in a child process: some behave, some do not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from data.errors import GateError
+
+FOREVER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+
+
+def execute(job: dict[str, Any], warm: dict[str, Any], beat: Callable[..., None]) -> dict[str, Any]:
+    """Do what the job says."""
+    print("noise on stdout that is no protocol", flush=True)
+    beat(0.5, "half-way")
+    match job["do"]:
+        case "count":
+            warm["count"] = warm.get("count", 0) + 1
+        case "gate":
+            raise GateError("the limit was breached", hint="raise it")
+        case "raise":
+            raise ValueError("no such thing")
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "hang":
+            10 ** (10**9)  # one call in C that holds the interpreter lock
+        case "sleep":
+            time.sleep(600)
+        case "orphan":
+            child = subprocess.Popen([sys.executable, "-c", FOREVER], start_new_session=True)
+            time.sleep(0.5)
+            return {"child": child.pid, "pid": os.getpid()}
+    return {"count": warm.get("count", 0), "pid": os.getpid()}

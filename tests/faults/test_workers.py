@@ -1,0 +1,128 @@
+"""Workers: warm between jobs, killed for certain, replaced when dead, gone when the parent is."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from data.errors import GateError, LockedError, StageError
+from tasks.runlock import RunLock, holder, left_by_the_dead
+from tasks.supervise import Limits, WorkerPool
+
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+LIMITS = Limits(wall_s=60, silence_s=60, start_s=60)
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[WorkerPool]:
+    environment = {"PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT)])}
+    with WorkerPool(tmp_path / "logs", environment, execute="jobs_for_workers:execute") as made:
+        yield made
+
+
+def do(pool: WorkerPool, what: str, limits: Limits = LIMITS) -> dict[str, Any]:
+    return pool.run("test", {"stage": "t", "do": what}, limits, lambda _frac, _text: None)
+
+
+def gone(pid: int, within_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_worker_stays_warm_and_beats(pool: WorkerPool) -> None:
+    beats: list[tuple[float, str]] = []
+    first = pool.run("test", {"stage": "t", "do": "count"}, LIMITS, lambda frac, text: beats.append((frac, text)))
+    assert beats == [(0.5, "half-way")]
+    assert do(pool, "count") == {"count": 2, "pid": first["pid"]}
+
+
+def test_errors_come_back_as_what_they_were_and_the_worker_lives_on(pool: WorkerPool) -> None:
+    pid = do(pool, "count")["pid"]
+    with pytest.raises(GateError, match="the limit was breached; raise it"):
+        do(pool, "gate")
+    with pytest.raises(StageError, match="stage t failed: ValueError: no such thing"):
+        do(pool, "raise")
+    assert do(pool, "count") == {"count": 2, "pid": pid}
+
+
+def test_a_killed_worker_is_named_and_replaced(pool: WorkerPool) -> None:
+    pid = do(pool, "count")["pid"]
+    with pytest.raises(StageError, match="killed by SIGKILL"):
+        do(pool, "die")
+    after = do(pool, "count")
+    assert after["count"] == 1
+    assert after["pid"] != pid
+
+
+def test_a_worker_that_died_idle_is_replaced(pool: WorkerPool) -> None:
+    pid = do(pool, "count")["pid"]
+    os.kill(pid, signal.SIGKILL)
+    assert gone(pid)
+    assert do(pool, "count")["count"] == 1
+
+
+def test_a_job_that_holds_the_interpreter_lock_is_ended(pool: WorkerPool) -> None:
+    pid = do(pool, "count")["pid"]
+    with pytest.raises(StageError, match="no sign of life for 4 s"):
+        do(pool, "hang", Limits(wall_s=60, silence_s=4, start_s=60))
+    assert gone(pid)
+
+
+def test_a_job_over_its_wall_limit_is_ended(pool: WorkerPool) -> None:
+    pid = do(pool, "count")["pid"]
+    with pytest.raises(StageError, match="longer than its limit of 1 s"):
+        do(pool, "sleep", Limits(wall_s=1, silence_s=60, start_s=60))
+    assert gone(pid)
+
+
+def test_a_grandchild_in_its_own_session_that_ignores_sigterm_is_ended_too(pool: WorkerPool) -> None:
+    found = do(pool, "orphan")
+    assert psutil.pid_exists(found["child"])
+    pool.close()
+    assert gone(found["pid"])
+    assert gone(found["child"])
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from tasks.runlock import RunLock
+from tasks.supervise import Limits, WorkerPool
+folder = Path(sys.argv[1])
+with RunLock(folder), WorkerPool(folder, {"PYTHONPATH": sys.argv[2]}, execute="jobs_for_workers:execute") as pool:
+    pid = pool.run("test", {"stage": "t", "do": "count"}, Limits(), lambda frac, text: None)["pid"]
+    print(pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_killed_parent_takes_its_worker_along_and_leaves_a_lock_to_take_over(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(HERE), str(ROOT)])
+    command = [sys.executable, "-c", PARENT, str(tmp_path), path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        with pytest.raises(LockedError, match=f"in use by process {parent.pid}"), RunLock(tmp_path):
+            pass
+        held = holder(tmp_path)
+        assert held is not None
+        assert held["pid"] == parent.pid
+        parent.kill()
+    assert gone(worker)
+    assert left_by_the_dead(tmp_path)
+    with RunLock(tmp_path):
+        held = holder(tmp_path)
+        assert held is not None
+        assert held["pid"] == os.getpid()
+    assert not left_by_the_dead(tmp_path)
