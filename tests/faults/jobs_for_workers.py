@@ -15,7 +15,8 @@ FOREVER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); t
 
 def execute(job: dict[str, Any], warm: dict[str, Any], beat: Callable[..., None]) -> dict[str, Any]:
     """Do what the job says."""
-    print("noise on stdout that is no protocol", flush=True)
+    sys.stdout.write("noise on stdout that is no protocol\n")
+    sys.stdout.flush()
     beat(0.5, "half-way")
     match job["do"]:
         case "count":
