@@ -25,23 +25,23 @@ class Program:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
         return {**kept, "GRADUS_HOME": str(self.home), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **extra}
 
-    def start(self, *arguments: str, **extra: str) -> "subprocess.Popen[str]":
-        """Start the program."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "flows.cli", *arguments],
-            env=self.environment(**extra),
-            cwd=self.home,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-        )
+    def start(self, *arguments: str, **extra: str) -> "subprocess.Popen[bytes]":
+        """Start the program; files, not pipes, since an orphaned server would hold a pipe open."""
+        with (self.home / "stdout").open("wb") as out, (self.home / "stderr").open("wb") as err:
+            return subprocess.Popen(
+                [sys.executable, "-m", "flows.cli", *arguments],
+                env=self.environment(**extra),
+                cwd=self.home,
+                stdout=out,
+                stderr=err,
+                stdin=subprocess.DEVNULL,
+            )
 
     def run(self, *arguments: str, **extra: str) -> tuple[int, str, str]:
         """Run the program: exit code, stdout, stderr."""
         with self.start(*arguments, **extra) as process:
-            out, err = process.communicate(timeout=280)
-            return process.returncode, out, err
+            code = process.wait(timeout=280)
+        return code, (self.home / "stdout").read_text(), (self.home / "stderr").read_text()
 
     def json(self, *arguments: str) -> dict[str, Any]:
         """Run the program with --json; it must succeed."""

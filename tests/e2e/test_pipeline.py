@@ -95,7 +95,7 @@ def test_a_killed_flow_takes_its_workers_along_and_the_next_start_goes_on(
     workers = [child for child in children if "tasks.worker" in " ".join(child.cmdline())]
     assert workers
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.wait()
     gone, alive = psutil.wait_procs(workers, timeout=5)
     assert len(gone) == len(workers)
     assert not alive
