@@ -31,7 +31,7 @@ test: setup $(VENV)/.developer  ## every check that CI runs
 check: $(VENV)/.developer  ## style, types, layers, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 

@@ -40,6 +40,7 @@ def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, i
         )
         trained = train(session, recipe, start)
         session.journal.model_alias("policy", "champion", str(trained.best))
+        session.journal.model_alias("policy", "newest", str(trained.policy))
         return _answer(spec.name, session, recipe, trained, time.perf_counter() - started)
 
 

@@ -54,7 +54,7 @@ def open_session(spec: RunSpec, *, track: bool = True) -> Generator[Session]:
         finally:
             journal.run_finished(status=status)
             if sidecar is not None:
-                untold = wait(sidecar, timeout_s=60).sentence
+                untold = wait(sidecar, timeout_s=15).sentence
                 if untold:
                     print(untold, file=sys.stderr)  # noqa: T201 - for the person at the terminal
 

@@ -50,13 +50,13 @@ from tasks.tracking_client import TRACKER_ENVIRONMENT, artifacts_uri, database, 
 from tasks.tracking_facts import (
     STAGE_COLUMNS,
     ends,
+    points,
     roles_by_artifact,
     shown,
     stage_table,
     time_ms,
     title,
     to_parent,
-    unrepeated,
     write_files,
 )
 from tasks.tracking_loop import Follower, RefusedError, UnreachableError
@@ -67,7 +67,6 @@ from tasks.tracking_names import (
     batches,
     cut,
     flat_params,
-    metric_name,
     model_name,
 )
 from tasks.tracking_state import State, status
@@ -212,16 +211,14 @@ class MlflowTeller:
         manifest = self._store.find(ref)
         report = read_report(self._store, ref) if manifest is not None else {}
         rows = read_metric_rows(self._folder, event["metric_bytes"])
-        metrics = [
-            Metric(
-                metric_name(name), value, int(row["time"] * 1000), live["round"] if row["step"] is None else row["step"]
-            )
-            for row in unrepeated(rows)
-            for name, value in row["metrics"].items()
-        ]
-        for batch in batches(metrics, METRICS_PER_CALL):
-            self._client.log_batch(run_id, metrics=batch)
-        self._files(run_id, live, event, report)
+        metrics = [Metric(*point) for point in points(rows, live["round"])]
+        with tempfile.TemporaryDirectory(prefix="gradus-") as name:
+            note = write_files(Path(name), self._store.path(ref), {**live, **event}, report)
+            self._client.log_artifacts(run_id, name)
+        described = {"mlflow.note.content": note, "gradus.error": event["error"]}
+        tags = [RunTag(key, cut(value, MAX_TAG_CHARS)) for key, value in described.items() if value]
+        for batch in batches(metrics, METRICS_PER_CALL) if metrics else [[]]:
+            self._client.log_batch(run_id, metrics=batch, tags=tags)
         if event["status"] == "finished":
             to_parent({**live, "time": event["time"]}, rows[-1]["metrics"] if rows else {}, state)
             if ref.table == "checkpoints":
@@ -230,14 +227,6 @@ class MlflowTeller:
         del state.live[attempt]
         if live["stage"] == "score" and event["status"] == "finished":
             self._traces(run_id, attempt, live["round"], report.get("samples", []), state)
-
-    def _files(self, run_id: str, live: Json, event: Json, report: Mapping[str, Any]) -> None:
-        with tempfile.TemporaryDirectory(prefix="gradus-") as name:
-            note = write_files(Path(name), self._store.path(Ref.parse(live["output"])), {**live, **event}, report)
-            self._client.log_artifacts(run_id, name)
-        tags = {"mlflow.note.content": note, "gradus.error": event["error"]}
-        told = [RunTag(key, cut(value, MAX_TAG_CHARS)) for key, value in tags.items() if value]
-        self._client.log_batch(run_id, tags=told)
 
     def _run_finished(self, event: Json, state: State) -> None:
         if not state.parent:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tasks.settings import code_root
@@ -76,4 +76,5 @@ def wait(sidecar: Sidecar, timeout_s: float) -> Status:
     except subprocess.TimeoutExpired:
         # It tells the rest by itself and ends; Python need not warn of a child that outlives this handle.
         sidecar.process.returncode = 0
+        return replace(status(sidecar.folder), telling=True)
     return status(sidecar.folder)

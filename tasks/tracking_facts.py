@@ -8,7 +8,7 @@ from typing import Any
 from data.manifest import FILE_NAME
 from tasks.journal import EVENTS, Json, read_lines
 from tasks.report import visible, write_report
-from tasks.tracking_names import run_metric_name
+from tasks.tracking_names import metric_name, run_metric_name
 from tasks.tracking_state import State
 
 STAGE_COLUMNS = ("stage", "ran", "reused", "failed", "seconds")
@@ -35,14 +35,17 @@ def to_parent(facts: Mapping[str, Any], metrics: Mapping[str, float], state: Sta
         state.backlog.append((run_metric_name(facts["purpose"], name), value, time_ms(facts), facts["round"]))
 
 
-def unrepeated(rows: list[Json]) -> list[Json]:
-    """Metric rows of an attempt; the last one without what its optimiser steps said already."""
+def points(rows: list[Json], round_: int) -> list[tuple[str, float, int, int]]:
+    """The points (name, value, time in ms, step) of an attempt's own curves: its optimiser steps, then its end.
+
+    The end stands at the step of its round, without what the optimiser steps said already.
+    """
     said = {name for row in rows if row["step"] is not None for name in row["metrics"]}
     return [
-        row
-        if row["step"] is not None
-        else {**row, "metrics": {k: v for k, v in row["metrics"].items() if k not in said}}
+        (metric_name(name), value, time_ms(row), round_ if row["step"] is None else row["step"])
         for row in rows
+        for name, value in row["metrics"].items()
+        if row["step"] is not None or name not in said
     ]
 
 

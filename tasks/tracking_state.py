@@ -65,17 +65,20 @@ class State:
 
 @dataclass(frozen=True)
 class Status:
-    """What the tracker does not know of a run yet."""
+    """What the tracker does not know of a run yet; `telling` where a process is at it."""
 
     run: str
     untold: int
     refused: int = 0
     problem: str = ""
     reason: str = ""
+    telling: bool = False
 
     @property
     def sentence(self) -> str:
         """What a person should know, with the command that helps; empty where all is told."""
+        if self.untold and self.telling:
+            return f"MLflow is still being told {self.untold} events of {self.run}, without this command"
         if self.untold:
             why = f" ({self.problem})" if self.problem else ""
             return f"MLflow has not been told {self.untold} events{why}; tell it with `gradus sync {self.run}`"

@@ -404,6 +404,8 @@ def test_a_sidecar_killed_while_it_follows_is_replaced_without_a_trace(home: Pat
     run.update(1)
     run.journal.run_finished(status="finished")
     second = start_sidecar(run.folder)
+    assert "still being told" in wait(second, 0.01).sentence
+    second.process.returncode = None
     assert wait(second, 60).sentence == ""
     assert second.process.returncode == 0
     assert (run.folder / "logs" / "tracking.log").read_text() == ""
