@@ -6,9 +6,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.
 import sys
 import traceback
 from datetime import UTC, datetime
-from typing import Any
 
-import click
 import typer
 
 from data.errors import GradusError
@@ -36,11 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
     home = Home.from_environment()
     prepare(home)
     try:
-        result: Any = app(arguments, standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (click.Abort, KeyboardInterrupt):
+        app(arguments)  # says what is wrong with the usage by itself and exits 2
+    except KeyboardInterrupt:
         _say("stopped; the same command goes on where this one ended")
         sys.exit(130)
     except GradusError as error:
@@ -49,7 +44,6 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence, not a traceback
         _say(f"gradus: {type(error).__name__}: {error}; the details are in {_keep_details(home)}")
         sys.exit(1)
-    sys.exit(result if isinstance(result, int) else 0)
 
 
 def _say(text: str) -> None:
