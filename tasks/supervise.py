@@ -44,6 +44,14 @@ class Limits:
     start_s: float = 300.0
 
 
+class _DeathError(StageError):
+    """The child ended without an answer."""
+
+
+class _IdleDeathError(StageError):
+    """A warm worker that was dead before it took its next job; nothing of the job was begun."""
+
+
 class Worker:
     """One child process and the pipe to it."""
 
@@ -88,7 +96,7 @@ class Worker:
             if not self._ready:
                 self._receive(stage, limits.start_s, limits.start_s, on_beat, "ready")
                 self._ready = True
-            self._send(job)
+            self._hand_over(stage, job, limits, on_beat)
             return self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "done")["result"]
         except GradusError:
             raise
@@ -106,6 +114,13 @@ class Worker:
             self._process.stdout.close()
         self._selector.close()
         self._process.wait()
+
+    def _hand_over(self, stage: str, job: Mapping[str, Any], limits: Limits, on_beat: OnBeat) -> None:
+        self._send(job)
+        try:
+            self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "taken")
+        except _DeathError as death:
+            raise _IdleDeathError(death.message, hint=death.hint) from None
 
     def _send(self, job: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -154,14 +169,14 @@ class Worker:
             hint="repeat the command: finished shards are kept",
         )
 
-    def _death(self) -> StageError:
+    def _death(self) -> "_DeathError":
         code = self._process.wait()
         kill_tree(self._process.pid)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         cause = " (out of memory?)" if code == -signal.SIGKILL else ""
         tail = self.log_path.read_text(errors="replace").splitlines()[-1:]
         last = f"; its last words: {tail[0][:200]}" if tail else ""
-        return StageError(
+        return _DeathError(
             f"the {self.kind} worker {how}{cause}{last}",
             hint=f"see {self.log_path}; repeat the command: finished shards are kept",
         )
@@ -197,7 +212,11 @@ class WorkerPool:
     def run(self, kind: str, job: Mapping[str, Any], limits: Limits, on_beat: OnBeat) -> dict[str, Any]:
         """Do one job in the worker of that kind, started or replaced if need be."""
         with self._lock:
-            return self._worker(kind).run(job, limits, on_beat)
+            try:
+                return self._worker(kind).run(job, limits, on_beat)
+            except _IdleDeathError:
+                # A process that is being killed still counts as running until its last thread has ended.
+                return self._replaced(kind).run(job, limits, on_beat)
 
     def close(self) -> None:
         """End all workers."""
@@ -208,12 +227,15 @@ class WorkerPool:
 
     def _worker(self, kind: str) -> Worker:
         worker = self._workers.get(kind)
-        if worker is None or not worker.alive:
-            if worker is not None:
-                worker.close()
-            log = self._logs / f"{kind}.log"
-            worker = self._maker.submit(Worker, kind, log, self._env, self._execute).result()
-            self._workers[kind] = worker
+        return worker if worker is not None and worker.alive else self._replaced(kind)
+
+    def _replaced(self, kind: str) -> Worker:
+        dead = self._workers.pop(kind, None)
+        if dead is not None:
+            dead.close()
+        log = self._logs / f"{kind}.log"
+        worker = self._maker.submit(Worker, kind, log, self._env, self._execute).result()
+        self._workers[kind] = worker
         return worker
 
 

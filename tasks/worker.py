@@ -69,6 +69,7 @@ def _work(execute: Executor, job: dict[str, Any], warm: dict[str, Any], channel:
     def beat(frac: float, text: str = "") -> None:
         channel.send({"kind": "beat", "frac": frac, "text": text})
 
+    channel.send({"kind": "taken"})
     try:
         channel.send({"kind": "done", "result": execute(job, warm, beat)})
     except Exception as error:  # noqa: BLE001 - whatever a stage raises must reach the parent

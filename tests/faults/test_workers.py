@@ -72,6 +72,12 @@ def test_a_worker_that_died_idle_is_replaced(pool: WorkerPool) -> None:
     assert do(pool, "count")["count"] == 1
 
 
+def test_a_worker_that_is_dying_when_the_job_comes_is_replaced(pool: WorkerPool) -> None:
+    for _ in range(3):
+        os.kill(do(pool, "count")["pid"], signal.SIGKILL)
+        assert do(pool, "count")["count"] == 1
+
+
 def test_a_job_that_holds_the_interpreter_lock_is_ended(pool: WorkerPool) -> None:
     pid = do(pool, "count")["pid"]
     with pytest.raises(StageError, match="no sign of life for 4 s"):
