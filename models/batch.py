@@ -1,4 +1,7 @@
-"""The batches that advantages and losses are functions of. N rows (completions), M tokens of all rows end to end."""
+"""The batches that advantages and losses are functions of. N rows (completions), M tokens of all rows end to end.
+
+Left out: how batches are read from tables (tasks.update_rows), how tokens go through a model (models.logprobs).
+"""
 
 from dataclasses import dataclass, replace
 
@@ -10,13 +13,25 @@ from torch import Tensor
 class ScoredBatch:
     """Judged completions.
 
-    ScoredBatch(reward=[1, 0], group=[0, 0])  # two answers to one problem, the first right
+    ScoredBatch(reward=[1, 0], group=[0, 0], correct=[1, 0], length=[9, 7])  # two answers to one problem
     """
 
     reward: Tensor
     """(N,) float64; NaN where judging failed."""
     group: Tensor
     """(N,) int64, 0 .. number of groups - 1."""
+    correct: Tensor
+    """(N,) float64: 1 right, 0 wrong, NaN unknown."""
+    length: Tensor
+    """(N,) int64 completion tokens."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where a column has another shape or type than this class says."""
+        shapes = {tuple(t.shape) for t in (self.reward, self.group, self.correct, self.length)}
+        if len(shapes) != 1 or self.reward.ndim != 1:
+            raise ValueError(f"the columns of a scored batch have shapes {sorted(shapes)}, expected one (N,)")
+        if self.reward.dtype != torch.float64 or self.group.dtype != torch.int64:
+            raise ValueError(f"reward is {self.reward.dtype} and group {self.group.dtype}, expected float64 and int64")
 
     @property
     def judged(self) -> Tensor:
@@ -31,28 +46,42 @@ class ScoredBatch:
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Completion tokens with everything a policy loss reads; all (M,) unless said otherwise."""
+    """Completion tokens with everything that a policy loss reads; all (M,)."""
 
     logp: Tensor
     """The policy's log-prob of each token, nats, with gradient."""
     logp_old: Tensor
-    """Log-prob when the update began; the ratio's denominator."""
+    """The trainer's log-prob when the update began, nats; the ratio's denominator."""
+    logp_sampler: Tensor
+    """The log-prob that the sampler recorded, nats."""
+    entropy: Tensor
+    """Entropy of the policy at the token, nats; with gradient where a bonus is asked for."""
     advantage: Tensor
-    """Each token's advantage."""
+    """Advantage of the token's completion."""
     mask: Tensor
     """bool: tokens that count."""
     row: Tensor
     """int64: which completion the token belongs to."""
-    entropy: Tensor | None = None
-    """Entropy of the policy at the token, nats, with gradient where a bonus is asked for."""
+    group: Tensor
+    """int64: which group its completion belongs to."""
     logp_ref: Tensor | None = None
-    """The reference policy's log-prob."""
+    """The reference policy's log-prob, nats."""
 
-    def finite(self) -> "TokenBatch":
-        """The batch with tokens masked whose old or reference log-prob is not finite: they must not look on-policy."""
-        usable = torch.isfinite(self.logp_old)
-        if self.logp_ref is not None:
-            usable &= torch.isfinite(self.logp_ref)
-        old = torch.where(usable, self.logp_old, self.logp.detach())
-        ref = None if self.logp_ref is None else torch.where(usable, self.logp_ref, self.logp.detach())
-        return replace(self, mask=self.mask & usable, logp_old=old, logp_ref=ref)
+    def filled(self) -> "TokenBatch":
+        """The batch with the policy's own log-prob wherever a given one is masked.
+
+        A gap must not stay in the tensors: a masked NaN still makes the gradient NaN.
+        """
+        own = self.logp.detach()
+        return replace(
+            self,
+            logp_old=torch.where(self.mask, self.logp_old, own),
+            logp_sampler=torch.where(self.mask, self.logp_sampler, own),
+            logp_ref=None if self.logp_ref is None else torch.where(self.mask, self.logp_ref, own),
+        )
+
+
+def all_finite(*logprobs: Tensor | None) -> Tensor:
+    """Bool (M,): tokens of which every given log-prob is finite; those given as None are not asked for."""
+    given = [value for value in logprobs if value is not None]
+    return torch.stack([torch.isfinite(value) for value in given]).all(0)

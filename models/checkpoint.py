@@ -1,23 +1,29 @@
-"""What a checkpoint holds beside the model: the optimiser's state and the cursor, as safetensors and JSON.
+"""What a checkpoint holds beside the model: optimiser, random numbers and cursor, as safetensors and JSON.
 
 Reading is strict: a field that is missing, or one that nobody knows, raises. No pickle is written or read.
+Files are handed to a writer as bytes; making them durable and naming them in a manifest is the store's work.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from models.learner import Learner
 from models.policy import Policy
-from models.update import Learner
 
-OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
+OPTIMIZER, RNG, STATE, WEIGHTS = "optimizer.safetensors", "rng.safetensors", "state.json", "weights.safetensors"
+LEARNER_FILES = (OPTIMIZER, RNG, STATE)
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_RNG_FIELDS = ("state", "inc", "has_uint32", "uinteger")
+_RNG_BYTES = 16
 
 WriteFile = Callable[[str, bytes], object]
 
@@ -43,52 +49,93 @@ def write_policy(policy: Policy, scratch: Path, write: WriteFile) -> None:
 
 
 def learner_bytes(learner: Learner) -> dict[str, bytes]:
-    """The optimiser's state and the cursor, by file name."""
-    return {OPTIMIZER: save(_moments(learner)), STATE: json.dumps(asdict(Cursor(learner.step))).encode()}
+    """Optimiser, random numbers and cursor, by file name."""
+    return {
+        OPTIMIZER: save(_moments(learner)),
+        RNG: save(_rng_tensors(learner.rng)),
+        STATE: json.dumps(asdict(Cursor(learner.step))).encode(),
+    }
 
 
-def restore_learner(learner: Learner, files: dict[str, bytes]) -> None:
-    """Put a saved state back into a learner in place; CheckpointError where it does not fit exactly."""
-    learner.step = _cursor(files[STATE]).step
-    if learner.step == 0:
-        return
-    saved = load(files[OPTIMIZER])
-    names = {name for name, _ in learner.model.named_parameters()}
-    expected = {f"{moment}.{name}" for moment in _MOMENTS for name in names}
-    if set(saved) != expected:
-        odd = min(set(saved) ^ expected)
-        raise CheckpointError(f"the optimiser state and the model disagree on {odd}")
-    for name, parameter in learner.model.named_parameters():
+def restore_learner(learner: Learner, files: Mapping[str, bytes]) -> None:
+    """Put a saved state back into a learner in place; CheckpointError, and no change, where it does not fit exactly."""
+    step = _cursor(files[STATE]).step
+    parameters = dict(learner.model.named_parameters())
+    shapes = {f"{m}.{name}": () if m == "step" else p.shape for name, p in parameters.items() for m in _MOMENTS}
+    saved = _tensors(files[OPTIMIZER], OPTIMIZER, shapes)
+    learner.rng.bit_generator.state = _rng_state(_tensors(files[RNG], RNG, dict.fromkeys(_RNG_FIELDS, (_RNG_BYTES,))))
+    learner.step = step
+    for name, parameter in parameters.items():
         learner.optimizer.state[parameter] = {moment: saved[f"{moment}.{name}"] for moment in _MOMENTS}
 
 
 def weights_bytes(learner: Learner) -> bytes:
     """The model's parameters alone, for resumable state inside a long update."""
-    return save({name: parameter.detach().clone() for name, parameter in learner.model.named_parameters()})
+    return save({name: parameter.detach().contiguous() for name, parameter in learner.model.named_parameters()})
 
 
 def restore_weights(learner: Learner, content: bytes) -> None:
-    """Put parameters back in place; CheckpointError where one is missing or unknown."""
-    saved = load(content)
+    """Put parameters back in place; CheckpointError where one is missing, unknown or of another shape."""
     parameters = dict(learner.model.named_parameters())
-    if set(saved) != set(parameters):
-        raise CheckpointError(f"the saved weights and the model disagree on {min(set(saved) ^ set(parameters))}")
+    saved = _tensors(content, WEIGHTS, {name: p.shape for name, p in parameters.items()})
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(saved[name])
 
 
 def _moments(learner: Learner) -> dict[str, Tensor]:
+    """AdamW's state of every parameter; zeros, which is how AdamW begins, for one that no gradient has reached."""
     found: dict[str, Tensor] = {}
     for name, parameter in learner.model.named_parameters():
         state: dict[str, Any] = learner.optimizer.state.get(parameter, {})
-        found.update({f"{moment}.{name}": state[moment].clone() for moment in _MOMENTS if moment in state})
+        for moment in _MOMENTS:
+            fresh = torch.tensor(0.0) if moment == "step" else torch.zeros_like(parameter)
+            found[f"{moment}.{name}"] = state.get(moment, fresh).detach().contiguous()
     return found
 
 
+def _tensors(content: bytes, file: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """The tensors of a file, which must be exactly those named, of those shapes."""
+    try:
+        saved: dict[str, Tensor] = load(content)
+    except SafetensorError as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from None
+    odd = sorted(set(saved) ^ set(shapes))
+    if odd:
+        where = "only the file has it" if odd[0] in saved else "the file lacks it"
+        raise CheckpointError(f"{file} and the model disagree on {odd[0]}: {where}")
+    for name, tensor in saved.items():
+        if tuple(tensor.shape) != tuple(shapes[name]):
+            raise CheckpointError(f"{file}: {name} has shape {tuple(tensor.shape)}, expected {tuple(shapes[name])}")
+    return saved
+
+
+def _rng_tensors(rng: np.random.Generator) -> dict[str, Tensor]:
+    """The state of a PCG64 generator; its integers of up to 128 bits as little-endian bytes."""
+    state: dict[str, Any] = dict(rng.bit_generator.state)
+    flat: dict[str, int] = {**state["state"], "has_uint32": state["has_uint32"], "uinteger": state["uinteger"]}
+    return {
+        name: torch.tensor(list(int(flat[name]).to_bytes(_RNG_BYTES, "little")), dtype=torch.uint8)
+        for name in _RNG_FIELDS
+    }
+
+
+def _rng_state(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    flat = {name: int.from_bytes(bytes(tensors[name].tolist()), "little") for name in _RNG_FIELDS}
+    return {
+        "bit_generator": "PCG64",
+        "state": {"state": flat["state"], "inc": flat["inc"]},
+        "has_uint32": flat["has_uint32"],
+        "uinteger": flat["uinteger"],
+    }
+
+
 def _cursor(content: bytes) -> Cursor:
-    body: dict[str, Any] = json.loads(content)
-    known = {field.name for field in fields(Cursor)}
-    if set(body) != known:
-        raise CheckpointError(f"the cursor has {sorted(body)}, expected {sorted(known)}")
+    try:
+        body: Any = json.loads(content)
+    except ValueError as error:
+        raise CheckpointError(f"{STATE} cannot be read: {error}") from None
+    known = {entry.name for entry in fields(Cursor)}
+    if not isinstance(body, dict) or set(body) != known or not all(isinstance(v, int) for v in body.values()):
+        raise CheckpointError(f"the cursor has {body}, expected whole numbers for {sorted(known)}")
     return Cursor(**body)

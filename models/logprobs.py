@@ -1,71 +1,108 @@
 """Log-probs and entropies of completion tokens under a model, in micro-batches of right-padded rows.
 
-Only completion positions reach the vocabulary: hidden states of prompts and padding are dropped first.
+Only completion positions reach the vocabulary: hidden states of prompts and padding are dropped first, and the
+logits of a bounded number of positions are in memory at once.
+Left out: the gradient through sampling; fused kernels.
 Shapes: R rows, L padded length, M completion tokens of all rows end to end, V vocabulary.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-CHUNK_TOKENS = 4096
-"""Positions whose logits (CHUNK_TOKENS, V) are in memory at once."""
+CHUNK_LOGITS = 2**26
+"""Logits, positions times vocabulary, that are in memory at once: 256 MB in float32."""
+
+TokenIds = Sequence[int] | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """Rows of one micro-batch: prompts and completions as token ids."""
+    """Rows of one micro-batch: prompts and completions as token ids. A prompt has at least one token."""
 
-    prompts: Sequence[Sequence[int]]
-    completions: Sequence[Sequence[int]]
+    prompts: Sequence[TokenIds]
+    completions: Sequence[TokenIds]
 
 
-def token_logprobs(model: PreTrainedModel, rows: Sequences, temperature: Tensor) -> tuple[Tensor, Tensor]:
+def token_logprobs(
+    model: PreTrainedModel, rows: Sequences, temperature: Tensor, *, entropy_grad: bool = False
+) -> tuple[Tensor, Tensor]:
     """Log-prob and entropy (nats, float32) of every completion token at its row's temperature: (M,), (M,).
 
-    `temperature` is (R,); 0 (greedy) is read at temperature 1, as the sampler records it.
+    `temperature` is (R,); 0 (greedy) is read at temperature 1, as the sampler records it. The softmax is float32
+    whatever the model is. The entropy carries a gradient only where `entropy_grad` asks for it, since keeping what it
+    needs costs as much memory as the logits. ValueError where a prompt is empty.
     """
     ids, mask, places, targets = _padded(rows)
-    backbone = model.get_decoder()
-    hidden = backbone(input_ids=ids, attention_mask=None if bool(mask.all()) else mask).last_hidden_state
+    hidden = model.get_decoder()(input_ids=ids, attention_mask=mask).last_hidden_state
     chosen = hidden[places[:, 0], places[:, 1]]
     warmth = torch.where(temperature == 0, 1.0, temperature).float()[places[:, 0]]
-    head = cast("torch.nn.Module", model.get_output_embeddings())
+    head = _Head(model, entropy_grad)
+    size = max(1, CHUNK_LOGITS // vocabulary(model))
     parts: list[tuple[Tensor, Tensor]] = []
-    for start in range(0, len(targets), CHUNK_TOKENS):
-        piece = slice(start, start + CHUNK_TOKENS)
-        if len(targets) > CHUNK_TOKENS and torch.is_grad_enabled():
-            parts.append(
-                checkpoint(_head, head, chosen[piece], targets[piece], warmth[piece], use_reentrant=False)  # pyright: ignore[reportArgumentType]
-            )
+    for start in range(0, max(1, len(targets)), size):
+        piece = slice(start, start + size)
+        arguments = (chosen[piece], targets[piece], warmth[piece])
+        if len(targets) > size and torch.is_grad_enabled():
+            parts.append(cast("tuple[Tensor, Tensor]", checkpoint(head, *arguments, use_reentrant=False)))
         else:
-            parts.append(_head(head, chosen[piece], targets[piece], warmth[piece]))
+            parts.append(head(*arguments))
     return torch.cat([logp for logp, _ in parts]), torch.cat([entropy for _, entropy in parts])
 
 
-def _head(head: torch.nn.Module, hidden: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    logp = torch.log_softmax(head(hidden).float() / temperature[:, None], -1)
-    entropy = -(logp.exp() * logp).sum(-1)
-    return logp.gather(-1, targets[:, None])[:, 0], entropy
+def vocabulary(model: PreTrainedModel) -> int:
+    """V: how many token ids the model has embeddings for."""
+    embeddings: Any = model.get_input_embeddings()
+    return int(embeddings.weight.shape[0])
 
 
-def _padded(rows: Sequences) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Ids and mask (R, L), places (M, 2) of the positions that predict completion tokens, and those tokens (M,)."""
+@dataclass(frozen=True)
+class _Head:
+    """From hidden states to the log-probs of given tokens, as the model itself would go."""
+
+    model: PreTrainedModel
+    entropy_grad: bool
+
+    def __call__(self, hidden: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        logp = torch.log_softmax(self.logits(hidden).float() / temperature[:, None], -1)
+        with torch.set_grad_enabled(self.entropy_grad and torch.is_grad_enabled()):
+            entropy = -(logp.exp() * logp).sum(-1)
+        return logp.gather(-1, targets[:, None])[:, 0], entropy
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits with the scaling that some architectures put after their head (Cohere, Granite, Gemma 2)."""
+        config: Any = self.model.config
+        logits: Tensor = cast("torch.nn.Module", self.model.get_output_embeddings())(hidden)
+        logits = logits * (getattr(config, "logit_scale", None) or 1.0)
+        logits = logits / (getattr(config, "logits_scaling", None) or 1.0)
+        cap: float | None = getattr(config, "final_logit_softcapping", None)
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+
+def _padded(rows: Sequences) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Ids (R, L), mask (R, L), places (M, 2) of the positions that predict completion tokens, and those tokens (M,).
+
+    The mask is None where no row is shorter than another.
+    """
+    if min(map(len, rows.prompts)) == 0:
+        raise ValueError("a row has no prompt: nothing predicts its first token")
     lengths = [len(p) + len(c) for p, c in zip(rows.prompts, rows.completions, strict=True)]
     ids = torch.zeros((len(lengths), max(lengths)), dtype=torch.long)
     mask = torch.zeros_like(ids)
     places: list[Tensor] = []
     targets: list[Tensor] = []
     for row, (prompt, completion) in enumerate(zip(rows.prompts, rows.completions, strict=True)):
-        tokens = torch.tensor([*prompt, *completion])
+        tokens = torch.from_numpy(np.concatenate([prompt, completion]).astype(np.int64))
         ids[row, : len(tokens)] = tokens
         mask[row, : len(tokens)] = 1
         at = torch.arange(len(prompt) - 1, len(tokens) - 1)
         places.append(torch.stack([torch.full_like(at, row), at], -1))
         targets.append(tokens[len(prompt) :])
-    return ids, mask, torch.cat(places), torch.cat(targets)
+    return ids, None if min(lengths) == max(lengths) else mask, torch.cat(places), torch.cat(targets)

@@ -1,4 +1,7 @@
-"""Dividing rows into micro-batches: pure integers."""
+"""Dividing rows into micro-batches: pure integers.
+
+Left out: several rows in one sequence (block-diagonal attention); first-fit packing, which mixes lengths.
+"""
 
 from collections.abc import Sequence
 
@@ -7,10 +10,15 @@ def micro_batches(lengths: Sequence[int], budget_tokens: int) -> list[list[int]]
     """Row indices in micro-batches whose padded size (rows x longest) stays within the budget, like lengths together.
 
     A row longer than the budget is a micro-batch of its own. Every row occurs exactly once.
+    ValueError where the budget or a length is not positive.
 
     >>> micro_batches([3, 9, 4, 3], 12)
     [[0, 3, 2], [1]]
     """
+    if budget_tokens < 1:
+        raise ValueError(f"a micro-batch of {budget_tokens} tokens holds nothing")
+    if lengths and min(lengths) < 1:
+        raise ValueError("a row without tokens cannot be put through a model")
     order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
     batches: list[list[int]] = []
     for index in order:

@@ -1,15 +1,21 @@
 """A policy: a causal language model and its tokenizer, loaded from a folder; and how a problem becomes its prompt.
 
+    policy = load_policy(Path("checkpoint"))
+    prompt_tokens(policy.tokenizer, prompt_text(policy.tokenizer, "1 + 1 ="))
+
 Left out: downloading (tasks.supply does that), adapters, quantisation.
 """
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from jinja2 import TemplateError
+from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -21,6 +27,7 @@ from transformers import (
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 _DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16}
+_TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model")
 
 
 class PolicyError(ValueError):
@@ -36,8 +43,9 @@ class Policy:
 
     @property
     def context_tokens(self) -> int:
-        """How many tokens the model can attend to."""
-        return int(self.model.config.max_position_embeddings)
+        """How many tokens the model can attend to; sys.maxsize where its configuration sets no limit."""
+        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        return sys.maxsize if limit is None else int(limit)
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
@@ -50,21 +58,54 @@ class Policy:
 
 
 def load_policy(folder: Path, dtype: Dtype = "auto", *, trust_remote_code: bool = False) -> Policy:
-    """Load model (safetensors only) and tokenizer from a folder; PolicyError says what is missing."""
+    """Load model (safetensors only) and tokenizer from a folder, in evaluation mode; never asks the network.
+
+    `auto` keeps the number format that the weights were saved in. PolicyError says what is missing or wrong: the
+    folder, its config.json, tokenizer or weights, a weight that is absent or of another shape, code of its own.
+    """
+    _refuse_unloadable(folder, trust_remote_code=trust_remote_code)
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    tokenizer = _loaded(folder, "tokenizer", AutoTokenizer.from_pretrained, options)
+    options |= {"dtype": _DTYPES[dtype], "use_safetensors": True}
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    model, info = _loaded(folder, "model", AutoModelForCausalLM.from_pretrained, options)
+    # transformers draws such weights at random and goes on: told to list them all, it is refused here by name.
+    wrong = sorted(map(str, [*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])]))
+    if wrong:
+        raise PolicyError(f"{folder}: the weights do not fit config.json ({len(wrong)} of them, first {wrong[0]})")
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        raise PolicyError(f"{folder}: the tokenizer has more tokens than the model has embeddings")
+    return Policy(model.eval(), tokenizer)
+
+
+def _refuse_unloadable(folder: Path, *, trust_remote_code: bool) -> None:
+    if not folder.is_dir():
+        raise PolicyError(f"{folder} is not a folder: download a policy first, then name the folder it lies in")
     config_path = folder / "config.json"
     if not config_path.is_file():
         raise PolicyError(f"{folder} has no config.json: it is not a policy that transformers can load")
-    if "auto_map" in json.loads(config_path.read_text()) and not trust_remote_code:
-        raise PolicyError(f"{folder} brings its own code, which is not run unless asked for (trust_remote_code)")
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=_DTYPES[dtype], use_safetensors=True, **options)
-    except (OSError, ValueError, KeyError) as error:
-        raise PolicyError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
-    if len(tokenizer) > model.config.vocab_size:
-        raise PolicyError(f"{folder}: the tokenizer has more tokens than the model has embeddings")
-    return Policy(model.eval(), tokenizer)
+        config = json.loads(config_path.read_bytes())
+    except ValueError as error:
+        raise PolicyError(f"{config_path} is not JSON ({error})") from None
+    if not isinstance(config, dict):
+        raise PolicyError(f"{config_path} is not a JSON object")
+    if "auto_map" in config and not trust_remote_code:
+        raise PolicyError(f"{folder} brings its own code, which is not run unless asked for (trust_remote_code)")
+    if not any(path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern)):
+        raise PolicyError(f"{folder} cannot be loaded: it has no tokenizer (tokenizer.json, or vocab files)")
+    if not any(folder.glob("*.safetensors")):
+        raise PolicyError(
+            f"{folder} cannot be loaded: it has no weights as safetensors, and other formats can run code"
+        )
+
+
+def _loaded(folder: Path, what: str, load: Callable[..., Any], options: dict[str, Any]) -> Any:
+    try:
+        return load(folder, **options)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise PolicyError(f"the {what} in {folder} cannot be loaded: {reason}") from error
 
 
 def new_policy(
@@ -105,16 +146,21 @@ def prompt_text(
 ) -> str:
     """The prompt of a problem.
 
-    With a chat template: the messages, the hint as a marked paragraph at the end of the last one.
+    With a chat template: the messages, the hint as a marked paragraph at the end of the user's last one.
     Without: the question, a line break, and the hint as the beginning of the solution, which the completion continues.
+    Raises PolicyError where the template refuses the messages.
     """
     if tokenizer.chat_template is None:
         text = question if question is not None else "\n".join(m["content"] for m in messages or [])
         return f"{text}\n{hint_text or ''}"
     turns = [dict(m) for m in messages] if messages else [{"role": "user", "content": question or ""}]
     if hint_text:
-        turns[-1]["content"] += f"\n\nHint (the beginning of a correct solution):\n{hint_text}"
-    return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+        last = next((turn for turn in reversed(turns) if turn["role"] == "user"), turns[-1])
+        last["content"] += f"\n\nHint (the beginning of a correct solution):\n{hint_text}"
+    try:
+        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+    except TemplateError as error:
+        raise PolicyError(f"the policy's chat template refuses the messages: {error}") from None
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

@@ -1,7 +1,8 @@
-"""The policy update: judged rollouts in, optimiser steps out. Deterministic for a batch, a policy and its state.
+"""The policy update: judged rollouts in, optimiser steps out. Deterministic for a batch, a learner and settings.
 
 One pass: rows -> minibatches of whole groups -> micro-batches -> AdamW. The loss of a step is normalised by that
-step's own counts, so micro-batching changes nothing beyond rounding.
+step's own counts, so micro-batching changes nothing beyond rounding. Dropout stays off: the log-probs of the update
+must be those of the policy that sampled.
 The ratio's denominator: with one optimiser step the policy's own log-probs (ratio 1, exactly on-policy); with several,
 those of the policy before the first one, recomputed by the trainer, so that sampler and trainer numerics do not mix.
 Left out: several devices, adapters, mixed precision.
@@ -9,78 +10,25 @@ Left out: several devices, adapters, mixed precision.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from models.batch import TokenBatch
-from models.logprobs import Sequences, token_logprobs
-from models.losses import AGGREGATIONS, LOSSES, Totals, k3
+from models.batch import TokenBatch, all_finite
+from models.learner import Learner, Rollouts, Settings, learning_rate
+from models.logprobs import token_logprobs
+from models.losses import AGGREGATIONS, LOSSES, MAX_LOG_RATIO, Totals, k3, regularised
 from models.packing import micro_batches
 
 Metrics = dict[str, float]
-OnStep = Callable[[int, Metrics], None]
+RowValues = Mapping[int, Tensor]
+"""Row number -> (length,) values of its completion tokens."""
 
 
 class UpdateError(RuntimeError):
     """An update that must not be taken; the sentence says why."""
-
-
-@dataclass(frozen=True)
-class Rollouts:
-    """The rows that an update learns from; N rows, lists of token ids ragged."""
-
-    prompts: Sequence[Sequence[int]]
-    completions: Sequence[Sequence[int]]
-    logprobs: Sequence[Sequence[float]]
-    """The sampler's log-probs, nats."""
-    temperature: Tensor
-    """(N,) sampling temperature."""
-    advantage: Tensor
-    """(N,) float64."""
-    group: Tensor
-    """(N,) int64."""
-    max_tokens: int
-    """The completion limit of the plan."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The arguments of the update; see tasks.config.UpdateConfig for what each means."""
-
-    loss: str
-    loss_settings: Mapping[str, float]
-    aggregation: str
-    kl_coef: float
-    entropy_coef: float
-    lr: float
-    warmup_steps: int
-    weight_decay: float
-    betas: tuple[float, float]
-    max_grad_norm: float
-    epochs: int
-    minibatch_groups: int
-    micro_tokens: int
-
-
-@dataclass
-class Learner:
-    """A policy in training: its model, its optimiser and how many steps the run has taken."""
-
-    model: PreTrainedModel
-    optimizer: torch.optim.AdamW
-    step: int = 0
-
-    @classmethod
-    def new(cls, model: PreTrainedModel, settings: Settings) -> "Learner":
-        """A learner with a fresh optimiser."""
-        optimizer = torch.optim.AdamW(
-            model.parameters(), lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay
-        )
-        return cls(model, optimizer)
 
 
 @dataclass(frozen=True)
@@ -89,157 +37,234 @@ class Plan:
 
     steps: tuple[tuple[int, ...], ...]
 
+    @property
+    def on_policy(self) -> bool:
+        """Whether the only step is taken by the policy that sampled."""
+        return len(self.steps) == 1
+
     @classmethod
     def of(cls, rollouts: Rollouts, settings: Settings, rng: np.random.Generator) -> "Plan":
-        """Whole groups, shuffled anew for each epoch, `minibatch_groups` to a step (0: all in one)."""
-        groups = np.unique(rollouts.group.numpy())
+        """Whole groups, shuffled anew for each epoch, `minibatch_groups` to a step (0: all in one).
+
+        A step that nothing could be learnt from is left out: AdamW would move by momentum alone.
+        """
+        group = rollouts.group.numpy()
+        learnable = ~silent_rows(rollouts, settings)
+        groups = np.unique(group)
         size = settings.minibatch_groups or len(groups)
         steps: list[tuple[int, ...]] = []
         for _ in range(settings.epochs):
             order = rng.permutation(groups)
             for start in range(0, len(order), size):
-                chosen = np.isin(rollouts.group.numpy(), order[start : start + size])
-                steps.append(tuple(int(i) for i in np.flatnonzero(chosen)))
+                chosen = np.isin(group, order[start : start + size])
+                if learnable[chosen].any():
+                    steps.append(tuple(int(i) for i in np.flatnonzero(chosen)))
         return cls(tuple(steps))
 
 
-def old_logprobs(model: PreTrainedModel, rollouts: Rollouts, micro_tokens: int) -> list[Tensor]:
-    """The model's log-prob of every completion token, one (length,) tensor a row."""
-    found: list[Tensor | None] = [None] * len(rollouts.completions)
-    with torch.no_grad():
-        for rows in micro_batches(_lengths(rollouts), micro_tokens):
-            logp, _ = token_logprobs(model, _sequences(rollouts, rows), rollouts.temperature[rows])
-            sizes = [len(rollouts.completions[i]) for i in rows]
-            for row, part in zip(rows, logp.split(sizes), strict=True):
-                found[row] = part
-    return [part for part in found if part is not None]
+@dataclass(frozen=True)
+class Hooks:
+    """What the caller is told on the way."""
 
-
-def optimise(
-    learner: Learner,
-    rollouts: Rollouts,
-    plan: Plan,
-    settings: Settings,
-    *,
-    old: Sequence[Tensor],
-    reference: Sequence[Tensor] | None,
-    first: int,
-    on_step: OnStep,
-) -> list[Metrics]:
-    """Take the steps of a plan from index `first` on; UpdateError where a step's loss or gradient is not finite."""
-    taken: list[Metrics] = []
-    on_policy = len(plan.steps) == 1
-    for index in range(first, len(plan.steps)):
-        rows = plan.steps[index]
-        metrics = _step(learner, rollouts, rows, settings, None if on_policy else old, reference)
-        taken.append(metrics)
-        on_step(index, metrics)
-    return taken
-
-
-def _step(
-    learner: Learner,
-    rollouts: Rollouts,
-    rows: Sequence[int],
-    settings: Settings,
-    old: Sequence[Tensor] | None,
-    reference: Sequence[Tensor] | None,
-) -> Metrics:
-    model, optimizer = learner.model, learner.optimizer
-    usable = _usable(rollouts, rows)
-    totals = Totals.of(usable.mask, usable.row, len(rollouts.completions), rollouts.max_tokens)
-    if totals.num_tokens == 0:
-        raise UpdateError("a step has no token with a finite log-prob")
-    optimizer.zero_grad(set_to_none=True)
-    sums: dict[str, float] = {}
-    lengths = _lengths(rollouts)
-    for micro in micro_batches([lengths[i] for i in rows], settings.micro_tokens):
-        chosen = [rows[i] for i in micro]
-        loss, metrics = _micro_loss(model, rollouts, chosen, settings, totals, old, reference)
-        loss.backward()
-        for name, value in {"policy/loss": loss, **metrics}.items():
-            sums[name] = sums.get(name, 0.0) + float(value.detach())
-    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm))
-    if not (np.isfinite(norm) and np.isfinite(sums["policy/loss"])):
-        raise UpdateError(f"step {learner.step + 1} has loss {sums['policy/loss']} and gradient norm {norm}")
-    lr = settings.lr * min(1.0, (learner.step + 1) / max(1, settings.warmup_steps))
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    optimizer.step()
-    learner.step += 1
-    per_token = ("policy/entropy", "policy/kl_ref", "policy/clip_frac_low", "policy/clip_frac_high")
-    means = {name: sums[name] / totals.num_tokens for name in per_token if name in sums}
-    return {"policy/loss": sums["policy/loss"], **means, "policy/grad_norm": norm, "policy/lr": lr}
+    before: Callable[[RowValues], None]
+    """Given the trainer's log-probs of the step's tokens before any weight changes; may raise: nothing has changed."""
+    on_step: Callable[[int, Metrics], None]
+    """A step was taken: its index and metrics."""
+    on_rows: Callable[[int], None]
+    """So many more rows went through a model."""
 
 
 @dataclass(frozen=True)
-class _Usable:
-    mask: Tensor
-    row: Tensor
+class Anchors:
+    """What the policy's log-probs are held against."""
+
+    old: RowValues | None
+    """The policy's own when the update began; None where the only step is on-policy."""
+    reference: RowValues | None
 
 
-def _usable(rollouts: Rollouts, rows: Sequence[int]) -> _Usable:
-    """Which tokens of a step count: those whose sampler log-prob is finite."""
-    mask = torch.cat([torch.isfinite(torch.tensor(rollouts.logprobs[i], dtype=torch.float32)) for i in rows])
-    row = torch.cat([torch.full((len(rollouts.completions[i]),), i) for i in rows])
-    return _Usable(mask, row)
+def row_logprobs(
+    model: PreTrainedModel, rollouts: Rollouts, micro_tokens: int, on_rows: Callable[[int], None]
+) -> dict[int, Tensor]:
+    """The model's log-prob of every completion token, by row."""
+    found: dict[int, Tensor] = {}
+    with torch.no_grad():
+        for rows in micro_batches(rollouts.lengths, micro_tokens):
+            logp, _ = token_logprobs(model, rollouts.sequences(rows), rollouts.temperature[rows])
+            found.update(_by_row(logp, rollouts, rows))
+            on_rows(len(rows))
+    return found
 
 
-def _micro_loss(
-    model: PreTrainedModel,
-    rollouts: Rollouts,
-    rows: Sequence[int],
-    settings: Settings,
-    totals: Totals,
-    old: Sequence[Tensor] | None,
-    reference: Sequence[Tensor] | None,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    logp, entropy = token_logprobs(model, _sequences(rollouts, rows), rollouts.temperature[rows])
-    usable = _usable(rollouts, rows)
-    batch = TokenBatch(
-        logp=logp,
-        logp_old=logp.detach() if old is None else torch.cat([old[i] for i in rows]),
-        advantage=rollouts.advantage[usable.row].to(logp.dtype),
-        mask=usable.mask,
-        row=usable.row,
-        entropy=entropy,
-        logp_ref=None if reference is None else torch.cat([reference[i] for i in rows]),
-    ).finite()
-    loss, metrics = LOSSES[settings.loss](batch, **settings.loss_settings)
-    metrics = {f"policy/{name}": value for name, value in metrics.items()}
-    if batch.logp_ref is not None:
-        kl = k3(batch.logp, batch.logp_ref)
-        loss = loss + settings.kl_coef * kl
-        metrics["policy/kl_ref"] = torch.where(batch.mask, kl, 0.0).sum()
-    if settings.entropy_coef:
-        loss = loss - settings.entropy_coef * entropy
-    metrics["policy/entropy"] = torch.where(batch.mask, entropy, 0.0).sum()
-    return AGGREGATIONS[settings.aggregation](loss, batch.mask, batch.row, totals), metrics
+def optimise(
+    learner: Learner, rollouts: Rollouts, plan: Plan, settings: Settings, anchors: Anchors, hooks: Hooks, first: int = 0
+) -> None:
+    """Take the steps of a plan from index `first` on; UpdateError where a step's loss or gradient is not finite.
+
+    With an on-policy plan `hooks.before` is called here, between the gradient and the step; otherwise the caller has
+    the old log-probs and looks at them first.
+    """
+    for index in range(first, len(plan.steps)):
+        step = _Step(learner, rollouts, plan.steps[index], settings, anchors, hooks)
+        hooks.on_step(index, step.take())
 
 
-def mismatch(rollouts: Rollouts, old: Sequence[Tensor]) -> Metrics:
-    """How sampler and trainer differ on the same tokens: k3 KL, ratio, |difference| of log-probs (nats)."""
-    sampler = torch.cat([torch.tensor(row, dtype=torch.float32) for row in rollouts.logprobs])
-    trainer = torch.cat(list(old))
-    finite = torch.isfinite(sampler)
-    difference = (trainer - sampler)[finite]
+@dataclass(frozen=True)
+class _Step:
+    learner: Learner
+    rollouts: Rollouts
+    rows: Sequence[int]
+    settings: Settings
+    anchors: Anchors
+    hooks: Hooks
+
+    def take(self) -> Metrics:
+        """Gradients of all micro-batches, checks, one AdamW step."""
+        model, optimizer = self.learner.model, self.learner.optimizer
+        totals = self._totals()
+        optimizer.zero_grad(set_to_none=True)
+        sums: dict[str, float] = {}
+        own: dict[int, Tensor] = {}
+        for rows, silent in self._micro_batches():
+            with torch.set_grad_enabled(not silent):
+                loss, metrics, logp = self._micro_loss(rows, totals)
+            if not silent:
+                loss.backward()
+            own.update(_by_row(logp, self.rollouts, rows))
+            _accumulate(sums, {"policy/loss": float(loss.detach()), **metrics})
+            self.hooks.on_rows(len(rows))
+        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.settings.max_grad_norm))
+        if not (np.isfinite(norm) and np.isfinite(sums["policy/loss"])):
+            raise UpdateError(f"step {self.learner.step + 1} has loss {sums['policy/loss']} and gradient norm {norm}")
+        if self.anchors.old is None:
+            self.hooks.before(own)
+        lr = learning_rate(self.learner.step, self.settings)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        self.learner.step += 1
+        return {**_means(sums, totals.num_tokens), "policy/grad_norm": norm, "policy/lr": lr}
+
+    def _micro_batches(self) -> list[tuple[list[int], bool]]:
+        """Rows in micro-batches, and whether they are silent: those need no gradient, only their metrics."""
+        quiet = silent_rows(self.rollouts, self.settings)
+        found: list[tuple[list[int], bool]] = []
+        for silent in (False, True):
+            rows = [i for i in self.rows if bool(quiet[i]) is silent]
+            lengths = [self.rollouts.lengths[i] for i in rows]
+            micros = micro_batches(lengths, self.settings.micro_tokens)
+            found.extend(([rows[i] for i in micro], silent) for micro in micros)
+        return found
+
+    def _counted(self, rows: Sequence[int]) -> Tensor:
+        """Bool (M,): tokens whose given log-probs are all finite; the others leave loss and denominators."""
+        given = (self.anchors.old, self.anchors.reference)
+        return all_finite(self.rollouts.sampler(rows), *(_gather(values, rows) for values in given))
+
+    def _totals(self) -> Totals:
+        """Counts of the step's tokens."""
+        mask = self._counted(self.rows)
+        row = self.rollouts.token_rows(self.rows)
+        totals = Totals.of(mask, row, self.rollouts.num_rows, self.settings.length_tokens)
+        if totals.num_tokens == 0:
+            raise UpdateError("a step has no token whose log-probs are all finite")
+        return totals
+
+    def _micro_loss(self, rows: Sequence[int], totals: Totals) -> tuple[Tensor, Metrics, Tensor]:
+        settings = self.settings
+        logp, entropy = token_logprobs(
+            self.learner.model,
+            self.rollouts.sequences(rows),
+            self.rollouts.temperature[list(rows)],
+            entropy_grad=settings.entropy_coef != 0,
+        )
+        row = self.rollouts.token_rows(rows)
+        old = _gather(self.anchors.old, rows)
+        batch = TokenBatch(
+            logp=logp,
+            logp_old=logp.detach() if old is None else old,
+            logp_sampler=self.rollouts.sampler(rows),
+            entropy=entropy,
+            advantage=self.rollouts.advantage[row].to(logp.dtype),
+            mask=self._counted(rows),
+            row=row,
+            group=self.rollouts.group[row],
+            logp_ref=_gather(self.anchors.reference, rows),
+        ).filled()
+        loss, found = LOSSES[settings.loss](batch, **settings.loss_settings)
+        loss = regularised(loss, batch, kl_coef=settings.kl_coef, entropy_coef=settings.entropy_coef)
+        found = {**found, "entropy": entropy.detach()}
+        if batch.logp_ref is not None:
+            found["kl_ref"] = k3(logp.detach(), batch.logp_ref)
+        metrics = {f"policy/{name}": _reduced(name, value, batch.mask) for name, value in found.items()}
+        return AGGREGATIONS[settings.aggregation](loss, batch.mask, batch.row, totals), metrics, logp.detach()
+
+
+def silent_rows(rollouts: Rollouts, settings: Settings) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Bool (N,): rows whose gradient is exactly zero, since their advantage is and no other term of the loss acts."""
+    if settings.kl_coef or settings.entropy_coef:
+        return np.zeros(rollouts.num_rows, dtype=np.bool_)
+    return (rollouts.advantage == 0).numpy()
+
+
+def mismatch(rollouts: Rollouts, trainer: RowValues) -> Metrics:
+    """How sampler and trainer differ on the same tokens; ratio = exp(trainer - sampler), differences in nats.
+
+    kl estimates KL(sampler || trainer) by k3. Tokens whose log-probs are not both finite count in masked_frac alone;
+    where no others are left, that is all there is.
+    """
+    sampler, found = rollouts.sampler(list(trainer)), torch.cat(list(trainer.values()))
+    finite = all_finite(sampler, found)
+    masked = {"mismatch/masked_frac": float((~finite).double().mean())}
+    difference = (found - sampler)[finite].double()
     if difference.numel() == 0:
-        return {"mismatch/masked_frac": 1.0}
+        return masked
+    ratio = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     return {
-        "mismatch/kl": float(k3(sampler[finite], trainer[finite]).mean()),
-        "mismatch/ratio_mean": float(difference.exp().mean()),
-        "mismatch/ratio_max": float(difference.exp().max()),
+        "mismatch/kl": float(k3(sampler[finite].double(), found[finite].double()).mean()),
+        "mismatch/ratio_mean": float(ratio.mean()),
+        "mismatch/ratio_max": float(ratio.max()),
         "mismatch/logp_diff_mean": float(difference.abs().mean()),
         "mismatch/logp_diff_max": float(difference.abs().max()),
-        "mismatch/masked_frac": float((~finite).double().mean()),
+        **masked,
     }
 
 
-def _lengths(rollouts: Rollouts) -> list[int]:
-    return [len(p) + len(c) for p, c in zip(rollouts.prompts, rollouts.completions, strict=True)]
+def worst_row(rollouts: Rollouts, trainer: RowValues) -> int:
+    """The row whose tokens' log-probs differ most between sampler and trainer, by their mean over finite ones."""
+
+    def off(row: int) -> float:
+        difference = (trainer[row] - rollouts.logprobs[row]).abs()
+        finite = difference[torch.isfinite(difference)]
+        return float(finite.mean()) if len(finite) else 0.0
+
+    return max(trainer, key=off)
 
 
-def _sequences(rollouts: Rollouts, rows: Sequence[int]) -> Sequences:
-    prompts: list[Any] = [rollouts.prompts[i] for i in rows]
-    completions: list[Any] = [rollouts.completions[i] for i in rows]
-    return Sequences(prompts, completions)
+def _by_row(values: Tensor, rollouts: Rollouts, rows: Sequence[int]) -> dict[int, Tensor]:
+    sizes = [len(rollouts.completions[i]) for i in rows]
+    return dict(zip(rows, values.detach().split(sizes), strict=True))
+
+
+def _gather(values: RowValues | None, rows: Sequence[int]) -> Tensor | None:
+    return None if values is None else torch.cat([values[i] for i in rows])
+
+
+def _reduced(name: str, value: Tensor, mask: Tensor) -> float:
+    counted = value[mask].double()
+    if name.endswith("_max"):
+        return float(counted.max()) if counted.numel() else 0.0
+    return float(counted.sum())
+
+
+def _accumulate(sums: dict[str, float], metrics: Metrics) -> None:
+    for name, value in metrics.items():
+        before = sums.get(name, 0.0)
+        sums[name] = max(before, value) if name.endswith("_max") else before + value
+
+
+def _means(sums: dict[str, float], num_tokens: int) -> Metrics:
+    """Sums over tokens as means; the loss, already aggregated, and maxima as they are."""
+    whole = {name: value for name, value in sums.items() if name == "policy/loss" or name.endswith("_max")}
+    return {name: whole.get(name, value / num_tokens) for name, value in sums.items()}

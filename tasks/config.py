@@ -6,7 +6,7 @@ Left out on purpose: where things are stored and how processes are supervised (s
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Config(BaseModel):
@@ -170,6 +170,8 @@ class UpdateConfig(Config):
     """Clipped surrogate on token ratios."""
     aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = "token_mean"
     """How token losses become one number (DAPO, GRPO, Dr. GRPO)."""
+    length_tokens: int = Field(default=0, ge=0)
+    """Completion limit that fixed_length divides by: the max_tokens that the rollouts were sampled with."""
     clip_low: float = Field(default=0.2, ge=0.0)
     """Ratio floor is 1 - clip_low."""
     clip_high: float = Field(default=0.28, ge=0.0)
@@ -200,6 +202,12 @@ class UpdateConfig(Config):
     """Gate: share of groups without variance."""
     save_every_steps: int = Field(default=0, ge=0)
     """Keep resumable state inside a long update every so many optimiser steps; 0 never."""
+
+    @model_validator(mode="after")
+    def _fixed_length_has_its_length(self) -> "UpdateConfig":
+        if self.aggregation == "fixed_length" and not self.length_tokens:
+            raise ValueError("aggregation fixed_length needs length_tokens, the max_tokens of the rollouts")
+        return self
 
 
 class WarmstartConfig(Config):

@@ -3,12 +3,19 @@
 A new engine is one class with these methods; everything around it (shards, seeds, gates, resuming) stays as it is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 FinishReason = Literal["stop", "length"]
+
+OnTokens = Callable[[int], None]
+"""Called while an engine works, at least once for every step of a batch, with the tokens sampled so far."""
+
+
+class EngineError(RuntimeError):
+    """An engine that cannot go on; the sentence says why."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +49,16 @@ class Finished:
 class Engine(Protocol):
     """Samples completions from one policy at a time."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Name and version, as the rollouts' column `engine` has it."""
+        ...
 
     def load(self, folder: Path) -> None:
         """Take the weights of a checkpoint folder."""
         ...
 
-    def generate(self, requests: Sequence[Request]) -> Iterator[Finished]:
+    def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
         """Sample every request once; the same requests in the same order give the same bits."""
         ...
 

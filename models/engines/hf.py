@@ -1,93 +1,41 @@
-"""The embedded engine: our own decoding loop over a transformers model.
+"""The embedded engine: our own decoding loop over a transformers model, on the CPU.
 
-A prompt that several requests share is computed once and its cache repeated; prompts are batched by length; finished
-rows leave the batch; the cache is written in place. Each row's random numbers come from its own seed, one for each
-position, so they depend on neither batch nor shard. (On a CPU the logits themselves may differ in the last bit between
-batch shapes; the same requests in the same order give the same bits.)
+A prompt that several requests share is computed once and its cache repeated; like lengths are batched together;
+finished rows leave the batch. Each row's random numbers come from its own seed, one for each position, so they depend
+on neither batch nor shard. (The logits themselves may differ in the last bits between batch shapes, as those of any
+matrix product do; the same requests in the same order give the same bits.)
 
-Left out: beam search, penalties, structured output. Shapes: B rows, T cached tokens, V vocabulary.
+Left out: accelerators, beam search, penalties, structured output. Shapes: B rows, T positions, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from transformers import Cache, DynamicCache
-from transformers.cache_utils import DynamicLayer
+from torch import Tensor
+from transformers import Cache
 
-from models.engines.base import Finished, FinishReason, Request
+from models.engines.base import EngineError, Finished, OnTokens, Request
+from models.engines.cache import empty_cache
+from models.engines.sampling import Drawing, draw
 from models.policy import Dtype, Policy, load_policy
 
-GROWTH_TOKENS = 64
-"""Cache room is made for so many tokens at a time."""
-
-COMPACT_FRAC = 0.125
+COMPACT_FRAC = 1 / 32
 """Finished rows leave the batch once they are this share of it."""
 
-
-class GrowingLayer(DynamicLayer):
-    """A cache layer written in place: concatenating at every token costs more than the attention on a CPU."""
-
-    _room: tuple[torch.Tensor, torch.Tensor] | None = None
-    _length = 0
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *_args: Any, **_kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append keys and values (B, heads, new, dim) and give all there are."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        end = self._length + key_states.shape[-2]
-        if self._room is None or end > self._room[0].shape[-2]:
-            self._room = (self._grown(0, key_states, end), self._grown(1, value_states, end))
-        keys, values = self._room
-        keys[:, :, self._length : end] = key_states
-        values[:, :, self._length : end] = value_states
-        self._length = end
-        self.keys, self.values = keys[:, :, :end], values[:, :, :end]
-        return self.keys, self.values
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep, or repeat, the rows of these indices."""
-        if self._room is not None:
-            self._room = (self._room[0][indices], self._room[1][indices])
-            self.keys, self.values = (room[:, :, : self._length] for room in self._room)
-
-    def _grown(self, which: int, states: torch.Tensor, end: int) -> torch.Tensor:
-        batch, heads, _, dim = states.shape
-        grown = states.new_zeros((batch, heads, end + GROWTH_TOKENS, dim))
-        if self._room is not None:
-            grown[:, :, : self._length] = self._room[which][:, :, : self._length]
-        return grown
-
-
-@dataclass
-class _Row:
-    """One completion in the making."""
-
-    index: int
-    request: Request
-    uniforms: np.ndarray[Any, np.dtype[np.float64]]
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-
-    def finish(self, ends: frozenset[int]) -> Finished | None:
-        """The finished completion, if the last token ended it."""
-        reason: FinishReason = "stop"
-        if self.tokens[-1] not in ends:
-            if len(self.tokens) < self.request.max_tokens:
-                return None
-            reason = "length"
-        return Finished(self.index, self.tokens, self.logprobs, reason)
+PREFILL_TOKENS = 32_768
+"""Prompt tokens, with padding, computed at once; a batch ends where its different prompts would exceed them."""
 
 
 class HfEngine:
-    """Engine `transformers`; give it a policy, or `load` a folder."""
+    """Engine `transformers`; give it a policy, or `load` a folder.
 
-    name = "transformers"
+    engine = HfEngine(policy)
+    for finished in engine.generate([Request("a:0", (5, 9, 2), seed=17, max_tokens=96)]): ...
+    """
 
     def __init__(self, policy: Policy | None = None, *, dtype: Dtype = "auto", batch_rows: int = 512) -> None:
         self._policy = policy
@@ -95,22 +43,34 @@ class HfEngine:
         self._batch_rows = batch_rows
 
     @property
+    def name(self) -> str:
+        """Name and version, as the rollouts' column `engine` has it."""
+        return f"transformers {version('transformers')}"
+
+    @property
     def policy(self) -> Policy:
-        """The policy that is loaded."""
+        """The policy that is loaded; EngineError where there is none."""
         if self._policy is None:
-            raise RuntimeError("no policy is loaded")
+            raise EngineError("no policy is loaded")
         return self._policy
 
     def load(self, folder: Path) -> None:
         """Take the weights of a checkpoint folder."""
         self._policy = load_policy(folder, self._dtype)
 
-    def generate(self, requests: Sequence[Request]) -> Iterator[Finished]:
-        """Sample every request once, shortest prompts first, `batch_rows` at a time."""
-        order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt_tokens), requests[i].prompt_tokens))
-        for start in range(0, len(order), self._batch_rows):
-            rows = [_row(i, requests[i]) for i in order[start : start + self._batch_rows]]
-            yield from self._decode(rows)
+    def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
+        """Sample every request once, shortest prompts first, `batch_rows` at a time.
+
+        Raises EngineError where the model's probabilities are not finite.
+        """
+        sampled = 0
+        for indices in batches([request.prompt_tokens for request in requests], self._batch_rows):
+            batch = _Batch.of(self.policy, indices, [requests[i] for i in indices])
+            while len(batch.places):
+                sampled += batch.num_alive
+                yield from batch.step()
+                if on_tokens is not None:
+                    on_tokens(sampled)
 
     @torch.inference_mode()
     def logprobs(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -127,118 +87,166 @@ class HfEngine:
         """Let go of the policy."""
         self._policy = None
 
-    @torch.inference_mode()
-    def _decode(self, rows: list[_Row]) -> list[Finished]:
-        ends = frozenset(self.policy.end_tokens)
-        step = _Prefilled.of(self.policy, [row.request.prompt_tokens for row in rows])
-        finished: list[Finished] = []
-        live, kept = rows, list(range(len(rows)))
-        done = np.zeros(len(rows), dtype=bool)
-        for position in range(max(row.request.max_tokens for row in rows)):
-            tokens, logprobs = sample(step.logits, live, position)
-            for place in kept:
-                row = live[place]
-                row.tokens.append(int(tokens[place]))
-                row.logprobs.append(float(logprobs[place]))
-                ended = row.finish(ends)
-                if ended is not None:
-                    finished.append(ended)
-                    done[place] = True
-            kept = [place for place in kept if not done[place]]
-            if not kept:
-                break
-            if len(live) - len(kept) >= COMPACT_FRAC * len(live):
-                step.keep(kept)
-                tokens = tokens[kept]
-                live = [live[place] for place in kept]
-                kept, done = list(range(len(live))), np.zeros(len(live), dtype=bool)
-            step.advance(tokens)
-        return finished
+
+def batches(prompts: Sequence[tuple[int, ...]], batch_rows: int) -> list[list[int]]:
+    """Request indices by prompt length, equal prompts together, in batches bounded in rows and in prefill tokens.
+
+    >>> batches([(7, 8), (5,), (7, 8), (6,)], 3)
+    [[1, 3, 0], [2]]
+    """
+    order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), prompts[i], i))
+    found: list[list[int]] = []
+    different: set[tuple[int, ...]] = set()
+    for index in order:
+        prompt = prompts[index]
+        # In ascending order of length, so the newest prompt is the one that all others are padded to.
+        fits = bool(found) and len(found[-1]) < batch_rows
+        if fits and (prompt in different or (len(different) + 1) * len(prompt) <= PREFILL_TOKENS):
+            found[-1].append(index)
+        else:
+            found.append([index])
+            different = set()
+        different.add(prompt)
+    return found
 
 
-class _Prefilled:
-    """The state of a batch between two tokens: cache, mask, positions and the logits (B, V) of the next token."""
+def uniforms(seed: int, num_tokens: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The random numbers in [0, 1) of one completion, one for each position: a Philox counter keyed by its seed."""
+    return np.random.Generator(np.random.Philox(key=seed)).random(num_tokens)
 
-    def __init__(self, policy: Policy, cache: Cache, mask: torch.Tensor, logits: torch.Tensor) -> None:
-        self._model = policy.model
-        self._cache = cache
-        self._mask = mask
-        self._padded = not bool(mask.all())
-        self._positions = mask.sum(-1)
-        self.logits = logits
+
+@dataclass
+class _Forward:
+    """The model's side of a batch: cache, mask (B, T), positions (B,) and logits (B, V) of the token to come."""
+
+    policy: Policy
+    cache: Cache
+    mask: Tensor
+    positions: Tensor
+    logits: Tensor
+    padded: bool
 
     @classmethod
-    def of(cls, policy: Policy, prompts: list[tuple[int, ...]]) -> "_Prefilled":
+    def prefill(cls, policy: Policy, prompts: Sequence[tuple[int, ...]]) -> "_Forward":
         """Compute each different prompt once (left-padded to the longest) and repeat its cache for its rows."""
-        places: dict[tuple[int, ...], int] = {}
-        index = torch.tensor([places.setdefault(prompt, len(places)) for prompt in prompts])
-        length = max(map(len, places))
+        rows: dict[tuple[int, ...], int] = {}
+        index = torch.tensor([rows.setdefault(prompt, len(rows)) for prompt in prompts])
+        length = max(map(len, rows))
         pad = policy.tokenizer.pad_token_id or 0
-        ids = torch.tensor([[pad] * (length - len(p)) + list(p) for p in places])
-        mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in places])
-        cache = _empty_cache(policy)
-        positions = (mask.cumsum(-1) - 1).clamp_min(0)
-        attention = None if bool(mask.all()) else mask
+        ids = torch.tensor([[pad] * (length - len(p)) + list(p) for p in rows])
+        mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in rows])
+        padded = not bool(mask.all())
+        cache = empty_cache(policy.model.config)
         out = policy.model(
-            input_ids=ids, attention_mask=attention, position_ids=positions, past_key_values=cache, logits_to_keep=1
+            input_ids=ids,
+            attention_mask=mask if padded else None,
+            position_ids=(mask.cumsum(-1) - 1).clamp_min(0),
+            past_key_values=cache,
+            logits_to_keep=1,
         )
         cache.batch_select_indices(index)
-        return cls(policy, cache, mask[index], out.logits[index, -1])
+        return cls(policy, cache, mask[index], mask[index].sum(-1), out.logits[index, -1], padded)
 
-    def keep(self, places: list[int]) -> None:
-        """Drop every other row."""
-        index = torch.tensor(places)
-        self._cache.batch_select_indices(index)
-        self._mask, self._positions = self._mask[index], self._positions[index]
-        self._padded = self._padded and not bool(self._mask.all())
+    def select(self, index: Tensor) -> None:
+        """Make row i what row index[i] was."""
+        self.cache.batch_select_indices(index)
+        self.mask, self.positions = self.mask[index], self.positions[index]
 
-    def advance(self, tokens: torch.Tensor) -> None:
-        """Feed one token a row and take the logits that follow it."""
-        if self._padded:
-            self._mask = torch.cat([self._mask, self._mask.new_ones((len(tokens), 1))], -1)
-        out = self._model(
+    def advance(self, tokens: Tensor) -> None:
+        """Feed one token a row (B,) and take the logits that follow it."""
+        if self.padded:
+            self.mask = torch.cat([self.mask, self.mask.new_ones((len(tokens), 1))], -1)
+        out = self.policy.model(
             input_ids=tokens[:, None],
-            attention_mask=self._mask if self._padded else None,
-            position_ids=self._positions[:, None],
-            past_key_values=self._cache,
+            attention_mask=self.mask if self.padded else None,
+            position_ids=self.positions[:, None],
+            past_key_values=self.cache,
         )
-        self._positions = self._positions + 1
+        self.positions = self.positions + 1
         self.logits = out.logits[:, -1]
 
 
-def sample(logits: torch.Tensor, rows: Sequence[_Row], position: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """One token a row by inverse CDF and its log-prob under the distribution sampled from: (B,), (B,) float32.
+@dataclass
+class _Batch:
+    """Completions in the making. Rows move as others leave; `places` (B,) says where each one's results go."""
 
-    Temperature 0 takes the most probable token; its log-prob is that at temperature 1.
-    """
-    temperature = torch.tensor([row.request.temperature for row in rows], dtype=torch.float32)[:, None]
-    greedy = temperature == 0
-    logp = torch.log_softmax(logits.float() / temperature.masked_fill(greedy, 1.0), -1)
-    top_p = torch.tensor([row.request.top_p for row in rows], dtype=torch.float32)[:, None]
-    if bool((top_p < 1).any()):
-        logp = nucleus(logp, top_p)
-    total = logp.double().exp().cumsum(-1)
-    uniform = torch.tensor([row.uniforms[min(position, len(row.uniforms) - 1)] for row in rows], dtype=torch.float64)
-    drawn = torch.searchsorted(total, uniform[:, None] * total[:, -1:], right=True).clamp_max(logp.shape[-1] - 1)
-    tokens = torch.where(greedy, logp.argmax(-1, keepdim=True), drawn)
-    return tokens[:, 0], logp.gather(-1, tokens)[:, 0]
+    indices: Sequence[int]
+    forward: _Forward
+    how: Drawing
+    limits: Tensor
+    uniforms: Tensor
+    ends: Tensor
+    places: Tensor
+    alive: Tensor
+    tokens: Tensor
+    logprobs: Tensor
+    position: int = 0
 
+    @classmethod
+    @torch.inference_mode()
+    def of(cls, policy: Policy, indices: Sequence[int], requests: Sequence[Request]) -> "_Batch":
+        """Prefill the prompts; results are (T, B), since one position of all rows is written at a time."""
+        limits = [request.max_tokens for request in requests]
+        shape = (max(limits), len(requests))
+        numbers = np.zeros(shape)
+        for place, request in enumerate(requests):
+            numbers[: request.max_tokens, place] = uniforms(request.seed, request.max_tokens)
+        return cls(
+            indices=indices,
+            forward=_Forward.prefill(policy, [request.prompt_tokens for request in requests]),
+            how=Drawing(
+                torch.tensor([[request.temperature] for request in requests], dtype=torch.float32),
+                torch.tensor([[request.top_p] for request in requests], dtype=torch.float64),
+            ),
+            limits=torch.tensor(limits),
+            uniforms=torch.from_numpy(numbers),
+            ends=torch.tensor(policy.end_tokens),
+            places=torch.arange(len(requests)),
+            alive=torch.ones(len(requests), dtype=torch.bool),
+            tokens=torch.zeros(shape, dtype=torch.long),
+            logprobs=torch.zeros(shape),
+        )
 
-def nucleus(logp: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Log-probs (B, V) renormalised over the smallest set of tokens whose mass reaches top_p (B, 1)."""
-    ordered, order = logp.sort(-1, descending=True)
-    before = ordered.exp().cumsum(-1) - ordered.exp()
-    cut = torch.zeros_like(logp, dtype=torch.bool).scatter(-1, order, before >= top_p)
-    return torch.log_softmax(logp.masked_fill(cut, -torch.inf), -1)
+    @property
+    def num_alive(self) -> int:
+        """Rows that still grow."""
+        return int(self.alive.sum())
 
+    @torch.inference_mode()
+    def step(self) -> list[Finished]:
+        """Sample one token for every row; the completions that it ended."""
+        tokens, logprobs = draw(self.forward.logits, self.how, self.uniforms[self.position, self.places])
+        if not bool(torch.isfinite(logprobs).all()):
+            raise EngineError("the policy's probabilities are not finite: its weights are broken, or it overflows")
+        self.tokens[self.position, self.places] = tokens
+        self.logprobs[self.position, self.places] = logprobs
+        self.position += 1
+        stopped = torch.isin(tokens, self.ends)
+        ended = (stopped | (self.limits <= self.position)) & self.alive
+        finished: list[Finished] = []
+        if bool(ended.any()):
+            finished = [self._finished(row, stopped=bool(stopped[row])) for row in ended.nonzero()[:, 0].tolist()]
+            self.alive &= ~ended
+            tokens = self._compact(tokens)
+        if len(tokens):
+            self.forward.advance(tokens)
+        return finished
 
-def _row(index: int, request: Request) -> _Row:
-    generator = np.random.Generator(np.random.Philox(key=request.seed))
-    return _Row(index, request, generator.random(request.max_tokens))
+    def _finished(self, row: int, *, stopped: bool) -> Finished:
+        place = int(self.places[row])
+        tokens = self.tokens[: self.position, place].tolist()
+        logprobs = self.logprobs[: self.position, place].tolist()
+        return Finished(self.indices[place], tokens, logprobs, "stop" if stopped else "length")
 
-
-def _empty_cache(policy: Policy) -> Cache:
-    layer_types = getattr(policy.model.config, "layer_types", None) or ["full_attention"]
-    if set(layer_types) == {"full_attention"}:
-        return Cache(layer_class_to_replicate=GrowingLayer)
-    return DynamicCache(config=policy.model.config)
+    def _compact(self, tokens: Tensor) -> Tensor:
+        """Let finished rows leave, if they are enough, and fill their places with rows from the end."""
+        rows, alive = len(tokens), self.num_alive
+        if alive and rows - alive < COMPACT_FRAC * rows:
+            return tokens
+        index = torch.arange(alive)
+        index[~self.alive[:alive]] = torch.arange(alive, rows)[self.alive[alive:]]
+        if alive:
+            self.forward.select(index)
+        self.how, self.limits, self.places = self.how.select(index), self.limits[index], self.places[index]
+        self.alive = self.alive[index]
+        return tokens[index]

@@ -1,82 +1,151 @@
-"""Losses and aggregations against numbers worked out by hand, gradients against finite differences."""
+"""Losses against golden numbers, finite differences and a naive loop; aggregations against micro-batching."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
-from models.batch import TokenBatch
-from models.losses import Totals, clip, fixed_length, k3, sequence_mean, token_mean
+from models.batch import TokenBatch, all_finite
+from models.losses import AGGREGATIONS, MAX_LOG_RATIO, Totals, clip, fixed_length, k3, regularised
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "clip_loss.json").read_text())
+BOUNDS = {"clip_low": 0.2, "clip_high": 0.28}
 
 
-def batch(ratio: list[float], advantage: list[float], mask: list[bool] | None = None) -> TokenBatch:
-    logp = torch.tensor([math.log(r) for r in ratio], dtype=torch.float64, requires_grad=True)
+def tokens(logp: Tensor, advantage: list[float], **others: Tensor) -> TokenBatch:
+    """A batch whose old log-probs are 0, so that exp(logp) is the ratio, unless told otherwise."""
+    zeros = torch.zeros_like(logp.detach())
+    index = torch.zeros(len(logp), dtype=torch.int64)
+    given = {"mask": torch.ones(len(logp), dtype=torch.bool), "logp_old": zeros, "logp_sampler": zeros, **others}
+    weights = torch.tensor(advantage, dtype=logp.dtype)
     return TokenBatch(
-        logp=logp,
-        logp_old=torch.zeros(len(ratio), dtype=torch.float64),
-        advantage=torch.tensor(advantage, dtype=torch.float64),
-        mask=torch.tensor(mask or [True] * len(ratio)),
-        row=torch.zeros(len(ratio), dtype=torch.int64),
+        logp=logp, entropy=given.pop("entropy", zeros), advantage=weights, row=index, group=index, **given
     )
 
 
-def test_the_clipped_surrogate_is_the_worse_of_both() -> None:
-    # Ratio 1.5 clipped to 1.28 for A = 2; not for A = -2. Ratio 0.5 clipped to 0.8 for A = -1; not for A = 1.
-    loss, metrics = clip(batch([1.5, 1.5, 0.5, 0.5, 1.0], [2, -2, -1, 1, 3]), clip_low=0.2, clip_high=0.28)
-    assert loss.tolist() == pytest.approx([-2.56, 3.0, 0.8, -0.5, -3.0])
-    assert (int(metrics["clip_frac_high"]), int(metrics["clip_frac_low"])) == (1, 1)
+def log(values: list[float]) -> Tensor:
+    return torch.tensor([math.log(v) for v in values], dtype=torch.float64)
 
 
-def test_masked_tokens_are_not_counted_as_clipped() -> None:
-    _, metrics = clip(batch([1.5, 1.5], [2, 2], [True, False]), clip_low=0.2, clip_high=0.28)
-    assert int(metrics["clip_frac_high"]) == 1
+def test_loss_gradient_and_clipped_tokens_are_the_golden_ones() -> None:
+    logp = log(GOLDEN["ratio"]).requires_grad_()
+    loss, metrics = clip(tokens(logp, GOLDEN["advantage"]), **BOUNDS)
+    assert loss.tolist() == pytest.approx(GOLDEN["loss"], abs=1e-14)
+    loss.sum().backward()
+    assert logp.grad is not None
+    assert logp.grad.tolist() == pytest.approx(GOLDEN["d_loss_d_logp"], abs=1e-14)
+    assert metrics["clip_frac_low"].tolist() == GOLDEN["clip_frac_low"]
+    assert metrics["clip_frac_high"].tolist() == GOLDEN["clip_frac_high"]
+    assert metrics["ratio_mean"].tolist() == pytest.approx(GOLDEN["ratio"])
+    assert not any(value.requires_grad for value in metrics.values())
 
 
-def test_k3_is_that_of_its_definition() -> None:
-    # logp_ref - logp = ln 2: 2 - ln 2 - 1.
-    found = k3(torch.tensor([0.0, 0.0]), torch.tensor([math.log(2), 0.0]))
-    assert found.tolist() == pytest.approx([1 - math.log(2), 0.0], abs=1e-6)
+def test_the_kl_estimate_is_the_golden_one() -> None:
+    ratio = log(GOLDEN["ratio"])
+    assert k3(torch.zeros_like(ratio), ratio).tolist() == pytest.approx(
+        GOLDEN["k3_of_reference_over_policy"], abs=1e-15
+    )
+
+
+@pytest.mark.parametrize("name", sorted(AGGREGATIONS))
+def test_aggregations_are_the_golden_ones(name: str) -> None:
+    mask, row = torch.tensor(GOLDEN["mask"]), torch.tensor(GOLDEN["row"])
+    totals = Totals.of(mask, row, 3, length_tokens=10)
+    found = AGGREGATIONS[name](torch.tensor(GOLDEN["loss"], dtype=torch.float64), mask, row, totals)
+    assert float(found) == pytest.approx(GOLDEN["fixed_length_of_10" if name == "fixed_length" else name], abs=1e-15)
+
+
+def test_the_mean_of_k3_over_samples_is_the_kl() -> None:
+    # KL((0.5, 0.25, 0.25) || (0.25, 0.5, 0.25)) = 0.5 ln 2 - 0.25 ln 2 = 0.25 ln 2.
+    policy, reference = log([0.5, 0.25, 0.25]), log([0.25, 0.5, 0.25])
+    assert float((policy.exp() * k3(policy, reference)).sum()) == pytest.approx(0.25 * math.log(2), abs=1e-15)
+
+
+@given(st.floats(-50, 0), st.floats(-50, 0))
+@settings(max_examples=50, deadline=None)
+def test_k3_is_never_negative(first: float, second: float) -> None:
+    assert float(k3(torch.tensor(first).double(), torch.tensor(second).double())) >= -1e-12
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
-    start = torch.tensor([0.1, -0.4, 0.05, 0.6], dtype=torch.float64)
-    advantage = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
+    start = torch.tensor([0.1, -0.4, 0.05, 0.6, -0.1], dtype=torch.float64)
+    reference = torch.tensor([0.3, -0.3, 0.2, 0.1, 0.0], dtype=torch.float64)
 
-    def loss(logp: Tensor) -> Tensor:
-        zeros = torch.zeros(4, dtype=torch.float64)
-        tokens = TokenBatch(logp, zeros, advantage, torch.ones(4, dtype=torch.bool), torch.zeros(4, dtype=torch.int64))
-        value, _ = clip(tokens, clip_low=0.2, clip_high=0.28)
-        return (value + 0.1 * k3(logp, zeros - 0.3)).sum()
+    def total(logp: Tensor) -> Tensor:
+        batch = tokens(logp, [1.0, -2.0, 0.5, 3.0, -1.0], logp_ref=reference, entropy=logp**2)
+        loss, _ = clip(batch, **BOUNDS)
+        return regularised(loss, batch, kl_coef=0.1, entropy_coef=0.05).sum()
 
-    assert torch.autograd.gradcheck(loss, (start.clone().requires_grad_(),))
-
-
-def test_tokens_without_a_finite_old_logprob_leave_loss_and_count() -> None:
-    tokens = TokenBatch(
-        logp=torch.tensor([-1.0, -1.0]),
-        logp_old=torch.tensor([-1.0, float("nan")]),
-        advantage=torch.ones(2),
-        mask=torch.ones(2, dtype=torch.bool),
-        row=torch.zeros(2, dtype=torch.int64),
-    ).finite()
-    assert tokens.mask.tolist() == [True, False]
-    loss, _ = clip(tokens, clip_low=0.2, clip_high=0.2)
-    assert bool(torch.isfinite(loss).all())
+    assert torch.autograd.gradcheck(total, (start.requires_grad_(),), eps=1e-6, atol=1e-8)
 
 
-LOSS = torch.tensor([1.0, 2.0, 3.0, 10.0, 99.0])
-MASK = torch.tensor([True, True, True, True, False])
-ROW = torch.tensor([0, 0, 0, 1, 1])
+def test_regularisers_add_what_they_say() -> None:
+    logp, reference = log([0.5, 0.5]), log([0.25, 0.5])
+    batch = tokens(logp, [0.0, 0.0], logp_ref=reference, entropy=torch.tensor([2.0, 3.0], dtype=torch.float64))
+    loss = regularised(torch.zeros(2, dtype=torch.float64), batch, kl_coef=0.5, entropy_coef=0.1)
+    # k3 at ratio 1/2 is 1/2 + ln 2 - 1.
+    assert loss.tolist() == pytest.approx([0.5 * (math.log(2) - 0.5) - 0.2, -0.3], abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("aggregate", "expected"), [(token_mean, 16 / 4), (sequence_mean, (2.0 + 10.0) / 2), (fixed_length, 16 / (2 * 8))]
-)
-def test_aggregations_and_their_independence_of_micro_batches(aggregate: object, expected: float) -> None:
-    assert callable(aggregate)
-    totals = Totals.of(MASK, ROW, 2, max_tokens=8)
-    whole = float(aggregate(LOSS, MASK, ROW, totals))
-    parts = sum(float(aggregate(LOSS[p], MASK[p], ROW[p], totals)) for p in (slice(0, 3), slice(3, 5)))
-    assert whole == pytest.approx(expected)
-    assert parts == pytest.approx(expected)
+def test_a_ratio_beyond_measure_is_cut_and_passes_no_gradient() -> None:
+    logp = torch.tensor([500.0, -500.0], requires_grad=True)
+    loss, metrics = clip(tokens(logp, [-1.0, 1.0]), **BOUNDS)
+    loss.sum().backward()
+    assert loss[0].item() == pytest.approx(math.exp(MAX_LOG_RATIO))
+    assert metrics["ratio_max"].max().item() == pytest.approx(math.exp(MAX_LOG_RATIO))
+    assert logp.grad is not None
+    assert logp.grad.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("column", ["logp_old", "logp_sampler", "logp_ref"])
+@pytest.mark.parametrize("gap", [math.nan, math.inf, -math.inf])
+def test_a_token_with_a_gap_is_masked_and_leaves_the_gradient_finite(column: str, gap: float) -> None:
+    logp = log([0.5, 0.5]).requires_grad_()
+    values = torch.tensor([gap, math.log(0.5)], dtype=torch.float64)
+    mask = all_finite(None, torch.zeros(2), values)
+    assert mask.tolist() == [False, True]
+    batch = tokens(logp, [1.0, 1.0], **{column: values, "mask": mask}).filled()
+    loss, _ = clip(batch, **BOUNDS)
+    loss = regularised(loss, batch, kl_coef=1.0, entropy_coef=0.0)
+    torch.where(batch.mask, loss, 0.0).sum().backward()
+    assert logp.grad is not None
+    assert bool(torch.isfinite(logp.grad).all())
+    assert logp.grad[0].item() == 0.0
+
+
+def naive(name: str, loss: list[float], mask: list[bool], row: list[int], length: int) -> float:
+    rows = {r: [v for v, m, of in zip(loss, mask, row, strict=True) if m and of == r] for r in set(row)}
+    counted = [values for values in rows.values() if values]
+    if not counted:
+        return 0.0
+    if name == "sequence_mean":
+        return sum(sum(v) / len(v) for v in counted) / len(counted)
+    whole = sum(map(sum, counted))
+    return whole / (sum(map(len, counted)) if name == "token_mean" else len(counted) * length)
+
+
+@pytest.mark.parametrize("name", sorted(AGGREGATIONS))
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_aggregations_do_not_depend_on_how_the_step_is_divided(name: str, data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=6))
+    row = [i for i, size in enumerate(sizes) for _ in range(size)]
+    loss = data.draw(st.lists(st.floats(-5, 5), min_size=len(row), max_size=len(row)))
+    mask = data.draw(st.lists(st.booleans(), min_size=len(row), max_size=len(row)))
+    cuts = data.draw(st.sets(st.integers(0, len(sizes) - 1), min_size=1))
+    values, counted, index = torch.tensor(loss, dtype=torch.float64), torch.tensor(mask), torch.tensor(row)
+    totals = Totals.of(counted, index, len(sizes), length_tokens=7)
+    first = torch.isin(index, torch.tensor(sorted(cuts)))
+    found = sum(float(AGGREGATIONS[name](values[p], counted[p], index[p], totals)) for p in (first, ~first))
+    assert found == pytest.approx(naive(name, loss, mask, row, 7), rel=1e-9, abs=1e-12)
+
+
+def test_fixed_length_without_its_length_is_refused() -> None:
+    mask, row = torch.tensor([True]), torch.tensor([0])
+    with pytest.raises(ValueError, match="needs the completion limit"):
+        fixed_length(torch.ones(1), mask, row, Totals.of(mask, row, 1, length_tokens=0))

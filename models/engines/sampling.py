@@ -1,0 +1,63 @@
+"""Drawing one token a row from logits: inverse CDF on given uniforms, so that the caller owns the random numbers.
+
+Left out: top-k, min-p, penalties. Shapes: B rows, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CHUNK_ELEMENTS = 1 << 24
+"""Logits (rows x vocabulary) drawn from at once; more are done in pieces, which changes no bit."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How each row draws: temperature (B, 1) float32, 0 for greedy, and top_p (B, 1) float64."""
+
+    temperature: Tensor
+    top_p: Tensor
+
+    def select(self, index: Tensor) -> "Drawing":
+        """The rows of these indices."""
+        return Drawing(self.temperature[index], self.top_p[index])
+
+
+def draw(logits: Tensor, how: Drawing, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Token ids (B,) for uniforms (B,) float64 in [0, 1), and their log-probs (B,) float32 as drawn from, in nats.
+
+    The token is the first whose cumulative probability, summed in float64 in the order of the vocabulary, exceeds the
+    uniform. Greedy rows take the most probable token (the first of equals), their log-prob is that at temperature 1.
+    """
+    rows = max(1, CHUNK_ELEMENTS // logits.shape[-1])
+    if len(logits) <= rows:
+        return _draw(logits, how, uniform)
+    places = torch.arange(len(logits)).split(rows)
+    parts = [_draw(logits[index], how.select(index), uniform[index]) for index in places]
+    return torch.cat([tokens for tokens, _ in parts]), torch.cat([logp for _, logp in parts])
+
+
+def _draw(logits: Tensor, how: Drawing, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    greedy = how.temperature == 0
+    logp = torch.log_softmax(logits.float() / how.temperature.masked_fill(greedy, 1.0), -1)
+    cut = (how.top_p < 1) & ~greedy
+    if bool(cut.any()):
+        logp = torch.where(cut, nucleus(logp, how.top_p), logp)
+    total = logp.double().exp().cumsum(-1)
+    # Scaled by the whole, since rounding leaves the whole beside 1; a token of no mass is never the first to exceed.
+    drawn = torch.searchsorted(total, uniform[:, None] * total[:, -1:], right=True).clamp_max_(logp.shape[-1] - 1)
+    tokens = torch.where(greedy, logp.argmax(-1, keepdim=True), drawn)
+    return tokens[:, 0], logp.gather(-1, tokens)[:, 0]
+
+
+def nucleus(logp: Tensor, top_p: Tensor) -> Tensor:
+    """Log-probs (B, V) renormalised over the fewest most probable tokens whose mass reaches top_p (B, 1).
+
+    Nucleus sampling (arXiv 1904.09751); the token that crosses top_p stays in, so that one token is always left.
+    """
+    ordered, order = logp.sort(dim=-1, descending=True, stable=True)
+    mass = ordered.double().exp()
+    before = mass.cumsum(-1) - mass
+    cut = torch.zeros_like(logp, dtype=torch.bool).scatter(-1, order, before >= top_p)
+    return torch.log_softmax(logp.masked_fill(cut, -torch.inf), -1)
