@@ -1,18 +1,24 @@
-"""What Prefect, the journal and the store add: to a stage, to a fully reused run, to 100,000 rollouts.
+"""What Prefect, MLflow, journal and store add: to a stage, to a round and a reused run of the demo, to rollouts.
 
-    python benchmarks/overhead.py
+    python benchmarks/overhead.py              # everything: runs the whole demo once (minutes)
+    python benchmarks/overhead.py --no-demo
 
-Prints one table. Times are wall seconds of this machine, medians of interleaved repeats where a thing is repeated.
+Prints one table. Both servers run for real on loopback. Times are wall seconds, medians where a thing is repeated.
 """
 
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from tasks.journal import read_events
+from tasks.servers import start_servers
+from tasks.tracking import ensure_database
 
 ROOT = Path(__file__).parents[1]
 NUM_STAGES = 20
@@ -21,11 +27,9 @@ ROWS: list[tuple[str, str]] = []
 
 STAGES = """
 import json, sys, time
-from pathlib import Path
 from flows.environment import prepare
 from tasks.settings import Home
-home = Home.from_environment()
-prepare(home)
+prepare(Home.from_environment())
 from prefect import flow
 import pyarrow as pa
 from flows.session import RunSpec, open_session
@@ -34,88 +38,126 @@ from tasks.config import CurateConfig, SampleConfig
 @flow(name="overhead")
 def measure(count: int) -> list[float]:
     seconds = []
-    with open_session(RunSpec(name="overhead", verb="overhead"), track=True) as session:
+    with open_session(RunSpec(name="overhead", verb="overhead")) as session:
         rows = {"problem_id": [str(i) for i in range(64)], "question": ["?"] * 64}
         problems = session.store.put("problems", pa.table(rows))
         for index in range(count):
             config = CurateConfig(sample=SampleConfig(n=index + 1))
             started = time.perf_counter()
             outcome = session.stage("curate", config, {"problems": [problems]}, round=index)
-            seconds.append(time.perf_counter() - started)
+            seconds.append(time.perf_counter() - started - outcome.report["metrics"]["perf/compute_s"])
     return seconds
 
 print(json.dumps(measure(int(sys.argv[1]))))
 """
 
-WRITE = """
-import json, sys, time
+ROLLOUTS = """
+import json, resource, sys, time
 from pathlib import Path
 import numpy as np, pyarrow as pa
 from data.manifest import Manifest
-from data.schema import ROLLOUTS
 from data.store import Ref, Store
 store, total, shard = Store(Path(sys.argv[1])), int(sys.argv[2]), 5_000
 ref = Ref("rollouts", "0" * 32)
 rng = np.random.default_rng(0)
-started = time.perf_counter()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+wrote_s = 0.0
 writer = store.writer(ref)
 for index, first in enumerate(range(0, total, shard)):
-    lengths = rng.integers(20, 80, shard)
+    lengths = rng.integers(100, 400, shard)
     offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
     tokens = pa.array(rng.integers(0, 30_000, offsets[-1]), pa.int32())
     logprobs = pa.array(-rng.exponential(1.0, offsets[-1]), pa.float32())
     ids = [f"p{i // 8}@r0h0:{i % 8}" for i in range(first, first + shard)]
-    writer.write_table(pa.table({
+    table = pa.table({
         "rollout_id": ids, "problem_id": [i.split("@")[0] for i in ids], "completion": ["12+5=17 #### 17"] * shard,
         "completion_tokens": pa.ListArray.from_arrays(offsets, tokens),
         "logprobs": pa.ListArray.from_arrays(offsets, logprobs),
-    }), index)
-writer.commit(Manifest(table="rollouts", digest=ref.digest, schema_version=1))
-wrote = time.perf_counter() - started
+    })
+    started = time.perf_counter()
+    writer.write_table(table, index)
+    wrote_s += time.perf_counter() - started
 started = time.perf_counter()
-rows = Store(Path(sys.argv[1])).read(ref).num_rows
-print(json.dumps([wrote, time.perf_counter() - started, rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
+writer.commit(Manifest(table="rollouts", digest=ref.digest, schema_version=1))
+wrote_s += time.perf_counter() - started
+written = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+started = time.perf_counter()
+table = Store(Path(sys.argv[1])).read(ref)
+print(json.dumps([wrote_s, time.perf_counter() - started, table.num_rows, before, written, table.nbytes]))
 """
 
 
-def run(code: str, *arguments: str, home: Path) -> str:
-    environment = {**os.environ, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT)}
+def environment(home: Path, **extra: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
+    return {**kept, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT), **extra}
+
+
+def run(code: str, *arguments: str, home: Path, **extra: str) -> list[float]:
+    command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], env=environment, cwd=home, capture_output=True, text=True, check=True
+        command, env=environment(home, **extra), cwd=home, stdout=subprocess.PIPE, text=True, check=True
     )
-    return done.stdout.splitlines()[-1]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def stage_overhead(home: Path) -> None:
-    seconds = json.loads(run(STAGES, str(NUM_STAGES), home=home))
-    ROWS.append(("a light stage: Prefect task, journal, store (median)", f"{statistics.median(seconds):.3f} s"))
-    ROWS.append(("the same, slowest of " + str(NUM_STAGES), f"{max(seconds):.3f} s"))
+    with start_servers(home, 4400, 5400) as servers:
+        extra = {"PREFECT_API_URL": f"{servers.prefect_url}/api", "MLFLOW_TRACKING_URI": servers.mlflow_url}
+        seconds = run(STAGES, str(NUM_STAGES), home=home, **extra)
+    ROWS.append(("a stage, less its own computing: median, servers running", f"{statistics.median(seconds):.3f} s"))
+    ROWS.append((f"the same, slowest of {NUM_STAGES}", f"{max(seconds):.3f} s"))
 
 
-def reused_run(home: Path) -> None:
-    recipe = ROOT / "tests" / "e2e" / "tiny.toml"
-    command = [sys.executable, "-m", "flows.cli", "train", str(recipe), "--json"]
-    environment = {**os.environ, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT)}
-    for label in ("a one-round run, computed", "the same, fully reused (cold process)"):
+def demo(home: Path) -> None:
+    command = [sys.executable, "-m", "flows.cli", "demo", "--json"]
+    for label in ("the demo, computed", "the demo again, all reused: a cold command"):
         started = time.perf_counter()
-        subprocess.run(command, env=environment, cwd=home, capture_output=True, check=True)
+        done = subprocess.run(command, env=environment(home), cwd=home, stdout=subprocess.PIPE, check=True)
         ROWS.append((label, f"{time.perf_counter() - started:.1f} s"))
+        if "again" not in label:
+            seconds = machinery(home / "runs" / json.loads(done.stdout)["run"])
+            ROWS.append(
+                ("a round of the demo, less its stages' computing: median", f"{statistics.median(seconds):.2f} s")
+            )
+            ROWS.append((f"the same, slowest of {len(seconds)}", f"{max(seconds):.2f} s"))
+
+
+def machinery(folder: Path) -> list[float]:
+    """Seconds of each training round that no stage computed in; rounds with an evaluation are left out."""
+    begun: dict[int, float] = {}
+    ended: dict[int, float] = {}
+    computed: dict[int, float] = {}
+    names = {}
+    for event in read_events(folder):
+        if event["event"] == "stage_started" and event["purpose"] not in ("eval", "profile"):
+            names[event["attempt"]] = event["round"]
+            begun.setdefault(event["round"], event["time"])
+        elif event["event"] == "stage_finished" and event["attempt"] in names:
+            index = names[event["attempt"]]
+            ended[index] = event["time"]
+            computed[index] = computed.get(index, 0.0) + event["compute_s"]
+    return [ended[index] - begun[index] - computed[index] for index in begun if index > 0]
 
 
 def rollouts(home: Path) -> None:
-    wrote, read, rows, peak_kib = json.loads(run(WRITE, str(home / "bench"), str(NUM_ROLLOUTS), home=home))
-    ROWS.append((f"{rows:,} rollouts written", f"{rows / wrote:,.0f} rows/s"))
-    ROWS.append(("read back, verified", f"{rows / read:,.0f} rows/s"))
-    ROWS.append(("peak memory of both", f"{peak_kib / 1024:,.0f} MiB"))
+    wrote_s, read_s, rows, before_kib, written_kib, num_bytes = run(
+        ROLLOUTS, str(home / "bench"), str(NUM_ROLLOUTS), home=home
+    )
+    ROWS.append((f"{rows:,} rollouts ({num_bytes / 2**20:,.0f} MiB) written", f"{rows / wrote_s:,.0f} rows/s"))
+    ROWS.append(("read back into memory, verified", f"{rows / read_s:,.0f} rows/s"))
+    ROWS.append(("peak memory added by writing", f"{(written_kib - before_kib) / 1024:,.0f} MiB"))
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
+        ensure_database(home)
         stage_overhead(home)
-        reused_run(home)
         rollouts(home)
+        if "--no-demo" not in sys.argv:
+            demo(home)
     width = max(len(label) for label, _ in ROWS)
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     for label, value in ROWS:
         print(f"{label:<{width}}  {value:>14}")
 

@@ -1,6 +1,5 @@
 """The verbs about whole runs: train, demo, rerun, runs, show, sql, methods."""
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -124,11 +123,27 @@ def render_run(result: Json) -> None:
     table("pass@1 on held-out problems (95 % interval)", ("domain", "before", "after"), rows)
     stages = [(name, s["ran"], s["reused"], f"{s['seconds']:.1f}") for name, s in result["stages"].items()]
     table("stages", ("stage", "ran", "reused", "seconds"), stages)
-    fields({k: result[k] for k in ("run", "rounds", "updates", "tokens_generated", "tokens_trained", "seconds", "out")})
-    versus = after.get("versus", {})
-    if versus:
-        line(f"gain {json.dumps(versus)}")
-    line("look: `gradus ui` (Prefect and MLflow), `gradus show " + str(result["run"]) + "`, `gradus sql 'select ...'`")
+    _gain(after.get("versus", {}))
+    facts = ("run", "rounds", "updates", "tokens_generated", "tokens_trained", "seconds", "out")
+    fields({key: _count(result[key]) for key in facts})
+    line(f"look: `gradus ui` (Prefect, MLflow), `gradus show {result['run']}`, `gradus sql 'select ...'`")
+
+
+def _gain(versus: Json) -> None:
+    """What the policy gained over the one it started from, on the same problems and seeds."""
+    if not versus:
+        return
+    gain = versus["gain"]
+    low, high = 100 * gain["low"], 100 * gain["high"]
+    line(f"gain in pass@1: {100 * gain['value']:.1f} points (95 % interval {low:.1f} to {high:.1f})")
+    line(
+        f"{versus['newly_solved']} problems that no rollout solved at the start are solved now, "
+        f"{versus['newly_lost']} the other way round (of {versus['problems']})"
+    )
+
+
+def _count(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _accuracy(cell: Json | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from data.errors import UsageError
 from data.store import Store
+from flows.progress import StageView
 from tasks.dangling import close_dangling
 from tasks.journal import Journal
 from tasks.runlock import RunLock
@@ -45,8 +46,10 @@ def open_session(spec: RunSpec, *, track: bool = True) -> Generator[Session]:
         status = "killed"
         try:
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads())})
-            with pool:
-                yield Session(Store(home.lake), journal, pool, spec.seed, forced=spec.forced)
+            with pool, StageView() as view:
+                yield Session(
+                    Store(home.lake), journal, pool, spec.seed, spec.forced, on_progress=view.beat, on_end=view.outcome
+                )
             status = "finished"
         except Exception:
             status = "failed"

@@ -24,21 +24,13 @@ class Settings:
     entropy_coef: float = 0.0
     lr: float = 5e-5
     warmup_steps: int = 0
+    decay_steps: int = 0
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     max_grad_norm: float = 1.0
     epochs: int = 1
     minibatch_groups: int = 0
     micro_tokens: int = 16_384
-
-
-def learning_rate(step: int, settings: Settings) -> float:
-    """Linear warm-up to `lr` over `warmup_steps`, constant after; `step` counts from 0 over the whole run.
-
-    >>> [learning_rate(step, Settings(lr=1.0, warmup_steps=4)) for step in (0, 1, 3, 9)]
-    [0.25, 0.5, 1.0, 1.0]
-    """
-    return settings.lr * min(1.0, (step + 1) / max(1, settings.warmup_steps))
 
 
 @dataclass

@@ -17,10 +17,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from models.batch import TokenBatch, all_finite
-from models.learner import Learner, Rollouts, Settings, learning_rate
+from models.learner import Learner, Rollouts, Settings
 from models.logprobs import token_logprobs
 from models.losses import AGGREGATIONS, LOSSES, MAX_LOG_RATIO, Totals, k3, regularised
 from models.packing import micro_batches
+from models.schedule import learning_rate
 
 Metrics = dict[str, float]
 RowValues = Mapping[int, Tensor]
@@ -138,7 +139,10 @@ class _Step:
             raise UpdateError(f"step {self.learner.step + 1} has loss {sums['policy/loss']} and gradient norm {norm}")
         if self.anchors.old is None:
             self.hooks.before(own)
-        lr = learning_rate(self.learner.step, self.settings)
+        settings = self.settings
+        lr = learning_rate(
+            self.learner.step, lr=settings.lr, warmup_steps=settings.warmup_steps, decay_steps=settings.decay_steps
+        )
         for group in optimizer.param_groups:
             group["lr"] = lr
         optimizer.step()

@@ -13,6 +13,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
+from models.schedule import learning_rate
+
 NUM_BUCKETS = 4
 """A step is computed in so many parts of like length, so that short rows carry little padding."""
 
@@ -39,14 +41,6 @@ class Settings:
     """Step at which the cosine has ended; 0 for `steps`."""
 
 
-def learning_rate(step: int, settings: Settings) -> float:
-    """Linear warm-up to `lr`, then a cosine down to a tenth of it; `step` counts from 0."""
-    if step < settings.warmup_steps:
-        return settings.lr * (step + 1) / settings.warmup_steps
-    done = (step - settings.warmup_steps) / max(1, (settings.decay_steps or settings.steps) - settings.warmup_steps)
-    return settings.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
-
-
 def finetune(
     model: PreTrainedModel, examples: Sequence[Example], settings: Settings, rng: np.random.Generator, on_step: OnStep
 ) -> list[float]:
@@ -54,9 +48,11 @@ def finetune(
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
     losses: list[float] = []
+    decay_steps = settings.decay_steps or settings.steps
     for step in range(settings.steps):
+        lr = learning_rate(step, lr=settings.lr, warmup_steps=settings.warmup_steps, decay_steps=decay_steps)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, settings)
+            group["lr"] = lr
         chosen = rng.integers(0, len(examples), settings.batch_rows)
         optimizer.zero_grad(set_to_none=True)
         loss = _accumulate(model, [examples[i] for i in chosen])

@@ -184,6 +184,8 @@ class UpdateConfig(Config):
     """AdamW learning rate after warm-up."""
     warmup_steps: int = Field(default=15, ge=0)
     """Optimiser steps over which the learning rate rises linearly, counted over the whole run."""
+    decay_steps: int = Field(default=0, ge=0)
+    """Optimiser step of the run at which a cosine has brought the learning rate to a tenth; 0 keeps it constant."""
     weight_decay: float = Field(default=0.0, ge=0.0)
     """AdamW weight decay."""
     betas: tuple[float, float] = (0.9, 0.999)

@@ -90,6 +90,7 @@ class Journal:
             "attempt": attempt,
             "status": status,
             "seconds": seconds,
+            "compute_s": told.get("metrics", {}).get("perf/compute_s", 0.0),
             "error": error,
             "folder": folder,
             "summary": told.get("summary", {}),

@@ -25,6 +25,7 @@ from data.store import Ref, Store
 from tasks.attempt import Job, execute, read_report
 from tasks.config import Config
 from tasks.journal import Journal
+from tasks.progress import ProgressArtifact
 from tasks.registry import StageSpec, stage_spec
 from tasks.settings import wall_limit_s
 from tasks.supervise import Limits, WorkerPool
@@ -63,6 +64,9 @@ class Session:
     seed: int
     forced: frozenset[tuple[str, int, str]] = frozenset()
     on_progress: Callable[[str, float, str], None] | None = None
+    """Told of every beat: the stage's label, the share done, the same in the stage's own units."""
+    on_end: Callable[[Outcome], None] | None = None
+    """Told of every stage that ended well."""
     outcomes: list[Outcome] = field(default_factory=list)
 
     def stage(self, name: str, config: Config, inputs: Inputs, *, round: int = 0, purpose: str = "train") -> Outcome:  # noqa: A002
@@ -70,10 +74,12 @@ class Session:
 
         `purpose` tells the stages of one round apart: train, hint1 ..., profile, eval.
         """
-        label = "-".join([*([] if purpose == "train" else [purpose]), name, str(round)])
-        run = _stage_task.with_options(name=name, task_run_name=label, tags=["gradus", name])
-        outcome = run(_Request(self, name, config, inputs, round, purpose)).result()
+        request = _Request(self, name, config, inputs, round, purpose)
+        run = _stage_task.with_options(name=name, task_run_name=request.label, tags=["gradus", name])
+        outcome = run(request).result()
         self.outcomes.append(outcome)
+        if self.on_end is not None:
+            self.on_end(outcome)
         return outcome
 
 
@@ -87,6 +93,11 @@ class _Request:
     inputs: Inputs
     round: int
     purpose: str
+
+    @property
+    def label(self) -> str:
+        """The name of the task run: purpose where it is not training, stage, round."""
+        return "-".join([*([] if self.purpose == "train" else [self.purpose]), self.name, str(self.round)])
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retries=0)
@@ -144,7 +155,7 @@ def _attempt(session: Session, spec: StageSpec, job: Job, request: _Request) -> 
     )
     started = time.perf_counter()
     try:
-        report = _compute(session, spec, job)
+        report = _compute(session, spec, job, request)
     except BaseException as error:
         message = str(error) if isinstance(error, GradusError) else f"{type(error).__name__}: {error}"
         status = "killed" if isinstance(error, KeyboardInterrupt) else "failed"
@@ -156,14 +167,21 @@ def _attempt(session: Session, spec: StageSpec, job: Job, request: _Request) -> 
     return report
 
 
-def _compute(session: Session, spec: StageSpec, job: Job) -> dict[str, Any]:
-    def beat(frac: float, text: str = "") -> None:
-        if session.on_progress is not None:
-            session.on_progress(spec.name, frac, text)
+def _compute(session: Session, spec: StageSpec, job: Job, request: _Request) -> dict[str, Any]:
+    artifact = ProgressArtifact(spec.name)
 
-    if not spec.worker:
-        return execute(job.to_json(), {}, beat)
-    return session.pool.run(spec.worker, job.to_json(), Limits(wall_s=wall_limit_s()), beat)
+    def beat(frac: float, text: str = "") -> None:
+        artifact(frac, text)
+        if session.on_progress is not None:
+            session.on_progress(request.label, frac, text)
+
+    beat(0.0, "begun")
+    if spec.worker:
+        report = session.pool.run(spec.worker, job.to_json(), Limits(wall_s=wall_limit_s()), beat)
+    else:
+        report = execute(job.to_json(), {}, beat)
+    artifact.done("committed")
+    return report
 
 
 def git_sha(folder: Path) -> str:

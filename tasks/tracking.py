@@ -158,16 +158,19 @@ class MlflowTeller:
         state.live, state.parent = {}, ""
 
     def _run_started(self, event: Json, state: State) -> None:
-        state.begin(event["run"], event["owner"])
+        origin = {
+            "prefect.flow_run_id": event.get("prefect_flow_run_id", ""),
+            "mlflow.source.git.commit": event.get("git_sha", ""),
+        }
+        state.begin(event["run"], event["owner"], {key: value for key, value in origin.items() if value})
         tags = {
             "gradus.run": event["run"],
             "gradus.verb": event.get("verb", ""),
             "gradus.invocation": event["invocation"],
             "gradus.place": self._place,
             "gradus.folder": str(self._folder),
-            "prefect.flow_run_id": event.get("prefect_flow_run_id", ""),
-            "mlflow.source.git.commit": event.get("git_sha", ""),
             "mlflow.source.name": f"gradus {event.get('verb', '')}",
+            **state.origin,
         }
         run_id = self._create("gradus.invocation", event["invocation"], event["run"], time_ms(event), tags)
         self._close_dangling(run_id, time_ms(event))
@@ -192,6 +195,7 @@ class MlflowTeller:
             "gradus.attempt": attempt,
             **{f"gradus.{key}": str(value) for key, value in label.items()},
             "mlflow.source.name": f"gradus {event['stage']}",
+            **state.origin,
             **({"mlflow.parentRunId": state.parent} if state.parent else {}),
         }
         run_id = self._create("gradus.attempt", attempt, title(event), time_ms(event), tags)

@@ -25,9 +25,10 @@ class State:
     """What is remembered between two events.
 
     `offset` counts the bytes of the journal that were told; `parent` is the MLflow run of the present invocation, which
-    began at byte `begun_at` and belongs to the process `owner`; `runs` maps an attempt of it to its MLflow run, `live`
-    holds the facts of those still open; `traces` counts traces by round; `backlog` holds metrics of the parent (name,
-    value, time in ms, step) that wait for the next batch; `refused` what MLflow would not take, with its reason.
+    began at byte `begun_at` and belongs to the process `owner`; `origin` holds the tags that say which launch and which
+    commit it is; `runs` maps an attempt of it to its MLflow run, `live` holds the facts of those still open; `traces`
+    counts traces by round; `backlog` holds metrics of the parent (name, value, time in ms, step) that wait for the next
+    batch; `refused` what MLflow would not take, with its reason.
     """
 
     offset: int = 0
@@ -36,14 +37,16 @@ class State:
     owner: dict[str, Any] = field(default_factory=dict)
     runs: dict[str, str] = field(default_factory=dict)
     live: dict[str, dict[str, Any]] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)
     begun_at: int = 0
     traces: dict[str, int] = field(default_factory=dict)
     backlog: list[tuple[str, float, int, int]] = field(default_factory=list)
     refused: list[dict[str, Any]] = field(default_factory=list)
     problem: str = ""
 
-    def begin(self, run: str, owner: dict[str, Any]) -> None:
+    def begin(self, run: str, owner: dict[str, Any], origin: dict[str, str]) -> None:
         """Forget the last invocation and begin with the next."""
+        self.origin = origin
         self.run, self.owner, self.parent, self.begun_at = run, owner, "", self.offset
         self.runs, self.live, self.traces, self.backlog = {}, {}, {}, []
 

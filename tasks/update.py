@@ -235,6 +235,7 @@ def _settings(config: UpdateConfig) -> Settings:
         entropy_coef=config.entropy_coef,
         lr=config.lr,
         warmup_steps=config.warmup_steps,
+        decay_steps=config.decay_steps,
         weight_decay=config.weight_decay,
         betas=config.betas,
         max_grad_norm=config.max_grad_norm,

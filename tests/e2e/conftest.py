@@ -1,9 +1,12 @@
 """One undisturbed run of the tiny recipe through the real program, shared by the end-to-end tests."""
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,7 @@ class Program:
                 stdout=out,
                 stderr=err,
                 stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
 
     def run(self, *arguments: str, **extra: str) -> tuple[int, str, str]:
@@ -43,11 +47,39 @@ class Program:
             code = process.wait(timeout=280)
         return code, (self.home / "stdout").read_text(), (self.home / "stderr").read_text()
 
+    def told(self) -> str:
+        """What the program said to the person at the terminal."""
+        return (self.home / "stderr").read_text()
+
     def json(self, *arguments: str) -> dict[str, Any]:
         """Run the program with --json; it must succeed."""
         code, out, err = self.run(*arguments, "--json")
         assert code == 0, err
         return json.loads(out)
+
+    def wait_for(self, pattern: str, limit_s: float = 120) -> None:
+        """Wait until the lake has a file."""
+        deadline = time.monotonic() + limit_s
+        while not list((self.home / "lake").glob(pattern)):
+            assert time.monotonic() < deadline, f"no {pattern} within {limit_s} s"
+            time.sleep(0.05)
+
+    def launches(self) -> list[str]:
+        """Prefect's ids of every start of this home's only run, in order."""
+        journal = next((self.home / "runs").glob("*/events.jsonl"))
+        events = [json.loads(line) for line in journal.read_text().splitlines()]
+        return [event["prefect_flow_run_id"] for event in events if event["event"] == "run_started"]
+
+    def prefect_state(self, flow_run: str) -> str:
+        """What Prefect's database says of a flow run."""
+        with contextlib.closing(sqlite3.connect(self.home / "prefect" / "prefect.db")) as database:
+            return database.execute("select state_type from flow_run where id = ?", [flow_run]).fetchone()[0]
+
+    def mlflow_states(self, flow_run: str) -> list[str]:
+        """What MLflow's database says of the runs that one start made, the parent and its stages."""
+        query = """select status from runs join tags using (run_uuid) where key = 'prefect.flow_run_id' and value = ?"""
+        with contextlib.closing(sqlite3.connect(self.home / "mlflow" / "mlflow.db")) as database:
+            return [status for (status,) in database.execute(query, [flow_run])]
 
     def manifests(self) -> dict[str, bytes]:
         """Every manifest of the lake by artefact."""

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,27 +81,55 @@ def test_a_process_killed_anywhere_costs_nothing_that_was_finished(
     assert reused >= len([name for name in kept if not name.startswith(("checkpoints/", "problems/"))])
 
 
+def workers_of(pid: int) -> list[psutil.Process]:
+    children = psutil.Process(pid).children(recursive=True)
+    found = [child for child in children if "tasks.worker" in " ".join(child.cmdline())]
+    assert found
+    return found
+
+
 def test_a_killed_flow_takes_its_workers_along_and_the_next_start_goes_on(
     undisturbed: Undisturbed, new_program: Callable[[], Program]
 ) -> None:
     calm, result = undisturbed
     program = new_program()
     process = program.start("train", str(RECIPE), "--json")
-    deadline = time.monotonic() + 120
-    while not list((program.home / "lake" / "rollouts").glob("*/part-*.parquet")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    children = psutil.Process(process.pid).children(recursive=True)
-    workers = [child for child in children if "tasks.worker" in " ".join(child.cmdline())]
-    assert workers
+    program.wait_for("rollouts/*/part-*.parquet")
+    workers = workers_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    gone, alive = psutil.wait_procs(workers, timeout=5)
-    assert len(gone) == len(workers)
+    _, alive = psutil.wait_procs(workers, timeout=5)
     assert not alive
     again = program.json("train", str(RECIPE))
     assert again["policy"] == result["policy"]
     wanted = calm.manifests()
     assert {name: wanted[name] for name in program.manifests()} == program.manifests()
+    killed, finished = program.launches()
+    assert (program.prefect_state(killed), program.prefect_state(finished)) == ("CRASHED", "COMPLETED")
+    assert set(program.mlflow_states(killed)) == {"FINISHED", "KILLED"}
+    assert set(program.mlflow_states(finished)) == {"FINISHED"}
+
+
+def test_ctrl_c_ends_everything_says_how_to_go_on_and_loses_nothing(
+    undisturbed: Undisturbed, new_program: Callable[[], Program]
+) -> None:
+    _, result = undisturbed
+    program = new_program()
+    process = program.start("train", str(RECIPE))
+    program.wait_for("rollouts/*/part-*.parquet")
+    workers = workers_of(process.pid)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole foreground group
+    assert process.wait(timeout=60) == 130
+    assert "the same command goes on" in program.told()
+    assert "Traceback" not in program.told()
+    _, alive = psutil.wait_procs(workers, timeout=5)
+    assert not alive
+    assert [run["status"] for run in program.json("runs")["runs"]] == ["killed"]
+    again = program.json("train", str(RECIPE))
+    assert again["policy"] == result["policy"]
+    stopped, _ = program.launches()
+    assert program.prefect_state(stopped) != "RUNNING"
+    assert "RUNNING" not in program.mlflow_states(stopped)
 
 
 def test_a_flipped_bit_is_named_and_its_removal_recomputes_the_same_bytes(undisturbed: Undisturbed) -> None:

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from models.policy import new_policy
 from models.tiny_tokenizer import tiny_tokenizer
-from models.warmstart import Example, Settings, completion_loss, finetune, learning_rate
+from models.warmstart import Example, Settings, completion_loss, finetune
 
 EXAMPLES = [Example((3, 8 + i, 4, 9, 7), (8 + i, 18, 9, 20, 9 + i, 1)[: 3 + i % 3]) for i in range(8)]
 
@@ -57,16 +57,6 @@ def test_one_step_has_the_gradient_of_the_mean_over_all_completion_tokens() -> N
     naive = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
     assert torch.allclose(mine, naive / max(1.0, float(naive.norm())), atol=1e-6)
     assert float(mine.abs().max()) > 0.01
-
-
-def test_the_learning_rate_rises_falls_and_stays() -> None:
-    settings = Settings(steps=10, batch_rows=1, lr=1.0, warmup_steps=4, decay_steps=8)
-    # Warm-up in quarters, then 0.1 + 0.45 (1 + cos(pi k / 4)) for k = 0 to 4, then a tenth for good.
-    half = math.sqrt(0.5)
-    expected = [0.25, 0.5, 0.75, 1.0, 1.0, 0.55 + 0.45 * half, 0.55, 0.55 - 0.45 * half, 0.1, 0.1]
-    assert [learning_rate(step, settings) for step in range(10)] == pytest.approx(expected)
-    assert learning_rate(0, Settings(steps=2, batch_rows=1, lr=1.0, warmup_steps=0)) == 1.0
-    assert learning_rate(1, Settings(steps=2, batch_rows=1, lr=1.0, warmup_steps=0)) == pytest.approx(0.55)
 
 
 def tuned(seed: int, steps: int, told: list[tuple[int, float]] | None = None) -> tuple[PreTrainedModel, list[float]]:

@@ -1,0 +1,59 @@
+"""What a person at the terminal sees while a run works: a moving line for the stage, one line that stays for a round.
+
+All of it goes to stderr, so that `--json` leaves one object alone on stdout. Without a terminal only the lines that
+stay are written.
+"""
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from tasks.report import terminal_safe
+from tasks.stage import Outcome
+
+
+class StageView:
+    """A context manager; give its methods to a Session."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
+        self._status: Status | None = None
+
+    def __enter__(self) -> "StageView":
+        if self._console.is_terminal:
+            self._status = self._console.status("starting")
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def beat(self, label: str, frac: float, text: str) -> None:
+        """Move the line: which stage, how far, in its own units."""
+        if self._status is not None:
+            self._status.update(Text(terminal_safe(f"{label}  {frac:4.0%}  {text}")))
+
+    def outcome(self, outcome: Outcome) -> None:
+        """A stage ended: an update and an evaluation leave a line."""
+        words = milestone(outcome)
+        if words:
+            self._console.print(Text(terminal_safe(words)))
+
+
+def milestone(outcome: Outcome) -> str:
+    """One line about an update or an evaluation; empty for other stages."""
+    how = "reused" if outcome.reused else f"{outcome.seconds:.1f} s"
+    if outcome.stage == "update":
+        reward = outcome.report["metrics"]["reward/mean"]
+        told = f"reward {reward:.3f}, {outcome.summary['tokens_trained']:,} tokens trained"
+    elif outcome.stage == "evaluate":
+        told = f"pass@1 {outcome.summary['pass_at']['1']['value']:.3f}"
+    else:
+        return ""
+    return f"round {outcome.round:>3}  {outcome.stage:<8}  {told} ({how})"
