@@ -105,9 +105,13 @@ def methods(as_json: AsJson = False) -> None:
     answer(catalogue(), as_json, render)
 
 
+RUN_VERBS = (train, demo, rerun)
+"""The verbs that are flows."""
+
+
 def register_runs(app: typer.Typer) -> None:
     """Add these verbs to the program."""
-    for verb in (train, demo, rerun, show, sql, methods):
+    for verb in (*RUN_VERBS, show, sql, methods):
         app.command(verb.__name__)(verb)
     app.command("runs")(list_runs)
 

@@ -194,8 +194,11 @@ def evaluate(
 
 def register_stages(app: typer.Typer) -> None:
     """Add the stage verbs to the program."""
-    for verb in (ingest, profile, curate, hint, rollout, score, update, warmstart, evaluate):
+    for verb in STAGE_VERBS:
         app.command(verb.__name__)(verb)
+
+
+STAGE_VERBS = (ingest, profile, curate, hint, rollout, score, update, warmstart, evaluate)
 
 
 def configured(model: type[C], sets: list[str] | None, base: dict[str, Any] | None = None) -> C:

@@ -1,7 +1,9 @@
-"""The Prefect and MLflow servers for `gradus ui`: on loopback, on free ports, ended with the process that started them.
+"""The Prefect and MLflow servers: on loopback, on free ports, ended with the process that started them.
 
-    with start_servers(home, 4200, 5000) as servers:
+    with start_servers(home, 4200, 5000) as servers:         # gradus ui
         print(servers.prefect_url, servers.mlflow_url)
+    with start_embedded(home) as server:                     # a command of its own
+        os.environ["PREFECT_API_URL"] = f"{server.url}/api"
 
 Each server runs below a guard (this module as a program) that ends it, and all it started, when the pipe from here is
 closed; a kill -9 closes it too. Left out: anything reachable from another machine.
@@ -62,6 +64,14 @@ class _Server:
             kill_tree(self.guard.pid)
             self.guard.wait()
 
+    def __enter__(self) -> "_Server":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
 
 @dataclass(frozen=True)
 class Servers:
@@ -106,6 +116,28 @@ def start_servers(home: Path, prefect_port: int = 4200, mlflow_port: int = 5000)
     return Servers(running[0].url, uri if remote else running[1].url, tuple(running))
 
 
+def start_embedded(home: Path) -> _Server:
+    """Start Prefect's API for one command, at once: who connects before it listens waits in the socket's queue.
+
+    Prefect's own embedded server starts only when the first flow does, which costs seconds that the imports of that
+    flow could hide, and outlives a killed process.
+    """
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        listener.listen(128)
+        url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+        env = {
+            "PREFECT_HOME": os.environ.get("PREFECT_HOME", str(home.resolve() / "prefect")),
+            "PREFECT_API_URL": f"{url}/api",
+            "PREFECT_UI_ENABLED": "0",
+            "PREFECT__SERVER_EPHEMERAL": "1",
+            "PREFECT__SERVER_FINAL": "1",
+        }
+        command = ["uvicorn", "--factory", "prefect.server.api.server:create_app", "--log-level", "error"]
+        command += ["--lifespan", "on", "--fd", str(listener.fileno())]
+        return _start("Prefect", command, env, url, "/api/health", home, listener.fileno())
+
+
 def free_port(preferred: int) -> int:
     """The preferred port of 127.0.0.1, or the next free one of the twenty above it, or any."""
     for port in (*range(preferred, min(preferred + 20, 65536)), 0):
@@ -144,13 +176,22 @@ def _start_mlflow(home: Path, uri: str, port: int) -> _Server:
     return _start("MLflow", command, server_environment(), f"http://{LOOPBACK}:{port}", "/health", home)
 
 
-def _start(name: str, module: Sequence[str], env: Mapping[str, str], url: str, health: str, home: Path) -> _Server:
+def _start(
+    name: str,
+    module: Sequence[str],
+    env: Mapping[str, str],
+    url: str,
+    health: str,
+    home: Path,
+    listener: int | None = None,
+) -> _Server:
     log_path = home / "logs" / f"{name.lower()}-server.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
     with log_path.open("wb") as log:
         guard = subprocess.Popen(
-            [sys.executable, "-m", "tasks.servers", sys.executable, "-m", *module],
+            [sys.executable, "-m", "tasks.servers", str(listener or ""), sys.executable, "-m", *module],
+            pass_fds=() if listener is None else (listener,),
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -174,9 +215,12 @@ def _answers(url: str, path: str) -> bool:
         connection.close()
 
 
-def _guard(command: Sequence[str]) -> int:
+def _guard(listener: str, command: Sequence[str]) -> int:
     """Run a server until it ends, or until the pipe that this process reads is closed; gives the exit code."""
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    handed = (int(listener),) if listener else ()
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=handed)
+    for descriptor in handed:
+        os.close(descriptor)  # the server's alone, so that none waits for an answer once it is dead
 
     def end_with_parent() -> None:
         while os.read(0, 1024):  # not through sys.stdin, whose lock a thread would hold at the interpreter's end
@@ -193,4 +237,4 @@ def _guard(command: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_guard(sys.argv[1:]))
+    sys.exit(_guard(sys.argv[1], sys.argv[2:]))

@@ -7,11 +7,13 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tasks.servers import _start_prefect, free_port
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Path(__file__).parent / "tiny.toml"
@@ -20,13 +22,21 @@ RECIPE = Path(__file__).parent / "tiny.toml"
 class Program:
     """The `gradus` program with a home of its own."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, api: str = "") -> None:
         self.home = home
+        self.settings = {"PREFECT_API_URL": api} if api else {}
 
     def environment(self, **extra: str) -> dict[str, str]:
         """The program's environment; the tracker is tested by itself."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
-        return {**kept, "GRADUS_HOME": str(self.home), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **extra}
+        return {
+            **kept,
+            "GRADUS_HOME": str(self.home),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+            **self.settings,
+            **extra,
+        }
 
     def start(self, *arguments: str, **extra: str) -> "subprocess.Popen[bytes]":
         """Start the program; files, not pipes, since an orphaned server would hold a pipe open."""
@@ -88,23 +98,40 @@ class Program:
 
 
 @pytest.fixture(scope="session")
-def new_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Program]:
-    """Make programs with fresh homes that share Prefect's and MLflow's databases, whose creation is slow."""
-    shared = {name: tmp_path_factory.mktemp(name) for name in ("prefect", "mlflow")}
-
-    def make() -> Program:
-        home = tmp_path_factory.mktemp("home")
-        for name, folder in shared.items():
-            (home / name).symlink_to(folder)
-        return Program(home)
-
-    code, _, err = make().run("setup")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home whose databases of Prefect and MLflow all programs share, since their creation is slow."""
+    home = tmp_path_factory.mktemp("shared")
+    code, _, err = Program(home).run("setup")
     assert code == 0, err
+    return home
+
+
+@pytest.fixture(scope="session")
+def prefect_api(shared: Path) -> Iterator[str]:
+    """A real Prefect server on the shared database, whose start would otherwise be most of every short command."""
+    server = _start_prefect(shared, free_port(0))
+    try:
+        server.wait_until_healthy(120)
+        yield f"{server.url}/api"
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def new_program(shared: Path, prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Program]:
+    """Make programs with fresh homes; told so, with no server about, as on a laptop, where each command starts one."""
+
+    def make(*, alone: bool = False) -> Program:
+        home = tmp_path_factory.mktemp("home")
+        for name in ("prefect", "mlflow"):
+            (home / name).symlink_to(shared / name)
+        return Program(home, "" if alone else prefect_api)
+
     return make
 
 
 @pytest.fixture(scope="session")
-def undisturbed(new_program: Callable[[], Program]) -> tuple[Program, dict[str, Any]]:
+def undisturbed(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
     """The tiny recipe, run to its end by nobody disturbed."""
-    program = new_program()
+    program = new_program(alone=True)
     return program, program.json("train", str(RECIPE))

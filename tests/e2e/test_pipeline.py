@@ -63,7 +63,7 @@ POINTS = ["rollout:after_shard#2", "score:before_manifest#2", "update:before_che
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_process_killed_anywhere_costs_nothing_that_was_finished(
-    undisturbed: Undisturbed, new_program: Callable[[], Program], point: str
+    undisturbed: Undisturbed, new_program: Callable[..., Program], point: str
 ) -> None:
     calm, result = undisturbed
     program = new_program()
@@ -89,7 +89,7 @@ def workers_of(pid: int) -> list[psutil.Process]:
 
 
 def test_a_killed_flow_takes_its_workers_along_and_the_next_start_goes_on(
-    undisturbed: Undisturbed, new_program: Callable[[], Program]
+    undisturbed: Undisturbed, new_program: Callable[..., Program]
 ) -> None:
     calm, result = undisturbed
     program = new_program()
@@ -111,10 +111,10 @@ def test_a_killed_flow_takes_its_workers_along_and_the_next_start_goes_on(
 
 
 def test_ctrl_c_ends_everything_says_how_to_go_on_and_loses_nothing(
-    undisturbed: Undisturbed, new_program: Callable[[], Program]
+    undisturbed: Undisturbed, new_program: Callable[..., Program]
 ) -> None:
     _, result = undisturbed
-    program = new_program()
+    program = new_program(alone=True)
     process = program.start("train", str(RECIPE))
     program.wait_for("rollouts/*/part-*.parquet")
     workers = workers_of(process.pid)
@@ -169,7 +169,7 @@ def test_sql_runs_and_the_journal_tells_what_happened(undisturbed: Undisturbed) 
     ],
 )
 def test_wrong_usage_is_one_sentence_and_exit_2(
-    new_program: Callable[[], Program], arguments: list[str], code: int, message: str
+    new_program: Callable[..., Program], arguments: list[str], code: int, message: str
 ) -> None:
     found, _, err = new_program().run(*arguments)
     assert found == code
@@ -178,7 +178,7 @@ def test_wrong_usage_is_one_sentence_and_exit_2(
 
 
 def test_anybodys_completions_are_scored_and_too_many_errors_fail_after_the_good_rows_are_kept(
-    new_program: Callable[[], Program], tmp_path: Path
+    new_program: Callable[..., Program], tmp_path: Path
 ) -> None:
     program = new_program()
     rows = [{"problem_id": str(i), "completion": f"#### {i}", "answer": str(i)} for i in range(9)]

@@ -50,9 +50,9 @@ def addresses(program: Program) -> dict[str, str]:
 
 
 def test_a_deployment_triggered_through_a_real_server_runs_its_stage(
-    new_program: Callable[[], Program], tmp_path: Path
+    new_program: Callable[..., Program], tmp_path: Path
 ) -> None:
-    servers, server = new_program(), new_program()
+    servers, server = new_program(alone=True), new_program(alone=True)
     rows = tmp_path / "mine.jsonl"
     rows.write_text('{"question": "1 + 1 =", "answer": "2"}\n{"question": "no gold"}\n')
     with running(servers.start("ui", "--prefect-port", "4310", "--mlflow-port", "5310")):
@@ -82,7 +82,7 @@ def names(api: str) -> set[str]:
     return {found["name"] for found in httpx.post(f"{api}/deployments/filter", json={}).json()}
 
 
-def test_what_could_not_be_told_is_told_later(new_program: Callable[[], Program], tmp_path: Path) -> None:
+def test_what_could_not_be_told_is_told_later(new_program: Callable[..., Program], tmp_path: Path) -> None:
     program = new_program()
     rows = tmp_path / "mine.jsonl"
     rows.write_text('{"question": "1 + 1 =", "answer": "2"}\n')
@@ -97,7 +97,7 @@ def test_what_could_not_be_told_is_told_later(new_program: Callable[[], Program]
     assert program.mlflow_states(program.launches()[0]) == ["FINISHED", "FINISHED"]
 
 
-def test_doctor_and_methods_say_what_there_is(new_program: Callable[[], Program]) -> None:
+def test_doctor_and_methods_say_what_there_is(new_program: Callable[..., Program]) -> None:
     program = new_program()
     checks = program.json("doctor")["checks"]
     assert {"torch", "GPU", "vLLM"} <= {check["name"].split(" ")[0] for check in checks}
