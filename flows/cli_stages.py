@@ -242,8 +242,6 @@ def reward_settings(rewards: list[str] | None) -> dict[str, Any]:
 
 def parse_reward(text: str) -> RewardConfig:
     """A reward written as `math`, `format=0.2` or `path/to/file.py:function=0.5`."""
-    from flows.stages import file_sha256  # noqa: PLC0415
-
     name, separator, weight = text.rpartition("=")
     if not separator:
         name, weight = text, "1.0"
@@ -257,4 +255,4 @@ def parse_reward(text: str) -> RewardConfig:
     if not Path(path).is_file():
         raise UsageError(f"--reward {text}: there is no file {path}", hint="write path/to/file.py:function")
     resolved = f"{Path(path).resolve()}:{_function}"
-    return RewardConfig(name=resolved, weight=value, source_sha256=file_sha256(path))
+    return RewardConfig(name=resolved, weight=value)

@@ -13,6 +13,7 @@ from flows.config import Override, Recipe, load_recipe, parse_recipe, toml_value
 from flows.session import RunSpec, open_session
 from flows.stages import problems_ref
 from flows.training import Inputs, Trained, pass_at_1, train
+from tasks.pins import pinned
 from tasks.settings import Home
 from tasks.stage import Outcome, Session
 from tasks.supply import supply
@@ -24,6 +25,7 @@ Json = dict[str, Any]
 def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, int, str]] | None = None) -> Json:
     """Rounds of curate, rollout, score and update as a recipe says; the same recipe goes on where it stopped."""
     started = time.perf_counter()
+    recipe = recipe.model_copy(update={"score": pinned(recipe.score, renew=True)})
     body = recipe.model_dump(mode="json")
     spec = RunSpec(
         name=run or run_name(recipe),

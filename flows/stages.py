@@ -4,7 +4,6 @@ Every parameter is plain JSON, so each flow can be deployed (see flows.serve). E
 """
 
 import contextlib
-import hashlib
 import os
 import time
 from collections.abc import Generator, Mapping
@@ -54,17 +53,11 @@ def _answer(session: Session, outcome: Outcome, out: str | None, started: float)
     }
 
 
-def file_sha256(source: str) -> str:
-    """Digest of a local file, so that a changed file is a changed identity; empty for anything else."""
-    path = Path(source)
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-
-
 @flow(name="ingest")
 def ingest(source: str, config: IngestConfig | None = None, out: str | None = None) -> Json:
     """Problems from a file, a Hugging Face dataset or a reasoning-gym family."""
     started = time.perf_counter()
-    settings = (config or IngestConfig()).model_copy(update={"source": source, "source_sha256": file_sha256(source)})
+    settings = (config or IngestConfig()).model_copy(update={"source": source})
     with _alone("ingest") as session:
         return _answer(session, session.stage("ingest", settings, {}), out, started)
 
@@ -201,7 +194,7 @@ def problems_ref(session: Session, text: str, config: IngestConfig | None = None
     path = Path(text)
     if not path.is_file():
         return supply(session.store, text, "problems")
-    settings = (config or IngestConfig()).model_copy(update={"source": text, "source_sha256": file_sha256(text)})
+    settings = (config or IngestConfig()).model_copy(update={"source": text})
     return session.stage("ingest", settings, {}).ref
 
 

@@ -21,7 +21,7 @@ class IngestConfig(Config):
     source: str = ""
     """A file, a Hugging Face dataset id or folder, or reasoning-gym:FAMILY."""
     source_sha256: str = ""
-    """Digest of a file, filled in by the command line, so that a changed file is a changed identity."""
+    """Digest of the file or folder, filled in when the stage runs, so that changed content is a changed identity."""
     format: Literal["auto", "gsm8k", "math", "hints", "plain"] = "auto"
     """How rows are read: gsm8k (#### gold), math (boxed gold), hints (Scaf-GRPO tiers), plain (columns as named)."""
     columns: dict[str, str] = Field(default_factory=dict)

@@ -25,6 +25,7 @@ from data.store import Ref, Store
 from tasks.attempt import Job, execute, read_report
 from tasks.config import Config
 from tasks.journal import Journal
+from tasks.pins import pinned
 from tasks.progress import ProgressArtifact
 from tasks.registry import StageSpec, stage_spec
 from tasks.settings import wall_limit_s
@@ -74,7 +75,7 @@ class Session:
 
         `purpose` tells the stages of one round apart: train, hint1 ..., profile, eval.
         """
-        request = _Request(self, name, config, inputs, round, purpose)
+        request = _Request(self, name, pinned(config), inputs, round, purpose)
         run = _stage_task.with_options(name=name, task_run_name=request.label, tags=["gradus", name])
         outcome = run(request).result()
         self.outcomes.append(outcome)

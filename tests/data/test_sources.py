@@ -121,6 +121,24 @@ def test_a_hub_dataset_needs_its_revision() -> None:
         ingest("openai/gsm8k")
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_local_hugging_face_dataset_is_read_whole_or_streamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streaming: bool
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "mine"
+    (folder / "data").mkdir(parents=True)
+    for split, count in (("train", 3), ("test", 2)):
+        rows = [{"question": f"{split} {i}?", "answer": str(i)} for i in range(count)]
+        (folder / "data" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    refused = Refused()
+    opened = open_source(str(folder), refused, split="test", subset="", revision="", streaming=streaming, generator={})
+    rows = problems_table(opened, refused, name="t", format_name="auto", columns={}, strict=False).to_pylist()
+    assert [(row["question"], row["answer"]) for row in rows] == [("test 0?", "0"), ("test 1?", "1")]
+    with pytest.raises(BadInputError, match="cannot be loaded"):
+        open_source(str(folder), refused, split="dev", subset="", revision="", streaming=streaming, generator={})
+
+
 def test_a_reasoning_gym_family_gives_worked_solutions() -> None:
     refused = Refused()
     generator = {"min_terms": 3, "max_terms": 3, "size": 5, "seed": 4}

@@ -11,12 +11,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tasks.servers import _start_prefect, free_port
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Path(__file__).parent / "tiny.toml"
+SAMPLES = ROOT / "data" / "samples"
+
+
+def _write_some(table: Path, file: Path, every: int) -> None:
+    """Each so-manieth problem as a line of a person's own file; the recipe reads these through `ingest`."""
+    fields = ["question", "answer", "solution", "domain"]
+    rows = pq.read_table(table, columns=fields).to_pylist()[::every]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 class Program:
@@ -123,6 +132,8 @@ def new_program(shared: Path, prefect_api: str, tmp_path_factory: pytest.TempPat
 
     def make(*, alone: bool = False) -> Program:
         home = tmp_path_factory.mktemp("home")
+        for name, every in (("train", 7), ("heldout", 3)):
+            _write_some(SAMPLES / f"{name}.parquet", home / f"{name}.jsonl", every)
         for name in ("prefect", "mlflow"):
             (home / name).symlink_to(shared / name)
         return Program(home, "" if alone else prefect_api)

@@ -32,7 +32,7 @@ def test_every_stage_runs_and_the_answer_has_the_promised_fields(undisturbed: Un
     assert result["updates"] == 1
     assert result["tokens_generated"] > 1000
     ran = {"ingest", "curate", "hint", "rollout", "score", "escalate", "difficulty", "update", "evaluate"}
-    assert ran - {"ingest"} <= set(result["stages"])
+    assert ran <= set(result["stages"])
     assert (Path(result["out"]) / "model.safetensors").is_file()
     assert 0.2 < result["before"]["pass_at"]["1"]["value"] < 0.6
 
@@ -193,3 +193,12 @@ def test_anybodys_completions_are_scored_and_too_many_errors_fail_after_the_good
     assert [8] in [row[1:] for row in kept["rows"]]
     good = program.json("score", "--rollouts", str(file), "--reward", "numeric")
     assert (good["rows"], good["correct"], good["mean_reward"]) == (9, 9, 1.0)
+
+
+def test_a_forced_stage_is_computed_again_and_nothing_else(undisturbed: Undisturbed) -> None:
+    program, first = undisturbed
+    before = program.manifests()
+    again = program.json("rerun", first["run"], "score", "--round", "1")
+    ran = {name: stage["ran"] for name, stage in again["stages"].items() if stage["ran"]}
+    assert ran == {"score": 3}  # of the rollouts, of the hinted ones, of the evaluation
+    assert program.manifests() == before

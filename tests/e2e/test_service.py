@@ -1,5 +1,6 @@
 """The place itself: real servers, a deployment that is triggered, what the machine can do, telling MLflow later."""
 
+import json
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ TRIGGER = """
 import json, sys
 from prefect.deployments import run_deployment
 run = run_deployment("ingest/ingest", parameters=json.loads(sys.argv[1]), timeout=120, poll_interval=0.5)
-print(json.dumps([run.state.type.value, run.name]))
+print(json.dumps([run.state.type.value, str(run.id)]))
 """
 
 
@@ -70,11 +71,12 @@ def test_a_deployment_triggered_through_a_real_server_runs_its_stage(
                 text=True,
                 check=True,
             )
-            assert '"COMPLETED"' in done.stdout
+            state, flow_run = json.loads(done.stdout.splitlines()[-1])
+            assert state == "COMPLETED"
             assert out.is_file()
             train = httpx.get(f"{api}/deployments/name/train/train").json()
             assert [schedule["active"] for schedule in train["schedules"]] == [False]
-            tasks = httpx.post(f"{api}/task_runs/filter", json={}).json()
+            tasks = httpx.post(f"{api}/task_runs/filter", json={"flow_runs": {"id": {"any_": [flow_run]}}}).json()
             assert [(t["name"], t["state"]["name"]) for t in tasks] == [("ingest-0", "Completed")]
 
 
