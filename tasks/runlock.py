@@ -1,4 +1,4 @@
-"""Two processes never work on one run: a lock that names its holder, taken over when the holder is dead.
+"""Two processes never work on one run or one artefact: a lock that names its holder, free when the holder is dead.
 
 The truth is the kernel's lock on the file (gone with its process, however that ends); the text inside names the holder.
 """
@@ -21,8 +21,11 @@ _NAME = ".lock"
 class RunLock:
     """A context manager that holds a folder; LockedError names the living process that has it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, hint: str = "wait for it, stop it, or give this run another name with --run"
+    ) -> None:
         self._path = folder / _NAME
+        self._hint = hint
         self._file: IO[str] | None = None
 
     def __enter__(self) -> "RunLock":
@@ -36,7 +39,7 @@ class RunLock:
             raise LockedError(
                 f"{self._path.parent} is in use by process {held.get('pid', '?')} on {held.get('host', '?')} since "
                 f"{held.get('since', '?')} ({held.get('command', '?')})",
-                hint="wait for it, stop it, or give this run another name with --run",
+                hint=self._hint,
             ) from None
         file.truncate(0)
         json.dump(_myself(), file)
