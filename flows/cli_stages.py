@@ -186,7 +186,7 @@ def evaluate(
     from flows import stages  # noqa: PLC0415
 
     sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
-    ks = tuple(k for k in EvaluateConfig().ks if k <= samples)
+    ks = tuple(sorted({k for k in EvaluateConfig().ks if k < samples} | {samples}))
     config = configured(EvaluateConfig, sets, {"ks": ks})
     judged = configured(ScoreConfig, None, reward_settings(rewards))
     answer(stages.evaluate(problems, policy, against, sample, config, judged, seed, out), as_json)

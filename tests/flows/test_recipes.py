@@ -73,10 +73,8 @@ def test_filters_rewards_and_mappings_are_read_as_documented(tmp_path: Path) -> 
     assert mapping(["question=prompt"]) == {"question": "prompt"}
     source = tmp_path / "mine.py"
     source.write_text("def f(rows):\n    return [1.0 for _ in rows]\n")
-    first = parse_reward(f"{source}:f=0.5")
-    source.write_text("def f(rows):\n    return [0.0 for _ in rows]\n")
-    assert first.weight == 0.5
-    assert parse_reward(f"{source}:f=0.5").source_sha256 != first.source_sha256
+    own = parse_reward(f"{source}:f=0.5")
+    assert (own.name, own.weight) == (f"{source.resolve()}:f", 0.5)
 
 
 @pytest.mark.parametrize("text", ["pass_rate:low", "pass_rate:low=0.1,high"])
