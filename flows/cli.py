@@ -16,6 +16,7 @@ from flows.cli_runs import RUN_VERBS, register_runs
 from flows.cli_service import register_service
 from flows.cli_stages import STAGE_VERBS, register_stages
 from flows.environment import prefect_api, prepare
+from tasks.interrupt import remember_interrupts
 from tasks.report import terminal_safe
 from tasks.settings import Home
 
@@ -55,8 +56,10 @@ def main(arguments: list[str] | None = None) -> None:
 def _api(home: Home, words: list[str]) -> contextlib.AbstractContextManager[None]:
     """Prefect's API where the verb is a flow: begun before the flow is imported, since both take seconds."""
     flows = {verb.__name__ for verb in (*STAGE_VERBS, *RUN_VERBS)}
-    runs_flow = bool(words) and words[0] in flows and "--help" not in words
-    return prefect_api(home) if runs_flow else contextlib.nullcontext()
+    if not words or words[0] not in flows or "--help" in words:
+        return contextlib.nullcontext()
+    remember_interrupts()
+    return prefect_api(home)
 
 
 def _say(text: str) -> None:

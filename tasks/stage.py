@@ -24,6 +24,7 @@ from data.manifest import Manifest, identity
 from data.store import Ref, Store
 from tasks.attempt import Job, execute, read_report
 from tasks.config import Config
+from tasks.interrupt import raise_if_interrupted
 from tasks.journal import Journal
 from tasks.pins import pinned
 from tasks.progress import ProgressArtifact
@@ -75,6 +76,7 @@ class Session:
 
         `purpose` tells the stages of one round apart: train, hint1 ..., profile, eval.
         """
+        raise_if_interrupted()
         request = _Request(self, name, pinned(config), inputs, round, purpose)
         run = _stage_task.with_options(name=name, task_run_name=request.label, tags=["gradus", name])
         outcome = run(request).result()

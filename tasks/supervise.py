@@ -27,6 +27,7 @@ import psutil
 
 from data import errors
 from data.errors import GradusError, StageError
+from tasks.interrupt import raise_if_interrupted
 from tasks.settings import code_root
 
 OnBeat = Callable[[float, str], None]
@@ -132,6 +133,7 @@ class Worker:
         deadline = time.monotonic() + wall_s
         while True:
             message = self._next_message(min(silence_s, max(0.0, deadline - time.monotonic())))
+            raise_if_interrupted()
             if message is None:
                 self._fail_for_time(stage, wall_s, silence_s, over=time.monotonic() >= deadline)
             elif message["kind"] == until:
