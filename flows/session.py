@@ -7,6 +7,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from data.errors import UsageError
 from data.store import Store
@@ -42,6 +43,7 @@ def open_session(spec: RunSpec, *, track: bool = True) -> Generator[Session]:
         guard(folder, spec)
         journal = Journal(folder)
         journal.run_started(_facts(spec))
+        _label_flow_run(spec)
         sidecar = start_sidecar(folder) if track else None
         status = "killed"
         try:
@@ -76,6 +78,17 @@ def guard(folder: Path, spec: RunSpec) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(body, indent=1, sort_keys=True))
     temporary.replace(path)
+
+
+def _label_flow_run(spec: RunSpec) -> None:
+    """Call the flow run in Prefect what the run is called here."""
+    from prefect import get_client  # noqa: PLC0415 - as in _facts
+    from prefect.runtime import flow_run  # noqa: PLC0415
+
+    if flow_run.id:
+        with get_client(sync_client=True) as client:
+            tags = sorted({*(flow_run.tags or []), "gradus", spec.verb})
+            client.update_flow_run(UUID(flow_run.id), name=spec.name, tags=tags)
 
 
 def _facts(spec: RunSpec) -> dict[str, Any]:

@@ -78,7 +78,8 @@ class Session:
         """
         raise_if_interrupted()
         request = _Request(self, name, pinned(config), inputs, round, purpose)
-        run = _stage_task.with_options(name=name, task_run_name=request.label, tags=["gradus", name])
+        # No tags: Prefect asks its server for each tag's concurrency slot, seconds a time while that writes events.
+        run = _stage_task.with_options(name=name, task_run_name=request.label)
         outcome = run(request).result()
         self.outcomes.append(outcome)
         if self.on_end is not None:
@@ -86,16 +87,16 @@ class Session:
         return outcome
 
 
-@dataclass(frozen=True)
 class _Request:
-    """What a Prefect task is given: one opaque value, so that Prefect does not walk through it."""
+    """What a Prefect task is given. No dataclass: Prefect walks through those, and so through all earlier outcomes."""
 
-    session: Session
-    name: str
-    config: Config
-    inputs: Inputs
-    round: int
-    purpose: str
+    def __init__(self, session: Session, name: str, config: Config, inputs: Inputs, round_: int, purpose: str) -> None:
+        self.session = session
+        self.name = name
+        self.config = config
+        self.inputs = inputs
+        self.round = round_
+        self.purpose = purpose
 
     @property
     def label(self) -> str:
