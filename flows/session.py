@@ -87,7 +87,8 @@ def _label_flow_run(spec: RunSpec) -> None:
 
     if flow_run.id:
         with get_client(sync_client=True) as client:
-            tags = sorted({*(flow_run.tags or []), "gradus", spec.verb})
+            given: list[str] = flow_run.tags or []
+            tags = sorted({*given, "gradus", spec.verb})
             client.update_flow_run(UUID(flow_run.id), name=spec.name, tags=tags)
 
 
