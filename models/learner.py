@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from models.corrections import Correction
 from models.logprobs import Sequences, TokenIds
 
 
@@ -22,6 +23,8 @@ class Settings:
     length_tokens: int = 0
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
+    correction: Correction = "none"
+    correction_cap: float = 2.0
     lr: float = 5e-5
     warmup_steps: int = 0
     decay_steps: int = 0

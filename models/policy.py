@@ -17,10 +17,13 @@ import torch
 from jinja2 import TemplateError
 from safetensors import SafetensorError
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -35,6 +38,17 @@ class PolicyError(ValueError):
 
 
 @dataclass(frozen=True)
+class PromptSide:
+    """What prompts and completions need of a policy, without its weights."""
+
+    tokenizer: PreTrainedTokenizerBase
+    context_tokens: int
+    """How many tokens the model can attend to; sys.maxsize where its configuration sets no limit."""
+    end_tokens: tuple[int, ...]
+    """Token ids that end a completion."""
+
+
+@dataclass(frozen=True)
 class Policy:
     """A model in evaluation mode and its tokenizer."""
 
@@ -42,19 +56,14 @@ class Policy:
     tokenizer: PreTrainedTokenizerBase
 
     @property
-    def context_tokens(self) -> int:
-        """How many tokens the model can attend to; sys.maxsize where its configuration sets no limit."""
-        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        return sys.maxsize if limit is None else int(limit)
+    def prompt_side(self) -> PromptSide:
+        """The tokenizer, and how much the model can attend to."""
+        return PromptSide(self.tokenizer, _context_tokens(self.model.config), self.end_tokens)
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
         """Token ids that end a completion."""
-        ends = self.model.generation_config.eos_token_id if self.model.generation_config else None
-        ends = self.tokenizer.eos_token_id if ends is None else ends
-        if ends is None:
-            raise PolicyError("the tokenizer has no end-of-sequence token: completions would never end")
-        return tuple(ends) if isinstance(ends, Sequence) else (int(ends),)
+        return _end_tokens(self.model.generation_config, self.tokenizer)
 
 
 def load_policy(folder: Path, dtype: Dtype = "auto", *, trust_remote_code: bool = False) -> Policy:
@@ -76,6 +85,40 @@ def load_policy(folder: Path, dtype: Dtype = "auto", *, trust_remote_code: bool 
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise PolicyError(f"{folder}: the tokenizer has more tokens than the model has embeddings")
     return Policy(model.eval(), tokenizer)
+
+
+def load_prompt_side(folder: Path, *, trust_remote_code: bool = False) -> PromptSide:
+    """Load a policy's tokenizer and configuration alone; PolicyError as `load_policy` has it."""
+    _refuse_unloadable(folder, trust_remote_code=trust_remote_code)
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    tokenizer = _loaded(folder, "tokenizer", AutoTokenizer.from_pretrained, options)
+    config = _loaded(folder, "configuration", AutoConfig.from_pretrained, options)
+    if len(tokenizer) > config.get_text_config().vocab_size:
+        raise PolicyError(f"{folder}: the tokenizer has more tokens than the model has embeddings")
+    try:
+        generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except OSError:
+        generation = GenerationConfig.from_model_config(config)
+    return PromptSide(tokenizer, _context_tokens(config), _end_tokens(generation, tokenizer))
+
+
+def _end_tokens(generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    ends = generation.eos_token_id if generation else None
+    ends = tokenizer.eos_token_id if ends is None else ends
+    if ends is None:
+        raise PolicyError("the tokenizer has no end-of-sequence token: completions would never end")
+    return tuple(ends) if isinstance(ends, Sequence) else (int(ends),)
+
+
+def saved_dtype(folder: Path) -> str:
+    """The number format that a policy was saved in, `float32` where its configuration does not say."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    return str(config.get_text_config().dtype or config.dtype or torch.float32).removeprefix("torch.")
+
+
+def _context_tokens(config: PretrainedConfig) -> int:
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return sys.maxsize if limit is None else int(limit)
 
 
 def _refuse_unloadable(folder: Path, *, trust_remote_code: bool) -> None:
@@ -153,14 +196,22 @@ def prompt_text(
     if tokenizer.chat_template is None:
         text = question if question is not None else "\n".join(m["content"] for m in messages or [])
         return f"{text}\n{hint_text or ''}"
-    turns = [dict(m) for m in messages] if messages else [{"role": "user", "content": question or ""}]
-    if hint_text:
-        last = next((turn for turn in reversed(turns) if turn["role"] == "user"), turns[-1])
-        last["content"] += f"\n\nHint (the beginning of a correct solution):\n{hint_text}"
+    turns = chat_turns(question, messages, hint_text)
     try:
         return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
     except TemplateError as error:
         raise PolicyError(f"the policy's chat template refuses the messages: {error}") from None
+
+
+def chat_turns(
+    question: str | None, messages: list[dict[str, str]] | None, hint_text: str | None
+) -> list[dict[str, str]]:
+    """The messages of a problem, its hint as a marked paragraph at the end of the user's last one."""
+    turns = [dict(m) for m in messages] if messages else [{"role": "user", "content": question or ""}]
+    if hint_text:
+        last = next((turn for turn in reversed(turns) if turn["role"] == "user"), turns[-1])
+        last["content"] += f"\n\nHint (the beginning of a correct solution):\n{hint_text}"
+    return turns
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

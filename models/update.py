@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from models.batch import TokenBatch, all_finite
+from models.corrections import weights
 from models.learner import Learner, Rollouts, Settings
 from models.logprobs import token_logprobs
 from models.losses import AGGREGATIONS, LOSSES, MAX_LOG_RATIO, Totals, k3, regularised
@@ -197,12 +198,23 @@ class _Step:
             logp_ref=_gather(self.anchors.reference, rows),
         ).filled()
         loss, found = LOSSES[settings.loss](batch, **settings.loss_settings)
+        if settings.correction != "none":
+            weight = weights(
+                *(batch.logp_old, batch.logp_sampler, batch.row, batch.mask),
+                *(settings.correction, settings.correction_cap),
+            )
+            loss, found = weight * loss, {**found, **_weight_metrics(weight, settings.correction_cap)}
         loss = regularised(loss, batch, kl_coef=settings.kl_coef, entropy_coef=settings.entropy_coef)
         found = {**found, "entropy": entropy.detach()}
         if batch.logp_ref is not None:
             found["kl_ref"] = k3(logp.detach(), batch.logp_ref)
         metrics = {f"policy/{name}": _reduced(name, value, batch.mask) for name, value in found.items()}
         return AGGREGATIONS[settings.aggregation](loss, batch.mask, batch.row, totals), metrics, logp.detach()
+
+
+def _weight_metrics(weight: Tensor, cap: float) -> dict[str, Tensor]:
+    cut = (weight >= cap) | (weight == 0)
+    return {"correction_mean": weight, "correction_max": weight, "correction_cut_frac": cut.float()}
 
 
 def silent_rows(rollouts: Rollouts, settings: Settings) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

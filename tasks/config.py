@@ -103,19 +103,69 @@ class HintConfig(Config):
     """Share of the solution's steps shown at level 1, 2, 3 ..."""
 
 
+class VllmConfig(Config):
+    """How vLLM runs; see its own documentation of the arguments of the same name."""
+
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """Accelerators that one copy of the model is spread over."""
+    data_parallel_size: int = Field(default=1, ge=1)
+    """Copies of the model."""
+    gpu_memory_utilization: float = Field(default=0.85, gt=0.0, le=1.0)
+    """Share of an accelerator's memory for weights and cache."""
+    max_num_seqs: int = Field(default=256, ge=1)
+    """Rollouts generated together."""
+    max_model_len: int = Field(default=0, ge=0)
+    """Prompt and completion tokens at most; 0 for what the policy allows."""
+    enforce_eager: bool = False
+    """Leave out graph capture: starts sooner, runs slower."""
+    cpu_cache_gib: int = Field(default=1, ge=1)
+    """On a CPU: memory for the cache, GiB."""
+
+
+class ServerConfig(Config):
+    """Where an OpenAI-compatible server answers and how it is asked."""
+
+    url: str = "http://127.0.0.1:8000/v1"
+    """Address of its API."""
+    model: str = ""
+    """Name of the model there; empty takes the only one it has."""
+    api_key_variable: str = "OPENAI_API_KEY"
+    """Environment variable with the key; the key itself is never stored."""
+    concurrency: int = Field(default=64, ge=1)
+    """Requests under way at once."""
+    timeout_s: float = Field(default=600.0, gt=0.0)
+    """Limit of one request, seconds."""
+    retries: int = Field(default=5, ge=0)
+    """Tries after a lost connection, a 429 or a 5xx, each after a longer wait."""
+    tokens: bool = True
+    """Send token ids and ask for those sampled with their log-probs, as vLLM and SGLang can; otherwise text."""
+
+
 class RolloutConfig(Config):
     """How a plan becomes rollouts."""
 
-    engine: Literal["transformers"] = "transformers"
+    engine: Literal["transformers", "vllm", "openai"] = "transformers"
     """Which engine samples."""
+    vllm: VllmConfig = VllmConfig()
+    """Settings of the engine vllm."""
+    server: ServerConfig = ServerConfig()
+    """Settings of the engine openai."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the sampler; auto is what the checkpoint was saved in."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Nucleus mass sampled from."""
+    top_k: int = Field(default=0, ge=0)
+    """Most probable tokens sampled from; 0 for all."""
     shard_rows: int = Field(default=512, ge=1)
     """Rollouts per shard, in whole groups where they fit; a crash loses at most one open shard."""
     batch_rows: int = Field(default=512, ge=1)
     """Rollouts generated together."""
+    flush_s: float = Field(default=10.0, ge=0.0)
+    """Engines that cannot sample the same again keep finished rows of the open shard every so many seconds."""
+    retries: int = Field(default=2, ge=0)
+    """How often a request that failed is asked again."""
+    max_failed_frac: float = Field(default=0.01, ge=0.0, le=1.0)
+    """A larger share of requests that failed for good fails the stage; what was sampled is kept."""
     max_truncated_frac: float = Field(default=1.0, ge=0.0, le=1.0)
     """Gate: a larger share of completions cut off by max_tokens fails the stage."""
     round: int = 0
@@ -180,6 +230,12 @@ class UpdateConfig(Config):
     """Weight of the k3 KL to the reference policy; 0 loads no reference."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
+    correction: Literal["none", "token_truncated", "token_masked", "sequence_truncated", "sequence_masked"] = "none"
+    """Weight of what another engine or an older policy sampled: p_trainer / p_sampler, cut off or masked at the cap."""
+    correction_cap: float = Field(default=2.0, ge=1.0)
+    """Largest weight (truncated), or largest and smallest, 1 / cap, that still counts (masked)."""
+    max_age: int = Field(default=0, ge=0)
+    """Gate: rollouts may come from so many updates before the policy; 0 takes only the policy's own."""
     lr: float = Field(default=5e-5, gt=0.0)
     """AdamW learning rate after warm-up."""
     warmup_steps: int = Field(default=15, ge=0)

@@ -10,9 +10,10 @@ from typing import Literal, cast
 
 from data.errors import UsageError
 from tasks import config
+from tasks.config import Config, RolloutConfig
 from tasks.context import StageFunction
 
-WorkerKind = Literal["", "policy", "score"]
+WorkerKind = Literal["", "policy", "engine", "score"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ class StageSpec:
     table: str
     config: type[config.Config]
     worker: WorkerKind = ""
+
+    def worker_for(self, settings: Config) -> WorkerKind:
+        """The worker for these settings; vLLM has one of its own, whose end frees all that it held."""
+        runs_vllm = isinstance(settings, RolloutConfig) and settings.engine == "vllm"
+        return "engine" if runs_vllm else self.worker
 
     def function(self) -> StageFunction:
         """Import the stage's module and give its `run`."""

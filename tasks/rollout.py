@@ -1,7 +1,7 @@
 """Stage `rollout`: a plan and a policy become rollouts, shard by shard.
 
 Which groups share a shard depends on the plan and the settings alone, so a resumed attempt makes the missing shards
-exactly as an undisturbed one would.
+as an undisturbed one would: to the bit where the engine promises that, with the same requests and seeds otherwise.
 """
 
 import time
@@ -12,16 +12,16 @@ from typing import Any
 import pyarrow as pa
 
 from data.arrays import ints, pc
-from data.errors import BadInputError, StageError
+from data.errors import StageError
 from data.schema import ROLLOUTS
-from data.seeds import derive_seed
-from data.store import Ref
 from models.engines.base import Engine, EngineError, Finished, Request
-from models.engines.hf import HfEngine
-from models.policy import Policy, PolicyError, load_policy, prompt_text, prompt_tokens
-from tasks.config import RolloutConfig, SampleConfig
+from models.policy import PromptSide
+from tasks.config import RolloutConfig
 from tasks.context import StageContext, StageResult
+from tasks.engines import open_engine
 from tasks.faults import fault_point
+from tasks.groups import Group, divided, planned_groups
+from tasks.open_shard import OpenShard, Rollout
 
 NUM_SAMPLES = 16
 BEAT_S = 1.0
@@ -32,43 +32,13 @@ _REPORTED = ["rollout_id", "problem_id", "hint_level", "hint_text", "completion"
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Group:
-    """One row of the plan, ready to be sampled."""
-
-    problem_id: str
-    group_id: str
-    n: int
-    hint_level: int
-    hint_text: str | None
-    temperature: float
-    max_tokens: int
-    seed: int
-    prompt: tuple[int, ...]
-
-    def requests(self, top_p: float) -> list[Request]:
-        """One request a sample, its seed derived from the group's."""
-        return [
-            Request(
-                rollout_id=f"{self.group_id}:{sample}",
-                prompt_tokens=self.prompt,
-                seed=derive_seed(self.seed, sample),
-                max_tokens=self.max_tokens,
-                temperature=self.temperature,
-                top_p=top_p,
-            )
-            for sample in range(self.n)
-        ]
-
-
 def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
     """Roll out every row of the plan; reports what was generated in this attempt and what there is in all."""
-    policy = warm_policy(ctx, ctx.one("policy"), config)
+    engine, side = open_engine(ctx, ctx.one("policy"), config)
     problems = {row["problem_id"]: row for row in ctx.table("problems", _PROBLEM_COLUMNS).to_pylist()}
-    planned = ctx.table("plan").to_pylist()
     # All prompts before the first token: a row that cannot be used is told of now, not in the last shard.
-    groups = [_group(row, problems, policy, config, ctx.seed) for row in planned]
-    work = _Work(ctx, config, policy, HfEngine(policy, batch_rows=config.batch_rows), sum(g.n for g in groups))
+    groups = planned_groups(ctx.table("plan").to_pylist(), problems, side, config, ctx.seed)
+    work = _Work(ctx, config, side, engine, sum(g.n for g in groups))
     shards = list(divided(groups, config.shard_rows))
     started = time.perf_counter()
     reused = 0
@@ -78,89 +48,14 @@ def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
             work.rows_done += sum(group.n for group in shard)
             continue
         fault_point("rollout:before_shard")
-        ctx.out.write_table(work.shard(shard), index)
+        work.write(index, shard)
         fault_point("rollout:after_shard")
     if not shards:
         ctx.out.write_table(ROLLOUTS.arrow.empty_table())
     seconds = time.perf_counter() - started
     counts = {"tokens_generated": work.tokens_generated, "shards": len(shards), "shards_reused": reused}
-    return _report(ctx, config, counts, seconds, problems)
-
-
-def warm_policy(ctx: StageContext, ref: Ref, config: RolloutConfig) -> Policy:
-    """The policy of a checkpoint: as a warm worker left it, or loaded; others are let go first."""
-    key = f"policy/{ref.digest}/{config.dtype}"
-    if key not in ctx.warm:
-        for stale in [k for k in ctx.warm if k.startswith("policy/")]:
-            del ctx.warm[stale]
-        ctx.store.verify(ref)
-        try:
-            policy = load_policy(ctx.store.path(ref), config.dtype)
-            _ = policy.end_tokens
-        except PolicyError as error:
-            raise BadInputError(str(error), hint="give a folder that transformers can load") from None
-        ctx.warm[key] = policy
-    return ctx.warm[key]
-
-
-def divided(groups: Sequence[Group], shard_rows: int) -> Iterator[list[Group]]:
-    """Whole groups in plan order, as many as fit in `shard_rows` (a larger group is a shard of its own)."""
-    shard: list[Group] = []
-    rows = 0
-    for group in groups:
-        if shard and rows + group.n > shard_rows:
-            yield shard
-            shard, rows = [], 0
-        shard.append(group)
-        rows += group.n
-    if shard:
-        yield shard
-
-
-def _group(row: Row, problems: Mapping[str, Row], policy: Policy, config: RolloutConfig, seed: int) -> Group:
-    """A checked row of the plan, what it leaves out filled in; BadInputError names the problem."""
-    default = SampleConfig()
-    name, level, n = row["problem_id"], row["hint_level"] or 0, row["n"]
-    max_tokens = default.max_tokens if row["max_tokens"] is None else row["max_tokens"]
-    temperature = default.temperature if row["temperature"] is None else row["temperature"]
-    if n is None or n < 1 or max_tokens < 1 or not 0.0 <= temperature < float("inf"):
-        raise BadInputError(
-            f"the plan asks for n = {n}, max_tokens = {max_tokens}, temperature = {temperature} of problem {name}",
-            hint="n and max_tokens are at least 1, temperature at least 0",
-        )
-    if name not in problems:
-        raise BadInputError(f"the plan names problem {name}, which --problems does not have")
-    return Group(
-        problem_id=name,
-        group_id=row["group_id"],
-        n=n,
-        hint_level=level,
-        hint_text=row["hint_text"],
-        temperature=temperature,
-        max_tokens=max_tokens,
-        seed=derive_seed(seed, name, config.round, level) if row["seed"] is None else row["seed"],
-        prompt=_prompt(problems[name], row["hint_text"], max_tokens, policy),
-    )
-
-
-def _prompt(problem: Row, hint_text: str | None, max_tokens: int, policy: Policy) -> tuple[int, ...]:
-    name = problem["problem_id"]
-    if not ((problem["question"] or "").strip() or problem["messages"]):
-        raise BadInputError(f"problem {name} has neither a question nor messages: its prompt would be empty")
-    try:
-        text = prompt_text(policy.tokenizer, problem["question"], problem["messages"], hint_text)
-    except PolicyError as error:
-        raise BadInputError(f"problem {name} has no prompt: {error}") from None
-    tokens = tuple(prompt_tokens(policy.tokenizer, text))
-    if not tokens:
-        raise BadInputError(f"the prompt of problem {name} is empty: the tokenizer knows none of its characters")
-    if policy.context_tokens - len(tokens) < max_tokens:
-        raise BadInputError(
-            f"the prompt of problem {name} has {len(tokens)} tokens; with max_tokens {max_tokens} "
-            f"it does not fit the policy's {policy.context_tokens}",
-            hint="lower max_tokens or drop the problem with --filter length",
-        )
-    return tokens
+    promise = {"promise": "bits" if engine.reproducible else "requests", "failed_requests": work.num_failed}
+    return _report(ctx, config, {**counts, **promise}, seconds, problems)
 
 
 @dataclass
@@ -169,28 +64,73 @@ class _Work:
 
     ctx: StageContext
     config: RolloutConfig
-    policy: Policy
+    side: PromptSide | None
     engine: Engine
     num_rows: int
     rows_done: int = 0
     tokens_generated: int = 0
+    num_failed: int = 0
     last_beat_s: float = field(default_factory=time.monotonic)
 
-    def shard(self, groups: Sequence[Group]) -> pa.Table:
-        """Generate the groups of one shard: a rollouts table in the order of the plan."""
+    def write(self, index: int, groups: Sequence[Group]) -> None:
+        """Make one shard, from what an earlier attempt kept of it and what is missing, in the order of the plan."""
         planned = [(group, sample) for group in groups for sample in range(group.n)]
-        requests = [request for group in groups for request in group.requests(self.config.top_p)]
-        before, finished = self.tokens_generated, dict[int, Finished]()
+        requests = [request for group in groups for request in group.requests(self.config)]
+        folder = None if self.engine.reproducible else self.ctx.out.scratch
+        opened = OpenShard(folder, index, self.config.flush_s)
+        rows: dict[str, Rollout] = {row["rollout_id"]: row for row in opened.rows()}
+        self.rows_done += len(rows)
+        missing = [i for i, request in enumerate(requests) if request.rollout_id not in rows]
         try:
-            for done in self.engine.generate(requests, lambda num_tokens: self.on_tokens(before + num_tokens)):
-                finished[done.index] = done
-                self.rows_done += 1
+            for i, done in self.finished(requests, missing):
+                row = self.row(*planned[i], requests[i], done)
+                rows[row["rollout_id"]] = row
+                opened.add(row)
+                fault_point("rollout:after_row")
+        finally:
+            opened.flush()
+        ordered = [rows[request.rollout_id] for request in requests]
+        self.ctx.out.write_table(pa.Table.from_pylist(ordered, schema=ROLLOUTS.arrow), index)
+        opened.close()
+
+    def finished(self, requests: Sequence[Request], missing: Sequence[int]) -> Iterator[tuple[int, Finished]]:
+        """Every missing request once: sampled, or after the retries failed; StageError where too many fail."""
+        failed: dict[int, Finished] = {}
+        for _ in range(1 + self.config.retries):
+            failed = {}
+            for i, done in self.sampled(requests, missing):
+                if done.finish_reason == "error":
+                    failed[i] = done
+                else:
+                    yield i, done
+            missing = list(failed)
+            if not failed:
+                return
+        self.num_failed += len(failed)
+        if self.num_failed > self.config.max_failed_frac * self.num_rows:
+            first = next(iter(failed))
+            raise StageError(
+                f"{self.num_failed} of {self.num_rows} requests failed, more than max_failed_frac = "
+                f"{self.config.max_failed_frac:g} (first: {requests[first].rollout_id}: {failed[first].error})",
+                hint="repeat the command: only what is missing is asked for",
+            )
+        yield from failed.items()
+
+    def sampled(self, requests: Sequence[Request], chosen: Sequence[int]) -> Iterator[tuple[int, Finished]]:
+        """The engine's answers to the chosen requests, by their index."""
+        before, tokens = self.tokens_generated, 0
+        if not chosen:
+            return
+        asked = [requests[i] for i in chosen]
+        try:
+            for done in self.engine.generate(asked, lambda num_tokens: self.on_tokens(before + num_tokens)):
+                tokens += len(done.tokens)
+                self.tokens_generated = before + tokens
+                self.rows_done += done.finish_reason != "error"
+                yield chosen[done.index], done
         except EngineError as error:
-            raise StageError(str(error), hint="sample from an earlier checkpoint") from None
-        self.tokens_generated = before + sum(len(done.tokens) for done in finished.values())
+            raise StageError(str(error), hint=error.hint) from None
         self.beat(self.tokens_generated)
-        rows = [self.row(*planned[i], requests[i], finished[i]) for i in range(len(requests))]
-        return pa.Table.from_pylist(rows, schema=ROLLOUTS.arrow)
 
     def on_tokens(self, num_tokens: int) -> None:
         """Say how far the stage is, now and then."""
@@ -201,33 +141,41 @@ class _Work:
         """Say how far the stage is."""
         self.last_beat_s = time.monotonic()
         text = f"{self.rows_done} of {self.num_rows} rollouts, {num_tokens} tokens"
-        self.ctx.beat(self.rows_done / max(1, self.num_rows), text)
+        self.ctx.beat(min(1.0, self.rows_done / max(1, self.num_rows)), text)
 
-    def row(self, group: Group, sample: int, request: Request, done: Finished) -> dict[str, Any]:
-        """One rollout as the table has it."""
+    def row(self, group: Group, sample: int, request: Request, done: Finished) -> Rollout:
+        """One rollout as the table has it; what an engine of text alone does not say is null."""
+        if self.side is None:
+            sampled = {"completion": done.text or "", "policy": self.engine.name}
+        else:
+            sampled = {
+                "completion": self.side.tokenizer.decode(list(done.tokens), skip_special_tokens=True),
+                "prompt_tokens": request.prompt_tokens,
+                "completion_tokens": done.tokens,
+                "logprobs": done.logprobs,
+                "policy": self.ctx.one("policy").digest,
+            }
         return {
+            **sampled,
             "rollout_id": request.rollout_id,
             "problem_id": group.problem_id,
             "group_id": group.group_id,
             "sample": sample,
             "round": self.config.round,
-            "completion": self.policy.tokenizer.decode(done.tokens, skip_special_tokens=True),
-            "prompt_tokens": request.prompt_tokens,
-            "completion_tokens": done.tokens,
-            "logprobs": done.logprobs,
             "finish_reason": done.finish_reason,
+            "error": done.error or None,
             "hint_level": group.hint_level,
             "hint_text": group.hint_text,
-            "policy": self.ctx.one("policy").digest,
             "engine": self.engine.name,
             "temperature": request.temperature,
             "top_p": request.top_p,
+            "top_k": request.top_k,
             "seed": request.seed,
         }
 
 
 def _report(
-    ctx: StageContext, config: RolloutConfig, counts: dict[str, int], seconds: float, problems: Mapping[str, Row]
+    ctx: StageContext, config: RolloutConfig, counts: dict[str, Any], seconds: float, problems: Mapping[str, Row]
 ) -> StageResult:
     table = _rows_of_all_attempts(ctx)
     num_rows = table.num_rows

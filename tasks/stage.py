@@ -180,8 +180,9 @@ def _compute(session: Session, spec: StageSpec, job: Job, request: _Request) -> 
             session.on_progress(request.label, frac, text)
 
     beat(0.0, "begun")
-    if spec.worker:
-        report = session.pool.run(spec.worker, job.to_json(), Limits(wall_s=wall_limit_s()), beat)
+    worker = spec.worker_for(request.config)
+    if worker:
+        report = session.pool.run(worker, job.to_json(), Limits(wall_s=wall_limit_s()), beat)
     else:
         report = execute(job.to_json(), {}, beat)
     artifact.done("committed")

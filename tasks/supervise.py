@@ -32,7 +32,7 @@ from tasks.settings import code_root
 
 OnBeat = Callable[[float, str], None]
 
-PRELOAD = {"policy": "tasks.rollout,tasks.update", "score": "tasks.score"}
+PRELOAD = {"policy": "tasks.rollout,tasks.update", "engine": "tasks.rollout", "score": "tasks.score"}
 """What a kind of worker imports before its first job."""
 
 

@@ -27,7 +27,7 @@ from tasks.config import UpdateConfig
 from tasks.context import StageContext, StageResult
 from tasks.faults import fault_point
 from tasks.update_progress import Progress, StepMetrics
-from tasks.update_rows import Judged, judged_rows, refuse_unknown_tokens
+from tasks.update_rows import Judged, judged_rows, refuse_truncated, refuse_unknown_tokens
 
 NUM_SAMPLES = 16
 _RESUMABLE, _WORK = "steps", "policy"
@@ -37,7 +37,9 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     """Take the optimiser steps of one update and write the checkpoint that they end in."""
     started = time.perf_counter()
     settings = _settings(config)
-    rows = judged_rows(ctx)
+    rows = judged_rows(ctx, config.max_age)
+    if config.correction != "none":
+        refuse_truncated(rows)
     batch = rows.batch()
     rollouts = _rollouts(rows, batch, config)
     zero_std = zero_std_groups(batch)
@@ -233,6 +235,8 @@ def _settings(config: UpdateConfig) -> Settings:
         length_tokens=config.length_tokens,
         kl_coef=config.kl_coef,
         entropy_coef=config.entropy_coef,
+        correction=config.correction,
+        correction_cap=config.correction_cap,
         lr=config.lr,
         warmup_steps=config.warmup_steps,
         decay_steps=config.decay_steps,
@@ -279,6 +283,8 @@ def _report(rows: Judged, batch: ScoredBatch, zero_std: torch.Tensor) -> dict[st
         "length/mean": float(lengths.mean()),
         "length/max": float(lengths.max()),
         "length/truncated_frac": float(np.mean([reason == "length" for reason in rows.texts("finish_reason")])),
+        "data/age_mean": float(np.mean(rows.texts("age"))),
+        "data/age_max": float(np.max(rows.texts("age"))),
         "data/hint_level_mean": float(np.mean([level or 0 for level in rows.texts("hint_level")])),
     }
 

@@ -7,7 +7,7 @@ was judged and none is right, which is what escalation asks too.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,11 +18,23 @@ import torch
 
 from data.arrays import Bools, Ints, codes, floats, ints, nulls, one_array, pc, positions, ragged, take_or_null
 from data.errors import BadInputError, GateError
+from data.store import Ref, Store
 from models.batch import ScoredBatch
 from tasks.context import StageContext
 
 _NEEDED = ("prompt_tokens", "completion_tokens", "logprobs", "temperature")
-_COLUMNS = ["rollout_id", "problem_id", "group_id", "hint_level", "completion", "finish_reason", "policy", *_NEEDED]
+_COLUMNS = [
+    "rollout_id",
+    "problem_id",
+    "group_id",
+    "hint_level",
+    "completion",
+    "finish_reason",
+    "policy",
+    "top_p",
+    "top_k",
+    *_NEEDED,
+]
 Tokens = list[Ints]
 
 
@@ -31,7 +43,7 @@ class Judged:
     """The rows that an update learns from, in the order of the inputs."""
 
     table: pa.Table
-    """Rollouts with `reward` and `correct`."""
+    """Rollouts with `reward`, `correct` and `age`, the number of updates since the policy that sampled them."""
     replaced_groups: int
     unjudged_rows: int
 
@@ -67,13 +79,15 @@ class Judged:
         )
 
 
-def judged_rows(ctx: StageContext) -> Judged:
-    """Rollouts of the policy with their rewards: judged rows only, replaced groups dropped.
+def judged_rows(ctx: StageContext, max_age: int = 0) -> Judged:
+    """Rollouts of the policy, or of one up to `max_age` updates older, with rewards: judged only, replaced dropped.
 
     GateError where another policy sampled them or no row was judged; BadInputError names a row that cannot be used.
     """
     joined = _joined(ctx.table("rollouts", _COLUMNS), ctx.table("scores", ["rollout_id", "reward", "correct"]))
-    _refuse_other_policy(joined, ctx.one("policy").digest)
+    policy = ctx.one("policy")
+    ages = _ages(joined, lineage(ctx.store, policy, max_age), policy.digest)
+    joined = joined.append_column("age", pa.array(ages))
     unjudged = nulls(joined.column("reward"))
     if unjudged.all():
         raise GateError(
@@ -130,17 +144,33 @@ def _known_wrong(table: pa.Table) -> Bools:
     return floats(table.column("correct").cast(pa.int8())) == 0
 
 
-def _refuse_other_policy(table: pa.Table, expected: str) -> None:
+def lineage(store: Store, policy: Ref, max_age: int) -> dict[str, int]:
+    """Digest and age (in updates) of the policies that rollouts may come from: this one and those it was made of."""
+    found: dict[str, int] = {}
+    ref: Ref | None = policy
+    for age in range(max_age + 1):
+        if ref is None or ref.digest in found:
+            break
+        found[ref.digest] = age
+        before = store.manifest(ref).parents.get("policy", [])
+        ref = Ref.parse(before[0]) if before else None
+    return found
+
+
+def _ages(table: pa.Table, known: Mapping[str, int], expected: str) -> Ints:
+    """Age of every row's policy; GateError where it is too old or none of this policy's making."""
     sampled_by: list[str | None] = table.column("policy").to_pylist()
-    odd = [i for i, digest in enumerate(sampled_by) if digest != expected]
+    odd = [i for i, digest in enumerate(sampled_by) if digest not in known]
     if odd:
         first = odd[0]
+        allowed = "the one being updated" + (f" and the {len(known) - 1} before it" if len(known) > 1 else "")
         raise GateError(
-            f"{len(odd)} of {len(sampled_by)} rollouts were sampled from another policy than the one being updated "
+            f"{len(odd)} of {len(sampled_by)} rollouts were sampled from another policy than {allowed} "
             f"(first: {table.column('rollout_id')[first].as_py()} from {sampled_by[first] or 'an unnamed one'}, "
             f"expected {expected})",
-            hint="roll out with this policy, or update the one that they came from",
+            hint="roll out with this policy, update the one that they came from, or allow older ones with max_age",
         )
+    return np.array([known[digest or ""] for digest in sampled_by], dtype=np.int64)
 
 
 def refuse_unknown_tokens(judged: Judged, vocab_size: int) -> None:
@@ -149,6 +179,16 @@ def refuse_unknown_tokens(judged: Judged, vocab_size: int) -> None:
         outside = [bool(((row < 0) | (row >= vocab_size)).any()) for row in judged.tokens(column)]
         what = f"has {column} that the policy does not know"
         _refuse(outside, judged.texts("rollout_id"), what, "its tokens are another tokenizer's")
+
+
+def refuse_truncated(judged: Judged) -> None:
+    """BadInputError names the first row sampled with top_p or top_k.
+
+    Its log-probs are renormalised over what was left, the trainer's over all: the ratio of both is biased (trl#6789).
+    """
+    cut = (floats(judged.table.column("top_p")) < 1) | (ints(judged.table.column("top_k")) > 0)
+    hint = "roll out with top_p = 1 and top_k = 0, or update with correction = none"
+    _refuse(cut, judged.texts("rollout_id"), "was sampled with top_p or top_k, where no correction holds", hint)
 
 
 def _refuse_unusable(judged: Judged) -> None:

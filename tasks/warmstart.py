@@ -49,7 +49,7 @@ def examples_of(ctx: StageContext, policy: Policy) -> list[Example]:
         prompt = prompt_tokens(policy.tokenizer, prompt_text(policy.tokenizer, row["question"], row["messages"]))
         text = completion_text(row["solution"], row["answer"])
         completion = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
-        if len(prompt) + len(completion) < policy.context_tokens:
+        if len(prompt) + len(completion) < policy.prompt_side.context_tokens:
             examples.append(Example(tuple(prompt), (*completion, end)))
     if not examples:
         raise BadInputError("no problem has a worked solution that fits the policy", hint="see `gradus ingest`")

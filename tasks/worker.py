@@ -4,15 +4,17 @@
 
 What a library prints goes to the log file that the parent gave as stdout and stderr, never into the protocol.
 The heart-beat comes from a thread of its own; a stage that holds the interpreter lock for good silences it, and the
-parent then ends the process. Covered: death of the parent by any means. Not covered: a child that leaves the process
-session, which the parent's kill_tree finds by its descent.
+parent then ends the process. Covered: death of the parent, or of this process, by any means. Not covered: a child that
+leaves the process group, which the parent's kill_tree finds by its descent while both live.
 """
 
 import argparse
+import contextlib
 import ctypes
 import importlib
 import json
 import os
+import select
 import signal
 import sys
 import threading
@@ -49,6 +51,7 @@ def main() -> None:
     parser.add_argument("--execute", default="tasks.attempt:execute")
     parser.add_argument("--preload", default="")
     options = parser.parse_args()
+    _leave_guardian()
     jobs, channel = _claim_pipes()
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -138,6 +141,25 @@ def _heartbeat(channel: Channel) -> None:
     quiet = threading.Event()
     while not quiet.wait(HEARTBEAT_S):
         channel.send({"kind": "alive"})
+
+
+def _leave_guardian() -> None:
+    """Linux: a forked process that waits for this one's death, however it comes, then ends what is left of its group.
+
+    An engine's own processes would outlive a worker that is killed, with the accelerator's memory. Called first of
+    all, while there is one thread and little memory to share.
+    """
+    worker = os.getpid()
+    if not hasattr(os, "pidfd_open") or os.getpgid(0) != worker or os.fork():
+        return
+    os.setsid()
+    watched = os.pidfd_open(worker)
+    for descriptor in range(3):
+        os.close(descriptor)  # the pipes are the worker's alone: their end is how its death is noticed
+    select.select([watched], [], [])
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(worker, signal.SIGKILL)
+    os._exit(0)
 
 
 def _die_with_parent() -> None:

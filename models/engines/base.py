@@ -3,19 +3,23 @@
 A new engine is one class with these methods; everything around it (shards, seeds, gates, resuming) stays as it is.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "error"]
 
 OnTokens = Callable[[int], None]
 """Called while an engine works, at least once for every step of a batch, with the tokens sampled so far."""
 
 
 class EngineError(RuntimeError):
-    """An engine that cannot go on; the sentence says why."""
+    """An engine that cannot go on; the sentence says why, the hint what to do."""
+
+    def __init__(self, message: str, hint: str = "sample from an earlier checkpoint") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 @dataclass(frozen=True)
@@ -31,19 +35,27 @@ class Request:
     max_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
+    top_k: int = 0
+    """Most probable tokens sampled from; 0 for all."""
+    messages: tuple[Mapping[str, str], ...] = ()
+    """The prompt as chat messages, for engines that take no token ids."""
 
 
 @dataclass(frozen=True)
 class Finished:
     """One sampled completion: token ids with the end token, and each token's log-prob (nats) as sampled from.
 
-    `index` is the place of its request in the sequence given to `generate`.
+    `index` is the place of its request in the sequence given to `generate`. A request that failed by itself, while the
+    engine goes on, comes back with `finish_reason` "error" and the reason in `error`.
     """
 
     index: int
-    tokens: list[int]
-    logprobs: list[float]
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
     finish_reason: FinishReason
+    error: str = ""
+    text: str | None = None
+    """What was sampled, from an engine that gives neither tokens nor log-probs."""
 
 
 class Engine(Protocol):
@@ -54,12 +66,17 @@ class Engine(Protocol):
         """Name and version, as the rollouts' column `engine` has it."""
         ...
 
+    @property
+    def reproducible(self) -> bool:
+        """Whether the same requests in the same order give the same bits; where not, only their seeds are the same."""
+        ...
+
     def load(self, folder: Path) -> None:
-        """Take the weights of a checkpoint folder."""
+        """Take the weights of a checkpoint folder; EngineError where the engine's own evidence says otherwise."""
         ...
 
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
-        """Sample every request once; the same requests in the same order give the same bits."""
+        """Sample every request once, in any order."""
         ...
 
     def logprobs(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[list[float]]:

@@ -48,6 +48,11 @@ class HfEngine:
         return f"transformers {version('transformers')}"
 
     @property
+    def reproducible(self) -> bool:
+        """The same requests in the same order give the same bits, on one machine with one number of threads."""
+        return True
+
+    @property
     def policy(self) -> Policy:
         """The policy that is loaded; EngineError where there is none."""
         if self._policy is None:
@@ -197,6 +202,7 @@ class _Batch:
             how=Drawing(
                 torch.tensor([[request.temperature] for request in requests], dtype=torch.float32),
                 torch.tensor([[request.top_p] for request in requests], dtype=torch.float64),
+                torch.tensor([[request.top_k] for request in requests]),
             ),
             limits=torch.tensor(limits),
             uniforms=torch.from_numpy(numbers),

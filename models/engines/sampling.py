@@ -1,6 +1,6 @@
 """Drawing one token a row from logits: inverse CDF on given uniforms, so that the caller owns the random numbers.
 
-Left out: top-k, min-p, penalties. Shapes: B rows, V vocabulary.
+Left out: min-p, penalties. Shapes: B rows, V vocabulary.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,18 @@ CHUNK_ELEMENTS = 1 << 24
 
 @dataclass(frozen=True)
 class Drawing:
-    """How each row draws: temperature (B, 1) float32, 0 for greedy, and top_p (B, 1) float64."""
+    """How each row draws: temperature (B, 1) float32, 0 greedy; top_p (B, 1) float64; top_k (B, 1) int64, 0 for all.
+
+    Top-k is applied first, then top-p to what it left, each renormalised, which is vLLM's order too.
+    """
 
     temperature: Tensor
     top_p: Tensor
+    top_k: Tensor
 
     def select(self, index: Tensor) -> "Drawing":
         """The rows of these indices."""
-        return Drawing(self.temperature[index], self.top_p[index])
+        return Drawing(self.temperature[index], self.top_p[index], self.top_k[index])
 
 
 def draw(logits: Tensor, how: Drawing, uniform: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,6 +45,9 @@ def draw(logits: Tensor, how: Drawing, uniform: Tensor) -> tuple[Tensor, Tensor]
 def _draw(logits: Tensor, how: Drawing, uniform: Tensor) -> tuple[Tensor, Tensor]:
     greedy = how.temperature == 0
     logp = torch.log_softmax(logits.float() / how.temperature.masked_fill(greedy, 1.0), -1)
+    few = (how.top_k > 0) & ~greedy
+    if bool(few.any()):
+        logp = torch.where(few, most_probable(logp, how.top_k), logp)
     cut = (how.top_p < 1) & ~greedy
     if bool(cut.any()):
         logp = torch.where(cut, nucleus(logp, how.top_p), logp)
@@ -61,3 +68,11 @@ def nucleus(logp: Tensor, top_p: Tensor) -> Tensor:
     before = mass.cumsum(-1) - mass
     cut = torch.zeros_like(logp, dtype=torch.bool).scatter(-1, order, before >= top_p)
     return torch.log_softmax(logp.masked_fill(cut, -torch.inf), -1)
+
+
+def most_probable(logp: Tensor, top_k: Tensor) -> Tensor:
+    """Log-probs (B, V) renormalised over the top_k (B, 1) most probable tokens, ties with the last of them included."""
+    largest = int(top_k.clamp(1, logp.shape[-1]).max())
+    ordered = logp.topk(largest, dim=-1).values
+    least = ordered.gather(-1, top_k.clamp(1, largest) - 1)
+    return torch.log_softmax(logp.masked_fill(logp < least, -torch.inf), -1)

@@ -95,8 +95,8 @@ def test_every_file_is_plain_json_or_safetensors() -> None:
         (STATE, b'{"step": "1"}', "the cursor has"),
         (STATE, b"[1]", "the cursor has"),
         (STATE, b'{"step": 1', "state.json cannot be read"),
-        (OPTIMIZER, b"torn", "optimizer.safetensors cannot be read"),
-        (RNG, save({"state": torch.zeros(16, dtype=torch.uint8)}), "rng.safetensors and the model disagree on"),
+        (OPTIMIZER, b"torn", "optimizer.state cannot be read"),
+        (RNG, save({"state": torch.zeros(16, dtype=torch.uint8)}), "rng.state and the model disagree on"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(file: str, content: bytes, message: str) -> None:

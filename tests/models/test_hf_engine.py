@@ -43,18 +43,13 @@ def test_greedy_tokens_are_those_of_transformers(policy: Policy) -> None:
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
-def test_recorded_logprobs_are_those_of_an_independent_pass(policy: Policy, temperature: float, top_p: float) -> None:
-    asked = requests(temperature=temperature, top_p=top_p)
+@pytest.mark.parametrize("top_k", [0, 4])
+def test_recorded_logprobs_are_those_of_an_independent_pass(
+    policy: Policy, check_logprobs: Any, temperature: float, top_p: float, top_k: int
+) -> None:
+    asked = requests(temperature=temperature, top_p=top_p, top_k=top_k)
     for request, (tokens, logprobs) in zip(asked, sampled(policy, asked), strict=True):
-        ids = torch.tensor([[*request.prompt_tokens, *tokens]])
-        with torch.no_grad():
-            logits = policy.model(ids).logits[0, len(request.prompt_tokens) - 1 : -1].double()
-        probabilities = torch.softmax(logits / temperature, -1).numpy()
-        for row, token, logprob in zip(probabilities, tokens, logprobs, strict=True):
-            order = np.argsort(-row)
-            kept = order[: int(np.searchsorted(np.cumsum(row[order]), top_p)) + 1] if top_p < 1 else order
-            assert token in kept
-            assert logprob == pytest.approx(float(np.log(row[token] / row[kept].sum())), abs=BOUND)
+        check_logprobs(policy, request, tokens, logprobs, BOUND)
 
 
 def test_a_sample_does_not_depend_on_its_neighbours(policy: Policy) -> None:

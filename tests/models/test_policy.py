@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models.policy import Policy, PolicyError, load_policy, new_policy, prompt_text, prompt_tokens
+from models.policy import Policy, PolicyError, load_policy, load_prompt_side, new_policy, prompt_text, prompt_tokens
 from models.tiny_tokenizer import PHRASES, tiny_tokenizer
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<go>{% endif %}"
@@ -50,7 +51,9 @@ def test_saved_and_loaded_is_the_same_policy(folder: Path) -> None:
     text = PHRASES[0] + "12 + 3 - 45 =\n12+3=15\n#### "
     assert loaded.tokenizer(text)["input_ids"] == made.tokenizer(text)["input_ids"]
     assert loaded.tokenizer.decode(loaded.tokenizer(text)["input_ids"]) == text
-    assert (loaded.context_tokens, loaded.end_tokens) == (32, (1,))
+    side = load_prompt_side(folder)
+    assert loaded.prompt_side == replace(side, tokenizer=loaded.tokenizer)
+    assert (side.context_tokens, side.end_tokens) == (32, (1,))
     assert not loaded.model.training
 
 

@@ -108,7 +108,7 @@ def test_an_update_learns_and_a_warm_learner_is_a_loaded_one(store: Store, tmp_p
     inputs = {"rollouts": [more], "scores": [scored(store, more, [1, 0, 0, 0] * 3)], "policy": [first]}
     warmed, _ = stage(store, "update", "checkpoints", "b", warm, inputs=inputs)
     loaded, _ = stage(store, "update", "checkpoints", "c", inputs=inputs)
-    for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+    for name in ("model.safetensors", "optimizer.state", "state.json"):
         assert (store.path(warmed) / name).read_bytes() == (store.path(loaded) / name).read_bytes()
     assert (store.path(warmed) / "model.safetensors").read_bytes() != (
         store.path(first) / "model.safetensors"

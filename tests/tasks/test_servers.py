@@ -140,7 +140,10 @@ def _listening_addresses(url: str) -> set[str]:
 
 
 def _runs(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _until(holds: Callable[[], bool], limit_s: float = 30) -> None:

@@ -135,7 +135,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def same_files(first: Path, second: Path) -> bool:
     names = {p.name for p in first.iterdir() if p.is_file()} - {"manifest.json", "report.json"}
-    assert {"model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json", "config.json"} <= names
+    assert {"model.safetensors", "optimizer.state", "rng.state", "state.json", "config.json"} <= names
     return all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
 
 

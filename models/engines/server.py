@@ -1,0 +1,234 @@
+"""Engine `openai`: any server with OpenAI's API: vLLM's, SGLang's, or a hosted model.
+
+With `tokens` the server is sent token ids and gives back those it sampled with their log-probs, so that a policy can
+be updated from them; it must serve that policy, which a probe checks. Without, it is sent chat messages and gives text:
+such rollouts can be scored and read, and the update refuses them.
+Log-probs must be those of the distribution sampled from; vLLM does that under `--logprobs-mode processed_logprobs`,
+which is checked before anything is sampled at another temperature than 1 or from a truncated distribution.
+Left out: streaming, tools, images.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from models.engines.base import EngineError, Finished, FinishReason, OnTokens, Request
+from models.policy import PolicyError, load_policy
+from models.probe import BOUNDS, hold_probe
+
+_SAME = 1e-6
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """See tasks.config.ServerConfig."""
+
+    url: str = "http://127.0.0.1:8000/v1"
+    model: str = ""
+    api_key_variable: str = "OPENAI_API_KEY"
+    concurrency: int = 64
+    timeout_s: float = 600.0
+    retries: int = 5
+    tokens: bool = True
+
+
+class ServerEngine:
+    """Requests to a server, so many at once; a request that fails for good comes back as an error.
+
+    engine = ServerEngine(ServerSettings(url="http://127.0.0.1:8000/v1"))
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        try:
+            from openai import OpenAI  # noqa: PLC0415 - an extra
+        except ImportError:
+            raise EngineError("the package openai is not installed", "pip install 'gradus[openai]'") from None
+        self._settings = settings
+        self._client = OpenAI(
+            base_url=settings.url,
+            api_key=os.environ.get(settings.api_key_variable) or "none",
+            max_retries=settings.retries,
+            timeout=settings.timeout_s,
+        )
+        self._model = settings.model
+        self._ends: tuple[int, ...] = ()
+        self._processed: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """Model and host, as the rollouts' column `engine` has it; never the key."""
+        return f"openai {self._model or 'unknown'}@{urlsplit(self._settings.url).netloc.rpartition('@')[2]}"
+
+    @property
+    def reproducible(self) -> bool:
+        """No: a server promises nothing of the kind."""
+        return False
+
+    def load(self, folder: Path) -> None:
+        """Find the model there; with `tokens`, EngineError where its log-probs of a probe are not the policy's."""
+        names = [model.id for model in self._ask(self._client.models.list)]
+        if not self._model and len(names) == 1:
+            self._model = names[0]
+        if self._model not in names:
+            raise EngineError(
+                f"{self._settings.url} has no model {self._model!r}; it has {', '.join(names) or 'none'}",
+                "name one with server.model",
+            )
+        if self._settings.tokens:
+            self._prove(folder)
+
+    def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
+        """Sample every request once, as they finish."""
+        self._require_processed(requests)
+        executor = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="gradus-server")
+        sampled = 0
+        try:
+            pending: list[Future[Finished]] = [
+                executor.submit(self._one, index, request) for index, request in enumerate(requests)
+            ]
+            for future in as_completed(pending):
+                finished = future.result()
+                sampled += len(finished.tokens)
+                yield finished
+                if on_tokens is not None:
+                    on_tokens(sampled)
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def logprobs(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probs (nats, temperature 1) of given completion tokens after their prompts, as vLLM gives them."""
+        return [self._given(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _one(self, index: int, request: Request) -> Finished:
+        from openai import APIConnectionError, APIStatusError, OpenAIError  # noqa: PLC0415
+
+        try:
+            return self._tokens(index, request) if self._settings.tokens else self._text(index, request)
+        except APIConnectionError as error:
+            raise self._gone(error) from None
+        except APIStatusError as error:
+            if error.status_code in (401, 403, 404):
+                raise EngineError(
+                    f"{self._settings.url} answers {error.status_code}: {_sentence(error)}",
+                    f"see server.url, server.model and ${self._settings.api_key_variable}",
+                ) from None
+            return Finished(index, (), (), "error", f"{error.status_code}: {_sentence(error)}")
+        except (OpenAIError, ValueError) as error:
+            return Finished(index, (), (), "error", _sentence(error))
+
+    def _tokens(self, index: int, request: Request) -> Finished:
+        answer = self._complete(request, {"return_token_ids": True, "stop_token_ids": list(self._ends)})
+        choice = answer.choices[0]
+        tokens: list[int] | None = getattr(choice, "token_ids", None)
+        if tokens is None or choice.logprobs is None:
+            raise EngineError(
+                f"{self._settings.url} gives no token ids with log-probs: nothing could be learnt from such rollouts",
+                "use a server that does, as vLLM's, or sample text alone with server.tokens=false",
+            )
+        return Finished(index, tokens, list(choice.logprobs.token_logprobs), _reason(choice.finish_reason))
+
+    def _text(self, index: int, request: Request) -> Finished:
+        answer = self._client.chat.completions.create(
+            model=self._model,
+            messages=[dict(turn) for turn in request.messages],  # pyright: ignore[reportArgumentType]
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            seed=request.seed & 0x7FFF_FFFF,
+        )
+        choice = answer.choices[0]
+        return Finished(index, (), (), _reason(choice.finish_reason), text=choice.message.content or "")
+
+    def _complete(self, request: Request, extra: dict[str, Any]) -> Any:
+        return self._client.completions.create(
+            model=self._model,
+            prompt=list(request.prompt_tokens),
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            seed=request.seed,
+            logprobs=0,
+            extra_body={"top_k": request.top_k, "min_p": 0.0, "repetition_penalty": 1.0, **extra},
+        )
+
+    def _given(self, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
+        asked = Request("probe", (*prompt, *completion), seed=0, max_tokens=1)
+        answer = self._ask(lambda: self._complete(asked, {"prompt_logprobs": 0}))
+        given: list[Any] | None = getattr(answer.choices[0], "prompt_logprobs", None)
+        if given is None:
+            raise EngineError(f"{self._settings.url} gives no log-probs of a prompt", "use vLLM's server")
+        tail = zip(completion, given[-len(completion) :], strict=True)
+        return [float(position[str(token)]["logprob"]) for token, position in tail]
+
+    def _prove(self, folder: Path) -> None:
+        """Hold the server's log-probs of a probe against the policy's own."""
+        try:
+            policy = load_policy(folder)
+            self._ends = policy.end_tokens
+        except PolicyError as error:
+            raise EngineError(str(error), "give the policy that the server serves with --policy") from None
+        try:
+            hold_probe(policy, self.logprobs, BOUNDS["bfloat16"])
+        except ValueError as error:
+            raise EngineError(
+                f"the server at {self._settings.url} holds other weights: {error}",
+                "restart the server with this policy, or name with --policy the one that it serves",
+            ) from None
+
+    def _require_processed(self, requests: Sequence[Request]) -> None:
+        """EngineError where log-probs would not be those of the distribution sampled from."""
+        odd = [r for r in requests if r.temperature not in (0.0, 1.0) or r.top_p < 1 or r.top_k > 0]
+        if not (self._settings.tokens and odd):
+            return
+        if self._processed is None:
+            warm, cold = (
+                self._ask(
+                    lambda t=t: self._complete(
+                        replace(odd[0], temperature=t, top_p=1.0, top_k=0, max_tokens=1), {"logprob_token_ids": None}
+                    )
+                )
+                for t in (1.0, 0.25)
+            )
+            self._processed = _logprob(warm) != _logprob(cold) or _logprob(cold) > -_SAME
+        if not self._processed:
+            raise EngineError(
+                "the server's log-probs are those before temperature and truncation, not of what it samples from",
+                "start vLLM's server with --logprobs-mode processed_logprobs",
+            )
+
+    def _ask(self, call: Any) -> Any:
+        """One request that everything else depends on."""
+        from openai import APIConnectionError, OpenAIError  # noqa: PLC0415
+
+        try:
+            return call()
+        except APIConnectionError as error:
+            raise self._gone(error) from None
+        except OpenAIError as error:
+            raise EngineError(f"{self._settings.url} refuses: {_sentence(error)}", "see server.url") from None
+
+    def _gone(self, error: Exception) -> EngineError:
+        return EngineError(
+            f"the server at {self._settings.url} does not answer ({_sentence(error)})",
+            "start it, then repeat the command: finished rollouts are kept",
+        )
+
+
+def _logprob(answer: Any) -> float:
+    return float(answer.choices[0].logprobs.token_logprobs[0])
+
+
+def _reason(given: str | None) -> FinishReason:
+    return "length" if given == "length" else "stop"
+
+
+def _sentence(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,69 @@
+"""Finished rollouts of the shard in the making, kept every few seconds by engines that cannot sample the same again.
+
+An engine that promises the same bits needs none of this: its open shard is made again. For the others a crash loses
+what finished since the last time, and the next attempt asks only for the rest.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data.schema import ROLLOUTS
+
+Rollout = dict[str, Any]
+
+
+class OpenShard:
+    """The rows of one shard so far, in files of a folder that outlives the attempt; `folder` None keeps none."""
+
+    def __init__(
+        self, folder: Path | None, index: int, every_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder = folder
+        self._stem = f"open-{index:05d}"
+        self._every_s = every_s
+        self._clock = clock
+        self._last_s = clock()
+        self._waiting: list[Rollout] = []
+        self._files = sorted(folder.glob(f"{self._stem}-*.parquet")) if folder is not None else []
+
+    def rows(self) -> list[Rollout]:
+        """What earlier attempts kept; a file that cannot be read counts as never written."""
+        found: list[Rollout] = []
+        for path in self._files:
+            try:
+                found.extend(pq.read_table(path, page_checksum_verification=True).to_pylist())
+            except (OSError, pa.ArrowException):
+                path.unlink(missing_ok=True)
+        return found
+
+    def add(self, row: Rollout) -> None:
+        """A row has finished; it is on disk after `every_s` seconds at most."""
+        self._waiting.append(row)
+        if self._clock() - self._last_s >= self._every_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """Put what waits on disk: whole under its name, or not at all."""
+        self._last_s = self._clock()
+        if self._folder is None or not self._waiting:
+            return
+        number = 1 + max((int(path.stem.rpartition("-")[2]) for path in self._files), default=-1)
+        path = self._folder / f"{self._stem}-{number:05d}.parquet"
+        temporary = path.with_suffix(".tmp")
+        table = pa.Table.from_pylist(self._waiting, schema=ROLLOUTS.arrow)
+        pq.write_table(table, temporary, write_page_checksum=True)
+        temporary.replace(path)
+        self._files.append(path)
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """The shard is whole under its own name: let go of its beginnings."""
+        for path in self._files:
+            path.unlink(missing_ok=True)
+        self._files.clear()
+        self._waiting.clear()

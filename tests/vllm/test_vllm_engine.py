@@ -1,0 +1,110 @@
+"""vLLM itself: the tokens of transformers, the log-probs of the distribution sampled from, weights that are proved."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from data.store import Ref, Store
+from models.engines.base import Request
+from models.engines.hf import HfEngine
+from models.policy import Policy, load_policy
+
+Do = Callable[..., dict[str, Any]]
+BOUND = 2e-4
+"""Largest difference of log-probs between vLLM and a whole forward pass, both float32, nats."""
+PROMPTS = [(9, 12, 5), (9, 12, 5), (10, 11), (9, 6, 13, 5, 8), (9, 12, 5)] * 3
+
+
+def asked(**options: Any) -> list[dict[str, Any]]:
+    given = {"max_tokens": 24, "temperature": 1.0, **options}
+    return [{"rollout_id": str(i), "prompt_tokens": p, "seed": i, **given} for i, p in enumerate(PROMPTS)]
+
+
+def requests(**options: Any) -> list[Request]:
+    return [Request(**row) for row in asked(**options)]
+
+
+@pytest.fixture
+def loaded(engine: Do, store: Store, policies: list[Ref]) -> Policy:
+    """The first policy, in vLLM and here."""
+    folder = store.path(policies[0])
+    assert "error" not in engine("load", folder=str(folder))
+    return load_policy(folder)
+
+
+def test_greedy_tokens_and_the_log_probs_of_given_tokens_are_those_of_transformers(engine: Do, loaded: Policy) -> None:
+    answer = engine("generate", requests=asked(temperature=0.0))
+    assert answer["name"].startswith("vllm 0.32.0")
+    expected = {f.index: list(f.tokens) for f in HfEngine(loaded).generate(requests(temperature=0.0))}
+    # Ties between the two most probable tokens could differ; in float32 none does here.
+    assert [row[0] for row in answer["rows"]] == [expected[i] for i in range(len(PROMPTS))]
+    completions = [row[0] for row in answer["rows"]]
+    given = engine("logprobs", prompts=PROMPTS, completions=completions)["logprobs"]
+    for ours, theirs in zip(HfEngine(loaded).logprobs(PROMPTS, completions), given, strict=True):
+        assert ours == pytest.approx(theirs, abs=BOUND)
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+@pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 0), (0.9, 0), (0.9, 6)])
+def test_recorded_logprobs_are_of_what_was_sampled_from(
+    engine: Do, loaded: Policy, check_logprobs: Any, temperature: float, top_p: float, top_k: int
+) -> None:
+    options = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
+    answer = engine("generate", requests=asked(**options))
+    for request, (tokens, logprobs, reason, _) in zip(requests(**options), answer["rows"], strict=True):
+        assert reason in ("stop", "length")
+        check_logprobs(loaded, request, tokens, logprobs, BOUND)
+    assert answer["told"] == sorted(answer["told"])
+    assert answer["told"][-1] == sum(len(row[0]) for row in answer["rows"])
+
+
+def test_frequencies_are_those_of_the_softmax(engine: Do, loaded: Policy) -> None:
+    count = 2000
+    rows = [{"rollout_id": str(i), "prompt_tokens": (9, 12, 5), "seed": i, "max_tokens": 1} for i in range(count)]
+    tokens = [row[0][0] for row in engine("generate", requests=rows)["rows"]]
+    with torch.no_grad():
+        expected = torch.softmax(loaded.model(torch.tensor([[9, 12, 5]])).logits[0, -1], -1).numpy()
+    found = np.bincount(tokens, minlength=len(expected)) / count
+    # Five standard errors of a frequency.
+    assert (np.abs(found - expected) < 5 * np.sqrt(expected / count) + 1e-3).all()
+
+
+def test_new_weights_are_taken_in_place_and_stale_ones_are_caught(
+    engine: Do, loaded: Policy, store: Store, policies: list[Ref]
+) -> None:
+    del loaded
+    folder = store.path(policies[1])
+    pid = engine("load", folder=str(folder))["pid"]
+    answer = engine("generate", requests=asked(temperature=0.0))
+    expected = {f.index: list(f.tokens) for f in HfEngine(load_policy(folder)).generate(requests(temperature=0.0))}
+    assert [row[0] for row in answer["rows"]] == [expected[i] for i in range(len(PROMPTS))]
+    stale = engine("load_in_vain", folder=str(store.path(policies[0])))
+    assert "vLLM does not hold the policy's weights" in stale["error"]
+    assert stale["pid"] == pid
+    assert "no policy is loaded" in engine("generate", requests=asked())["error"]
+
+
+def test_a_request_that_does_not_fit_fails_alone_and_one_given_up_leaves_nothing_behind(
+    engine: Do, loaded: Policy
+) -> None:
+    del loaded
+    rows = asked()
+    rows[1] = {**rows[1], "prompt_tokens": (9,) * 500}
+    answer = engine("generate", requests=rows)["rows"]
+    assert [i for i, row in enumerate(answer) if row[2] == "error"] == [1]
+    assert "128" in answer[1][3]
+    engine("give_up")
+    assert len(engine("generate", requests=asked())["rows"]) == len(PROMPTS)
+
+
+def test_a_dead_engine_core_is_an_error_and_the_next_load_starts_another(
+    engine: Do, loaded: Policy, store: Store, policies: list[Ref]
+) -> None:
+    del loaded
+    assert engine("kill_core")["killed"]
+    assert "engine core ended" in engine("generate", requests=asked())["error"]
+    assert "error" not in engine("load", folder=str(store.path(policies[0])))
+    assert len(engine("generate", requests=asked())["rows"]) == len(PROMPTS)
