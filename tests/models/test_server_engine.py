@@ -1,0 +1,163 @@
+"""Engine `openai` against servers that behave badly, each a real HTTP server that says what a test tells it to."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.engines.base import EngineError, Request
+from models.engines.server import ServerEngine, ServerSettings
+
+Answer = Callable[[str, dict[str, Any]], tuple[int, Any]]
+ASKED = [
+    Request(str(i), (5, 6), seed=i, max_tokens=4, messages=({"role": "user", "content": f"{i}?"},)) for i in range(6)
+]
+
+
+class Server:
+    """Answers by a function of path and body; counts how many requests were under way at once."""
+
+    def __init__(self) -> None:
+        self.answer: Answer = lambda _path, _body: (500, {})
+        self.busy = self.most_busy = self.num_requests = 0
+        self._lock = threading.Lock()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._say(200, {"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+            def do_POST(self) -> None:
+                with outer._lock:
+                    outer.busy += 1
+                    outer.num_requests += 1
+                    outer.most_busy = max(outer.busy, outer.most_busy)
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                status, found = outer.answer(self.path, body)
+                with outer._lock:
+                    outer.busy -= 1
+                self._say(status, found)
+
+            def _say(self, status: int, found: Any) -> None:
+                content = found if isinstance(found, bytes) else json.dumps(found).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(content)))
+                self.send_header("retry-after-ms", "1")
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+                del format, args
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+def engine(server: Server, **settings: Any) -> ServerEngine:
+    return ServerEngine(ServerSettings(url=server.url, model="m", **{"retries": 2, **settings}))
+
+
+def completion(**choice: Any) -> dict[str, Any]:
+    given = {"index": 0, "text": "x", "finish_reason": "stop", "logprobs": {"token_logprobs": [-0.5]}, **choice}
+    return {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [given]}
+
+
+def test_busy_and_failing_servers_are_asked_again_and_one_bad_request_fails_alone(server: Server) -> None:
+    times: dict[int, int] = {}
+
+    def answer(_path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        times[body["seed"]] = times.get(body["seed"], 0) + 1
+        if body["seed"] == 3:
+            return 400, {"error": {"message": "no such prompt"}}
+        if times[body["seed"]] == 1:
+            return (429 if body["seed"] % 2 else 503), {"error": {"message": "busy"}}
+        return 200, completion(token_ids=[7])
+
+    server.answer = answer
+    found = {f.index: f for f in engine(server).generate(ASKED)}
+    assert sorted(found) == list(range(6))
+    assert [(list(found[i].tokens), found[i].finish_reason) for i in (0, 1, 3)] == [
+        ([7], "stop"),
+        ([7], "stop"),
+        ([], "error"),
+    ]
+    assert "400" in found[3].error
+    assert times == {0: 2, 1: 2, 2: 2, 3: 1, 4: 2, 5: 2}
+
+
+def test_no_more_requests_are_under_way_than_allowed(server: Server) -> None:
+    gate = threading.Event()
+    server.answer = lambda _path, _body: (gate.wait(0.05), (200, completion(token_ids=[7])))[1]
+    assert len(list(engine(server, concurrency=2).generate(ASKED))) == 6
+    assert server.most_busy == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ((200, completion()), "gives no token ids with log-probs"),
+        ((401, {"error": {"message": "who are you"}}), "answers 401"),
+        ((404, {"error": {"message": "nothing here"}}), "answers 404"),
+    ],
+)
+def test_what_no_retry_can_mend_ends_the_stage(server: Server, answer: tuple[int, Any], sentence: str) -> None:
+    server.answer = lambda _path, _body: answer
+    with pytest.raises(EngineError, match=sentence):
+        list(engine(server).generate(ASKED))
+
+
+def test_log_probs_before_temperature_are_noticed_before_anything_is_sampled(server: Server) -> None:
+    server.answer = lambda _path, _body: (200, completion(token_ids=[7]))
+    with pytest.raises(EngineError, match="not of what it samples from") as refused:
+        list(engine(server).generate([Request("a", (5,), seed=1, max_tokens=2, temperature=0.7)]))
+    assert "--logprobs-mode processed_logprobs" in refused.value.hint
+    assert server.num_requests == 2
+
+
+def test_text_alone_comes_from_messages_and_carries_no_tokens(server: Server) -> None:
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        assert path == "/v1/chat/completions"
+        message = {"role": "assistant", "content": f"answer to {body['messages'][0]['content']}"}
+        choice = {"index": 0, "finish_reason": "length", "message": message}
+        return 200, {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+
+    server.answer = answer
+    made = engine(server, tokens=False)
+    made.load(Path("unused"))
+    found = {f.index: f for f in made.generate(ASKED)}
+    assert [(found[i].text, found[i].finish_reason, list(found[i].tokens)) for i in (0, 5)] == [
+        ("answer to 0?", "length", []),
+        ("answer to 5?", "length", []),
+    ]
+
+
+def test_a_key_is_read_from_the_environment_and_told_to_nobody(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-secret")
+    made = engine(server, api_key_variable="MY_KEY")
+    server.answer = lambda _path, _body: (401, {"error": {"message": "wrong key"}})
+    with pytest.raises(EngineError) as refused:
+        list(made.generate(ASKED))
+    assert "sk-secret" not in str(refused.value) + refused.value.hint + made.name
+    assert "MY_KEY" in refused.value.hint
+
+
+def test_a_server_that_is_not_there_is_told_of() -> None:
+    with pytest.raises(EngineError, match="does not answer"):
+        ServerEngine(ServerSettings(url="http://127.0.0.1:9/v1", retries=0)).load(Path("unused"))

@@ -1,0 +1,94 @@
+"""Engine `openai` against a real `vllm serve` on loopback: tokens, log-probs, proof of weights, a server that dies."""
+
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.store import Ref, Store
+from models.engines.base import EngineError, Request
+from models.engines.hf import HfEngine
+from models.engines.server import ServerEngine, ServerSettings
+from models.policy import load_policy
+from tasks.servers import free_port
+from tasks.supervise import kill_tree
+
+BOUND = 2e-4
+PROMPTS = [(9, 12, 5), (9, 12, 5), (10, 11), (9, 6, 13, 5, 8), (9, 12, 5)]
+FLAGS = ["--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill", "--max-num-seqs", "16"]
+FLAGS += ["--generation-config", "vllm", "--logprobs-mode", "processed_logprobs", "--host", "127.0.0.1"]
+
+
+def requests(**options: Any) -> list[Request]:
+    given = {"max_tokens": 24, **options}
+    return [Request(str(i), prompt, seed=i, **given) for i, prompt in enumerate(PROMPTS)]
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def server(store: Store, policies: list[Ref], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real vLLM server with the first policy: its process and address."""
+    port, log_path = free_port(0), tmp_path_factory.mktemp("server") / "log"
+    # What `vllm serve` runs; that command itself asks for a package called vllm, which the CPU build is not.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(store.path(policies[0]))]
+    env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
+    with log_path.open("wb") as log:
+        flags = [*FLAGS, "--port", str(port), "--served-model-name", "tiny"]
+        process = subprocess.Popen([*command, *flags], env=env, stdout=log, stderr=log, start_new_session=True)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 240
+        while not answers(url):
+            assert process.poll() is None, log_path.read_text()[-3000:]
+            assert time.monotonic() < deadline, log_path.read_text()[-3000:]
+            time.sleep(0.5)
+        yield process, f"{url}/v1"
+    finally:
+        kill_tree(process.pid)
+        process.wait()
+
+
+def test_a_real_server_samples_as_the_policy_does_proves_it_and_its_end_is_told(
+    server: Any, store: Store, policies: list[Ref], check_logprobs: Any, tmp_path: Path
+) -> None:
+    process, url = server
+    folder = store.path(policies[0])
+    policy = load_policy(folder)
+    engine = ServerEngine(ServerSettings(url=url, concurrency=4, retries=1))
+    engine.load(folder)
+    assert engine.name.startswith("openai tiny@127.0.0.1:")
+    greedy = {f.index: list(f.tokens) for f in engine.generate(requests(temperature=0.0))}
+    assert greedy == {f.index: f.tokens for f in HfEngine(policy).generate(requests(temperature=0.0))}
+    for options in ({}, {"temperature": 0.7, "top_p": 0.9, "top_k": 6}):
+        asked = requests(**options)
+        for finished in engine.generate(asked):
+            assert finished.finish_reason in ("stop", "length")
+            given = asked[finished.index]
+            check_logprobs(policy, given, list(finished.tokens), list(finished.logprobs), BOUND)
+    too_long = list(engine.generate([Request("a", (9,) * 500, 1, 8)]))
+    assert (too_long[0].finish_reason, "400" in too_long[0].error) == ("error", True)
+
+    with pytest.raises(EngineError, match="holds other weights"):
+        ServerEngine(ServerSettings(url=url)).load(store.path(policies[1]))
+    with pytest.raises(EngineError, match="has no model 'other'; it has tiny"):
+        ServerEngine(ServerSettings(url=url, model="other")).load(folder)
+
+    kill_tree(process.pid)
+    process.wait()
+    with pytest.raises(EngineError, match="does not answer") as gone:
+        list(engine.generate(requests()))
+    assert "finished rollouts are kept" in gone.value.hint
