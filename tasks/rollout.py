@@ -144,8 +144,10 @@ class _Work:
         self.ctx.beat(min(1.0, self.rows_done / max(1, self.num_rows)), text)
 
     def row(self, group: Group, sample: int, request: Request, done: Finished) -> Rollout:
-        """One rollout as the table has it; what an engine of text alone does not say is null."""
-        if self.side is None:
+        """One rollout as the table has it; what a failed request lacks, or an engine of text alone, is null."""
+        if done.finish_reason == "error":
+            sampled: dict[str, Any] = {"completion": None, "prompt_tokens": request.prompt_tokens}
+        elif self.side is None:
             sampled = {"completion": done.text or "", "policy": self.engine.name}
         else:
             sampled = {

@@ -198,7 +198,7 @@ def _ask(pool: JudgePool, rows: list[Row], told: Callable[[int], None]) -> list[
 def _obstacle(row: Row, spec: RewardSpec) -> str:
     """Why this row cannot even be put before a judge; empty where it can."""
     if "completion" not in row:
-        return "no completion"
+        return f"the request failed: {row['error']}" if row.get("error") else "no completion"
     return "no gold answer" if spec.needs_gold and "answer" not in row else ""
 
 
