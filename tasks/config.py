@@ -1,10 +1,10 @@
 """The settings of every stage: frozen, unknown keys refused, a line of doc under each field.
 
-Only what a stage's result depends on stands here, since all of it goes into the stage's identity.
+What a stage's result depends on goes into the stage's identity; the few other fields are marked INCIDENTAL.
 Left out on purpose: where things are stored and how processes are supervised (see tasks.settings).
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,6 +13,20 @@ class Config(BaseModel):
     """The base of all settings: frozen, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def identified(self) -> dict[str, Any]:
+        """The settings that a result depends on, as plain values: all but those that only say how it is got at."""
+        found: dict[str, Any] = {}
+        for name, field in type(self).model_fields.items():
+            extra = field.json_schema_extra
+            value = getattr(self, name)
+            if not (isinstance(extra, dict) and extra.get("incidental")):
+                found[name] = value.identified() if isinstance(value, Config) else self.model_dump(mode="json")[name]
+        return found
+
+
+INCIDENTAL: dict[str, Any] = {"incidental": True}
+"""Marks a field that the result does not depend on: it may change while an artefact is in the making."""
 
 
 class IngestConfig(Config):
@@ -110,15 +124,15 @@ class VllmConfig(Config):
     """Accelerators that one copy of the model is spread over."""
     data_parallel_size: int = Field(default=1, ge=1)
     """Copies of the model."""
-    gpu_memory_utilization: float = Field(default=0.85, gt=0.0, le=1.0)
+    gpu_memory_utilization: float = Field(default=0.85, gt=0.0, le=1.0, json_schema_extra=INCIDENTAL)
     """Share of an accelerator's memory for weights and cache."""
-    max_num_seqs: int = Field(default=256, ge=1)
+    max_num_seqs: int = Field(default=256, ge=1, json_schema_extra=INCIDENTAL)
     """Rollouts generated together."""
     max_model_len: int = Field(default=0, ge=0)
     """Prompt and completion tokens at most; 0 for what the policy allows."""
     enforce_eager: bool = False
     """Leave out graph capture: starts sooner, runs slower."""
-    cpu_cache_gib: int = Field(default=1, ge=1)
+    cpu_cache_gib: int = Field(default=1, ge=1, json_schema_extra=INCIDENTAL)
     """On a CPU: memory for the cache, GiB."""
 
 
@@ -129,13 +143,13 @@ class ServerConfig(Config):
     """Address of its API."""
     model: str = ""
     """Name of the model there; empty takes the only one it has."""
-    api_key_variable: str = "OPENAI_API_KEY"
+    api_key_variable: str = Field(default="OPENAI_API_KEY", json_schema_extra=INCIDENTAL)
     """Environment variable with the key; the key itself is never stored."""
-    concurrency: int = Field(default=64, ge=1)
+    concurrency: int = Field(default=64, ge=1, json_schema_extra=INCIDENTAL)
     """Requests under way at once."""
-    timeout_s: float = Field(default=600.0, gt=0.0)
+    timeout_s: float = Field(default=600.0, gt=0.0, json_schema_extra=INCIDENTAL)
     """Limit of one request, seconds."""
-    retries: int = Field(default=5, ge=0)
+    retries: int = Field(default=5, ge=0, json_schema_extra=INCIDENTAL)
     """Tries after a lost connection, a 429 or a 5xx, each after a longer wait."""
     tokens: bool = True
     """Send token ids and ask for those sampled with their log-probs, as vLLM and SGLang can; otherwise text."""
@@ -160,11 +174,11 @@ class RolloutConfig(Config):
     """Rollouts per shard, in whole groups where they fit; a crash loses at most one open shard."""
     batch_rows: int = Field(default=512, ge=1)
     """Rollouts generated together."""
-    flush_s: float = Field(default=10.0, ge=0.0)
+    flush_s: float = Field(default=10.0, ge=0.0, json_schema_extra=INCIDENTAL)
     """Engines that cannot sample the same again keep finished rows of the open shard every so many seconds."""
-    retries: int = Field(default=2, ge=0)
+    retries: int = Field(default=2, ge=0, json_schema_extra=INCIDENTAL)
     """How often a request that failed is asked again."""
-    max_failed_frac: float = Field(default=0.01, ge=0.0, le=1.0)
+    max_failed_frac: float = Field(default=0.01, ge=0.0, le=1.0, json_schema_extra=INCIDENTAL)
     """A larger share of requests that failed for good fails the stage; what was sampled is kept."""
     max_truncated_frac: float = Field(default=1.0, ge=0.0, le=1.0)
     """Gate: a larger share of completions cut off by max_tokens fails the stage."""

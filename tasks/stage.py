@@ -124,7 +124,13 @@ def _job(session: Session, spec: StageSpec, request: _Request) -> Job:
     parents = {
         role: [session.store.content_key(ref) for ref in refs] for role, refs in sorted(request.inputs.items()) if refs
     }
-    digest = identity(stage=spec.name, stage_version=spec.version, config=config, parents=parents, seed=session.seed)
+    digest = identity(
+        stage=spec.name,
+        stage_version=spec.version,
+        config=request.config.identified(),
+        parents=parents,
+        seed=session.seed,
+    )
     return Job(
         stage=spec.name,
         lake=str(session.store.root),

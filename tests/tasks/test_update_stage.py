@@ -424,3 +424,51 @@ def test_a_checkpoint_whose_state_does_not_fit_is_refused(house: House, tmp_path
     house.policy = house.store.adopt(folder)
     with pytest.raises(CorruptArtifactError, match="is not a checkpoint that this version can go on from"):
         house.update(house.rows(), REWARDS)
+
+
+def test_stored_rollouts_of_an_earlier_policy_are_learnt_from_if_allowed_and_their_age_is_told(house: House) -> None:
+    folder, _ = house.update(house.rows(), REWARDS, lr=1e-3)
+    newer = Ref("checkpoints", folder.name)
+    old, fresh = house.rows(), house.rows(newer, problems="xyz")
+
+    def update(rows: list[Row], rewards: list[float | None], **config: Any) -> dict[str, Any]:
+        inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, rewards)], "policy": [newer]}
+        return house.run(house.job(inputs, **config))[1]
+
+    with pytest.raises(
+        GateError, match="12 of 24 rollouts .* than the one being updated .*allow older ones with max_age"
+    ):
+        update([*old, *fresh], [*REWARDS, *REWARDS])
+    for rows in (old, [*old, *fresh]):
+        rewards = REWARDS * (len(rows) // 12)
+        report = update(rows, rewards, max_age=1, correction="token_truncated", correction_cap=2.0)
+        assert report["metrics"]["data/age_max"] == 1
+        assert report["metrics"]["data/age_mean"] == pytest.approx(12 / len(rows))
+        assert 0 < report["metrics"]["policy/correction_mean"] != 1
+        assert report["metrics"]["policy/correction_max"] <= 2.0
+    with pytest.raises(GateError, match="than the one being updated and the 1 before it"):
+        update([*house.rows(house.other), *fresh], [*REWARDS, *REWARDS], max_age=5)
+
+
+def test_a_correction_of_the_policys_own_rollouts_changes_nothing_beyond_rounding(house: House) -> None:
+    plain, _ = house.update(house.rows(), REWARDS, warmup_steps=0)
+    for how in ("token_truncated", "sequence_masked"):
+        corrected, report = house.update(house.rows(), REWARDS, warmup_steps=0, correction=how)
+        assert report["metrics"]["policy/correction_mean"] == pytest.approx(1.0, abs=1e-5)
+        assert report["metrics"]["policy/correction_cut_frac"] == 0
+        for name, weight in weights(plain).items():
+            assert torch.allclose(weight, weights(corrected)[name], atol=1e-6)
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 5}])
+def test_no_correction_is_taken_of_a_truncated_distribution(house: House, cut: dict[str, float]) -> None:
+    types = {"top_p": pa.float64(), "top_k": pa.int32()}
+    rows = house.rows()
+    table = pa.Table.from_pylist(rows, schema=ROW_TYPES)
+    for name, value in cut.items():
+        table = table.append_column(name, pa.array([value] * len(rows), types[name]))
+    inputs = {"rollouts": [house.store.put("rollouts", table)], "scores": [house.score(rows, REWARDS)]}
+    job = house.job({**inputs, "policy": [house.policy]}, correction="token_masked")
+    with pytest.raises(BadInputError, match=r"a@r1h0:0 was sampled with top_p or top_k, where no correction holds"):
+        house.run(job)
+    house.run(house.job({**inputs, "policy": [house.policy]}))

@@ -1,0 +1,22 @@
+"""Settings: what a result depends on is its identity, how it is got at is not."""
+
+from tasks.config import RolloutConfig, ServerConfig, UpdateConfig, VllmConfig
+
+
+def test_how_a_result_is_got_at_is_no_part_of_its_identity() -> None:
+    plain = RolloutConfig()
+    tuned = RolloutConfig(
+        flush_s=1.0,
+        retries=9,
+        max_failed_frac=0.5,
+        vllm=VllmConfig(max_num_seqs=8, cpu_cache_gib=4, gpu_memory_utilization=0.5),
+        server=ServerConfig(concurrency=2, timeout_s=5.0, retries=1, api_key_variable="MY_KEY"),
+    )
+    assert tuned.identified() == plain.identified()
+    assert "concurrency" not in plain.identified()["server"]
+
+
+def test_all_else_is_and_as_plain_values() -> None:
+    assert RolloutConfig(top_k=5).identified() != RolloutConfig().identified()
+    assert RolloutConfig(server=ServerConfig(model="m")).identified() != RolloutConfig().identified()
+    assert UpdateConfig().identified() == UpdateConfig().model_dump(mode="json")
