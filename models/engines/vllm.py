@@ -58,14 +58,16 @@ class VllmEngine:
 
     def __init__(self, settings: VllmSettings) -> None:
         self._settings = settings
+        self._name = f"vllm {_version()}"
         self._engine: Any = None
+        self._folder: Path | None = None
         self._ends: tuple[int, ...] = ()
         self._number = 0
 
     @property
     def name(self) -> str:
         """Name and version, as the rollouts' column `engine` has it."""
-        return f"vllm {_version()}"
+        return self._name
 
     @property
     def reproducible(self) -> bool:
@@ -74,6 +76,9 @@ class VllmEngine:
 
     def load(self, folder: Path) -> None:
         """Start with these weights, or take them in place; EngineError where the engine does not hold them then."""
+        if self._engine is not None and folder == self._folder:
+            return  # a checkpoint's folder never changes
+        self._folder = folder
         self._ends = load_prompt_side(folder).end_tokens
         if self._engine is None:
             self._engine = _started(folder, self._settings)

@@ -436,7 +436,7 @@ def test_stored_rollouts_of_an_earlier_policy_are_learnt_from_if_allowed_and_the
         return house.run(house.job(inputs, **config))[1]
 
     with pytest.raises(
-        GateError, match="12 of 24 rollouts .* than the one being updated .*allow older ones with max_age"
+        GateError, match=r"12 of 24 rollouts .* than the one being updated .*allow older ones with max_age"
     ):
         update([*old, *fresh], [*REWARDS, *REWARDS])
     for rows in (old, [*old, *fresh]):

@@ -1,0 +1,190 @@
+"""Tokens per second of each engine, called directly and through the stage; rows per second of the stage itself.
+
+    python benchmarks/rollout.py [--rows 2048] [--rounds 3] [--no-vllm] [--stub-rows 1000000]
+
+Engines are measured in turns, round after round, in one process each; medians are printed, and the ratio of the stage
+(Parquet, seeds, text and all) to the engine alone on the same requests. The policy is the bundled one, in the number
+format that each engine is given here. The last lines run the stage over an engine that answers at once.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from data.store import Store  # noqa: E402 - the checkout comes first
+from models.engines.base import Engine, Finished, OnTokens, Request  # noqa: E402
+from tasks import rollout as stage  # noqa: E402
+from tasks.attempt import Job, execute  # noqa: E402
+from tasks.config import RolloutConfig, VllmConfig  # noqa: E402
+
+POLICY = ROOT / "data" / "samples" / "policy"
+TRAIN = ROOT / "data" / "samples" / "train.parquet"
+GROUP = 8
+MAX_TOKENS = 96
+Job_ = dict[str, Any]
+
+
+class Stub:
+    """Answers every request at once with the same hundred tokens."""
+
+    name, reproducible = "stub", True
+
+    def __init__(self) -> None:
+        self.tokens = [5] * 100
+        self.logprobs_ = [-0.5] * 100
+
+    def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
+        """One answer a request."""
+        for index in range(len(requests)):
+            yield Finished(index, self.tokens, self.logprobs_, "stop")
+            if on_tokens is not None:
+                on_tokens(100 * index)
+
+
+def house(folder: Path, num_rows: int) -> tuple[Store, dict[str, list[str]]]:
+    """A lake with the bundled policy, and a plan of so many rollouts of the bundled problems."""
+    store = Store(folder / "lake")
+    problems = store.put("problems", pa.parquet.read_table(TRAIN))
+    names = store.read(problems, ["problem_id"]).column("problem_id").to_pylist()
+    groups = [names[i % len(names)] for i in range(num_rows // GROUP)]
+    plan = pa.table(
+        {
+            "problem_id": groups,
+            "group_id": [f"{name}@{i}" for i, name in enumerate(groups)],
+            "n": pa.array([GROUP] * len(groups), pa.int32()),
+            "max_tokens": pa.array([MAX_TOKENS] * len(groups), pa.int32()),
+        }
+    )
+    inputs = {"plan": store.put("plan", plan), "problems": problems, "policy": store.adopt(POLICY)}
+    return store, {role: [str(ref)] for role, ref in inputs.items()}
+
+
+def through(store: Store, inputs: dict[str, list[str]], config: RolloutConfig, warm: Job_, number: int) -> float:
+    """Tokens per second of the whole stage."""
+    output = f"rollouts/{number:032x}"
+    job = Job("rollout", str(store.root), output, inputs, config.model_dump(mode="json"), seed=number).to_json()
+    started = time.perf_counter()
+    report = execute(job, warm, lambda *_: None)
+    return report["summary"]["tokens"] / (time.perf_counter() - started)
+
+
+def directly(engine: Engine, shards: Sequence[Sequence[Request]]) -> float:
+    """Tokens per second of the engine alone, asked what the stage asks it, shard by shard."""
+    started = time.perf_counter()
+    num_tokens = sum(len(finished.tokens) for shard in shards for finished in engine.generate(shard))
+    return num_tokens / (time.perf_counter() - started)
+
+
+def measure(config: RolloutConfig, num_rows: int, rounds: int) -> dict[str, float]:
+    """Medians of both, in turns; the first round warms up and is not counted."""
+    with tempfile.TemporaryDirectory() as scratch:
+        store, inputs = house(Path(scratch), num_rows)
+        warm: Job_ = {}
+        asked: list[list[Request]] = []
+        opened: list[Engine] = []
+        opening = stage.open_engine
+
+        def spy(*arguments: Any) -> Any:
+            engine, side = opening(*arguments)
+            opened.append(engine)
+            generate = engine.generate
+
+            def noted(requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
+                asked.append(list(requests))
+                return generate(requests, on_tokens)
+
+            engine.generate = noted  # pyright: ignore[reportAttributeAccessIssue]
+            return engine, side
+
+        stage.open_engine = spy
+        through(store, inputs, config, warm, 0)
+        stage.open_engine = opening
+        engine = opened[0]
+        del engine.generate  # pyright: ignore[reportAttributeAccessIssue]
+        alone, whole = [], []
+        for number in range(1, rounds + 1):
+            alone.append(directly(engine, asked))
+            whole.append(through(store, inputs, config, warm, number))
+        engine.close()
+        return {"alone": statistics.median(alone), "through": statistics.median(whole)}
+
+
+def stub(num_rows: int) -> dict[str, float]:
+    """Rows per second of the stage over an engine that answers at once, and the memory that grows meanwhile."""
+    with tempfile.TemporaryDirectory() as scratch:
+        store, inputs = house(Path(scratch), num_rows)
+        opening: Callable[..., Any] = stage.open_engine
+        stage.open_engine = lambda *given: (Stub(), opening(*given)[1])
+        config = RolloutConfig(shard_rows=4096)
+        small = {**inputs, "plan": house(Path(scratch) / "small", 8192)[1]["plan"]}
+        store.put("plan", Store(Path(scratch) / "small" / "lake").read(store_ref(small["plan"][0])))
+        through(store, small, config, {}, 1)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        started = time.perf_counter()
+        through(store, inputs, config, {}, 2)
+        seconds = time.perf_counter() - started
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        return {"rows_per_s": num_rows / seconds, "grown_mib": grown / 1024}
+
+
+def store_ref(text: str) -> Any:
+    """The reference that a text names."""
+    from data.store import Ref  # noqa: PLC0415
+
+    return Ref.parse(text)
+
+
+def in_process(*arguments: str) -> dict[str, float]:
+    """One measurement in a process of its own."""
+    command = [sys.executable, __file__, *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=os.environ, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=2048)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--stub-rows", type=int, default=1_000_000)
+    parser.add_argument("--no-vllm", action="store_true")
+    parser.add_argument("--one", choices=["transformers", "vllm", "stub"])
+    parser.add_argument("--dtype", default="float32")
+    given = parser.parse_args()
+    if given.one == "stub":
+        print(json.dumps(stub(given.stub_rows)))
+        return
+    if given.one:
+        vllm = VllmConfig(enforce_eager=True, max_num_seqs=256)
+        config = RolloutConfig(engine=given.one, dtype=given.dtype, vllm=vllm)
+        print(json.dumps(measure(config, given.rows, given.rounds)))
+        return
+    sizes = ["--rows", str(given.rows), "--rounds", str(given.rounds)]
+    print(f"{platform.machine()}, {os.cpu_count()} cores, OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', '-')}")
+    print("| engine | tokens/s alone | through the stage | ratio |\n|---|---|---|---|")
+    for engine in ("transformers", *(() if given.no_vllm else ("vllm",))):
+        for dtype in ("float32", "bfloat16"):
+            found = in_process("--one", engine, "--dtype", dtype, *sizes)
+            ratio = found["through"] / found["alone"]
+            print(f"| {engine}, {dtype} | {found['alone']:,.0f} | {found['through']:,.0f} | {ratio:.3f} |", flush=True)
+    found = in_process("--one", "stub", "--stub-rows", str(given.stub_rows))
+    print(f"{given.stub_rows:,} rollouts of 100 tokens from an engine that answers at once: ", end="")
+    print(f"{found['rows_per_s']:,.0f} rows/s, memory grown by {found['grown_mib']:,.0f} MiB after the first 8,192")
+
+
+if __name__ == "__main__":
+    main()
