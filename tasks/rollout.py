@@ -27,7 +27,8 @@ NUM_SAMPLES = 16
 BEAT_S = 1.0
 
 _PROBLEM_COLUMNS = ["problem_id", "question", "messages"]
-_REPORTED = ["rollout_id", "problem_id", "hint_level", "hint_text", "completion", "finish_reason"]
+_COUNTED = ["rollout_id", "hint_level", "finish_reason"]
+_SHOWN = ["rollout_id", "problem_id", "hint_level", "hint_text", "completion", "finish_reason"]
 
 Row = Mapping[str, Any]
 
@@ -196,20 +197,29 @@ def _report(
             f"{metrics['length/truncated_frac']:.1%} of the completions were cut off by max_tokens, more than "
             f"max_truncated_frac = {config.max_truncated_frac:.1%} (first: {', '.join(cut.slice(0, 3).to_pylist())})"
         )
-    shown = table.select(_REPORTED).slice(0, NUM_SAMPLES).to_pylist()
-    samples = [{"question": _shown_question(problems[row["problem_id"]]), **row} for row in shown]
+    samples = [{"question": _shown_question(problems[row["problem_id"]]), **row} for row in _first_rows(ctx)]
     summary = {"rows": num_rows, "tokens": int(lengths.sum()), **counts}
     return StageResult(metrics=metrics, summary=summary, samples=samples, gate=gate)
 
 
 def _rows_of_all_attempts(ctx: StageContext) -> pa.Table:
-    """What the report needs of every shard; one at a time, so that tokens and log-probs are never all in memory."""
+    """What the report needs of every row; read shard by shard, so that texts and tokens are never all in memory."""
     parts: list[pa.Table] = []
     for name in sorted(ctx.out.done):
         shard = ctx.out.table(name)
         num_tokens = pc.list_value_length(shard.column("completion_tokens"))
-        parts.append(shard.select(_REPORTED).append_column("num_tokens", num_tokens))
+        parts.append(shard.select(_COUNTED).append_column("num_tokens", num_tokens))
     return pa.concat_tables(parts, promote_options="default")
+
+
+def _first_rows(ctx: StageContext) -> list[dict[str, Any]]:
+    """The first rows of the artefact, as they are shown to people."""
+    rows: list[dict[str, Any]] = []
+    for name in sorted(ctx.out.done):
+        rows += ctx.out.table(name).select(_SHOWN).slice(0, NUM_SAMPLES - len(rows)).to_pylist()
+        if len(rows) >= NUM_SAMPLES:
+            break
+    return rows
 
 
 def _shown_question(problem: Row) -> str:

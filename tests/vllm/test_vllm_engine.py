@@ -72,21 +72,6 @@ def test_frequencies_are_those_of_the_softmax(engine: Do, loaded: Policy) -> Non
     assert (np.abs(found - expected) < 5 * np.sqrt(expected / count) + 1e-3).all()
 
 
-def test_new_weights_are_taken_in_place_and_stale_ones_are_caught(
-    engine: Do, loaded: Policy, store: Store, policies: list[Ref]
-) -> None:
-    del loaded
-    folder = store.path(policies[1])
-    pid = engine("load", folder=str(folder))["pid"]
-    answer = engine("generate", requests=asked(temperature=0.0))
-    expected = {f.index: list(f.tokens) for f in HfEngine(load_policy(folder)).generate(requests(temperature=0.0))}
-    assert [row[0] for row in answer["rows"]] == [expected[i] for i in range(len(PROMPTS))]
-    stale = engine("load_in_vain", folder=str(store.path(policies[0])))
-    assert "vLLM does not hold the policy's weights" in stale["error"]
-    assert stale["pid"] == pid
-    assert "no policy is loaded" in engine("generate", requests=asked())["error"]
-
-
 def test_a_request_that_does_not_fit_fails_alone_and_one_given_up_leaves_nothing_behind(
     engine: Do, loaded: Policy
 ) -> None:
@@ -108,3 +93,18 @@ def test_a_dead_engine_core_is_an_error_and_the_next_load_starts_another(
     assert "engine core ended" in engine("generate", requests=asked())["error"]
     assert "error" not in engine("load", folder=str(store.path(policies[0])))
     assert len(engine("generate", requests=asked())["rows"]) == len(PROMPTS)
+
+
+def test_new_weights_are_taken_in_place_and_stale_ones_are_caught(
+    engine: Do, loaded: Policy, store: Store, policies: list[Ref]
+) -> None:
+    del loaded
+    folder = store.path(policies[1])
+    pid = engine("load", folder=str(folder))["pid"]
+    answer = engine("generate", requests=asked(temperature=0.0))
+    expected = {f.index: list(f.tokens) for f in HfEngine(load_policy(folder)).generate(requests(temperature=0.0))}
+    assert [row[0] for row in answer["rows"]] == [expected[i] for i in range(len(PROMPTS))]
+    stale = engine("load_in_vain", folder=str(store.path(policies[0])))
+    assert "vLLM does not hold the policy's weights" in stale["error"]
+    assert stale["pid"] == pid
+    assert "no policy is loaded" in engine("generate", requests=asked())["error"]
