@@ -42,7 +42,7 @@ Job_ = dict[str, Any]
 class Stub:
     """Answers every request at once with the same hundred tokens."""
 
-    name, reproducible = "stub", True
+    name, reproducible, remarks = "stub", True, ()
 
     def __init__(self) -> None:
         self.tokens = [5] * 100

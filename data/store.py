@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.arrays import pc
-from data.errors import BadInputError, CorruptArtifactError
+from data.errors import BadInputError, CorruptArtifactError, StageError
 from data.manifest import FILE_NAME, FileEntry, Manifest, read_manifest, sha256_file
 from data.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, TableSchema, conform
 
@@ -250,6 +250,11 @@ class ShardWriter:
             _fsync(temporary)
             os.replace(temporary, final)
             _fsync(self.folder)
+        except OSError as error:
+            raise StageError(
+                f"{final} cannot be written: {error.strerror or error}",
+                hint="make room, or make the folder writable, and repeat the command: what is finished is kept",
+            ) from None
         finally:
             temporary.unlink(missing_ok=True)
 

@@ -55,7 +55,11 @@ def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
         ctx.out.write_table(ROLLOUTS.arrow.empty_table())
     seconds = time.perf_counter() - started
     counts = {"tokens_generated": work.tokens_generated, "shards": len(shards), "shards_reused": reused}
-    promise = {"promise": "bits" if engine.reproducible else "requests", "failed_requests": work.num_failed}
+    promise = {
+        "promise": "bits" if engine.reproducible else "requests",
+        "failed_requests": work.num_failed,
+        "remarks": list(engine.remarks),
+    }
     return _report(ctx, config, {**counts, **promise}, seconds, problems)
 
 

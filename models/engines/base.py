@@ -71,6 +71,11 @@ class Engine(Protocol):
         """Whether the same requests in the same order give the same bits; where not, only their seeds are the same."""
         ...
 
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What the engine had to do otherwise than asked, a sentence each."""
+        ...
+
     def load(self, folder: Path) -> None:
         """Take the weights of a checkpoint folder; EngineError where the engine's own evidence says otherwise."""
         ...

@@ -42,6 +42,7 @@ class HfEngine:
         self._policy = policy
         self._dtype: Dtype = dtype
         self._batch_rows = batch_rows
+        self._remarks: list[str] = []
 
     @property
     def name(self) -> str:
@@ -52,6 +53,11 @@ class HfEngine:
     def reproducible(self) -> bool:
         """The same requests in the same order give the same bits, on one machine with one number of threads."""
         return True
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Where memory ran out and how many rows it went on with."""
+        return tuple(self._remarks)
 
     @property
     def policy(self) -> Policy:
@@ -65,18 +71,37 @@ class HfEngine:
         self._policy = load_policy(folder, self._dtype)
 
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
-        """Sample every request once, shortest prompts first, `batch_rows` at a time.
+        """Sample every request once, shortest prompts first, `batch_rows` at a time, fewer where memory runs out.
 
-        Raises EngineError where the model's probabilities are not finite.
+        Raises EngineError where the model's probabilities are not finite, or one row alone does not fit.
         """
         sampled = 0
-        for indices in batches([request.prompt_tokens for request in requests], self._batch_rows):
-            batch = _Batch.of(self.policy, indices, [requests[i] for i in indices])
-            while len(batch.places):
-                sampled += batch.num_alive
-                yield from batch.step()
-                if on_tokens is not None:
-                    on_tokens(sampled)
+        waiting = batches([request.prompt_tokens for request in requests], self._batch_rows)[::-1]
+        while waiting:
+            indices = waiting.pop()
+            left = set(indices)
+            try:
+                batch = _Batch.of(self.policy, indices, [requests[i] for i in indices])
+                while len(batch.places):
+                    sampled += batch.num_alive
+                    for finished in batch.step():
+                        left.discard(finished.index)
+                        yield finished
+                    if on_tokens is not None:
+                        on_tokens(sampled)
+            except (RuntimeError, MemoryError) as error:
+                waiting += self._halved([i for i in indices if i in left], len(indices), error)
+
+    def _halved(self, left: list[int], num_rows: int, error: Exception) -> list[list[int]]:
+        """Two batches of what an exhausted memory left undone, the first one last; any other error is raised again."""
+        if isinstance(error, EngineError) or not _is_out_of_memory(error):
+            raise error
+        if num_rows == 1:
+            raise EngineError("one rollout alone does not fit into memory", "lower max_tokens") from None
+        half = -(-num_rows // 2)
+        self._batch_rows = min(self._batch_rows, half)
+        self._remarks.append(f"out of memory with {num_rows} rollouts at once: went on with {half}")
+        return [part for part in (left[half:], left[:half]) if part]
 
     @torch.inference_mode()
     def logprobs(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -92,6 +117,11 @@ class HfEngine:
     def close(self) -> None:
         """Let go of the policy."""
         self._policy = None
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # PyTorch's allocator on a CPU raises a plain RuntimeError.
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def batches(prompts: Sequence[tuple[int, ...]], batch_rows: int) -> list[list[int]]:

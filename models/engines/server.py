@@ -68,6 +68,11 @@ class ServerEngine:
         """No: a server promises nothing of the kind."""
         return False
 
+    @property
+    def remarks(self) -> Sequence[str]:
+        """None."""
+        return ()
+
     def load(self, folder: Path) -> None:
         """Find the model there; with `tokens`, EngineError where its log-probs of a probe are not the policy's."""
         names = [model.id for model in self._ask(self._client.models.list)]

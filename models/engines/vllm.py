@@ -74,6 +74,11 @@ class VllmEngine:
         """No: the last bits of the logits depend on the batch, and that on timing."""
         return False
 
+    @property
+    def remarks(self) -> Sequence[str]:
+        """None."""
+        return ()
+
     def load(self, folder: Path) -> None:
         """Start with these weights, or take them in place; EngineError where the engine does not hold them then."""
         if self._engine is not None and folder == self._folder:

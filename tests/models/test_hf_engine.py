@@ -79,3 +79,41 @@ def test_a_row_that_reaches_its_limit_says_length(policy: Policy) -> None:
     reasons = {done.finish_reason for done in HfEngine(policy).generate(requests(max_tokens=1))}
     assert reasons <= {"length", "stop"}
     assert all(len(tokens) == 1 for tokens, _ in sampled(policy, requests(max_tokens=1)))
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")])
+def test_where_memory_runs_out_half_as_many_go_on_and_each_is_sampled_once(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    asked = requests()
+    expected = sampled(policy, asked)
+    forward, calls = policy.model.forward, 0
+
+    def narrow(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 4 and len(kwargs["input_ids"]) > 2:
+            raise error
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(policy.model, "forward", narrow)
+    engine = HfEngine(policy)
+    found = {done.index: done.tokens for done in engine.generate(asked)}
+    assert [found[i] for i in range(len(asked))] == [tokens for tokens, _ in expected]
+    assert engine.remarks[0] == "out of memory with 5 rollouts at once: went on with 3"
+
+
+def test_one_row_that_does_not_fit_and_other_errors_end_the_engine(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error, expected in (
+        (MemoryError(), "one rollout alone does not fit"),
+        (RuntimeError("shapes do not match"), "shapes do not match"),
+    ):
+
+        def broken(*_args: Any, error: Exception = error, **_kwargs: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(policy.model, "forward", broken)
+        with pytest.raises(RuntimeError, match=expected):
+            list(HfEngine(policy).generate(requests()))

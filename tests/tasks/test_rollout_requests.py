@@ -27,7 +27,7 @@ IDS = [f"p{g}@h0:{s}" for g in range(NUM_GROUPS) for s in range(NUM_SAMPLES)]
 class Engine:
     """Answers in reverse order with one token; `fails` says which requests fail how often, `ends_at` when it dies."""
 
-    name, reproducible = "stub 1", False
+    name, reproducible, remarks = "stub 1", False, ()
 
     def __init__(self, fails: dict[str, int] | None = None, ends_at: int = 10**9) -> None:
         self.fails = dict(fails or {})

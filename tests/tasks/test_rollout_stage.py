@@ -186,6 +186,32 @@ def test_a_kill_loses_one_shard_and_the_next_attempt_ends_in_the_same_bytes(hous
         assert pair[0].read_bytes() == pair[1].read_bytes()
 
 
+def test_a_full_disk_ends_the_stage_with_a_sentence_and_room_lets_it_go_on_to_the_same_bytes(house: House) -> None:
+    undisturbed, job = house.job(shard_rows=4), house.job(shard_rows=4)
+    house.run(undisturbed)
+    folder = house.store.path(Ref.parse(undisturbed["output"]))
+    sizes = [(folder / f"part-{index:05d}.parquet").stat().st_size for index in range(3)]
+    # The operating system refuses to let a file grow further, as it does on a full disk.
+    code = (
+        "import json, resource, signal, sys\nfrom tasks.attempt import execute\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"def beat(frac, text=''):\n    size = {sizes[0]} if frac < 0.5 else 2000\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))\n"
+        "execute(json.loads(sys.argv[1]), {}, beat)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code, json.dumps(job)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert "cannot be written: " in done.stderr.splitlines()[-1]
+    assert "what is finished is kept" in done.stderr.splitlines()[-1]
+    assert house.run(job)["summary"]["shards_reused"] >= 1
+    for index in range(3):
+        name = f"part-{index:05d}.parquet"
+        pair = [house.store.path(Ref.parse(j["output"])) / name for j in (undisturbed, job)]
+        assert pair[0].read_bytes() == pair[1].read_bytes()
+
+
 def replaced(table: pa.Table, column: str, values: list[Any]) -> pa.Table:
     index = table.column_names.index(column)
     return table.set_column(index, column, pa.array(values, table.schema.field(column).type))
