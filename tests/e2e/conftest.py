@@ -89,6 +89,13 @@ class Program:
         events = [json.loads(line) for line in journal.read_text().splitlines()]
         return [event["prefect_flow_run_id"] for event in events if event["event"] == "run_started"]
 
+    def outputs(self, run: str, stage: str) -> list[Path]:
+        """The folders that a stage of a run wrote, in order."""
+        lines = (self.home / "runs" / run / "events.jsonl").read_text().splitlines()
+        events = [json.loads(line) for line in lines]
+        made = [e["output"] for e in events if e["event"] == "stage_started" and e["stage"] == stage]
+        return [self.home / "lake" / output for output in made]
+
     def prefect_state(self, flow_run: str) -> str:
         """What Prefect's database says of a flow run."""
         with contextlib.closing(sqlite3.connect(self.home / "prefect" / "prefect.db")) as database:
