@@ -123,7 +123,7 @@ def demo(home: Path) -> None:
 
 
 def machinery(folder: Path) -> list[float]:
-    """Seconds of each training round that no stage computed in; rounds with an evaluation are left out."""
+    """Seconds of each training round that no stage computed in; profile and evaluations are left out."""
     begun: dict[int, float] = {}
     ended: dict[int, float] = {}
     computed: dict[int, float] = {}

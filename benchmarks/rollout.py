@@ -26,7 +26,7 @@ import pyarrow as pa
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from data.store import Store  # noqa: E402 - the checkout comes first
+from data.store import Ref, Store  # noqa: E402 - the checkout comes first
 from models.engines.base import Engine, Finished, OnTokens, Request  # noqa: E402
 from tasks import rollout as stage  # noqa: E402
 from tasks.attempt import Job, execute  # noqa: E402
@@ -36,7 +36,6 @@ POLICY = ROOT / "data" / "samples" / "policy"
 TRAIN = ROOT / "data" / "samples" / "train.parquet"
 GROUP = 8
 MAX_TOKENS = 96
-Job_ = dict[str, Any]
 
 
 class Stub:
@@ -45,13 +44,12 @@ class Stub:
     name, reproducible, remarks = "stub", True, ()
 
     def __init__(self) -> None:
-        self.tokens = [5] * 100
-        self.logprobs_ = [-0.5] * 100
+        self.answer = [5] * 100, [-0.5] * 100
 
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
         """One answer a request."""
         for index in range(len(requests)):
-            yield Finished(index, self.tokens, self.logprobs_, "stop")
+            yield Finished(index, *self.answer, "stop")
             if on_tokens is not None:
                 on_tokens(100 * index)
 
@@ -74,7 +72,9 @@ def house(folder: Path, num_rows: int) -> tuple[Store, dict[str, list[str]]]:
     return store, {role: [str(ref)] for role, ref in inputs.items()}
 
 
-def through(store: Store, inputs: dict[str, list[str]], config: RolloutConfig, warm: Job_, number: int) -> float:
+def through(
+    store: Store, inputs: dict[str, list[str]], config: RolloutConfig, warm: dict[str, Any], number: int
+) -> float:
     """Tokens per second of the whole stage."""
     output = f"rollouts/{number:032x}"
     job = Job("rollout", str(store.root), output, inputs, config.model_dump(mode="json"), seed=number).to_json()
@@ -94,7 +94,7 @@ def measure(config: RolloutConfig, num_rows: int, rounds: int) -> dict[str, floa
     """Medians of both, in turns; the first round warms up and is not counted."""
     with tempfile.TemporaryDirectory() as scratch:
         store, inputs = house(Path(scratch), num_rows)
-        warm: Job_ = {}
+        warm: dict[str, Any] = {}
         asked: list[list[Request]] = []
         opened: list[Engine] = []
         opening = stage.open_engine
@@ -131,8 +131,8 @@ def stub(num_rows: int) -> dict[str, float]:
         opening: Callable[..., Any] = stage.open_engine
         stage.open_engine = lambda *given: (Stub(), opening(*given)[1])
         config = RolloutConfig(shard_rows=4096)
-        small = {**inputs, "plan": house(Path(scratch) / "small", 8192)[1]["plan"]}
-        store.put("plan", Store(Path(scratch) / "small" / "lake").read(store_ref(small["plan"][0])))
+        first = store.read(Ref.parse(inputs["plan"][0])).slice(0, 8192 // GROUP)
+        small = {**inputs, "plan": [str(store.put("plan", first))]}
         through(store, small, config, {}, 1)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         started = time.perf_counter()
@@ -140,13 +140,6 @@ def stub(num_rows: int) -> dict[str, float]:
         seconds = time.perf_counter() - started
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         return {"rows_per_s": num_rows / seconds, "grown_mib": grown / 1024}
-
-
-def store_ref(text: str) -> Any:
-    """The reference that a text names."""
-    from data.store import Ref  # noqa: PLC0415
-
-    return Ref.parse(text)
 
 
 def in_process(*arguments: str) -> dict[str, float]:

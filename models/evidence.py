@@ -81,3 +81,8 @@ def _shapes(folder: Path) -> dict[str, list[int]]:
     except SafetensorError as error:
         raise ValueError(f"{folder} has weights that cannot be read: {error}") from None
     return shapes
+
+
+def weight_bytes(folder: Path) -> int:
+    """Bytes of a checkpoint's weights."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

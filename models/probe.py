@@ -5,7 +5,6 @@ the old output layer of a model with tied embeddings when it reloads), and a ser
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from models.engines.hf import HfEngine
 from models.policy import Policy
@@ -26,8 +25,3 @@ def hold_probe(policy: Policy, logprobs: Logprobs, bound: float) -> float:
     if not off <= bound:
         raise ValueError(f"its log-probs of a probe text are {off:.4f} nats a token from the policy's")
     return off
-
-
-def weight_bytes(folder: Path) -> int:
-    """Bytes of a checkpoint's weights."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

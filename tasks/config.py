@@ -16,12 +16,13 @@ class Config(BaseModel):
 
     def identified(self) -> dict[str, Any]:
         """The settings that a result depends on, as plain values: all but those that only say how it is got at."""
-        found: dict[str, Any] = {}
+        found = self.model_dump(mode="json")
         for name, field in type(self).model_fields.items():
-            extra = field.json_schema_extra
             value = getattr(self, name)
-            if not (isinstance(extra, dict) and extra.get("incidental")):
-                found[name] = value.identified() if isinstance(value, Config) else self.model_dump(mode="json")[name]
+            if field.json_schema_extra == INCIDENTAL:
+                del found[name]
+            elif isinstance(value, Config):
+                found[name] = value.identified()
         return found
 
 

@@ -13,7 +13,7 @@ from tasks.config import RolloutConfig, SampleConfig
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Group:
     """One row of the plan, ready to be sampled."""
 

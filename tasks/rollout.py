@@ -46,7 +46,7 @@ def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
     for index, shard in enumerate(shards):
         if f"part-{index:05d}" in ctx.out.done:
             reused += 1
-            work.rows_done += sum(group.n for group in shard)
+            work.count_done(index, shard)
             continue
         fault_point("rollout:before_shard")
         work.write(index, shard)
@@ -77,6 +77,12 @@ class _Work:
     num_failed: int = 0
     last_beat_s: float = field(default_factory=time.monotonic)
 
+    def count_done(self, index: int, groups: Sequence[Group]) -> None:
+        """A shard that an earlier attempt finished."""
+        reasons = self.ctx.out.table(f"part-{index:05d}").column("finish_reason")
+        self.num_failed += int(pc.sum(pc.equal(reasons, "error")).as_py() or 0)
+        self.rows_done += sum(group.n for group in groups)
+
     def write(self, index: int, groups: Sequence[Group]) -> None:
         """Make one shard, from what an earlier attempt kept of it and what is missing, in the order of the plan."""
         planned = [(group, sample) for group in groups for sample in range(group.n)]
@@ -90,7 +96,8 @@ class _Work:
             for i, done in self.finished(requests, missing):
                 row = self.row(*planned[i], requests[i], done)
                 rows[row["rollout_id"]] = row
-                opened.add(row)
+                if done.finish_reason != "error":  # the next attempt shall ask for those again
+                    opened.add(row)
                 fault_point("rollout:after_row")
         finally:
             opened.flush()
@@ -151,16 +158,16 @@ class _Work:
     def row(self, group: Group, sample: int, request: Request, done: Finished) -> Rollout:
         """One rollout as the table has it; what a failed request lacks, or an engine of text alone, is null."""
         if done.finish_reason == "error":
-            sampled: dict[str, Any] = {"completion": None, "prompt_tokens": request.prompt_tokens}
+            sampled: dict[str, Any] = {"completion": None, "policy": self._policy()}
         elif self.side is None:
-            sampled = {"completion": done.text or "", "policy": self.engine.name}
+            sampled = {"completion": done.text or "", "policy": self._policy()}
         else:
             sampled = {
                 "completion": self.side.tokenizer.decode(list(done.tokens), skip_special_tokens=True),
                 "prompt_tokens": request.prompt_tokens,
                 "completion_tokens": done.tokens,
                 "logprobs": done.logprobs,
-                "policy": self.ctx.one("policy").digest,
+                "policy": self._policy(),
             }
         return {
             **sampled,
@@ -179,6 +186,10 @@ class _Work:
             "top_k": request.top_k,
             "seed": request.seed,
         }
+
+    def _policy(self) -> str:
+        """Who sampled: the checkpoint, or a model that a server has under some name."""
+        return self.engine.name if self.side is None else self.ctx.one("policy").digest
 
 
 def _report(

@@ -9,7 +9,6 @@ leaves the process group, which the parent's kill_tree finds by its descent whil
 """
 
 import argparse
-import contextlib
 import ctypes
 import importlib
 import json
@@ -152,14 +151,15 @@ def _leave_guardian() -> None:
     worker = os.getpid()
     if not hasattr(os, "pidfd_open") or os.getpgid(0) != worker or os.fork():
         return
-    os.setsid()
-    watched = os.pidfd_open(worker)
-    for descriptor in range(3):
-        os.close(descriptor)  # the pipes are the worker's alone: their end is how its death is noticed
-    select.select([watched], [], [])
-    with contextlib.suppress(ProcessLookupError):
+    try:
+        os.setsid()
+        watched = os.pidfd_open(worker)
+        for descriptor in range(3):
+            os.close(descriptor)  # the pipes are the worker's alone: their end is how its death is noticed
+        select.select([watched], [], [])
         os.killpg(worker, signal.SIGKILL)
-    os._exit(0)
+    finally:
+        os._exit(0)  # whatever went wrong, this must not go on as a second worker
 
 
 def _die_with_parent() -> None:

@@ -51,8 +51,11 @@ class HfEngine:
 
     @property
     def reproducible(self) -> bool:
-        """The same requests in the same order give the same bits, on one machine with one number of threads."""
-        return True
+        """The same requests in the same order give the same bits, on one machine with one number of threads.
+
+        No longer once memory ran out, since how much there is decides the batches.
+        """
+        return not self._remarks
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -81,16 +84,22 @@ class HfEngine:
             indices = waiting.pop()
             left = set(indices)
             try:
-                batch = _Batch.of(self.policy, indices, [requests[i] for i in indices])
-                while len(batch.places):
-                    sampled += batch.num_alive
-                    for finished in batch.step():
+                for step, num_sampled in self._steps(indices, requests):
+                    sampled += num_sampled
+                    for finished in step:
                         left.discard(finished.index)
                         yield finished
                     if on_tokens is not None:
                         on_tokens(sampled)
             except (RuntimeError, MemoryError) as error:
                 waiting += self._halved([i for i in indices if i in left], len(indices), error)
+
+    def _steps(self, indices: Sequence[int], requests: Sequence[Request]) -> Iterator[tuple[list[Finished], int]]:
+        """One batch, token by token: what finished and how many were sampled; its memory goes when this frame does."""
+        batch = _Batch.of(self.policy, indices, [requests[i] for i in indices])
+        while len(batch.places):
+            num_sampled = batch.num_alive
+            yield batch.step(), num_sampled
 
     def _halved(self, left: list[int], num_rows: int, error: Exception) -> list[list[int]]:
         """Two batches of what an exhausted memory left undone, the first one last; any other error is raised again."""

@@ -42,6 +42,10 @@ class ServerEngine:
     engine = ServerEngine(ServerSettings(url="http://127.0.0.1:8000/v1"))
     """
 
+    reproducible = False
+    """A server promises nothing of the kind."""
+    remarks: Sequence[str] = ()
+
     def __init__(self, settings: ServerSettings) -> None:
         try:
             from openai import OpenAI  # noqa: PLC0415 - an extra
@@ -62,16 +66,6 @@ class ServerEngine:
     def name(self) -> str:
         """Model and host, as the rollouts' column `engine` has it; never the key."""
         return f"openai {self._model or 'unknown'}@{urlsplit(self._settings.url).netloc.rpartition('@')[2]}"
-
-    @property
-    def reproducible(self) -> bool:
-        """No: a server promises nothing of the kind."""
-        return False
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """None."""
-        return ()
 
     def load(self, folder: Path) -> None:
         """Find the model there; with `tokens`, EngineError where its log-probs of a probe are not the policy's."""
@@ -194,15 +188,10 @@ class ServerEngine:
         if not (self._settings.tokens and odd):
             return
         if self._processed is None:
-            warm, cold = (
-                self._ask(
-                    lambda t=t: self._complete(
-                        replace(odd[0], temperature=t, top_p=1.0, top_k=0, max_tokens=1), {"logprob_token_ids": None}
-                    )
-                )
-                for t in (1.0, 0.25)
-            )
-            self._processed = _logprob(warm) != _logprob(cold) or _logprob(cold) > -_SAME
+            # Of one token left to choose from the log-prob is 0; before truncation it is that among all.
+            asked = replace(odd[0], temperature=1.0, top_p=1.0, top_k=1, max_tokens=min(8, odd[0].max_tokens))
+            answer = self._ask(lambda: self._complete(asked, {}))
+            self._processed = min(answer.choices[0].logprobs.token_logprobs) > -_SAME
         if not self._processed:
             raise EngineError(
                 "the server's log-probs are those before temperature and truncation, not of what it samples from",
@@ -225,10 +214,6 @@ class ServerEngine:
             f"the server at {self._settings.url} does not answer ({_sentence(error)})",
             "start it, then repeat the command: finished rollouts are kept",
         )
-
-
-def _logprob(answer: Any) -> float:
-    return float(answer.choices[0].logprobs.token_logprobs[0])
 
 
 def _reason(given: str | None) -> FinishReason:

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 from models.engines.base import EngineError, Finished, FinishReason, OnTokens, Request
-from models.evidence import compare, fixed_set
+from models.evidence import compare, fixed_set, weight_bytes
 from models.policy import Dtype, load_policy, load_prompt_side, saved_dtype
-from models.probe import BOUNDS, hold_probe, weight_bytes
+from models.probe import BOUNDS, hold_probe
 
 PROBE_BYTES = 4 << 30
 """Larger policies are not loaded a second time for a probe; the checksums must do."""
@@ -56,6 +56,10 @@ class VllmEngine:
     for finished in engine.generate([Request("a:0", (5, 9, 2), seed=17, max_tokens=96)]): ...
     """
 
+    reproducible = False
+    """The last bits of the logits depend on the batch, and that on timing."""
+    remarks: Sequence[str] = ()
+
     def __init__(self, settings: VllmSettings) -> None:
         self._settings = settings
         self._name = f"vllm {_version()}"
@@ -69,34 +73,35 @@ class VllmEngine:
         """Name and version, as the rollouts' column `engine` has it."""
         return self._name
 
-    @property
-    def reproducible(self) -> bool:
-        """No: the last bits of the logits depend on the batch, and that on timing."""
-        return False
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """None."""
-        return ()
-
     def load(self, folder: Path) -> None:
         """Start with these weights, or take them in place; EngineError where the engine does not hold them then."""
         if self._engine is not None and folder == self._folder:
             return  # a checkpoint's folder never changes
-        self._folder = folder
         self._ends = load_prompt_side(folder).end_tokens
+        try:
+            with self._dying():
+                self._take(folder)
+                self._prove(folder)
+        except BaseException:
+            self.close()  # half-loaded weights must not answer the next request
+            raise
+        self._folder = folder
+
+    def _take(self, folder: Path) -> None:
         if self._engine is None:
             self._engine = _started(folder, self._settings)
             threading.Thread(target=_wake_at_death, args=(self._engine.engine_core,), daemon=True).start()
-        else:
-            with self._dying():
-                self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
-                self._engine.collective_rpc("gradus_repack")
-                # What was computed with the old weights must not answer for the new ones.
-                if not self._engine.reset_prefix_cache():
-                    self.close()
-                    raise EngineError("vLLM did not let go of its prefix cache", _AGAIN)
-        self._prove(folder)
+            return
+        try:
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+            self._engine.collective_rpc("gradus_repack")
+        except _vllm("v1.engine.exceptions").EngineDeadError:
+            raise
+        except Exception as error:  # noqa: BLE001 - what a worker of vLLM raises arrives as a plain Exception
+            raise EngineError(f"vLLM did not take new weights: {_first_line(error)}", _AGAIN) from None
+        # What was computed with the old weights must not answer for the new ones.
+        if not self._engine.reset_prefix_cache():
+            raise EngineError("vLLM did not let go of its prefix cache", _AGAIN)
 
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
         """Sample every request once, as they finish; a request that vLLM refuses comes back as an error."""
@@ -152,6 +157,7 @@ class VllmEngine:
 
     def close(self) -> None:
         """End the engine core; what is left of it ends with this process."""
+        self._folder = None
         if self._engine is not None:
             engine, self._engine = self._engine, None
             with contextlib.suppress(Exception):
@@ -168,7 +174,7 @@ class VllmEngine:
             try:
                 self._engine.add_request(name, {"prompt_token_ids": list(tokens)}, params)
             except refusals as error:
-                return str(error).splitlines()[0]
+                return _first_line(error)
         places[name] = index
         return ""
 
@@ -180,13 +186,11 @@ class VllmEngine:
     def _prove(self, folder: Path) -> None:
         """Checksums of what vLLM holds as the files have it, and log-probs of a probe for what it repacked."""
         try:
-            with self._dying():
-                self._hold_checksums(folder)
+            self._hold_checksums(folder)
             if weight_bytes(folder) <= PROBE_BYTES:
                 policy = load_policy(folder, self._settings.dtype)
                 hold_probe(policy, self.logprobs, BOUNDS[str(policy.model.dtype).removeprefix("torch.")])
         except ValueError as error:
-            self.close()
             raise EngineError(f"vLLM does not hold the policy's weights: {error}", _AGAIN) from None
 
     def _hold_checksums(self, folder: Path) -> None:
@@ -234,7 +238,7 @@ def _started(folder: Path, settings: VllmSettings) -> Any:
             )
         )
     except (RuntimeError, ValueError, OSError) as error:
-        raise EngineError(f"vLLM did not start: {str(error).splitlines()[0]}", "see the worker's log") from None
+        raise EngineError(f"vLLM did not start: {_first_line(error)}", "see the worker's log") from None
 
 
 def _wake_at_death(core: Any) -> None:
@@ -261,6 +265,10 @@ def _vllm(module: str) -> Any:
         return import_module(f"vllm.{module}")
     except ImportError as error:
         raise EngineError(f"vLLM cannot be imported here: {error}", _INSTALL) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def _version() -> str:

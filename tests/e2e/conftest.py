@@ -83,9 +83,9 @@ class Program:
             assert time.monotonic() < deadline, f"no {pattern} within {limit_s} s"
             time.sleep(0.05)
 
-    def launches(self) -> list[str]:
-        """Prefect's ids of every start of this home's only run, in order."""
-        journal = next((self.home / "runs").glob("*/events.jsonl"))
+    def launches(self, run: str = "*") -> list[str]:
+        """Prefect's ids of every start of a run, or of this home's only one, in order."""
+        journal = next((self.home / "runs").glob(f"{run}/events.jsonl"))
         events = [json.loads(line) for line in journal.read_text().splitlines()]
         return [event["prefect_flow_run_id"] for event in events if event["event"] == "run_started"]
 
@@ -96,10 +96,14 @@ class Program:
         made = [e["output"] for e in events if e["event"] == "stage_started" and e["stage"] == stage]
         return [self.home / "lake" / output for output in made]
 
+    def prefect(self, query: str, *values: str) -> list[tuple[Any, ...]]:
+        """Rows of a query to Prefect's database."""
+        with contextlib.closing(sqlite3.connect(self.home / "prefect" / "prefect.db")) as database:
+            return database.execute(query, values).fetchall()
+
     def prefect_state(self, flow_run: str) -> str:
         """What Prefect's database says of a flow run."""
-        with contextlib.closing(sqlite3.connect(self.home / "prefect" / "prefect.db")) as database:
-            return database.execute("select state_type from flow_run where id = ?", [flow_run]).fetchone()[0]
+        return self.prefect("select state_type from flow_run where id = ?", flow_run)[0][0]
 
     def mlflow_states(self, flow_run: str) -> list[str]:
         """What MLflow's database says of the runs that one start made, the parent and its stages."""

@@ -47,6 +47,17 @@ def test_the_same_command_again_computes_nothing(undisturbed: Undisturbed) -> No
     assert program.manifests() == before
 
 
+def test_prefect_calls_the_run_by_its_name_and_asks_for_no_slots(undisturbed: Undisturbed) -> None:
+    program, result = undisturbed
+    flow_run = program.launches(result["run"])[0]
+    ((name, tags),) = program.prefect("select name, tags from flow_run where id = ?", flow_run)
+    assert name == result["run"]
+    assert json.loads(tags) == ["gradus", "train"]
+    # Every set of tags of a task is a request for concurrency slots, seconds long while the server writes.
+    tasks = program.prefect("select distinct tags from task_run where flow_run_id = ?", flow_run)
+    assert [json.loads(tags) for (tags,) in tasks] == [[]]
+
+
 def test_a_changed_reward_generates_no_token_for_what_was_rolled_out(undisturbed: Undisturbed) -> None:
     program, first = undisturbed
     result = program.json(

@@ -31,6 +31,10 @@ def execute(job: dict[str, Any], warm: dict[str, Any], beat: Callable[..., None]
             10 ** (10**9)  # one call in C that holds the interpreter lock
         case "sleep":
             time.sleep(600)
+        case "child":
+            child = subprocess.Popen([sys.executable, "-c", FOREVER])
+            time.sleep(0.5)
+            return {"child": child.pid, "pid": os.getpid()}
         case "orphan":
             child = subprocess.Popen([sys.executable, "-c", FOREVER], start_new_session=True)
             time.sleep(0.5)

@@ -98,7 +98,9 @@ def test_where_memory_runs_out_half_as_many_go_on_and_each_is_sampled_once(
 
     monkeypatch.setattr(policy.model, "forward", narrow)
     engine = HfEngine(policy)
+    assert engine.reproducible
     found = {done.index: done.tokens for done in engine.generate(asked)}
+    assert not engine.reproducible
     assert [found[i] for i in range(len(asked))] == [tokens for tokens, _ in expected]
     assert engine.remarks[0] == "out of memory with 5 rollouts at once: went on with 3"
 

@@ -123,12 +123,25 @@ def test_what_no_retry_can_mend_ends_the_stage(server: Server, answer: tuple[int
         list(engine(server).generate(ASKED))
 
 
-def test_log_probs_before_temperature_are_noticed_before_anything_is_sampled(server: Server) -> None:
+def test_log_probs_before_truncation_are_noticed_before_anything_is_sampled(server: Server) -> None:
     server.answer = lambda _path, _body: (200, completion(token_ids=[7]))
     with pytest.raises(EngineError, match="not of what it samples from") as refused:
         list(engine(server).generate([Request("a", (5,), seed=1, max_tokens=2, temperature=0.7)]))
     assert "--logprobs-mode processed_logprobs" in refused.value.hint
-    assert server.num_requests == 2
+    assert server.num_requests == 1
+
+
+def test_log_probs_of_what_was_sampled_from_are_taken_and_asked_about_once(server: Server) -> None:
+    def answer(_path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        logprob = 0.0 if body["top_k"] == 1 else -0.5
+        return 200, completion(token_ids=[7], logprobs={"token_logprobs": [logprob]})
+
+    server.answer = answer
+    made = engine(server)
+    for _ in range(2):
+        (found,) = made.generate([Request("a", (5,), seed=1, max_tokens=2, temperature=0.7)])
+        assert list(found.logprobs) == [-0.5]
+    assert server.num_requests == 3
 
 
 def test_text_alone_comes_from_messages_and_carries_no_tokens(server: Server) -> None:

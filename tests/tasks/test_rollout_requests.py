@@ -105,6 +105,8 @@ def test_what_fails_for_good_is_a_row_with_its_reason(roll: Roll, store: Store) 
     (failed,) = [row for row in rows(store) if row["finish_reason"] == "error"]
     assert (failed["rollout_id"], failed["error"]) == ("p1@h0:2", "bad luck")
     assert (failed["completion"], failed["completion_tokens"], failed["logprobs"]) == (None, None, None)
+    # The update checks who sampled before it leaves out what nobody judged.
+    assert len({row["policy"] for row in rows(store)}) == 1
     assert report["summary"]["failed_requests"] == 1
     assert report["summary"]["tokens"] == len(IDS) - 1
 
@@ -117,6 +119,13 @@ def test_too_many_failures_end_the_stage_and_the_next_attempt_asks_for_the_rest_
     assert set(again.asked) == {"p2@h0:0", "p3@h0:0", *IDS[16:]}
     assert set(again.asked.values()) == {1}
     assert [row["rollout_id"] for row in rows(store)] == IDS
+
+
+def test_failures_of_all_attempts_count_against_the_limit(roll: Roll) -> None:
+    with pytest.raises(StageError, match="the engine is gone"):
+        roll(Engine({"p1@h0:2": 99}, ends_at=9), max_failed_frac=0.05)
+    with pytest.raises(StageError, match="2 of 20 requests failed"):
+        roll(Engine({"p4@h0:0": 99}), max_failed_frac=0.05)
 
 
 @pytest.mark.parametrize("ends_at", [0, 3, 8, 13])

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from data.store import Ref, Store
@@ -50,11 +49,6 @@ def policies(store: Store, tmp_path_factory: pytest.TempPathFactory) -> list[Ref
 def environment(**extra: str) -> dict[str, str]:
     path = os.pathsep.join([str(HERE), str(ROOT)])
     return {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", **extra}
-
-
-def grown_children(pid: int) -> list[psutil.Process]:
-    """The processes below a worker: vLLM's engine core and its workers."""
-    return psutil.Process(pid).children(recursive=True)
 
 
 @pytest.fixture(scope="session")

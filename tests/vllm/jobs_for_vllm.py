@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -19,6 +20,22 @@ def execute(job: dict[str, Any], warm: dict[str, Any], beat: Callable[..., None]
         return {"pid": os.getpid(), **_done(engine, job)}
     except EngineError as error:
         return {"pid": os.getpid(), "error": str(error), "hint": error.hint}
+
+
+def _broken_load(folder: Path) -> dict[str, Any]:
+    """A running engine whose worker fails half-way through new weights, asked twice for them."""
+    engine, told = VllmEngine(VllmSettings()), list[str]()
+
+    def fail(name: str, **_arguments: Any) -> None:
+        raise Exception(f"Call to {name} failed\ndetails")  # noqa: TRY002 - what vLLM raises
+
+    for _ in range(2):
+        engine._engine = SimpleNamespace(collective_rpc=fail, engine_core=SimpleNamespace(shutdown=list))
+        try:
+            engine.load(folder)
+        except EngineError as error:
+            told.append(str(error))
+    return {"told": told, "holds": engine._engine is not None}
 
 
 def is_core(process: psutil.Process) -> bool:
@@ -47,6 +64,8 @@ def _done(engine: VllmEngine, job: dict[str, Any]) -> dict[str, Any]:
             finally:
                 if engine._engine is not None:
                     engine._engine.collective_rpc = ask
+        case "load_in_pieces":
+            return _broken_load(Path(job["folder"]))
         case "generate":
             asked = [Request(**{**r, "prompt_tokens": tuple(r["prompt_tokens"])}) for r in job["requests"]]
             told: list[int] = []

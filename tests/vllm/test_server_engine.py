@@ -1,12 +1,13 @@
 """Engine `openai` against a real `vllm serve` on loopback: tokens, log-probs, proof of weights, a server that dies."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tasks.supervise import kill_tree
 BOUND = 2e-4
 PROMPTS = [(9, 12, 5), (9, 12, 5), (10, 11), (9, 6, 13, 5, 8), (9, 12, 5)]
 FLAGS = ["--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill", "--max-num-seqs", "16"]
-FLAGS += ["--generation-config", "vllm", "--logprobs-mode", "processed_logprobs", "--host", "127.0.0.1"]
+FLAGS += ["--generation-config", "vllm", "--host", "127.0.0.1"]
 
 
 def requests(**options: Any) -> list[Request]:
@@ -39,16 +40,16 @@ def answers(url: str) -> bool:
         return False
 
 
-@pytest.fixture(scope="module")
-def server(store: Store, policies: list[Ref], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A real vLLM server with the first policy: its process and address."""
-    port, log_path = free_port(0), tmp_path_factory.mktemp("server") / "log"
+@contextlib.contextmanager
+def serving(folder: Path, log_path: Path, *flags: str) -> Generator[tuple["subprocess.Popen[bytes]", str]]:
+    """A real vLLM server with a policy: its process and address."""
+    port = free_port(0)
     # What `vllm serve` runs; that command itself asks for a package called vllm, which the CPU build is not.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(store.path(policies[0]))]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), *FLAGS, *flags]
     env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
     with log_path.open("wb") as log:
-        flags = [*FLAGS, "--port", str(port), "--served-model-name", "tiny"]
-        process = subprocess.Popen([*command, *flags], env=env, stdout=log, stderr=log, start_new_session=True)
+        whole = [*command, "--port", str(port), "--served-model-name", "tiny"]
+        process = subprocess.Popen(whole, env=env, stdout=log, stderr=log, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 240
@@ -63,9 +64,34 @@ def server(store: Store, policies: list[Ref], tmp_path_factory: pytest.TempPathF
 
 
 def test_a_real_server_samples_as_the_policy_does_proves_it_and_its_end_is_told(
-    server: Any, store: Store, policies: list[Ref], check_logprobs: Any, tmp_path: Path
+    store: Store, policies: list[Ref], check_logprobs: Any, tmp_path: Path
 ) -> None:
-    process, url = server
+    folder = store.path(policies[0])
+    with serving(folder, tmp_path / "log", "--logprobs-mode", "processed_logprobs") as (process, url):
+        _holds_to_the_policy(url, store, policies, check_logprobs)
+        engine = ServerEngine(ServerSettings(url=url, retries=1))
+        engine.load(folder)
+        kill_tree(process.pid)
+        process.wait()
+        with pytest.raises(EngineError, match="does not answer") as gone:
+            list(engine.generate(requests()))
+    assert "finished rollouts are kept" in gone.value.hint
+
+
+def test_a_real_server_whose_log_probs_are_raw_is_refused_where_that_matters(
+    store: Store, policies: list[Ref], tmp_path: Path
+) -> None:
+    folder = store.path(policies[0])
+    with serving(folder, tmp_path / "log") as (_, url):
+        engine = ServerEngine(ServerSettings(url=url))
+        engine.load(folder)
+        assert len(list(engine.generate(requests()))) == len(PROMPTS)
+        for options in ({"temperature": 0.7}, {"top_p": 0.9}, {"top_k": 6}):
+            with pytest.raises(EngineError, match="not of what it samples from"):
+                list(ServerEngine(ServerSettings(url=url, model="tiny")).generate(requests(**options)))
+
+
+def _holds_to_the_policy(url: str, store: Store, policies: list[Ref], check_logprobs: Any) -> None:
     folder = store.path(policies[0])
     policy = load_policy(folder)
     engine = ServerEngine(ServerSettings(url=url, concurrency=4, retries=1))
@@ -86,9 +112,3 @@ def test_a_real_server_samples_as_the_policy_does_proves_it_and_its_end_is_told(
         ServerEngine(ServerSettings(url=url)).load(store.path(policies[1]))
     with pytest.raises(EngineError, match="has no model 'other'; it has tiny"):
         ServerEngine(ServerSettings(url=url, model="other")).load(folder)
-
-    kill_tree(process.pid)
-    process.wait()
-    with pytest.raises(EngineError, match="does not answer") as gone:
-        list(engine.generate(requests()))
-    assert "finished rollouts are kept" in gone.value.hint

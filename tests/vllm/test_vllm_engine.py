@@ -95,6 +95,12 @@ def test_a_dead_engine_core_is_an_error_and_the_next_load_starts_another(
     assert len(engine("generate", requests=asked())["rows"]) == len(PROMPTS)
 
 
+def test_weights_that_arrive_in_part_are_never_sampled_from(engine: Do, store: Store, policies: list[Ref]) -> None:
+    found = engine("load_in_pieces", folder=str(store.path(policies[0])))
+    assert found["told"] == ["vLLM did not take new weights: Call to reload_weights failed"] * 2
+    assert not found["holds"]
+
+
 def test_new_weights_are_taken_in_place_and_stale_ones_are_caught(
     engine: Do, loaded: Policy, store: Store, policies: list[Ref]
 ) -> None:
