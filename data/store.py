@@ -224,9 +224,9 @@ class ShardWriter:
         _fsync(self.folder / name)
         return self._receive(name)
 
-    def table(self, name: str) -> pa.Table:
+    def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """Read back a shard that an earlier attempt finished (its bytes were verified when this writer opened)."""
-        return pq.read_table(self.folder / f"{name}.parquet")
+        return pq.read_table(self.folder / f"{name}.parquet", columns=columns)
 
     def commit(self, manifest: Manifest) -> Manifest:
         """Write the manifest, the last act: keys checked across shards, receipts and scratch removed after."""

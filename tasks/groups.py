@@ -1,14 +1,25 @@
-"""A plan's rows as groups ready to be sampled: prompts made and checked before the first token is sampled."""
+"""A plan ready to be sampled: every row checked and every prompt made before the first token is sampled.
+
+What is kept of a plan is Arrow and flat token ids, so that a million rollouts cost no more than their prompts; the
+groups of a shard become objects when that shard is made.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from data.arrays import Ints, ints, positions
 from data.errors import BadInputError
 from data.seeds import derive_seed
 from models.engines.base import Request
 from models.policy import PolicyError, PromptSide, chat_turns, prompt_text, prompt_tokens
 from tasks.config import RolloutConfig, SampleConfig
+
+CHECKED_ROWS = 4096
+"""Rows of a plan that are Python objects at once."""
 
 Row = Mapping[str, Any]
 
@@ -45,55 +56,101 @@ class Group:
         ]
 
 
-def planned_groups(
-    plan: Sequence[Row], problems: Mapping[str, Row], side: PromptSide | None, config: RolloutConfig, seed: int
-) -> list[Group]:
-    """Every row of a plan; BadInputError names the first problem that cannot be sampled.
+class Planned:
+    """A checked plan; BadInputError names the first row or problem that cannot be sampled.
 
     Without a prompt side the engine is asked with messages, and there are no token ids.
     """
-    return [_group(row, problems, side, config, seed) for row in plan]
 
+    def __init__(
+        self, plan: pa.Table, problems: pa.Table, side: PromptSide | None, config: RolloutConfig, seed: int
+    ) -> None:
+        self._plan = plan
+        self._problems = problems
+        self._places = positions(plan.column("problem_id"), problems.column("problem_id"))
+        self._side = side
+        self._config = config
+        self._seed = seed
+        self._offsets, self._tokens = self._prompts()
+        self._sizes = ints(plan.column("n"))
 
-def divided(groups: Sequence[Group], shard_rows: int) -> Iterator[list[Group]]:
-    """Whole groups in plan order, as many as fit in `shard_rows` (a larger group is a shard of its own)."""
-    shard: list[Group] = []
-    rows = 0
-    for group in groups:
-        if shard and rows + group.n > shard_rows:
-            yield shard
-            shard, rows = [], 0
-        shard.append(group)
-        rows += group.n
-    if shard:
-        yield shard
+    @property
+    def num_rows(self) -> int:
+        """Rollouts in all."""
+        return int(self._sizes.sum())
 
+    def shards(self, shard_rows: int) -> list[tuple[int, int]]:
+        """Ranges of groups, in plan order: as many as fit in `shard_rows` (a larger group is a shard of its own)."""
+        found: list[tuple[int, int]] = []
+        start, rows = 0, 0
+        for group, n in enumerate(self._sizes.tolist()):
+            if group > start and rows + n > shard_rows:
+                found.append((start, group))
+                start, rows = group, 0
+            rows += n
+        return [*found, (start, len(self._sizes))] if len(self._sizes) else found
 
-def _group(row: Row, problems: Mapping[str, Row], side: PromptSide | None, config: RolloutConfig, seed: int) -> Group:
-    """A checked row of the plan, what it leaves out filled in."""
-    default = SampleConfig()
-    name, level, n = row["problem_id"], row["hint_level"] or 0, row["n"]
-    max_tokens = default.max_tokens if row["max_tokens"] is None else row["max_tokens"]
-    temperature = default.temperature if row["temperature"] is None else row["temperature"]
-    if n is None or n < 1 or max_tokens < 1 or not 0.0 <= temperature < float("inf"):
-        raise BadInputError(
-            f"the plan asks for n = {n}, max_tokens = {max_tokens}, temperature = {temperature} of problem {name}",
-            hint="n and max_tokens are at least 1, temperature at least 0",
+    def groups(self, start: int, stop: int) -> list[Group]:
+        """The groups of a range."""
+        prompts = [tuple(self._prompt(group)) for group in range(start, stop)]
+        return [
+            self._group(row, problem, p) for (row, problem), p in zip(self._rows(start, stop), prompts, strict=True)
+        ]
+
+    def questions(self, problem_ids: Sequence[str]) -> list[str]:
+        """The problems' questions as they are shown to people."""
+        places = positions(pa.array(problem_ids, pa.string()), self._problems.column("problem_id"))
+        return [_shown(problem) for problem in self._problems.take(places).to_pylist()]
+
+    def _prompt(self, group: int) -> list[int]:
+        return self._tokens[self._offsets[group] : self._offsets[group + 1]].tolist()
+
+    def _prompts(self) -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.int32]]]:
+        """Every row checked, and every prompt's token ids (M,) with offsets (N+1,)."""
+        lengths: list[int] = []
+        parts = [np.zeros(0, np.int32)]
+        for start in range(0, self._plan.num_rows, CHECKED_ROWS):
+            rows = self._rows(start, min(start + CHECKED_ROWS, self._plan.num_rows))
+            prompts = [self._group(row, problem).prompt for row, problem in rows]
+            lengths += map(len, prompts)
+            parts += [np.array(prompt, np.int32) for prompt in prompts]
+            parts = [np.concatenate(parts)]
+        return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), parts[0]
+
+    def _rows(self, start: int, stop: int) -> Iterator[tuple[Row, Row]]:
+        """Rows of the plan with their problems."""
+        places = self._places[start:stop]
+        if (places < 0).any():
+            name = self._plan.column("problem_id")[start + int(np.argmax(places < 0))].as_py()
+            raise BadInputError(f"the plan names problem {name}, which --problems does not have")
+        problems = self._problems.take(places).to_pylist()
+        return zip(self._plan.slice(start, stop - start).to_pylist(), problems, strict=True)
+
+    def _group(self, row: Row, problem: Row, prompt: tuple[int, ...] | None = None) -> Group:
+        """A row of the plan, what it leaves out filled in; its prompt is made where it is not given."""
+        default, side = SampleConfig(), self._side
+        name, level, n = row["problem_id"], row["hint_level"] or 0, row["n"]
+        max_tokens = default.max_tokens if row["max_tokens"] is None else row["max_tokens"]
+        temperature = default.temperature if row["temperature"] is None else row["temperature"]
+        if n is None or n < 1 or max_tokens < 1 or not 0.0 <= temperature < float("inf"):
+            raise BadInputError(
+                f"the plan asks for n = {n}, max_tokens = {max_tokens}, temperature = {temperature} of problem {name}",
+                hint="n and max_tokens are at least 1, temperature at least 0",
+            )
+        if prompt is None:
+            prompt = () if side is None else _prompt(problem, row["hint_text"], max_tokens, side)
+        return Group(
+            problem_id=name,
+            group_id=row["group_id"],
+            n=n,
+            hint_level=level,
+            hint_text=row["hint_text"],
+            temperature=temperature,
+            max_tokens=max_tokens,
+            seed=derive_seed(self._seed, name, self._config.round, level) if row["seed"] is None else row["seed"],
+            prompt=prompt,
+            messages=() if side is not None else _messages(problem, row["hint_text"]),
         )
-    if name not in problems:
-        raise BadInputError(f"the plan names problem {name}, which --problems does not have")
-    return Group(
-        problem_id=name,
-        group_id=row["group_id"],
-        n=n,
-        hint_level=level,
-        hint_text=row["hint_text"],
-        temperature=temperature,
-        max_tokens=max_tokens,
-        seed=derive_seed(seed, name, config.round, level) if row["seed"] is None else row["seed"],
-        prompt=() if side is None else _prompt(problems[name], row["hint_text"], max_tokens, side),
-        messages=() if side is not None else _messages(problems[name], row["hint_text"]),
-    )
 
 
 def _messages(problem: Row, hint_text: str | None) -> tuple[Mapping[str, str], ...]:
@@ -124,3 +181,9 @@ def _prompt(problem: Row, hint_text: str | None, max_tokens: int, side: PromptSi
             hint="lower max_tokens or drop the problem with --filter length",
         )
     return tokens
+
+
+def _shown(problem: Row) -> str:
+    if problem["question"] is not None:
+        return problem["question"]
+    return "\n".join(str(message["content"]) for message in problem["messages"] or [])

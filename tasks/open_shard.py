@@ -7,14 +7,11 @@ what finished since the last time, and the next attempt asks only for the rest.
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.schema import ROLLOUTS
-
-Rollout = dict[str, Any]
 
 
 class OpenShard:
@@ -28,42 +25,37 @@ class OpenShard:
         self._every_s = every_s
         self._clock = clock
         self._last_s = clock()
-        self._waiting: list[Rollout] = []
         self._files = sorted(folder.glob(f"{self._stem}-*.parquet")) if folder is not None else []
 
-    def rows(self) -> list[Rollout]:
+    def rows(self) -> pa.Table:
         """What earlier attempts kept; a file that cannot be read counts as never written."""
-        found: list[Rollout] = []
+        found: list[pa.Table] = []
         for path in self._files:
             try:
-                found.extend(pq.read_table(path, page_checksum_verification=True).to_pylist())
+                found.append(pq.read_table(path, page_checksum_verification=True))
             except (OSError, pa.ArrowException):
                 path.unlink(missing_ok=True)
-        return found
+        return pa.concat_tables(found) if found else ROLLOUTS.arrow.empty_table()
 
-    def add(self, row: Rollout) -> None:
-        """A row has finished; it is on disk after `every_s` seconds at most."""
-        self._waiting.append(row)
-        if self._clock() - self._last_s >= self._every_s:
-            self.flush()
+    @property
+    def due(self) -> bool:
+        """Whether rows have waited for `every_s` seconds to be kept."""
+        return self._folder is not None and self._clock() - self._last_s >= self._every_s
 
-    def flush(self) -> None:
-        """Put what waits on disk: whole under its name, or not at all."""
+    def keep(self, rows: pa.Table) -> None:
+        """Put rows on disk: whole under a name of their own, or not at all."""
         self._last_s = self._clock()
-        if self._folder is None or not self._waiting:
+        if self._folder is None or not rows.num_rows:
             return
         number = 1 + max((int(path.stem.rpartition("-")[2]) for path in self._files), default=-1)
         path = self._folder / f"{self._stem}-{number:05d}.parquet"
         temporary = path.with_suffix(".tmp")
-        table = pa.Table.from_pylist(self._waiting, schema=ROLLOUTS.arrow)
-        pq.write_table(table, temporary, write_page_checksum=True)
+        pq.write_table(rows, temporary, write_page_checksum=True)
         temporary.replace(path)
         self._files.append(path)
-        self._waiting.clear()
 
     def close(self) -> None:
         """The shard is whole under its own name: let go of its beginnings."""
         for path in self._files:
             path.unlink(missing_ok=True)
         self._files.clear()
-        self._waiting.clear()

@@ -11,45 +11,47 @@ from typing import Any
 
 import pyarrow as pa
 
-from data.arrays import ints, pc
+from data.arrays import ints, pc, positions
 from data.errors import StageError
 from data.schema import ROLLOUTS
 from models.engines.base import Engine, EngineError, Finished, Request
-from models.policy import PromptSide
 from tasks.config import RolloutConfig
 from tasks.context import StageContext, StageResult
 from tasks.engines import open_engine
 from tasks.faults import fault_point
-from tasks.groups import Group, divided, planned_groups
-from tasks.open_shard import OpenShard, Rollout
+from tasks.groups import Group, Planned
+from tasks.open_shard import OpenShard
+from tasks.rollout_rows import Asked, Sampler
 
 NUM_SAMPLES = 16
 BEAT_S = 1.0
 
 _PROBLEM_COLUMNS = ["problem_id", "question", "messages"]
-_COUNTED = ["rollout_id", "hint_level", "finish_reason"]
+_COUNTED = ["rollout_id", "hint_level", "finish_reason", "completion_tokens"]
 _SHOWN = ["rollout_id", "problem_id", "hint_level", "hint_text", "completion", "finish_reason"]
-
-Row = Mapping[str, Any]
 
 
 def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
     """Roll out every row of the plan; reports what was generated in this attempt and what there is in all."""
     engine, side = open_engine(ctx, ctx.one("policy"), config)
-    problems = {row["problem_id"]: row for row in ctx.table("problems", _PROBLEM_COLUMNS).to_pylist()}
     # All prompts before the first token: a row that cannot be used is told of now, not in the last shard.
-    groups = planned_groups(ctx.table("plan").to_pylist(), problems, side, config, ctx.seed)
-    work = _Work(ctx, config, side, engine, sum(g.n for g in groups))
-    shards = list(divided(groups, config.shard_rows))
+    planned = Planned(ctx.table("plan"), ctx.table("problems", _PROBLEM_COLUMNS), side, config, ctx.seed)
+    sampler = Sampler(
+        engine.name,
+        engine.name if side is None else ctx.one("policy").digest,  # or a model that a server has under some name
+        None if side is None else side.tokenizer,
+    )
+    work = _Work(ctx, config, engine, sampler, planned.num_rows)
+    shards = planned.shards(config.shard_rows)
     started = time.perf_counter()
     reused = 0
     for index, shard in enumerate(shards):
-        if f"part-{index:05d}" in ctx.out.done:
+        if _name(index) in ctx.out.done:
             reused += 1
-            work.count_done(index, shard)
+            work.count_done(index)
             continue
         fault_point("rollout:before_shard")
-        work.write(index, shard)
+        work.write(index, planned.groups(*shard))
         fault_point("rollout:after_shard")
     if not shards:
         ctx.out.write_table(ROLLOUTS.arrow.empty_table())
@@ -60,7 +62,7 @@ def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
         "failed_requests": work.num_failed,
         "remarks": list(engine.remarks),
     }
-    return _report(ctx, config, {**counts, **promise}, seconds, problems)
+    return _report(ctx, config, {**counts, **promise}, seconds, planned)
 
 
 @dataclass
@@ -69,41 +71,52 @@ class _Work:
 
     ctx: StageContext
     config: RolloutConfig
-    side: PromptSide | None
     engine: Engine
+    sampler: Sampler
     num_rows: int
     rows_done: int = 0
     tokens_generated: int = 0
     num_failed: int = 0
     last_beat_s: float = field(default_factory=time.monotonic)
 
-    def count_done(self, index: int, groups: Sequence[Group]) -> None:
+    def count_done(self, index: int) -> None:
         """A shard that an earlier attempt finished."""
-        reasons = self.ctx.out.table(f"part-{index:05d}").column("finish_reason")
+        reasons = self.ctx.out.table(_name(index), ["finish_reason"]).column("finish_reason")
         self.num_failed += int(pc.sum(pc.equal(reasons, "error")).as_py() or 0)
-        self.rows_done += sum(group.n for group in groups)
+        self.rows_done += len(reasons)
 
     def write(self, index: int, groups: Sequence[Group]) -> None:
         """Make one shard, from what an earlier attempt kept of it and what is missing, in the order of the plan."""
-        planned = [(group, sample) for group in groups for sample in range(group.n)]
-        requests = [request for group in groups for request in group.requests(self.config)]
+        asked = Asked.of(groups, self.config)
         folder = None if self.engine.reproducible else self.ctx.out.scratch
         opened = OpenShard(folder, index, self.config.flush_s)
-        rows: dict[str, Rollout] = {row["rollout_id"]: row for row in opened.rows()}
-        self.rows_done += len(rows)
-        missing = [i for i, request in enumerate(requests) if request.rollout_id not in rows]
+        kept = opened.rows()
+        have = set(kept.column("rollout_id").to_pylist())
+        self.rows_done += len(have)
+        finished: dict[int, Finished] = {}
+        waiting: dict[int, Finished] = {}
         try:
-            for i, done in self.finished(requests, missing):
-                row = self.row(*planned[i], requests[i], done)
-                rows[row["rollout_id"]] = row
+            for i, done in self.finished(asked.requests, [i for i, name in enumerate(asked.ids) if name not in have]):
+                finished[i] = done
                 if done.finish_reason != "error":  # the next attempt shall ask for those again
-                    opened.add(row)
+                    waiting[i] = done
+                if opened.due:
+                    opened.keep(self.rows(asked, waiting))
+                    waiting.clear()
                 fault_point("rollout:after_row")
         finally:
-            opened.flush()
-        ordered = [rows[request.rollout_id] for request in requests]
-        self.ctx.out.write_table(pa.Table.from_pylist(ordered, schema=ROLLOUTS.arrow), index)
+            if folder is not None:
+                opened.keep(self.rows(asked, waiting))
+        table = self.rows(asked, finished)
+        if have:
+            both = pa.concat_tables([kept, table])
+            table = both.take(positions(pa.array(asked.ids), both.column("rollout_id")))
+        self.ctx.out.write_table(table, index)
         opened.close()
+
+    def rows(self, asked: Asked, finished: Mapping[int, Finished]) -> pa.Table:
+        """Finished requests as rows."""
+        return self.sampler.rows(asked, finished, self.config.round)
 
     def finished(self, requests: Sequence[Request], missing: Sequence[int]) -> Iterator[tuple[int, Finished]]:
         """Every missing request once: sampled, or after the retries failed; StageError where too many fail."""
@@ -155,89 +168,67 @@ class _Work:
         text = f"{self.rows_done} of {self.num_rows} rollouts, {num_tokens} tokens"
         self.ctx.beat(min(1.0, self.rows_done / max(1, self.num_rows)), text)
 
-    def row(self, group: Group, sample: int, request: Request, done: Finished) -> Rollout:
-        """One rollout as the table has it; what a failed request lacks, or an engine of text alone, is null."""
-        if done.finish_reason == "error":
-            sampled: dict[str, Any] = {"completion": None, "policy": self._policy()}
-        elif self.side is None:
-            sampled = {"completion": done.text or "", "policy": self._policy()}
-        else:
-            sampled = {
-                "completion": self.side.tokenizer.decode(list(done.tokens), skip_special_tokens=True),
-                "prompt_tokens": request.prompt_tokens,
-                "completion_tokens": done.tokens,
-                "logprobs": done.logprobs,
-                "policy": self._policy(),
-            }
-        return {
-            **sampled,
-            "rollout_id": request.rollout_id,
-            "problem_id": group.problem_id,
-            "group_id": group.group_id,
-            "sample": sample,
-            "round": self.config.round,
-            "finish_reason": done.finish_reason,
-            "error": done.error or None,
-            "hint_level": group.hint_level,
-            "hint_text": group.hint_text,
-            "engine": self.engine.name,
-            "temperature": request.temperature,
-            "top_p": request.top_p,
-            "top_k": request.top_k,
-            "seed": request.seed,
-        }
-
-    def _policy(self) -> str:
-        """Who sampled: the checkpoint, or a model that a server has under some name."""
-        return self.engine.name if self.side is None else self.ctx.one("policy").digest
-
 
 def _report(
-    ctx: StageContext, config: RolloutConfig, counts: dict[str, Any], seconds: float, problems: Mapping[str, Row]
+    ctx: StageContext, config: RolloutConfig, counts: dict[str, Any], seconds: float, planned: Planned
 ) -> StageResult:
-    table = _rows_of_all_attempts(ctx)
-    num_rows = table.num_rows
-    lengths, levels = ints(table.column("num_tokens")), ints(table.column("hint_level"))
-    cut = table.filter(pc.equal(table.column("finish_reason"), "length")).column("rollout_id")
+    found = _Counts()
+    for name in sorted(ctx.out.done):
+        found.add(ctx.out.table(name, _COUNTED))
+    num_rows = max(1, found.num_rows)
     metrics = {
-        "length/mean": float(lengths.mean()) if num_rows else 0.0,
-        "length/max": float(lengths.max(initial=0)),
-        "length/truncated_frac": len(cut) / max(1, num_rows),
-        "data/hint_level_mean": float(levels.mean()) if num_rows else 0.0,
+        "length/mean": found.num_tokens / num_rows,
+        "length/max": float(found.longest_tokens),
+        "length/truncated_frac": found.num_truncated / num_rows,
+        "data/hint_level_mean": found.hint_levels / num_rows,
         "perf/tokens_per_s": counts["tokens_generated"] / max(seconds, 1e-9),
     }
     gate = ""
     if metrics["length/truncated_frac"] > config.max_truncated_frac:
         gate = (
             f"{metrics['length/truncated_frac']:.1%} of the completions were cut off by max_tokens, more than "
-            f"max_truncated_frac = {config.max_truncated_frac:.1%} (first: {', '.join(cut.slice(0, 3).to_pylist())})"
+            f"max_truncated_frac = {config.max_truncated_frac:.1%} (first: {', '.join(found.first_truncated)})"
         )
-    samples = [{"question": _shown_question(problems[row["problem_id"]]), **row} for row in _first_rows(ctx)]
-    summary = {"rows": num_rows, "tokens": int(lengths.sum()), **counts}
+    rows = _first_rows(ctx)
+    questions = planned.questions([row["problem_id"] for row in rows])
+    samples = [{"question": question, **row} for question, row in zip(questions, rows, strict=True)]
+    summary = {"rows": found.num_rows, "tokens": found.num_tokens, **counts}
     return StageResult(metrics=metrics, summary=summary, samples=samples, gate=gate)
 
 
-def _rows_of_all_attempts(ctx: StageContext) -> pa.Table:
-    """What the report needs of every row; read shard by shard, so that texts and tokens are never all in memory."""
-    parts: list[pa.Table] = []
-    for name in sorted(ctx.out.done):
-        shard = ctx.out.table(name)
-        num_tokens = pc.list_value_length(shard.column("completion_tokens"))
-        parts.append(shard.select(_COUNTED).append_column("num_tokens", num_tokens))
-    return pa.concat_tables(parts, promote_options="default")
+@dataclass
+class _Counts:
+    """What the report needs of all rows, counted shard by shard."""
+
+    num_rows: int = 0
+    num_tokens: int = 0
+    longest_tokens: int = 0
+    num_truncated: int = 0
+    hint_levels: int = 0
+    first_truncated: list[str] = field(default_factory=list[str])
+
+    def add(self, shard: pa.Table) -> None:
+        """Count the rows of one shard."""
+        lengths = ints(pc.list_value_length(shard.column("completion_tokens")))
+        cut = shard.filter(pc.equal(shard.column("finish_reason"), "length")).column("rollout_id")
+        self.num_rows += shard.num_rows
+        self.num_tokens += int(lengths.sum())
+        self.longest_tokens = max(self.longest_tokens, int(lengths.max(initial=0)))
+        self.num_truncated += len(cut)
+        self.hint_levels += int(ints(shard.column("hint_level")).sum())
+        self.first_truncated += cut.slice(0, 3 - len(self.first_truncated)).to_pylist()
 
 
 def _first_rows(ctx: StageContext) -> list[dict[str, Any]]:
     """The first rows of the artefact, as they are shown to people."""
     rows: list[dict[str, Any]] = []
     for name in sorted(ctx.out.done):
-        rows += ctx.out.table(name).select(_SHOWN).slice(0, NUM_SAMPLES - len(rows)).to_pylist()
+        rows += ctx.out.table(name, _SHOWN).slice(0, NUM_SAMPLES - len(rows)).to_pylist()
         if len(rows) >= NUM_SAMPLES:
             break
     return rows
 
 
-def _shown_question(problem: Row) -> str:
-    if problem["question"] is not None:
-        return problem["question"]
-    return "\n".join(str(message["content"]) for message in problem["messages"] or [])
+def _name(index: int) -> str:
+    """A shard's name in the artefact."""
+    return f"part-{index:05d}"

@@ -10,15 +10,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from data.errors import StageError
+from data.errors import BadInputError, StageError
+from data.schema import PLAN
 from data.store import Ref, Store
 from models.engines.base import EngineError, Finished, OnTokens, Request
-from models.policy import PromptSide, new_policy
+from models.policy import new_policy, prompt_tokens
 from models.tiny_tokenizer import tiny_tokenizer
 from tasks.attempt import Job, execute
 from tasks.config import RolloutConfig
-from tasks.groups import planned_groups
+from tasks.groups import Planned
 
 NUM_GROUPS, NUM_SAMPLES = 5, 4
 IDS = [f"p{g}@h0:{s}" for g in range(NUM_GROUPS) for s in range(NUM_SAMPLES)]
@@ -148,13 +151,49 @@ def test_the_same_seeds_are_asked_for_however_the_work_is_cut(roll: Roll, store:
 
 
 def test_without_a_tokenizer_prompts_are_messages_with_the_hint_in_them() -> None:
-    plan = [{"problem_id": "a", "group_id": "a@h1", "n": 1, "hint_level": 1, "hint_text": "add", "temperature": None}]
-    given = [{**plan[0], "max_tokens": None, "seed": None}]
-    problems = {"a": {"problem_id": "a", "question": "1 + 1?", "messages": None}}
-    side: PromptSide | None = None
-    (group,) = planned_groups(given, problems, side, RolloutConfig(), seed=0)
+    row = {"problem_id": "a", "group_id": "a@h1", "n": 1, "hint_level": 1, "hint_text": "add"}
+    plan = pa.Table.from_pylist([row], schema=PLAN.arrow)
+    problems = pa.table({"problem_id": ["b", "a"], "question": ["2?", "1 + 1?"], "messages": pa.nulls(2)})
+    (group,) = Planned(plan, problems, None, RolloutConfig(), seed=0).groups(0, 1)
     assert group.prompt == ()
     (turn,) = group.messages
     assert turn["role"] == "user"
     assert turn["content"].startswith("1 + 1?")
     assert turn["content"].endswith("add")
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), max_size=12),
+    shard_rows=st.integers(1, 12),
+)
+def test_shards_are_whole_groups_in_order_and_no_larger_than_asked_unless_one_group_is(
+    sizes: list[int], shard_rows: int
+) -> None:
+    rows = [{"problem_id": "a", "group_id": str(g), "n": n} for g, n in enumerate(sizes)]
+    problems = pa.table({"problem_id": ["a"], "question": ["1?"], "messages": pa.nulls(1)})
+    planned = Planned(pa.Table.from_pylist(rows, schema=PLAN.arrow), problems, None, RolloutConfig(), seed=0)
+    shards = planned.shards(shard_rows)
+    assert [group for start, stop in shards for group in range(start, stop)] == list(range(len(sizes)))
+    for number, (start, stop) in enumerate(shards):
+        assert stop - start == 1 or sum(sizes[start:stop]) <= shard_rows
+        if number + 1 < len(shards):  # and none is closed before it is full
+            assert sum(sizes[start : stop + 1]) > shard_rows
+
+
+def test_a_long_plan_is_checked_to_its_end_before_anything_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.groups.CHECKED_ROWS", 2)
+    rows = [{"problem_id": "a", "group_id": str(g), "n": 1, "seed": g} for g in range(5)]
+    problems = pa.table({"problem_id": ["a"], "question": ["1 + 2 ="], "messages": pa.nulls(1)})
+    policy = new_policy(tiny_tokenizer(), width=16, layers=1, heads=2, max_positions=256, seed=0)
+    plan = pa.Table.from_pylist(rows, schema=PLAN.arrow)
+    planned = Planned(plan, problems, policy.prompt_side, RolloutConfig(), seed=0)
+    expected = tuple(prompt_tokens(policy.tokenizer, "1 + 2 =\n"))
+    assert [(g.seed, g.prompt) for g in planned.groups(1, 5)] == [(g, expected) for g in range(1, 5)]
+    for wrong, said in (
+        ({"problem_id": "b"}, "names problem b"),
+        ({"max_tokens": 255}, "does not fit"),
+        ({"n": 0}, "n = 0"),
+    ):
+        bad = pa.Table.from_pylist([*rows[:4], {**rows[4], **wrong}], schema=PLAN.arrow)
+        with pytest.raises(BadInputError, match=said):
+            Planned(bad, problems, policy.prompt_side, RolloutConfig(), seed=0)
