@@ -159,7 +159,7 @@ class Store:
         if self.find(ref) is None:
             writer = self.writer(ref)
             for name in names:
-                writer.write_file(name, (folder / name).read_bytes())
+                writer.copy_file(name, folder / name)
             writer.commit(Manifest(table=ref.table, digest=ref.digest, schema_version=1))
         return ref
 
@@ -217,6 +217,12 @@ class ShardWriter:
         """Write one file of a checkpoint atomically."""
         with self._replacing(name) as temporary:
             temporary.write_bytes(content)
+        return self._receive(name)
+
+    def copy_file(self, name: str, source: Path) -> FileEntry:
+        """Copy one file of a checkpoint atomically; weights never pass through memory as a whole."""
+        with self._replacing(name) as temporary:
+            shutil.copyfile(source, temporary)
         return self._receive(name)
 
     def add_file(self, name: str) -> FileEntry:

@@ -191,10 +191,12 @@ def prompt_text(
 
     With a chat template: the messages, the hint as a marked paragraph at the end of the user's last one.
     Without: the question, a line break, and the hint as the beginning of the solution, which the completion continues.
-    Raises PolicyError where the template refuses the messages.
+    Raises PolicyError where the template refuses the messages, or several are given and there is no template.
     """
     if tokenizer.chat_template is None:
-        text = question if question is not None else "\n".join(m["content"] for m in messages or [])
+        if question is None and len(messages or []) > 1:
+            raise PolicyError("it has several messages, and the policy's tokenizer has no chat template to join them")
+        text = question if question is not None else "".join(m["content"] for m in messages or [])
         return f"{text}\n{hint_text or ''}"
     turns = chat_turns(question, messages, hint_text)
     try:

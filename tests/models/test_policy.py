@@ -143,8 +143,13 @@ def test_a_prompt_without_a_template_is_continued_from_its_hint() -> None:
     tokenizer = tiny_tokenizer()
     assert prompt_text(tokenizer, "1 + 2 =") == "1 + 2 =\n"
     assert prompt_text(tokenizer, "1 + 2 =", None, "1+2=3\n") == "1 + 2 =\n1+2=3\n"
-    turns = [{"role": "user", "content": "1"}, {"role": "user", "content": "2"}]
-    assert prompt_text(tokenizer, None, turns) == "1\n2\n"
+    assert prompt_text(tokenizer, None, [{"role": "user", "content": "1 + 2 ="}]) == "1 + 2 =\n"
+
+
+def test_several_messages_without_a_template_are_not_joined_at_a_guess() -> None:
+    turns = [{"role": "system", "content": "add"}, {"role": "user", "content": "1 + 2 ="}]
+    with pytest.raises(PolicyError, match="several messages.*no chat template"):
+        prompt_text(tiny_tokenizer(), None, turns)
 
 
 def test_a_chat_template_marks_the_hint_and_leaves_the_messages_as_they_were() -> None:

@@ -33,6 +33,8 @@ PLAN = pa.table(
     }
 )
 PROBLEMS = pa.table({"problem_id": ["b", "a"], "question": ["3 + 4 =", "1 + 2 ="], "answer": ["7", "3"]})
+_TURNS = [{"role": "system", "content": "add"}, {"role": "user", "content": "1 + 2 ="}]
+CHATS = pa.table({"problem_id": ["b", "a"], "question": ["3 + 4 =", None], "messages": [None, _TURNS]})
 SAMPLED = ["rollout_id", "completion_tokens", "completion", "finish_reason", "seed", "prompt_tokens"]
 
 
@@ -223,6 +225,8 @@ def replaced(table: pa.Table, column: str, values: list[Any]) -> pa.Table:
         (PLAN, PROBLEMS.slice(1), "the plan names problem b"),
         (PLAN, replaced(PROBLEMS, "question", ["3 + 4 =", "1 + " * 30]), "the prompt of problem a has"),
         (replaced(PLAN, "max_tokens", [12, 63, 12]), PROBLEMS, "the prompt of problem b has .* max_tokens 63"),
+        (PLAN, replaced(PROBLEMS, "question", ["3 + 4 =", " \n"]), "problem a has neither a question nor messages"),
+        (PLAN, CHATS, "problem a has no prompt: it has several messages"),
     ],
 )
 def test_a_row_that_cannot_be_rolled_out_names_its_problem(

@@ -1,0 +1,37 @@
+"""What a person names as a policy: a folder, or an id on a hub that may not answer."""
+
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from data.errors import BadInputError, UsageError
+from data.store import Store
+from tasks.supply import SAMPLES, supply
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "lake")
+
+
+def test_a_folder_becomes_a_checkpoint_with_the_bytes_of_its_files(store: Store) -> None:
+    ref = supply(store, str(SAMPLES / "policy"), "checkpoints")
+    assert supply(store, "bundled", "checkpoints") == ref
+    assert {f.name for f in store.verify(ref).files} == {p.name for p in (SAMPLES / "policy").iterdir()}
+    for path in (SAMPLES / "policy").iterdir():
+        assert (store.path(ref) / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_hub_id_needs_its_revision(store: Store) -> None:
+    with pytest.raises(UsageError, match="needs its revision; write someone/model@<commit>"):
+        supply(store, "someone/model", "checkpoints")
+
+
+def test_a_hub_that_does_not_answer_is_a_sentence(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(BadInputError, match="someone/model@0123 cannot be fetched.*give a local folder instead"):
+        supply(store, "someone/model@0123", "checkpoints")
