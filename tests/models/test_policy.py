@@ -148,7 +148,7 @@ def test_a_prompt_without_a_template_is_continued_from_its_hint() -> None:
 
 def test_several_messages_without_a_template_are_not_joined_at_a_guess() -> None:
     turns = [{"role": "system", "content": "add"}, {"role": "user", "content": "1 + 2 ="}]
-    with pytest.raises(PolicyError, match="several messages.*no chat template"):
+    with pytest.raises(PolicyError, match=r"several messages.*no chat template"):
         prompt_text(tiny_tokenizer(), None, turns)
 
 

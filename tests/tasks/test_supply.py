@@ -33,5 +33,5 @@ def test_a_hub_that_does_not_answer_is_a_sentence(
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    with pytest.raises(BadInputError, match="someone/model@0123 cannot be fetched.*give a local folder instead"):
+    with pytest.raises(BadInputError, match=r"someone/model@0123 cannot be fetched.*give a local folder instead"):
         supply(store, "someone/model@0123", "checkpoints")
