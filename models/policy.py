@@ -1,7 +1,7 @@
 """A policy: a causal language model and its tokenizer, loaded from a folder; and how a problem becomes its prompt.
 
     policy = load_policy(Path("checkpoint"))
-    prompt_tokens(policy.tokenizer, prompt_text(policy.tokenizer, "1 + 1 ="))
+    prompt_tokens(policy.tokenizer, [prompt_text(policy.tokenizer, "1 + 1 =")])
 
 Left out: downloading (tasks.supply does that), adapters, quantisation.
 """
@@ -216,7 +216,9 @@ def chat_turns(
     return turns
 
 
-def prompt_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of a prompt; a chat template has already placed the special tokens."""
-    encoded = tokenizer(text, add_special_tokens=tokenizer.chat_template is None)
-    return [int(t) for t in encoded["input_ids"]]
+def prompt_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of prompts; a chat template has already placed the special tokens."""
+    if not texts:
+        return []
+    encoded = tokenizer(list(texts), add_special_tokens=tokenizer.chat_template is None)
+    return [[int(t) for t in ids] for ids in encoded["input_ids"]]

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def _commit(spec: StageSpec, task: Job, out: ShardWriter, report: dict[str, Any]
             seed=task.seed,
             config=dict(task.config),
             parents={role: list(refs) for role, refs in task.inputs.items()},
-            versions=_versions(),
+            versions=dict(_versions()),
             gate=report["gate"],
         )
     )
@@ -111,7 +112,8 @@ def _commit(spec: StageSpec, task: Job, out: ShardWriter, report: dict[str, Any]
     return manifest
 
 
-def _versions() -> dict[str, str]:
+@cache
+def _versions() -> Mapping[str, str]:
     found: dict[str, str] = {}
     for name in _VERSIONED:
         try:

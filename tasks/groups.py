@@ -92,30 +92,31 @@ class Planned:
 
     def groups(self, start: int, stop: int) -> list[Group]:
         """The groups of a range."""
-        prompts = [tuple(self._prompt(group)) for group in range(start, stop)]
-        return [
-            self._group(row, problem, p) for (row, problem), p in zip(self._rows(start, stop), prompts, strict=True)
-        ]
+        prompts = map(self._prompt, range(start, stop))
+        return [self._group(*row, prompt) for row, prompt in zip(self._rows(start, stop), prompts, strict=True)]
 
     def questions(self, problem_ids: Sequence[str]) -> list[str]:
         """The problems' questions as they are shown to people."""
         places = positions(pa.array(problem_ids, pa.string()), self._problems.column("problem_id"))
         return [_shown(problem) for problem in self._problems.take(places).to_pylist()]
 
-    def _prompt(self, group: int) -> list[int]:
-        return self._tokens[self._offsets[group] : self._offsets[group + 1]].tolist()
+    def _prompt(self, group: int) -> tuple[int, ...]:
+        return tuple(self._tokens[self._offsets[group] : self._offsets[group + 1]].tolist())
 
     def _prompts(self) -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.int32]]]:
         """Every row checked, and every prompt's token ids (M,) with offsets (N+1,)."""
         lengths: list[int] = []
-        parts = [np.zeros(0, np.int32)]
+        flat = np.zeros(0, np.int32)
         for start in range(0, self._plan.num_rows, CHECKED_ROWS):
-            rows = self._rows(start, min(start + CHECKED_ROWS, self._plan.num_rows))
-            prompts = [self._group(row, problem).prompt for row, problem in rows]
-            lengths += map(len, prompts)
-            parts += [np.array(prompt, np.int32) for prompt in prompts]
-            parts = [np.concatenate(parts)]
-        return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), parts[0]
+            rows = list(self._rows(start, min(start + CHECKED_ROWS, self._plan.num_rows)))
+            groups = [self._group(row, problem, ()) for row, problem in rows]
+            if self._side is not None:
+                prompts = _checked_prompts(groups, [problem for _, problem in rows], self._side)
+                lengths += map(len, prompts)
+                flat = np.concatenate([flat, *(np.array(prompt, np.int32) for prompt in prompts)])
+            else:
+                lengths += [0] * len(groups)
+        return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), flat
 
     def _rows(self, start: int, stop: int) -> Iterator[tuple[Row, Row]]:
         """Rows of the plan with their problems."""
@@ -126,9 +127,9 @@ class Planned:
         problems = self._problems.take(places).to_pylist()
         return zip(self._plan.slice(start, stop - start).to_pylist(), problems, strict=True)
 
-    def _group(self, row: Row, problem: Row, prompt: tuple[int, ...] | None = None) -> Group:
-        """A row of the plan, what it leaves out filled in; its prompt is made where it is not given."""
-        default, side = SampleConfig(), self._side
+    def _group(self, row: Row, problem: Row, prompt: tuple[int, ...]) -> Group:
+        """A row of the plan, what it leaves out filled in."""
+        default = SampleConfig()
         name, level, n = row["problem_id"], row["hint_level"] or 0, row["n"]
         max_tokens = default.max_tokens if row["max_tokens"] is None else row["max_tokens"]
         temperature = default.temperature if row["temperature"] is None else row["temperature"]
@@ -137,8 +138,7 @@ class Planned:
                 f"the plan asks for n = {n}, max_tokens = {max_tokens}, temperature = {temperature} of problem {name}",
                 hint="n and max_tokens are at least 1, temperature at least 0",
             )
-        if prompt is None:
-            prompt = () if side is None else _prompt(problem, row["hint_text"], max_tokens, side)
+        _refuse_empty(problem)
         return Group(
             problem_id=name,
             group_id=row["group_id"],
@@ -149,12 +149,11 @@ class Planned:
             max_tokens=max_tokens,
             seed=derive_seed(self._seed, name, self._config.round, level) if row["seed"] is None else row["seed"],
             prompt=prompt,
-            messages=() if side is not None else _messages(problem, row["hint_text"]),
+            messages=() if self._side is not None else _messages(problem, row["hint_text"]),
         )
 
 
 def _messages(problem: Row, hint_text: str | None) -> tuple[Mapping[str, str], ...]:
-    _refuse_empty(problem)
     return tuple(chat_turns(problem["question"], problem["messages"], hint_text))
 
 
@@ -164,23 +163,28 @@ def _refuse_empty(problem: Row) -> None:
         raise BadInputError(f"problem {name} has neither a question nor messages: its prompt would be empty")
 
 
-def _prompt(problem: Row, hint_text: str | None, max_tokens: int, side: PromptSide) -> tuple[int, ...]:
-    name = problem["problem_id"]
-    _refuse_empty(problem)
+def _checked_prompts(groups: Sequence[Group], problems: Sequence[Row], side: PromptSide) -> list[list[int]]:
+    """Each group's prompt, tokenised together; BadInputError names the first that has none or is too long."""
+    texts = [_text(group, problem, side) for group, problem in zip(groups, problems, strict=True)]
+    prompts = prompt_tokens(side.tokenizer, texts)
+    for group, tokens in zip(groups, prompts, strict=True):
+        name = group.problem_id
+        if not tokens:
+            raise BadInputError(f"the prompt of problem {name} is empty: the tokenizer knows none of its characters")
+        if side.context_tokens - len(tokens) < group.max_tokens:
+            raise BadInputError(
+                f"the prompt of problem {name} has {len(tokens)} tokens; with max_tokens {group.max_tokens} "
+                f"it does not fit the policy's {side.context_tokens}",
+                hint="lower max_tokens or drop the problem with --filter length",
+            )
+    return prompts
+
+
+def _text(group: Group, problem: Row, side: PromptSide) -> str:
     try:
-        text = prompt_text(side.tokenizer, problem["question"], problem["messages"], hint_text)
+        return prompt_text(side.tokenizer, problem["question"], problem["messages"], group.hint_text)
     except PolicyError as error:
-        raise BadInputError(f"problem {name} has no prompt: {error}") from None
-    tokens = tuple(prompt_tokens(side.tokenizer, text))
-    if not tokens:
-        raise BadInputError(f"the prompt of problem {name} is empty: the tokenizer knows none of its characters")
-    if side.context_tokens - len(tokens) < max_tokens:
-        raise BadInputError(
-            f"the prompt of problem {name} has {len(tokens)} tokens; with max_tokens {max_tokens} "
-            f"it does not fit the policy's {side.context_tokens}",
-            hint="lower max_tokens or drop the problem with --filter length",
-        )
-    return tokens
+        raise BadInputError(f"problem {group.problem_id} has no prompt: {error}") from None
 
 
 def _shown(problem: Row) -> str:

@@ -46,7 +46,7 @@ def examples_of(ctx: StageContext, policy: Policy) -> list[Example]:
     for row in ctx.table("problems").to_pylist():
         if row["solution"] is None or row["answer"] is None:
             continue
-        prompt = prompt_tokens(policy.tokenizer, prompt_text(policy.tokenizer, row["question"], row["messages"]))
+        (prompt,) = prompt_tokens(policy.tokenizer, [prompt_text(policy.tokenizer, row["question"], row["messages"])])
         text = completion_text(row["solution"], row["answer"])
         completion = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(prompt) + len(completion) < policy.prompt_side.context_tokens:

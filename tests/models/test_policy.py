@@ -172,7 +172,6 @@ def test_the_tiny_tokenizer_reads_phrases_as_one_token_and_the_unknown_as_one_ea
     tokenizer = tiny_tokenizer()
     assert len(tokenizer) == 23
     # <pad> <end> <unknown>, five phrases, then 0123456789+-= line break and space.
-    assert prompt_tokens(tokenizer, PHRASES[0] + "4 + 13 =\n") == [3, 12, 5, 9, 11, 7, 21]
-    assert prompt_tokens(tokenizer, "4+1=5\n#### 5") == [12, 18, 9, 20, 13, 21, 4, 13]
-    assert prompt_tokens(tokenizer, "é1𝄞") == [2, 9, 2]
-    assert prompt_tokens(tokenizer, "") == []
+    found = prompt_tokens(tokenizer, [PHRASES[0] + "4 + 13 =\n", "4+1=5\n#### 5", "é1𝄞", ""])
+    assert found == [[3, 12, 5, 9, 11, 7, 21], [12, 18, 9, 20, 13, 21, 4, 13], [2, 9, 2], []]
+    assert prompt_tokens(tokenizer, []) == []

@@ -187,7 +187,7 @@ def test_a_long_plan_is_checked_to_its_end_before_anything_is_sampled(monkeypatc
     policy = new_policy(tiny_tokenizer(), width=16, layers=1, heads=2, max_positions=256, seed=0)
     plan = pa.Table.from_pylist(rows, schema=PLAN.arrow)
     planned = Planned(plan, problems, policy.prompt_side, RolloutConfig(), seed=0)
-    expected = tuple(prompt_tokens(policy.tokenizer, "1 + 2 =\n"))
+    expected = tuple(prompt_tokens(policy.tokenizer, ["1 + 2 =\n"])[0])
     assert [(g.seed, g.prompt) for g in planned.groups(1, 5)] == [(g, expected) for g in range(1, 5)]
     for wrong, said in (
         ({"problem_id": "b"}, "names problem b"),

@@ -96,7 +96,7 @@ def test_every_row_of_the_plan_is_rolled_out_in_order_with_what_it_needs(house: 
     tokenizer = tiny_tokenizer()
     # "1 + 2 =", a line break, and the hint that the completion goes on from.
     assert hinted["prompt_tokens"] == [9, 5, 10, 7, 21, 9, 18, 10, 20, 11, 21]
-    assert hinted["prompt_tokens"] == prompt_tokens(tokenizer, prompt_text(tokenizer, "1 + 2 =", None, "1+2=3\n"))
+    assert hinted["prompt_tokens"] == prompt_tokens(tokenizer, [prompt_text(tokenizer, "1 + 2 =", None, "1+2=3\n")])[0]
     for row in rows:
         tokens = row["completion_tokens"]
         limit = 8 if row["problem_id"] == "b" else 12
