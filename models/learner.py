@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from models.corrections import Correction
+from models.engines.sampling import Drawing
 from models.logprobs import Sequences, TokenIds
 
 
@@ -73,6 +74,9 @@ class Rollouts:
     """(N,) float64."""
     group: Tensor
     """(N,) int64."""
+    drawn: Drawing | None = None
+    """How the N rows were drawn, where the trainer's side of every comparison with the sampler is truncated like it;
+    None compares with the full softmax."""
 
     def __post_init__(self) -> None:
         """Raise ValueError where a row has another number of log-probs than of completion tokens."""
@@ -93,6 +97,10 @@ class Rollouts:
     def sequences(self, rows: Sequence[int]) -> Sequences:
         """The given rows for a forward pass."""
         return Sequences([self.prompts[i] for i in rows], [self.completions[i] for i in rows])
+
+    def drawing(self, rows: Sequence[int]) -> Drawing | None:
+        """How the given rows were drawn."""
+        return None if self.drawn is None else self.drawn.select(torch.tensor(list(rows)))
 
     def token_rows(self, rows: Sequence[int]) -> Tensor:
         """The row number of every completion token of the given rows, (M,) int64."""

@@ -2,13 +2,16 @@
 
 Only completion positions reach the vocabulary: hidden states of prompts and padding are dropped first, and the
 logits of a bounded number of positions are in memory at once.
+A sampler that truncates (top-k, top-p) records log-probs renormalised over what it left, log(p / S) with S the mass of
+that; the full softmax beside them is off by log S at every token, whatever was sampled (trl#6789). So the log-prob as
+the sampler would record it is worked out here from the same logits, for comparing, without gradient.
 Left out: the gradient through sampling; fused kernels.
 Shapes: R rows, L padded length, M completion tokens of all rows end to end, V vocabulary.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+
+from models.engines.sampling import Drawing, truncated_logprobs
 
 CHUNK_LOGITS = 2**26
 """Logits, positions times vocabulary, that are in memory at once: 256 MB in float32."""
@@ -31,14 +36,31 @@ class Sequences:
     completions: Sequence[TokenIds]
 
 
-def token_logprobs(
-    model: PreTrainedModel, rows: Sequences, temperature: Tensor, *, entropy_grad: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Log-prob and entropy (nats, float32) of every completion token at its row's temperature: (M,), (M,).
+class TokenLogprobs(NamedTuple):
+    """Of every completion token, all (M,) float32, nats."""
 
-    `temperature` is (R,); 0 (greedy) is read at temperature 1, as the sampler records it. The softmax is float32
-    whatever the model is. The entropy carries a gradient only where `entropy_grad` asks for it, since keeping what it
-    needs costs as much memory as the logits. ValueError where a prompt is empty.
+    logp: Tensor
+    """Its log-prob under the full softmax at its row's temperature, with gradient."""
+    entropy: Tensor
+    """The entropy of that softmax."""
+    as_drawn: Tensor
+    """Its log-prob after the row's top-k and top-p, -inf where they leave it out; no gradient."""
+
+
+def token_logprobs(
+    model: PreTrainedModel,
+    rows: Sequences,
+    temperature: Tensor,
+    *,
+    entropy_grad: bool = False,
+    drawn: Drawing | None = None,
+) -> TokenLogprobs:
+    """Log-probs and entropies of every completion token.
+
+    `temperature` is (R,); 0 (greedy) is read at temperature 1, as the sampler records it. `drawn` says how the R rows
+    were drawn; `as_drawn` is `logp` without it and for rows that were not truncated. The softmax is float32 whatever
+    the model is. The entropy carries a gradient only where `entropy_grad` asks for it, since keeping what it needs
+    costs as much memory as the logits. ValueError where a prompt is empty.
     """
     ids, mask, places, targets = _padded(rows)
     hidden = model.get_decoder()(input_ids=ids, attention_mask=mask).last_hidden_state
@@ -46,15 +68,16 @@ def token_logprobs(
     warmth = torch.where(temperature == 0, 1.0, temperature).float()[places[:, 0]]
     head = _Head(model, entropy_grad)
     size = max(1, CHUNK_LOGITS // vocabulary(model))
-    parts: list[tuple[Tensor, Tensor]] = []
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
     for start in range(0, max(1, len(targets)), size):
         piece = slice(start, start + size)
-        arguments = (chosen[piece], targets[piece], warmth[piece])
+        cut = drawn.select(places[piece, 0]) if drawn is not None else None
+        arguments = (chosen[piece], targets[piece], warmth[piece], cut)
         if len(targets) > size and torch.is_grad_enabled():
-            parts.append(cast("tuple[Tensor, Tensor]", checkpoint(head, *arguments, use_reentrant=False)))
+            parts.append(cast("tuple[Tensor, Tensor, Tensor]", checkpoint(head, *arguments, use_reentrant=False)))
         else:
             parts.append(head(*arguments))
-    return torch.cat([logp for logp, _ in parts]), torch.cat([entropy for _, entropy in parts])
+    return TokenLogprobs(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
 
 def vocabulary(model: PreTrainedModel) -> int:
@@ -70,11 +93,14 @@ class _Head:
     model: PreTrainedModel
     entropy_grad: bool
 
-    def __call__(self, hidden: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, hidden: Tensor, targets: Tensor, temperature: Tensor, drawn: Drawing | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         logp = torch.log_softmax(self.logits(hidden).float() / temperature[:, None], -1)
         with torch.set_grad_enabled(self.entropy_grad and torch.is_grad_enabled()):
             entropy = -(logp.exp() * logp).sum(-1)
-        return logp.gather(-1, targets[:, None])[:, 0], entropy
+        own = logp.gather(-1, targets[:, None])[:, 0]
+        return own, entropy, _as_drawn(logp.detach(), own.detach(), targets, drawn)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits with the scaling that some architectures put after their head (Cohere, Granite, Gemma 2)."""
@@ -84,6 +110,14 @@ class _Head:
         logits = logits / (getattr(config, "logits_scaling", None) or 1.0)
         cap: float | None = getattr(config, "final_logit_softcapping", None)
         return cap * torch.tanh(logits / cap) if cap else logits
+
+
+def _as_drawn(logp: Tensor, own: Tensor, targets: Tensor, drawn: Drawing | None) -> Tensor:
+    """The tokens' own log-probs (M,), those of truncated rows renormalised over what truncation leaves of (M, V)."""
+    index = torch.arange(0) if drawn is None else drawn.truncates.nonzero()[:, 0]
+    if drawn is None or len(index) == 0:
+        return own
+    return own.index_copy(0, index, truncated_logprobs(logp[index], drawn.select(index), targets[index]))
 
 
 def _padded(rows: Sequences) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:

@@ -5,10 +5,15 @@ step's own counts, so micro-batching changes nothing beyond rounding. Dropout st
 must be those of the policy that sampled.
 The ratio's denominator: with one optimiser step the policy's own log-probs (ratio 1, exactly on-policy); with several,
 those of the policy before the first one, recomputed by the trainer, so that sampler and trainer numerics do not mix.
+Truncated sampling (top-k, top-p): what is held against the sampler's log-probs, the correction's weight and `mismatch`,
+is the trainer's log-prob as drawn; the loss and its ratio are of the full softmax on both sides, as in the systems that
+truncate nothing. Deviation: DeepSeek-V3.2 (arXiv 2512.02556, Keep Sampling Mask) truncates the loss's ratio too, by the
+sampler's own sets of tokens, and so learns the truncated policy p / S: its gradient has -A grad log S more. Rollouts do
+not record those sets; by the learner's own, a token that it has pushed out could never come back.
 Left out: several devices, adapters, mixed precision.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,12 +30,22 @@ from models.packing import micro_batches
 from models.schedule import learning_rate
 
 Metrics = dict[str, float]
-RowValues = Mapping[int, Tensor]
+RowValues = dict[int, Tensor]
 """Row number -> (length,) values of its completion tokens."""
 
 
 class UpdateError(RuntimeError):
     """An update that must not be taken; the sentence says why."""
+
+
+@dataclass(frozen=True)
+class RowLogprobs:
+    """A policy's log-probs of completion tokens, by row."""
+
+    logp: RowValues
+    """Under the full softmax."""
+    as_drawn: RowValues
+    """After the row's top-k and top-p; see models.logprobs."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +84,8 @@ class Hooks:
     """What the caller is told on the way."""
 
     before: Callable[[RowValues], None]
-    """Given the trainer's log-probs of the step's tokens before any weight changes; may raise: nothing has changed."""
+    """Given the trainer's log-probs of the step's tokens, as drawn, before any weight changes; may raise: nothing has
+    changed."""
     on_step: Callable[[int, Metrics], None]
     """A step was taken: its index and metrics."""
     on_rows: Callable[[int], None]
@@ -80,20 +96,23 @@ class Hooks:
 class Anchors:
     """What the policy's log-probs are held against."""
 
-    old: RowValues | None
+    old: RowLogprobs | None
     """The policy's own when the update began; None where the only step is on-policy."""
     reference: RowValues | None
 
 
 def row_logprobs(
     model: PreTrainedModel, rollouts: Rollouts, micro_tokens: int, on_rows: Callable[[int], None]
-) -> dict[int, Tensor]:
+) -> RowLogprobs:
     """The model's log-prob of every completion token, by row."""
-    found: dict[int, Tensor] = {}
+    found = RowLogprobs({}, {})
     with torch.no_grad():
         for rows in micro_batches(rollouts.lengths, micro_tokens):
-            logp, _ = token_logprobs(model, rollouts.sequences(rows), rollouts.temperature[rows])
-            found.update(_by_row(logp, rollouts, rows))
+            own = token_logprobs(
+                model, rollouts.sequences(rows), rollouts.temperature[rows], drawn=rollouts.drawing(rows)
+            )
+            found.logp.update(_by_row(own.logp, rollouts, rows))
+            found.as_drawn.update(_by_row(own.as_drawn, rollouts, rows))
             on_rows(len(rows))
     return found
 
@@ -129,10 +148,10 @@ class _Step:
         own: dict[int, Tensor] = {}
         for rows, silent in self._micro_batches():
             with torch.set_grad_enabled(not silent):
-                loss, metrics, logp = self._micro_loss(rows, totals)
+                loss, metrics, as_drawn = self._micro_loss(rows, totals)
             if not silent:
                 loss.backward()
-            own.update(_by_row(logp, self.rollouts, rows))
+            own.update(_by_row(as_drawn, self.rollouts, rows))
             _accumulate(sums, {"policy/loss": float(loss.detach()), **metrics})
             self.hooks.on_rows(len(rows))
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.settings.max_grad_norm))
@@ -162,9 +181,13 @@ class _Step:
             found.extend(([rows[i] for i in micro], silent) for micro in micros)
         return found
 
+    @property
+    def _old(self) -> RowValues | None:
+        return None if self.anchors.old is None else self.anchors.old.logp
+
     def _counted(self, rows: Sequence[int]) -> Tensor:
         """Bool (M,): tokens whose given log-probs are all finite; the others leave loss and denominators."""
-        given = (self.anchors.old, self.anchors.reference)
+        given = (self._old, self.anchors.reference)
         return all_finite(self.rollouts.sampler(rows), *(_gather(values, rows) for values in given))
 
     def _totals(self) -> Totals:
@@ -178,14 +201,15 @@ class _Step:
 
     def _micro_loss(self, rows: Sequence[int], totals: Totals) -> tuple[Tensor, Metrics, Tensor]:
         settings = self.settings
-        logp, entropy = token_logprobs(
+        logp, entropy, as_drawn = token_logprobs(
             self.learner.model,
             self.rollouts.sequences(rows),
             self.rollouts.temperature[list(rows)],
             entropy_grad=settings.entropy_coef != 0,
+            drawn=self.rollouts.drawing(rows),
         )
         row = self.rollouts.token_rows(rows)
-        old = _gather(self.anchors.old, rows)
+        old = _gather(self._old, rows)
         batch = TokenBatch(
             logp=logp,
             logp_old=logp.detach() if old is None else old,
@@ -199,8 +223,9 @@ class _Step:
         ).filled()
         loss, found = LOSSES[settings.loss](batch, **settings.loss_settings)
         if settings.correction != "none":
+            began = as_drawn if self.anchors.old is None else torch.cat([self.anchors.old.as_drawn[i] for i in rows])
             weight = weights(
-                *(batch.logp_old, batch.logp_sampler, batch.row, batch.mask),
+                *(began, batch.logp_sampler, batch.row, batch.mask),
                 *(settings.correction, settings.correction_cap),
             )
             loss, found = weight * loss, {**found, **_weight_metrics(weight, settings.correction_cap)}
@@ -209,7 +234,7 @@ class _Step:
         if batch.logp_ref is not None:
             found["kl_ref"] = k3(logp.detach(), batch.logp_ref)
         metrics = {f"policy/{name}": _reduced(name, value, batch.mask) for name, value in found.items()}
-        return AGGREGATIONS[settings.aggregation](loss, batch.mask, batch.row, totals), metrics, logp.detach()
+        return AGGREGATIONS[settings.aggregation](loss, batch.mask, batch.row, totals), metrics, as_drawn
 
 
 def _weight_metrics(weight: Tensor, cap: float) -> dict[str, Tensor]:
@@ -227,12 +252,15 @@ def silent_rows(rollouts: Rollouts, settings: Settings) -> np.ndarray[tuple[int]
 def mismatch(rollouts: Rollouts, trainer: RowValues) -> Metrics:
     """How sampler and trainer differ on the same tokens; ratio = exp(trainer - sampler), differences in nats.
 
-    kl estimates KL(sampler || trainer) by k3. Tokens whose log-probs are not both finite count in masked_frac alone;
-    where no others are left, that is all there is.
+    `trainer` holds log-probs as drawn. kl estimates KL(sampler || trainer) by k3. Tokens whose log-probs are not both
+    finite count in masked_frac alone; where no others are left, that is all there is. Those among them that the
+    trainer's own truncation leaves out are outside_frac, told where rows are truncated.
     """
     sampler, found = rollouts.sampler(list(trainer)), torch.cat(list(trainer.values()))
     finite = all_finite(sampler, found)
     masked = {"mismatch/masked_frac": float((~finite).double().mean())}
+    if rollouts.drawn is not None:
+        masked["mismatch/outside_frac"] = sum(num_outside(rollouts, trainer).values()) / max(1, len(found))
     difference = (found - sampler)[finite].double()
     if difference.numel() == 0:
         return masked
@@ -244,6 +272,14 @@ def mismatch(rollouts: Rollouts, trainer: RowValues) -> Metrics:
         "mismatch/logp_diff_mean": float(difference.abs().mean()),
         "mismatch/logp_diff_max": float(difference.abs().max()),
         **masked,
+    }
+
+
+def num_outside(rollouts: Rollouts, trainer: RowValues) -> dict[int, int]:
+    """By row: tokens that the sampler could draw and the trainer, truncated likewise, could not."""
+    return {
+        row: int((torch.isneginf(values) & torch.isfinite(rollouts.logprobs[row])).sum())
+        for row, values in trainer.items()
     }
 
 

@@ -249,6 +249,9 @@ class UpdateConfig(Config):
     """Weight of what another engine or an older policy sampled: p_trainer / p_sampler, cut off or masked at the cap."""
     correction_cap: float = Field(default=2.0, ge=1.0)
     """Largest weight (truncated), or largest and smallest, 1 / cap, that still counts (masked)."""
+    truncation: Literal["refused", "masked"] = "refused"
+    """Rows sampled with top_p or top_k: no correction is taken of them (refused), or the trainer's side of correction,
+    mismatch and gates is truncated likewise and a correction gives weight 0 to what that leaves out (masked)."""
     max_age: int = Field(default=0, ge=0)
     """Gate: rollouts may come from so many updates before the policy; 0 takes only the policy's own."""
     lr: float = Field(default=5e-5, gt=0.0)
@@ -271,6 +274,8 @@ class UpdateConfig(Config):
     """Padded tokens in memory at once; the result does not depend on it beyond rounding."""
     max_logp_diff: float = Field(default=1.0, gt=0.0)
     """Gate: mean absolute difference of sampler and trainer log-probs per token, nats."""
+    max_outside_frac: float = Field(default=0.1, ge=0.0, le=1.0)
+    """Gate, where truncation is masked: share of tokens that the trainer's own truncation leaves out."""
     max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0)
     """Gate: share of groups without variance."""
     save_every_steps: int = Field(default=0, ge=0)

@@ -22,7 +22,19 @@ from models.checkpoint import LEARNER_FILES, STATE, CheckpointError, learner_byt
 from models.learner import Learner, Rollouts, Settings
 from models.logprobs import vocabulary
 from models.policy import Policy, PolicyError, load_policy
-from models.update import Anchors, Hooks, Plan, RowValues, UpdateError, mismatch, optimise, row_logprobs, worst_row
+from models.update import (
+    Anchors,
+    Hooks,
+    Plan,
+    RowLogprobs,
+    RowValues,
+    UpdateError,
+    mismatch,
+    num_outside,
+    optimise,
+    row_logprobs,
+    worst_row,
+)
 from tasks.config import UpdateConfig
 from tasks.context import StageContext, StageResult
 from tasks.faults import fault_point
@@ -38,7 +50,7 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     started = time.perf_counter()
     settings = _settings(config)
     rows = judged_rows(ctx, config.max_age)
-    if config.correction != "none":
+    if config.correction != "none" and config.truncation == "refused":
         refuse_truncated(rows)
     batch = rows.batch()
     rollouts = _rollouts(rows, batch, config)
@@ -88,7 +100,7 @@ class _Work:
         self._rows_in_all = sum(map(len, plan.steps)) + num_rows * ((not plan.on_policy) + bool(self.config.kl_coef))
         old = None if plan.on_policy else self._logprobs(self.learner.model)
         if old is not None:
-            self.look(old)
+            self.look(old.as_drawn)
         anchors = Anchors(old, self._reference())
         progress = Progress(self.ctx.out.scratch / _RESUMABLE, self.learner)
         self.steps = progress.restore()
@@ -113,15 +125,30 @@ class _Work:
     def look(self, trainer: RowValues) -> None:
         """Gate: refuse rollouts whose recorded log-probs are not those of this policy."""
         self.off = mismatch(self.rollouts, trainer)
+        self._refuse_outside(trainer)
         difference = self.off.get("mismatch/logp_diff_mean")
         if difference is None:
             raise GateError("no token has a finite log-prob of both sampler and trainer", hint="roll out again")
         if difference > self.config.max_logp_diff:
             row = self.rows.texts("rollout_id")[worst_row(self.rollouts, trainer)]
+            hint = "the sampler had other weights, another temperature or another tokenizer; roll out again"
+            if self.rollouts.drawn is None and self.rows.drawing() is not None:
+                hint = "the rows were sampled with top_p or top_k: update with truncation = masked"
             raise GateError(
                 f"sampler and trainer disagree by {difference:.3f} nats a token on the same tokens, more than "
                 f"max_logp_diff = {self.config.max_logp_diff:g} (most in rollout {row})",
-                hint="the sampler had other weights, another temperature or another tokenizer; roll out again",
+                hint=hint,
+            )
+
+    def _refuse_outside(self, trainer: RowValues) -> None:
+        frac = self.off.get("mismatch/outside_frac", 0.0)
+        if frac > self.config.max_outside_frac:
+            counts = num_outside(self.rollouts, trainer)
+            row = self.rows.texts("rollout_id")[max(counts, key=counts.__getitem__)]
+            raise GateError(
+                f"{frac:.1%} of the sampled tokens lie outside the policy's own top_p and top_k, more than "
+                f"max_outside_frac = {self.config.max_outside_frac:.1%} (most in rollout {row})",
+                hint="the sampler had other weights than the policy, or much older ones; roll out again",
             )
 
     def on_rows(self, num_rows: int) -> None:
@@ -129,17 +156,17 @@ class _Work:
         self._rows_done += num_rows
         self.ctx.beat(min(1.0, self._rows_done / self._rows_in_all), f"{self._rows_done} rows computed")
 
-    def _logprobs(self, model: PreTrainedModel) -> dict[int, torch.Tensor]:
+    def _logprobs(self, model: PreTrainedModel) -> RowLogprobs:
         return row_logprobs(model, self.rollouts, self.config.micro_tokens, self.on_rows)
 
-    def _reference(self) -> dict[int, torch.Tensor] | None:
+    def _reference(self) -> RowValues | None:
         if not self.config.kl_coef:
             return None
         if not self.ctx.inputs.get("reference"):
             raise BadInputError("kl_coef is set but there is no reference policy", hint="give --reference")
         policy = _load(self.ctx, self.ctx.one("reference"))
         refuse_unknown_tokens(self.rows, vocabulary(policy.model))
-        return self._logprobs(policy.model)
+        return self._logprobs(policy.model).logp
 
 
 class _Clock:
@@ -163,6 +190,7 @@ def _rollouts(rows: Judged, batch: ScoredBatch, config: UpdateConfig) -> Rollout
         temperature=torch.tensor(rows.texts("temperature"), dtype=torch.float32),
         advantage=ADVANTAGES[config.advantage](batch, **settings),
         group=batch.group,
+        drawn=rows.drawing() if config.truncation == "masked" else None,
     )
 
 

@@ -20,6 +20,7 @@ from data.arrays import Bools, Ints, codes, floats, ints, nulls, one_array, pc, 
 from data.errors import BadInputError, GateError
 from data.store import Ref, Store
 from models.batch import ScoredBatch
+from models.engines.sampling import Drawing
 from tasks.context import StageContext
 
 _NEEDED = ("prompt_tokens", "completion_tokens", "logprobs", "temperature")
@@ -67,6 +68,15 @@ class Judged:
         offsets, values = ragged(self.table.column("logprobs"))
         flat = torch.from_numpy(floats(values).astype(np.float32))
         return [flat[a:b] for a, b in pairwise(offsets)]
+
+    def drawing(self) -> Drawing | None:
+        """How the rows were drawn; None where none was truncated. A null top_p or top_k is read as no truncation."""
+        drawn = Drawing(
+            torch.from_numpy(floats(self.table.column("temperature")).astype(np.float32))[:, None],
+            torch.from_numpy(np.nan_to_num(floats(self.table.column("top_p")), nan=1.0))[:, None],
+            torch.from_numpy(ints(self.table.column("top_k")).copy())[:, None],
+        )
+        return drawn if bool(drawn.truncates.any()) else None
 
     def batch(self) -> ScoredBatch:
         """Rewards, groups, correctness and lengths."""
@@ -187,7 +197,7 @@ def refuse_truncated(judged: Judged) -> None:
     Its log-probs are renormalised over what was left, the trainer's over all: the ratio of both is biased (trl#6789).
     """
     cut = (floats(judged.table.column("top_p")) < 1) | (ints(judged.table.column("top_k")) > 0)
-    hint = "roll out with top_p = 1 and top_k = 0, or update with correction = none"
+    hint = "update with truncation = masked or correction = none, or roll out with top_p = 1 and top_k = 0"
     _refuse(cut, judged.texts("rollout_id"), "was sampled with top_p or top_k, where no correction holds", hint)
 
 

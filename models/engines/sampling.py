@@ -1,5 +1,6 @@
 """Drawing one token a row from logits: inverse CDF on given uniforms, so that the caller owns the random numbers.
 
+What is left of a distribution by top-k and top-p is worked out here for the trainer too (models.logprobs).
 Left out: min-p, penalties. Shapes: B rows, V vocabulary.
 """
 
@@ -23,6 +24,11 @@ class Drawing:
     top_p: Tensor
     top_k: Tensor
 
+    @property
+    def truncates(self) -> Tensor:
+        """Bool (B,): rows of which top-k or top-p may leave tokens out; never a greedy one."""
+        return (((self.top_k > 0) | (self.top_p < 1)) & (self.temperature != 0))[:, 0]
+
     def select(self, index: Tensor) -> "Drawing":
         """The rows of these indices."""
         return Drawing(self.temperature[index], self.top_p[index], self.top_k[index])
@@ -44,18 +50,34 @@ def draw(logits: Tensor, how: Drawing, uniform: Tensor) -> tuple[Tensor, Tensor]
 
 def _draw(logits: Tensor, how: Drawing, uniform: Tensor) -> tuple[Tensor, Tensor]:
     greedy = how.temperature == 0
-    logp = torch.log_softmax(logits.float() / how.temperature.masked_fill(greedy, 1.0), -1)
+    logp = _truncated(torch.log_softmax(logits.float() / how.temperature.masked_fill(greedy, 1.0), -1), how)
+    total = logp.double().exp().cumsum(-1)
+    # Scaled by the whole, since rounding leaves the whole beside 1; a token of no mass is never the first to exceed.
+    drawn = torch.searchsorted(total, uniform[:, None] * total[:, -1:], right=True).clamp_max_(logp.shape[-1] - 1)
+    tokens = torch.where(greedy, logp.argmax(-1, keepdim=True), drawn)
+    return tokens[:, 0], logp.gather(-1, tokens)[:, 0]
+
+
+def truncated_logprobs(logp: Tensor, how: Drawing, tokens: Tensor) -> Tensor:
+    """Log-probs (B,) that `draw` would record for given tokens (B,), from those of all tokens (B, V) at temperature.
+
+    A token that top-k or top-p leaves out has -inf.
+    """
+    places = torch.arange(len(logp)).split(max(1, CHUNK_ELEMENTS // logp.shape[-1]))
+    parts = [_truncated(logp[at], how.select(at)).gather(-1, tokens[at, None])[:, 0] for at in places]
+    return torch.cat(parts)
+
+
+def _truncated(logp: Tensor, how: Drawing) -> Tensor:
+    """Log-probs (B, V) at temperature, renormalised over what each row's top-k, then its top-p leaves; greedy as is."""
+    greedy = how.temperature == 0
     few = (how.top_k > 0) & ~greedy
     if bool(few.any()):
         logp = torch.where(few, most_probable(logp, how.top_k), logp)
     cut = (how.top_p < 1) & ~greedy
     if bool(cut.any()):
         logp = torch.where(cut, nucleus(logp, how.top_p), logp)
-    total = logp.double().exp().cumsum(-1)
-    # Scaled by the whole, since rounding leaves the whole beside 1; a token of no mass is never the first to exceed.
-    drawn = torch.searchsorted(total, uniform[:, None] * total[:, -1:], right=True).clamp_max_(logp.shape[-1] - 1)
-    tokens = torch.where(greedy, logp.argmax(-1, keepdim=True), drawn)
-    return tokens[:, 0], logp.gather(-1, tokens)[:, 0]
+    return logp
 
 
 def nucleus(logp: Tensor, top_p: Tensor) -> Tensor:

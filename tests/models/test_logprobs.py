@@ -53,7 +53,7 @@ def tiny(name: str = "llama") -> PreTrainedModel:
 @pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_values_are_those_of_the_whole_model_row_by_row(name: str) -> None:
     model, temperature = tiny(name), torch.tensor([0.5, 1.0, 0.0])
-    logp, entropy = token_logprobs(model, Sequences(PROMPTS, COMPLETIONS), temperature)
+    logp, entropy, as_drawn = token_logprobs(model, Sequences(PROMPTS, COMPLETIONS), temperature)
     expected: list[tuple[float, float]] = []
     for prompt, completion, warmth in zip(PROMPTS, COMPLETIONS, [0.5, 1.0, 1.0], strict=True):
         with torch.no_grad():
@@ -64,6 +64,7 @@ def test_values_are_those_of_the_whole_model_row_by_row(name: str) -> None:
     assert logp.tolist() == pytest.approx([e[0] for e in expected], abs=2e-5)
     assert entropy.tolist() == pytest.approx([e[1] for e in expected], abs=2e-5)
     assert logp.dtype == entropy.dtype == torch.float32
+    assert torch.equal(as_drawn, logp)
 
 
 def test_only_completion_positions_reach_the_vocabulary_and_chunks_change_nothing(
@@ -75,7 +76,7 @@ def test_only_completion_positions_reach_the_vocabulary_and_chunks_change_nothin
 
     def gradient() -> torch.Tensor:
         model.zero_grad()
-        logp, entropy = token_logprobs(model, rows, warm, entropy_grad=True)
+        logp, entropy, _ = token_logprobs(model, rows, warm, entropy_grad=True)
         (logp * torch.arange(1.0, 8.0) + 0.1 * entropy).sum().backward()
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
@@ -92,24 +93,24 @@ def test_only_completion_positions_reach_the_vocabulary_and_chunks_change_nothin
 
 def test_the_entropy_carries_a_gradient_only_where_asked() -> None:
     rows = Sequences(PROMPTS, COMPLETIONS)
-    logp, entropy = token_logprobs(tiny(), rows, torch.ones(3))
+    logp, entropy, _ = token_logprobs(tiny(), rows, torch.ones(3))
     assert (logp.requires_grad, entropy.requires_grad) == (True, False)
-    assert token_logprobs(tiny(), rows, torch.ones(3), entropy_grad=True)[1].requires_grad
+    assert token_logprobs(tiny(), rows, torch.ones(3), entropy_grad=True).entropy.requires_grad
 
 
 def test_a_bfloat16_model_has_a_float32_softmax() -> None:
     model = tiny().to(torch.bfloat16)
     rows = Sequences([[3]] * 29, [[token] for token in range(29)])
-    logp, _ = token_logprobs(model, rows, torch.ones(29))
+    logp = token_logprobs(model, rows, torch.ones(29)).logp
     # All 29 tokens after the same prompt: their probabilities sum to 1 to float32 precision, not to bfloat16's.
     assert float(logp.detach().double().exp().sum()) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_an_empty_completion_has_no_tokens_and_an_empty_prompt_is_refused() -> None:
     model = tiny()
-    logp, _ = token_logprobs(model, Sequences([[3], [4, 5]], [[], [6]]), torch.ones(2))
-    alone, _ = token_logprobs(model, Sequences([[4, 5]], [[6]]), torch.ones(1))
+    logp = token_logprobs(model, Sequences([[3], [4, 5]], [[], [6]]), torch.ones(2)).logp
+    alone = token_logprobs(model, Sequences([[4, 5]], [[6]]), torch.ones(1)).logp
     assert logp.tolist() == pytest.approx(alone.tolist(), abs=1e-6)
-    assert token_logprobs(model, Sequences([[3]], [[]]), torch.ones(1))[0].shape == (0,)
+    assert token_logprobs(model, Sequences([[3]], [[]]), torch.ones(1)).logp.shape == (0,)
     with pytest.raises(ValueError, match="nothing predicts its first token"):
         token_logprobs(model, Sequences([[3], []], [[4], [5]]), torch.ones(2))

@@ -112,7 +112,7 @@ def test_a_whole_update_is_that_of_a_naive_implementation(aggregation: str, regu
     coefs = {"kl_coef": 0.3, "entropy_coef": 0.1} if regularised else {}
     settings = replace(SETTINGS, aggregation=aggregation, length_tokens=6, warmup_steps=3, lr=1e-2, **coefs)
     no_beat = lambda _num: None  # noqa: E731
-    reference = row_logprobs(model(seed=5), rows, 99, no_beat) if regularised else None
+    reference = row_logprobs(model(seed=5), rows, 99, no_beat).logp if regularised else None
     found, log = trained(settings, rows, reference=reference)
 
     policy = model()
@@ -184,7 +184,7 @@ def test_the_only_step_is_exactly_on_policy_and_looked_at_before_it_is_taken() -
     _, log = trained(ONE_STEP, seen=seen)
     assert (log[0]["policy/ratio_mean"], log[0]["policy/ratio_max"]) == (1.0, 1.0)
     assert (log[0]["policy/clip_frac_low"], log[0]["policy/clip_frac_high"]) == (0.0, 0.0)
-    before = row_logprobs(model(), rollouts(), 10_000, lambda _num: None)
+    before = row_logprobs(model(), rollouts(), 10_000, lambda _num: None).logp
     assert sorted(seen[0]) == sorted(before)
     for row, values in before.items():
         assert torch.allclose(seen[0][row], values, atol=1e-6)
@@ -253,8 +253,8 @@ def test_a_step_that_is_not_finite_or_has_no_tokens_is_refused() -> None:
 
 
 def test_what_was_rewarded_becomes_more_likely() -> None:
-    before = row_logprobs(model(), rollouts(), 1000, lambda _num: None)
-    after = row_logprobs(trained(SETTINGS)[0].model, rollouts(), 1000, lambda _num: None)
+    before = row_logprobs(model(), rollouts(), 1000, lambda _num: None).logp
+    after = row_logprobs(trained(SETTINGS)[0].model, rollouts(), 1000, lambda _num: None).logp
     change = [float((after[row] - before[row]).sum()) for row in range(4)]
     assert change[0] > 0 > change[1]
     assert change[2] > 0 > change[3]

@@ -17,6 +17,8 @@ from safetensors.torch import load_file
 
 from data.errors import BadInputError, CorruptArtifactError, GateError, GradusError, StageError
 from data.store import Ref, Store
+from models.engines.base import Request
+from models.engines.hf import HfEngine
 from models.logprobs import Sequences, token_logprobs
 from models.policy import load_policy, new_policy
 from models.tiny_tokenizer import tiny_tokenizer
@@ -65,7 +67,7 @@ class House:
         prompts = [[9 + i, 10 + level] for i, _ in enumerate(problems) for _ in range(4)]
         completions = [[8 + (5 * i) % 12 + k for k in range(1 + i % 3)] + [1] for i in range(len(prompts))]
         with torch.no_grad():
-            logp, _ = token_logprobs(model, Sequences(prompts, completions), torch.ones(len(prompts)))
+            logp = token_logprobs(model, Sequences(prompts, completions), torch.ones(len(prompts))).logp
         values = [part.tolist() for part in logp.split([len(c) for c in completions])]
         rows = [
             {
@@ -472,3 +474,63 @@ def test_no_correction_is_taken_of_a_truncated_distribution(house: House, cut: d
     with pytest.raises(BadInputError, match=r"a@r1h0:0 was sampled with top_p or top_k, where no correction holds"):
         house.run(job)
     house.run(house.job({**inputs, "policy": [house.policy]}))
+
+
+def truncated_rows(house: House, sampler: Ref, top_p: float, top_k: int) -> tuple[dict[str, list[Ref]], list[Row]]:
+    """The house's rollouts drawn anew by the engine, with top-p and top-k; `sampler` draws what the policy signs."""
+    rows = house.rows()
+    asked = [
+        Request(r["rollout_id"], tuple(r["prompt_tokens"]), seed=i, max_tokens=6, top_p=top_p, top_k=top_k)
+        for i, r in enumerate(rows)
+    ]
+    for done in HfEngine(load_policy(house.store.path(sampler), "float32")).generate(asked):
+        rows[done.index].update(completion_tokens=list(done.tokens), logprobs=list(done.logprobs))
+    table = pa.Table.from_pylist(rows, schema=ROW_TYPES)
+    for name, value, kind in (("top_p", top_p, pa.float64()), ("top_k", top_k, pa.int32())):
+        table = table.append_column(name, pa.array([value] * len(rows), kind))
+    inputs = {"rollouts": [house.store.put("rollouts", table)], "scores": [house.score(rows, REWARDS)]}
+    return {**inputs, "policy": [house.policy]}, rows
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(0.5, 0), (0.8, 5)])
+def test_truncated_rollouts_are_corrected_where_the_trainers_side_is_cut_likewise(
+    house: House, top_p: float, top_k: int
+) -> None:
+    inputs, _ = truncated_rows(house, house.policy, top_p, top_k)
+    for correction, steps in (("none", {}), ("token_truncated", STEPS), ("sequence_masked", {})):
+        _, report = house.run(house.job(inputs, truncation="masked", correction=correction, **steps))
+        assert report["metrics"]["mismatch/logp_diff_max"] < 1e-4
+        assert report["metrics"]["mismatch/outside_frac"] == 0
+        assert report["metrics"].get("policy/correction_mean", 1.0) == pytest.approx(1.0, abs=1e-3)
+    # Refused, which is the default, compares with the full softmax: off by the mass that was cut.
+    with pytest.raises(BadInputError, match="no correction holds") as refused:
+        house.run(house.job(inputs, correction="token_truncated"))
+    assert "update with truncation = masked" in refused.value.hint
+    with pytest.raises(GateError, match="sampler and trainer disagree") as gate:
+        house.run(house.job(inputs, max_logp_diff=0.1))
+    assert "sampled with top_p or top_k: update with truncation = masked" in gate.value.hint
+
+
+def test_tokens_that_the_policy_would_have_cut_off_are_counted_and_bounded(house: House) -> None:
+    inputs, rows = truncated_rows(house, house.other, 1.0, 3)
+    settings = {"truncation": "masked", "correction": "token_masked", "max_logp_diff": 9.0}
+    with pytest.raises(GateError, match=r"\d\d\.\d% of the sampled tokens lie outside .*most in rollout [abc]@r1h0:\d"):
+        house.run(house.job(inputs, **settings))
+    _, report = house.run(house.job(inputs, **settings, max_outside_frac=1.0))
+    model = load_policy(house.store.path(house.policy), "float32").model
+    outside = 0
+    for row in rows:
+        ids = torch.tensor([[*row["prompt_tokens"], *row["completion_tokens"]]])
+        with torch.no_grad():
+            best = model(ids).logits[0, len(row["prompt_tokens"]) - 1 : -1].topk(3).indices.tolist()
+        outside += sum(token not in top for token, top in zip(row["completion_tokens"], best, strict=True))
+    num_tokens = sum(len(row["completion_tokens"]) for row in rows)
+    assert report["metrics"]["mismatch/outside_frac"] == pytest.approx(outside / num_tokens)
+    assert report["metrics"]["policy/correction_cut_frac"] >= outside / num_tokens > 0.1
+
+
+def test_rows_without_truncation_are_masked_by_nothing(house: House) -> None:
+    plain, _ = house.update(house.rows(), REWARDS, correction="token_truncated")
+    masked, report = house.update(house.rows(), REWARDS, correction="token_truncated", truncation="masked")
+    assert same_files(plain, masked)
+    assert "mismatch/outside_frac" not in report["metrics"]
