@@ -1,9 +1,10 @@
-"""What a person at the terminal sees while a run works: a moving line for the stage, one line that stays for a round.
+"""What a person at the terminal sees while a run works: a moving line for its stages, one line that stays for a round.
 
 All of it goes to stderr, so that `--json` leaves one object alone on stdout. Without a terminal only the lines that
 stay are written.
 """
 
+import threading
 from types import TracebackType
 
 from rich.console import Console
@@ -15,11 +16,13 @@ from tasks.stage import Outcome
 
 
 class StageView:
-    """A context manager; give its methods to a Session."""
+    """A context manager; give its methods to a Session, whose stages may be in several threads."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)
         self._status: Status | None = None
+        self._running: dict[str, str] = {}
+        self._lock = threading.Lock()
 
     def __enter__(self) -> "StageView":
         if self._console.is_terminal:
@@ -36,11 +39,15 @@ class StageView:
 
     def beat(self, label: str, frac: float, text: str) -> None:
         """Move the line: which stage, how far, in its own units."""
-        if self._status is not None:
-            self._status.update(Text(terminal_safe(f"{label}  {frac:4.0%}  {text}")))
+        with self._lock:
+            self._running[label] = f"{label}  {frac:4.0%}  {text}"
+            if self._status is not None:
+                self._status.update(Text(terminal_safe("  |  ".join(self._running.values()))))
 
     def outcome(self, outcome: Outcome) -> None:
         """A stage ended: an update and an evaluation leave a line."""
+        with self._lock:
+            self._running.pop(outcome.label, None)
         words = milestone(outcome)
         if words:
             self._console.print(Text(terminal_safe(words)))

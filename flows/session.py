@@ -33,8 +33,11 @@ class RunSpec:
 
 
 @contextlib.contextmanager
-def open_session(spec: RunSpec, *, track: bool = True) -> Generator[Session]:
-    """A session on a run: the lock held, workers supervised, everything told to the journal, all closed at the end."""
+def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> Generator[Session]:
+    """A session on a run: the lock held, workers supervised, everything told to the journal, all closed at the end.
+
+    `apart` lets sampling and learning go on at once, each in a worker with half of the threads.
+    """
     home = Home.from_environment()
     folder = home.runs / spec.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,10 +50,17 @@ def open_session(spec: RunSpec, *, track: bool = True) -> Generator[Session]:
         sidecar = start_sidecar(folder) if track else None
         status = "killed"
         try:
-            pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads())})
+            pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + apart))})
             with pool, StageView() as view:
                 yield Session(
-                    Store(home.lake), journal, pool, spec.seed, spec.forced, on_progress=view.beat, on_end=view.outcome
+                    Store(home.lake),
+                    journal,
+                    pool,
+                    spec.seed,
+                    spec.forced,
+                    apart,
+                    on_progress=view.beat,
+                    on_end=view.outcome,
                 )
             status = "finished"
         except Exception:

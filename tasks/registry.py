@@ -13,7 +13,7 @@ from tasks import config
 from tasks.config import Config, RolloutConfig
 from tasks.context import StageFunction
 
-WorkerKind = Literal["", "policy", "engine", "score"]
+WorkerKind = Literal["", "policy", "sampler", "engine", "score"]
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,16 @@ class StageSpec:
     config: type[config.Config]
     worker: WorkerKind = ""
 
-    def worker_for(self, settings: Config) -> WorkerKind:
-        """The worker for these settings; vLLM has one of its own, whose end frees all that it held."""
-        runs_vllm = isinstance(settings, RolloutConfig) and settings.engine == "vllm"
-        return "engine" if runs_vllm else self.worker
+    def worker_for(self, settings: Config, *, apart: bool = False) -> WorkerKind:
+        """The worker for these settings; vLLM has one of its own, whose end frees all that it held.
+
+        `apart` keeps sampling out of the process that learns, so that both go on at once.
+        """
+        if not isinstance(settings, RolloutConfig):
+            return self.worker
+        if settings.engine == "vllm":
+            return "engine"
+        return "sampler" if apart else self.worker
 
     def function(self) -> StageFunction:
         """Import the stage's module and give its `run`."""

@@ -32,10 +32,14 @@ class Home:
         return self.root / "prefect"
 
 
-def worker_threads() -> int:
-    """Threads of torch in a worker: OMP_NUM_THREADS, or one for each physical core up to eight."""
+def worker_threads(num_busy: int = 1) -> int:
+    """Threads of torch in a worker: OMP_NUM_THREADS, or one for each physical core up to eight.
+
+    Where `num_busy` workers compute at once each has its share, at least one.
+    """
     configured = os.environ.get("OMP_NUM_THREADS", "")
-    return int(configured) if configured.isdigit() and int(configured) > 0 else min(8, os.cpu_count() or 1)
+    threads = int(configured) if configured.isdigit() and int(configured) > 0 else min(8, os.cpu_count() or 1)
+    return max(1, threads // num_busy)
 
 
 def wall_limit_s() -> float:

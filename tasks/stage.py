@@ -30,7 +30,7 @@ from tasks.pins import pinned
 from tasks.progress import ProgressArtifact
 from tasks.registry import StageSpec, stage_spec
 from tasks.settings import wall_limit_s
-from tasks.supervise import Limits, WorkerPool
+from tasks.supervise import HaltedError, Limits, WorkerPool
 
 Inputs = Mapping[str, Sequence[Ref]]
 
@@ -52,12 +52,18 @@ class Outcome:
         """The counts that the stage reported."""
         return self.report.get("summary", {})
 
+    @property
+    def label(self) -> str:
+        """How its progress was called."""
+        return _label(self.stage, self.round, self.purpose)
+
 
 @dataclass
 class Session:
     """One run of the command: where artefacts lie, who computes, what was done so far.
 
     `forced` names stages, as (stage, round, purpose), that are computed although their artefact exists.
+    `apart` gives sampling a worker beside the one that learns: two threads may then have a stage each.
     """
 
     store: Store
@@ -65,6 +71,7 @@ class Session:
     pool: WorkerPool
     seed: int
     forced: frozenset[tuple[str, int, str]] = frozenset()
+    apart: bool = False
     on_progress: Callable[[str, float, str], None] | None = None
     """Told of every beat: the stage's label, the share done, the same in the stage's own units."""
     on_end: Callable[[Outcome], None] | None = None
@@ -77,6 +84,7 @@ class Session:
         `purpose` tells the stages of one round apart: train, hint1 ..., profile, eval.
         """
         raise_if_interrupted()
+        self.pool.raise_if_halted()
         request = _Request(self, name, pinned(config), inputs, round, purpose)
         # No tags: Prefect asks its server for each tag's concurrency slot, seconds a time while that writes events.
         run = _stage_task.with_options(name=name, task_run_name=request.label)
@@ -101,7 +109,11 @@ class _Request:
     @property
     def label(self) -> str:
         """The name of the task run: purpose where it is not training, stage, round."""
-        return "-".join([*([] if self.purpose == "train" else [self.purpose]), self.name, str(self.round)])
+        return _label(self.name, self.round, self.purpose)
+
+
+def _label(stage: str, round_: int, purpose: str) -> str:
+    return "-".join([*([] if purpose == "train" else [purpose]), stage, str(round_)])
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retries=0)
@@ -168,7 +180,7 @@ def _attempt(session: Session, spec: StageSpec, job: Job, request: _Request) -> 
         report = _compute(session, spec, job, request)
     except BaseException as error:
         message = str(error) if isinstance(error, GradusError) else f"{type(error).__name__}: {error}"
-        status = "killed" if isinstance(error, KeyboardInterrupt) else "failed"
+        status = "killed" if isinstance(error, KeyboardInterrupt | HaltedError) else "failed"
         journal.stage_finished(attempt, status=status, seconds=time.perf_counter() - started, error=message)
         raise
     journal.stage_finished(
@@ -186,7 +198,9 @@ def _compute(session: Session, spec: StageSpec, job: Job, request: _Request) -> 
             session.on_progress(request.label, frac, text)
 
     beat(0.0, "begun")
-    worker = spec.worker_for(request.config)
+    worker = spec.worker_for(request.config, apart=session.apart)
+    if session.apart and spec.name == "rollout":
+        session.pool.prestart("policy")  # what learns from these rollouts is wanted soon
     if worker:
         report = session.pool.run(worker, job.to_json(), Limits(wall_s=wall_limit_s()), beat)
     else:

@@ -5,6 +5,7 @@
 
 Every worker has a process session of its own. It is killed with all its descendants at the wall limit, when it falls
 silent, on Ctrl-C and at the end; it dies by itself when this process dies. A dead worker is replaced at the next job.
+Threads may use the workers of several kinds at once; those of one kind wait for each other.
 """
 
 import contextlib
@@ -32,7 +33,12 @@ from tasks.settings import code_root
 
 OnBeat = Callable[[float, str], None]
 
-PRELOAD = {"policy": "tasks.rollout,tasks.update", "engine": "tasks.rollout", "score": "tasks.score"}
+PRELOAD = {
+    "policy": "tasks.rollout,tasks.update",
+    "sampler": "tasks.rollout",
+    "engine": "tasks.rollout",
+    "score": "tasks.score",
+}
 """What a kind of worker imports before its first job."""
 
 
@@ -45,11 +51,15 @@ class Limits:
     start_s: float = 300.0
 
 
+class HaltedError(StageError):
+    """The work was ended because what ran beside it failed or was stopped."""
+
+
 class _DeathError(StageError):
     """The child ended without an answer."""
 
 
-class _IdleDeathError(StageError):
+class _IdleDeathError(_DeathError):
     """A warm worker that was dead before it took its next job; nothing of the job was begun."""
 
 
@@ -104,6 +114,11 @@ class Worker:
         except BaseException:
             self.close()
             raise
+
+    def kill(self) -> None:
+        """End the child from another thread than the one that waits for it; that one then hears of its death."""
+        if self.alive:
+            kill_tree(self.pid)
 
     def close(self) -> None:
         """End the child and everything it started."""
@@ -194,7 +209,8 @@ class WorkerPool:
         self._env = dict(env or {})
         self._execute = execute
         self._workers: dict[str, Worker] = {}
-        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._halted = threading.Event()
         # Linux kills a child with the thread that made it, so one thread makes them all and lives as long as the pool.
         self._maker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gradus-workers")
 
@@ -207,18 +223,33 @@ class WorkerPool:
         self.close()
 
     def prestart(self, kind: str) -> None:
-        """Begin to start a worker, so that its imports overlap with other work."""
-        with self._lock:
-            self._worker(kind)
+        """Begin to start a worker where there is none, so that its imports overlap with other work; never waits."""
+        lock = self._lock(kind)
+        if lock.acquire(blocking=False):
+            try:
+                self._worker(kind)
+            finally:
+                lock.release()
 
     def run(self, kind: str, job: Mapping[str, Any], limits: Limits, on_beat: OnBeat) -> dict[str, Any]:
-        """Do one job in the worker of that kind, started or replaced if need be."""
-        with self._lock:
+        """Do one job in the worker of that kind, started or replaced if need be; HaltedError once `halt` was called."""
+        with self._lock(kind):
             try:
-                return self._worker(kind).run(job, limits, on_beat)
-            except _IdleDeathError:
-                # A process that is being killed still counts as running until its last thread has ended.
-                return self._replaced(kind).run(job, limits, on_beat)
+                return self._run(kind, job, limits, on_beat)
+            except _DeathError:
+                self.raise_if_halted()
+                raise
+
+    def halt(self) -> None:
+        """End every worker and take no more jobs; who waits for one gets HaltedError. Any thread may call it."""
+        self._halted.set()
+        for worker in tuple(self._workers.values()):
+            worker.kill()
+
+    def raise_if_halted(self) -> None:
+        """HaltedError once `halt` was called."""
+        if self._halted.is_set():
+            raise HaltedError("ended, because what ran beside it did not end well") from None
 
     def close(self) -> None:
         """End all workers."""
@@ -226,6 +257,16 @@ class WorkerPool:
             worker.close()
         self._workers.clear()
         self._maker.shutdown()
+
+    def _run(self, kind: str, job: Mapping[str, Any], limits: Limits, on_beat: OnBeat) -> dict[str, Any]:
+        try:
+            return self._worker(kind).run(job, limits, on_beat)
+        except _IdleDeathError:
+            # A process that is being killed still counts as running until its last thread has ended.
+            return self._replaced(kind).run(job, limits, on_beat)
+
+    def _lock(self, kind: str) -> threading.Lock:
+        return self._locks.setdefault(kind, threading.Lock())
 
     def _worker(self, kind: str) -> Worker:
         worker = self._workers.get(kind)
@@ -238,6 +279,8 @@ class WorkerPool:
         log = self._logs / f"{kind}.log"
         worker = self._maker.submit(Worker, kind, log, self._env, self._execute).result()
         self._workers[kind] = worker
+        if self._halted.is_set():  # looked at after the worker is known: either `halt` ends it or this does
+            worker.kill()
         return worker
 
 

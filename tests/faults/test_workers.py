@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 
 from data.errors import GateError, LockedError, StageError
 from tasks.runlock import RunLock, holder, left_by_the_dead
-from tasks.supervise import Limits, WorkerPool
+from tasks.supervise import HaltedError, Limits, WorkerPool
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 LIMITS = Limits(wall_s=60, silence_s=60, start_s=60)
@@ -108,6 +110,42 @@ def test_a_worker_that_is_killed_takes_its_children_along_though_nobody_looks(po
     assert not gone(found["child"], within_s=0.2)
     os.kill(found["pid"], signal.SIGKILL)
     assert gone(found["child"])
+
+
+def test_two_kinds_of_workers_work_at_once_and_halting_ends_both(pool: WorkerPool) -> None:
+    begun = {kind: threading.Event() for kind in ("one", "other")}
+
+    def sleep(kind: str) -> dict[str, Any]:
+        return pool.run(kind, {"stage": kind, "do": "sleep"}, LIMITS, lambda _frac, _text: begun[kind].set())
+
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        asleep = [threads.submit(sleep, kind) for kind in begun]
+        assert all(event.wait(LIMITS.start_s) for event in begun.values())
+        workers = [process.pid for process in psutil.Process().children() if "tasks.worker" in process.cmdline()]
+        assert len(workers) == 2
+        pool.halt()
+        for future in asleep:
+            with pytest.raises(HaltedError, match="what ran beside it did not end well"):
+                future.result(timeout=10)
+    assert all(gone(pid) for pid in workers)
+    with pytest.raises(HaltedError):
+        do(pool, "count")
+
+
+def test_a_worker_begun_early_takes_the_job_and_nobody_waits_for_it_while_it_works(pool: WorkerPool) -> None:
+    pool.prestart("test")
+    early = psutil.Process().children()
+    assert do(pool, "count")["pid"] in [process.pid for process in early]
+    begun = threading.Event()
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        asleep = threads.submit(
+            pool.run, "test", {"stage": "t", "do": "sleep"}, LIMITS, lambda _frac, _text: begun.set()
+        )
+        assert begun.wait(LIMITS.start_s)
+        pool.prestart("test")
+        assert not asleep.done()
+        pool.halt()
+        assert isinstance(asleep.exception(timeout=10), HaltedError)
 
 
 PARENT = """
