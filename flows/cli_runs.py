@@ -11,6 +11,7 @@ from flows.console import answer, fields, line, table
 Json = Mapping[str, Any]
 Engine = Annotated[str | None, typer.Option(help="which engine samples")]
 Rounds = Annotated[int | None, typer.Option(min=0, help="rounds of curate, rollout, score, update")]
+Overlap = Annotated[int | None, typer.Option(min=0, max=1, help="1: generate the next round during an update")]
 RunName = Annotated[str | None, typer.Option("--run", help="name of the run; the recipe's name and digest otherwise")]
 
 
@@ -18,6 +19,7 @@ def train(
     recipe: Annotated[str, typer.Argument(help="a .toml file or a bundled recipe")],
     rounds: Rounds = None,
     engine: Engine = None,
+    overlap: Overlap = None,
     sets: Sets = None,
     run: RunName = None,
     as_json: AsJson = False,
@@ -27,7 +29,8 @@ def train(
     from flows.config import load_recipe  # noqa: PLC0415
 
     chosen = [*(sets or []), *([f"rollout.engine={engine}"] if engine else [])]
-    answer(runs.train_flow(load_recipe(recipe, chosen, rounds=rounds), run), as_json, render_run)
+    loaded = load_recipe(recipe, chosen, rounds=rounds, overlap=overlap)
+    answer(runs.train_flow(loaded, run), as_json, render_run)
 
 
 def demo(

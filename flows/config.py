@@ -52,6 +52,11 @@ class EvaluationPlan(Config):
     """What is computed."""
 
 
+def _off(value: int) -> bool:
+    """Left out of what is written: a recipe that does not overlap is, and is called, what it was before."""
+    return not value
+
+
 class Recipe(Config):
     """One training run: names of components and their settings, nothing else."""
 
@@ -85,6 +90,8 @@ class Recipe(Config):
     """How the policy learns."""
     evaluate: EvaluationPlan = EvaluationPlan()
     """How progress is measured."""
+    overlap: int = Field(default=0, ge=0, le=1, exclude_if=_off)
+    """1 generates the next round while an update computes, from the policy that the update began with; 0 waits."""
     overrides: tuple[Override, ...] = ()
     """Changes of single stages."""
 

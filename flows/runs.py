@@ -9,6 +9,7 @@ from typing import Any
 from prefect import flow
 
 from data.errors import UsageError
+from flows.ahead import overlapping
 from flows.config import Override, Recipe, load_recipe, parse_recipe, toml_value
 from flows.session import RunSpec, open_session
 from flows.stages import problems_ref
@@ -25,7 +26,7 @@ Json = dict[str, Any]
 def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, int, str]] | None = None) -> Json:
     """Rounds of curate, rollout, score and update as a recipe says; the same recipe goes on where it stopped."""
     started = time.perf_counter()
-    recipe = recipe.model_copy(update={"score": pinned(recipe.score, renew=True)})
+    recipe = overlapping(recipe.model_copy(update={"score": pinned(recipe.score, renew=True)}))
     body = recipe.model_dump(mode="json")
     spec = RunSpec(
         name=run or run_name(recipe),
@@ -34,7 +35,7 @@ def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, i
         body={"recipe": body},
         forced=frozenset((stage, index, purpose) for stage, index, purpose in forced or []),
     )
-    with open_session(spec) as session:
+    with open_session(spec, apart=bool(recipe.overlap)) as session:
         start = Inputs(
             policy=supply(session.store, recipe.policy, "checkpoints"),
             problems=problems_ref(session, recipe.problems, recipe.ingest),

@@ -1,8 +1,10 @@
 """The training loop: which stage follows which. Reads as the picture in the README."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from data.store import Ref
+from flows.ahead import side_by_side
 from flows.config import Recipe, stage_config
 from tasks.config import Config, CurateConfig, EscalateConfig
 from tasks.stage import Outcome, Session
@@ -35,8 +37,16 @@ def train(session: Session, recipe: Recipe, start: Inputs) -> Trained:
     best_policy = start.policy
     difficulty = steps.profile(start.policy)
     hints = steps.hints()
+    ahead: _Gathered | None = None
     for index in range(1, recipe.rounds + 1):
-        difficulty, policy = steps.round(index, policy, difficulty, hints)
+        gathered = ahead or steps.gather(index, policy, difficulty, hints)
+        difficulty = gathered.difficulty
+        learn = partial(steps.learn, index, policy, gathered)
+        if recipe.overlap and index < recipe.rounds:
+            following = partial(steps.gather, index + 1, policy, difficulty, hints)
+            policy, ahead = side_by_side(learn, following, session.pool.halt)
+        else:
+            policy, ahead = learn(), None
         every = recipe.evaluate.every
         if index == recipe.rounds or (every and index % every == 0):
             after = steps.evaluate(policy, index, baseline=before.ref)
@@ -48,6 +58,15 @@ def train(session: Session, recipe: Recipe, start: Inputs) -> Trained:
 def pass_at_1(evaluation: Outcome) -> float:
     """The pass@1 of an evaluation's report."""
     return float(evaluation.summary["pass_at"]["1"]["value"])
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """What a round learns from, and how difficult the problems are after it."""
+
+    rollouts: list[Ref]
+    scores: list[Ref]
+    difficulty: Ref
 
 
 @dataclass(frozen=True)
@@ -76,8 +95,8 @@ class _Steps:
             return None
         return self.run("hint", self.recipe.hint, {"problems": [self.start.problems]}, 0).ref
 
-    def round(self, index: int, policy: Ref, difficulty: Ref | None, hints: Ref | None) -> tuple[Ref, Ref]:
-        """One round: the difficulty table and the policy that it ends with."""
+    def gather(self, index: int, policy: Ref, difficulty: Ref | None, hints: Ref | None) -> _Gathered:
+        """A round up to its update: problems chosen, tried by the policy, scored, the failed ones again with hints."""
         problems = [self.start.problems]
         curate = self.recipe.curate.model_copy(update={"round": index})
         plan = self.run("curate", curate, {"problems": problems, "difficulty": _maybe(difficulty)}, index).ref
@@ -95,11 +114,14 @@ class _Steps:
         rollouts, scores = [r for r, _ in batches], [s for _, s in batches]
         measured = self.recipe.difficulty.model_copy(update={"round": index})
         seen = {"rollouts": rollouts[:1], "scores": scores[:1], "difficulty": _maybe(difficulty)}
-        difficulty = self.run("difficulty", measured, seen, index).ref
-        learned = {"rollouts": rollouts, "scores": scores, "policy": [policy]}
+        return _Gathered(rollouts, scores, self.run("difficulty", measured, seen, index).ref)
+
+    def learn(self, index: int, policy: Ref, gathered: _Gathered) -> Ref:
+        """A round's update: the policy that it ends with."""
+        learned = {"rollouts": gathered.rollouts, "scores": gathered.scores, "policy": [policy]}
         if self.recipe.update.kl_coef:
             learned["reference"] = [self.start.policy]
-        return difficulty, self.run("update", self.recipe.update, learned, index).ref
+        return self.run("update", self.recipe.update, learned, index).ref
 
     def evaluate(self, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
         """The policy on the held-out problems, with the same seeds every time, beside the starting policy."""

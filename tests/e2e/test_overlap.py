@@ -1,0 +1,118 @@
+"""A run that overlaps, through the real program: what is learnt from, what a kill on either side costs."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tasks.journal import read_events
+
+Program = Any
+ROUNDS = 3
+COMMAND = ("train", str(Path(__file__).parent / "tiny.toml"), "--rounds", str(ROUNDS), "--overlap", "1")
+Run = tuple[Program, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def overlapped(new_program: Callable[..., Program]) -> Run:
+    program = new_program()
+    return program, program.json(*COMMAND)
+
+
+def events(program: Program) -> list[dict[str, Any]]:
+    (folder,) = (program.home / "runs").glob("tiny-*")
+    return list(read_events(folder))
+
+
+def begun(program: Program, stage: str, index: int) -> list[dict[str, Any]]:
+    named = [e for e in events(program) if e["event"] == "stage_started" and (e["stage"], e["round"]) == (stage, index)]
+    return [event for event in named if event["purpose"] not in ("eval", "profile")]
+
+
+def workers(program: Program) -> list[psutil.Process]:
+    """Every living worker of this program's home, whoever its parent is by now."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            mine = "tasks.worker" in process.cmdline() and process.environ().get("GRADUS_HOME") == str(program.home)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        if mine and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def test_every_update_but_the_first_learns_from_rows_one_update_old(overlapped: Run) -> None:
+    program, result = overlapped
+    assert result["updates"] == ROUNDS
+    metrics = (program.home / "runs" / result["run"] / "metrics.jsonl").read_text().splitlines()
+    ends = [row for row in map(json.loads, metrics) if row["stage"] == "update" and row["step"] is None]
+    ages = {row["round"]: (row["metrics"]["data/age_mean"], row["metrics"]["data/age_max"]) for row in ends}
+    assert ages == {1: (0.0, 0.0), 2: (1.0, 1.0), 3: (1.0, 1.0)}
+    for index in range(1, ROUNDS + 1):
+        (update,) = begun(program, "update", index)
+        assert (update["config"]["max_age"], update["config"]["correction"]) == (1, "token_truncated")
+        (before,) = begun(program, "update", max(1, index - 1))
+        assert {tuple(r["inputs"]["policy"]) for r in begun(program, "rollout", index)} == {
+            tuple(before["inputs"]["policy"])
+        }
+
+
+def test_the_next_round_is_generated_while_the_update_computes_and_prefect_shows_both(overlapped: Run) -> None:
+    program, result = overlapped
+    told = [(e["event"], e["attempt"]) for e in events(program) if e["event"].startswith("stage_") and "attempt" in e]
+    for index in range(1, ROUNDS):
+        (update,), (following, *_) = begun(program, "update", index), begun(program, "rollout", index + 1)
+        assert told.index(("stage_started", following["attempt"])) < told.index(("stage_finished", update["attempt"]))
+    flow_run = program.launches(result["run"])[0]
+    shown = program.prefect("select name, state_type from task_run where flow_run_id = ?", flow_run)
+    wanted = {f"{stage}-{index}" for stage in ("rollout", "update") for index in range(1, ROUNDS + 1)}
+    assert wanted <= {name for name, _ in shown}
+    assert {state for _, state in shown} == {"COMPLETED"}
+
+
+def test_what_comes_before_the_first_update_is_that_of_a_run_without_overlap(overlapped: Run, undisturbed: Run) -> None:
+    program, _ = overlapped
+    calm, _ = undisturbed
+    update = begun(calm, "update", 1)[0]["attempt"]
+    before = [e for e in events(calm) if e["event"] == "stage_started"]
+    before = before[: [e["attempt"] for e in before].index(update)]
+    assert len(before) > 10
+    mine, theirs = program.manifests(), calm.manifests()
+    assert {e["output"]: mine.get(e["output"]) for e in before} == {e["output"]: theirs[e["output"]] for e in before}
+
+
+def test_killed_as_a_whole_in_the_update_and_in_the_generation_it_comes_to_the_same_policy(
+    overlapped: Run, new_program: Callable[..., Program]
+) -> None:
+    calm, result = overlapped
+    program = new_program()
+    process = program.start(*COMMAND, "--json")
+    program.wait_for("problems/*/manifest.json")
+    deadline = time.monotonic() + 120
+    while not (begun(program, "rollout", 2) and begun(program, "update", 1)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert len(workers(program)) >= 2
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    _, alive = psutil.wait_procs(workers(program), timeout=5)
+    assert not alive
+    for fault, worker in (("update:after_step#1", "policy"), ("rollout:after_shard#1", "sampler")):
+        code, _, err = program.run(*COMMAND, "--json", GRADUS_FAULT=fault)
+        assert code == 1
+        assert f"the {worker} worker was killed by SIGKILL" in err
+        assert "did not end well" not in err
+        assert not workers(program)
+        ended = [e for e in events(program) if e["event"] == "stage_finished"]
+        assert [e["status"] for e in ended].count("failed") == 1 + (worker == "sampler")
+    again = program.json(*COMMAND)
+    assert again["policy"] == result["policy"]
+    wanted = calm.manifests()
+    assert {name: wanted[name] for name in program.manifests()} == program.manifests()
