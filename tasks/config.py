@@ -156,6 +156,26 @@ class ServerConfig(Config):
     """Send token ids and ask for those sampled with their log-probs, as vLLM and SGLang can; otherwise text."""
 
 
+class RayConfig(Config):
+    """Several workers for one stage, by Ray."""
+
+    workers: int = Field(default=0, ge=0)
+    """Processes that sample at once, each with an engine of its own; 0: the stage samples itself, without Ray."""
+    address: str = Field(default="", pattern=r"^(|auto|[^/\s]+:[0-9]+)$")
+    """A cluster to join from one of its machines, auto or HOST:PORT; empty starts a Ray of our own on this machine.
+
+    A cluster's machines need the same gradus installed, and GRADUS_HOME at the same path on a shared file system.
+    """
+    cpus: float = Field(default=1.0, gt=0.0)
+    """CPUs that Ray sets aside for a worker; how many threads it computes with is OMP_NUM_THREADS, as without Ray."""
+    gpus: float = Field(default=0.0, ge=0.0)
+    """GPUs that Ray sets aside for a worker; 0 shows it none."""
+    max_restarts: int = Field(default=2, ge=0)
+    """How often a worker that died is replaced, in one attempt of the stage; only the shard it had is asked again."""
+    start_s: float = Field(default=600.0, gt=0.0)
+    """Limit until a worker has its place in the cluster and its engine, seconds."""
+
+
 class RolloutConfig(Config):
     """How a plan becomes rollouts."""
 
@@ -165,6 +185,8 @@ class RolloutConfig(Config):
     """Settings of the engine vllm."""
     server: ServerConfig = ServerConfig()
     """Settings of the engine openai."""
+    ray: RayConfig = Field(default=RayConfig(), json_schema_extra=INCIDENTAL)
+    """Settings of several workers: where the same samples are made, and by how many."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the sampler; auto is what the checkpoint was saved in."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)

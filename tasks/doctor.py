@@ -47,6 +47,7 @@ def checks(home: Path | None = None) -> list[Check]:
         lambda: [pins(code_root() / "constraints.txt")],
         torch_and_gpu,
         lambda: [vllm()],
+        lambda: [ray()],
         lambda: [sandbox()],
         lambda: [disk(root)],
         lambda: [tracker(root)],
@@ -106,6 +107,13 @@ def vllm() -> Check:
     cure = "the transformers engine does without; on a GPU `pip install -c constraints.txt -e '.[gpu]'`"
     ok = found is not None and find_spec("vllm") is not None
     return _check("vLLM", ok, found or "not installed", cure)
+
+
+def ray() -> Check:
+    """Whether several workers can sample at once."""
+    found = _installed("ray")
+    cure = "one worker does without; `pip install -c constraints.txt -e '.[ray]'` for `--set ray.workers=N`"
+    return _check("Ray", found is not None, found or "not installed", cure)
 
 
 def sandbox() -> Check:

@@ -4,32 +4,44 @@ Warm: a loaded transformers policy, by digest and number format; a running vLLM,
 """
 
 from pathlib import Path
+from typing import Any, Protocol
 
 from data.errors import BadInputError, StageError
-from data.store import Ref
+from data.store import Ref, Store
 from models.engines.base import Engine, EngineError
 from models.engines.hf import HfEngine
 from models.evidence import proof_of
 from models.policy import Policy, PolicyError, PromptSide, load_policy, load_prompt_side
 from tasks.config import RolloutConfig
-from tasks.context import StageContext
 
 _PROVEN = "proven"
 _VLLM = "vllm"
 
 
-def open_engine(ctx: StageContext, ref: Ref, config: RolloutConfig) -> tuple[Engine, PromptSide | None]:
+class Room(Protocol):
+    """Where an engine is opened: a stage, or a worker that samples for one."""
+
+    @property
+    def store(self) -> Store:
+        """The lake that has the checkpoint."""
+        ...
+
+    @property
+    def warm(self) -> dict[str, Any]:
+        """What stays loaded between two openings."""
+        ...
+
+
+def open_engine(ctx: Room, ref: Ref, config: RolloutConfig) -> tuple[Engine, PromptSide | None]:
     """The engine with the weights of a checkpoint, and what prompts need of it; nothing where it takes messages."""
     if config.engine == "transformers":
         policy = warm_policy(ctx, ref, config)
         return HfEngine(policy, batch_rows=config.batch_rows), policy.prompt_side
     ctx.store.verify(ref)
-    folder = ctx.store.path(ref)
-    text_only = config.engine == "openai" and not config.server.tokens
+    side = prompt_side(ctx, ref, config)
     try:
-        side = None if text_only else load_prompt_side(folder)
         engine = _vllm(ctx, config) if config.engine == "vllm" else _server(config)
-        engine.load(folder)
+        engine.load(ctx.store.path(ref))
     except PolicyError as error:
         raise BadInputError(str(error), hint="give a folder that transformers can load") from None
     except EngineError as error:
@@ -37,7 +49,17 @@ def open_engine(ctx: StageContext, ref: Ref, config: RolloutConfig) -> tuple[Eng
     return engine, side
 
 
-def warm_policy(ctx: StageContext, ref: Ref, config: RolloutConfig) -> Policy:
+def prompt_side(ctx: Room, ref: Ref, config: RolloutConfig) -> PromptSide | None:
+    """What prompts need of a checkpoint, without its weights; nothing where the engine takes messages."""
+    if config.engine == "openai" and not config.server.tokens:
+        return None
+    try:
+        return load_prompt_side(ctx.store.path(ref))
+    except PolicyError as error:
+        raise BadInputError(str(error), hint="give a folder that transformers can load") from None
+
+
+def warm_policy(ctx: Room, ref: Ref, config: RolloutConfig) -> Policy:
     """The policy of a checkpoint: as a warm worker left it, or loaded; others are let go first.
 
     StageError where its weights are not those of the files: nothing may be sampled from stale ones.
@@ -69,7 +91,7 @@ def _prove(policy: Policy, folder: Path) -> None:
         ) from None
 
 
-def _vllm(ctx: StageContext, config: RolloutConfig) -> Engine:
+def _vllm(ctx: Room, config: RolloutConfig) -> Engine:
     from models.engines.vllm import VllmEngine, VllmSettings  # noqa: PLC0415 - an extra, and seconds to import
 
     settings = VllmSettings(dtype=config.dtype, **config.vllm.model_dump())

@@ -5,7 +5,7 @@ as an undisturbed one would: to the bit where the engine promises that, with the
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from data.arrays import ints, pc, positions
 from data.errors import StageError
 from data.schema import ROLLOUTS
 from models.engines.base import Engine, EngineError, Finished, Request
+from models.policy import PromptSide
 from tasks.config import RolloutConfig
 from tasks.context import StageContext, StageResult
 from tasks.engines import open_engine
@@ -30,10 +31,29 @@ _PROBLEM_COLUMNS = ["problem_id", "question", "messages"]
 _COUNTED = ["rollout_id", "hint_level", "finish_reason", "completion_tokens"]
 _SHOWN = ["rollout_id", "problem_id", "hint_level", "hint_text", "completion", "finish_reason"]
 
+Each = Callable[[Callable[..., None], Iterable[tuple[Any, ...]]], None]
+
 
 def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
     """Roll out every row of the plan; reports what was generated in this attempt and what there is in all."""
+    if config.ray.workers:
+        from tasks.ray_engine import ray_engine  # noqa: PLC0415 - for those who ask for it
+
+        with ray_engine(ctx, ctx.one("policy"), config) as (workers, side):
+            return _rolled_out(ctx, config, workers, side, workers.each)
     engine, side = open_engine(ctx, ctx.one("policy"), config)
+    return _rolled_out(ctx, config, engine, side, _one_by_one)
+
+
+def _one_by_one(do: Callable[..., None], items: Iterable[tuple[Any, ...]]) -> None:
+    for item in items:
+        do(*item)
+
+
+def _rolled_out(
+    ctx: StageContext, config: RolloutConfig, engine: Engine, side: PromptSide | None, each: Each
+) -> StageResult:
+    """`each` calls a function with every shard, one by one or as many at once as the engine has workers."""
     # All prompts before the first token: a row that cannot be used is told of now, not in the last shard.
     planned = Planned(ctx.table("plan"), ctx.table("problems", _PROBLEM_COLUMNS), side, config, ctx.seed)
     sampler = Sampler(
@@ -41,22 +61,14 @@ def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
         engine.name if side is None else ctx.one("policy").digest,  # or a model that a server has under some name
         None if side is None else side.tokenizer,
     )
-    work = _Work(ctx, config, engine, sampler, planned.num_rows)
+    work = _Work(ctx, config, engine, sampler, planned)
     shards = planned.shards(config.shard_rows)
     started = time.perf_counter()
-    reused = 0
-    for index, shard in enumerate(shards):
-        if _name(index) in ctx.out.done:
-            reused += 1
-            work.count_done(index)
-            continue
-        fault_point("rollout:before_shard")
-        work.write(index, planned.groups(*shard))
-        fault_point("rollout:after_shard")
+    each(work.make, enumerate(shards))
     if not shards:
         ctx.out.write_table(ROLLOUTS.arrow.empty_table())
     seconds = time.perf_counter() - started
-    counts = {"tokens_generated": work.tokens_generated, "shards": len(shards), "shards_reused": reused}
+    counts = {"tokens_generated": work.tokens_generated, "shards": len(shards), "shards_reused": work.shards_reused}
     promise = {
         "promise": "bits" if engine.reproducible else "requests",
         "failed_requests": work.num_failed,
@@ -73,11 +85,24 @@ class _Work:
     config: RolloutConfig
     engine: Engine
     sampler: Sampler
-    num_rows: int
+    planned: Planned
     rows_done: int = 0
+    shards_reused: int = 0
     tokens_generated: int = 0
+    tokens_sampled: int = 0
+    """Those of unfinished rollouts too."""
     num_failed: int = 0
     last_beat_s: float = field(default_factory=time.monotonic)
+
+    def make(self, index: int, shard: tuple[int, int]) -> None:
+        """One shard, its groups given as a range, unless an earlier attempt finished it."""
+        if _name(index) in self.ctx.out.done:
+            self.shards_reused += 1
+            self.count_done(index)
+            return
+        fault_point("rollout:before_shard")
+        self.write(index, self.planned.groups(*shard))
+        fault_point("rollout:after_shard")
 
     def count_done(self, index: int) -> None:
         """A shard that an earlier attempt finished."""
@@ -132,10 +157,10 @@ class _Work:
             if not failed:
                 return
         self.num_failed += len(failed)
-        if self.num_failed > self.config.max_failed_frac * self.num_rows:
+        if self.num_failed > self.config.max_failed_frac * self.planned.num_rows:
             first = next(iter(failed))
             raise StageError(
-                f"{self.num_failed} of {self.num_rows} requests failed, more than max_failed_frac = "
+                f"{self.num_failed} of {self.planned.num_rows} requests failed, more than max_failed_frac = "
                 f"{self.config.max_failed_frac:g} (first: {requests[first].rollout_id}: {failed[first].error})",
                 hint="repeat the command: only what is missing is asked for",
             )
@@ -143,30 +168,33 @@ class _Work:
 
     def sampled(self, requests: Sequence[Request], chosen: Sequence[int]) -> Iterator[tuple[int, Finished]]:
         """The engine's answers to the chosen requests, by their index."""
-        before, tokens = self.tokens_generated, 0
         if not chosen:
             return
         asked = [requests[i] for i in chosen]
+        told = 0
+
+        def on_tokens(num_tokens: int) -> None:
+            nonlocal told
+            self.tokens_sampled += num_tokens - told
+            told = num_tokens
+            if time.monotonic() - self.last_beat_s >= BEAT_S:
+                self.beat()
+
         try:
-            for done in self.engine.generate(asked, lambda num_tokens: self.on_tokens(before + num_tokens)):
-                tokens += len(done.tokens)
-                self.tokens_generated = before + tokens
+            for done in self.engine.generate(asked, on_tokens):
+                self.tokens_generated += len(done.tokens)
                 self.rows_done += done.finish_reason != "error"
                 yield chosen[done.index], done
         except EngineError as error:
             raise StageError(str(error), hint=error.hint) from None
-        self.beat(self.tokens_generated)
+        self.beat()
 
-    def on_tokens(self, num_tokens: int) -> None:
-        """Say how far the stage is, now and then."""
-        if time.monotonic() - self.last_beat_s >= BEAT_S:
-            self.beat(num_tokens)
-
-    def beat(self, num_tokens: int) -> None:
+    def beat(self) -> None:
         """Say how far the stage is."""
         self.last_beat_s = time.monotonic()
-        text = f"{self.rows_done} of {self.num_rows} rollouts, {num_tokens} tokens"
-        self.ctx.beat(min(1.0, self.rows_done / max(1, self.num_rows)), text)
+        num_rows, num_tokens = self.planned.num_rows, max(self.tokens_sampled, self.tokens_generated)
+        text = f"{self.rows_done} of {num_rows} rollouts, {num_tokens} tokens"
+        self.ctx.beat(min(1.0, self.rows_done / max(1, num_rows)), text)
 
 
 def _report(

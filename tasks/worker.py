@@ -5,10 +5,11 @@
 What a library prints goes to the log file that the parent gave as stdout and stderr, never into the protocol.
 The heart-beat comes from a thread of its own; a stage that holds the interpreter lock for good silences it, and the
 parent then ends the process. Covered: death of the parent, or of this process, by any means. Not covered: a child that
-leaves the process group, which the parent's kill_tree finds by its descent while both live.
+leaves the session, which the parent's kill_tree finds by its descent while both live.
 """
 
 import argparse
+import contextlib
 import ctypes
 import importlib
 import json
@@ -17,6 +18,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import IO, Any
@@ -24,6 +26,7 @@ from typing import IO, Any
 from data.errors import GradusError
 
 HEARTBEAT_S = 2.0
+_AGAIN_S = 0.05
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -143,10 +146,10 @@ def _heartbeat(channel: Channel) -> None:
 
 
 def _leave_guardian() -> None:
-    """Linux: a forked process that waits for this one's death, however it comes, then ends what is left of its group.
+    """Linux: a forked process that waits for this one's death, however it comes, then ends what is left of its session.
 
-    An engine's own processes would outlive a worker that is killed, with the accelerator's memory. Called first of
-    all, while there is one thread and little memory to share.
+    An engine's own processes, or Ray's, which make groups of their own, would outlive a worker that is killed, with
+    the accelerator's memory. Called first of all, while there is one thread and little memory to share.
     """
     worker = os.getpid()
     if not hasattr(os, "pidfd_open") or os.getpgid(0) != worker or os.fork():
@@ -157,9 +160,25 @@ def _leave_guardian() -> None:
         for descriptor in range(3):
             os.close(descriptor)  # the pipes are the worker's alone: their end is how its death is noticed
         select.select([watched], [], [])
-        os.killpg(worker, signal.SIGKILL)
+        while left := _living(worker):
+            for process in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(_AGAIN_S)  # what they had begun to start meanwhile
     finally:
         os._exit(0)  # whatever went wrong, this must not go on as a second worker
+
+
+def _living(session: int) -> list[int]:
+    """The processes of a session that have not ended."""
+    found: list[int] = []
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - pathlib was not imported for this
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            # After the name in brackets, which may hold anything: state, parent, group, session.
+            state, _, _, of = file.read().rpartition(")")[2].split()[:4]
+            if int(of) == session and state not in "ZX":
+                found.append(int(name))
+    return found
 
 
 def _die_with_parent() -> None:

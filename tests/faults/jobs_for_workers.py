@@ -32,7 +32,7 @@ def execute(job: dict[str, Any], warm: dict[str, Any], beat: Callable[..., None]
         case "sleep":
             time.sleep(600)
         case "child":
-            child = subprocess.Popen([sys.executable, "-c", FOREVER])
+            child = subprocess.Popen([sys.executable, "-c", FOREVER], process_group=job.get("group"))
             time.sleep(0.5)
             return {"child": child.pid, "pid": os.getpid()}
         case "orphan":

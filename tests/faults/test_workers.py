@@ -105,8 +105,13 @@ def test_a_grandchild_in_its_own_session_that_ignores_sigterm_is_ended_too(pool:
     assert gone(found["child"])
 
 
-def test_a_worker_that_is_killed_takes_its_children_along_though_nobody_looks(pool: WorkerPool) -> None:
-    found = do(pool, "child")
+@pytest.mark.parametrize("group", [None, 0])
+def test_a_worker_that_is_killed_takes_its_children_along_though_nobody_looks(
+    pool: WorkerPool, group: int | None
+) -> None:
+    # None is the worker's own process group, 0 a new one, as Ray gives to its workers.
+    job = {"stage": "t", "do": "child", "group": group}
+    found = pool.run("test", job, LIMITS, lambda _frac, _text: None)
     assert not gone(found["child"], within_s=0.2)
     os.kill(found["pid"], signal.SIGKILL)
     assert gone(found["child"])

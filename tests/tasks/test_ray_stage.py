@@ -1,0 +1,330 @@
+"""Stage rollout on real Ray workers: the same bytes, whoever of workers and stage is killed; errors in a sentence."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+import torch
+from pydantic import ValidationError
+
+from data.errors import StageError
+from data.store import Ref, Store
+from models.policy import new_policy
+from models.tiny_tokenizer import tiny_tokenizer
+from tasks import ray_cluster
+from tasks.attempt import Job, execute
+from tasks.config import RayConfig, RolloutConfig
+from tasks.ray_actor import Failure, Opened, SamplingActor
+from tasks.ray_engine import RayEngine
+from tasks.supervise import Limits, WorkerPool
+
+# Looked for, not imported: Ray reads its environment when it is.
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="the package ray is not installed")
+
+ROOT = Path(__file__).parents[2]
+NUM_GROUPS, NUM_SAMPLES = 6, 4
+IDS = [f"p{group}@h0:{sample}" for group in range(NUM_GROUPS) for sample in range(NUM_SAMPLES)]
+LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+Look = Callable[[float, str], None]
+
+
+class House:
+    """A lake with a policy, problems and a plan of 24 rollouts: three shards of eight."""
+
+    def __init__(self, root: Path) -> None:
+        self.store = Store(root / "lake")
+        policy = new_policy(tiny_tokenizer(), width=32, layers=2, heads=2, max_positions=256, seed=0)
+        policy.model.save_pretrained(root / "p")
+        policy.tokenizer.save_pretrained(root / "p")
+        names = [f"p{i}" for i in range(NUM_GROUPS)]
+        problems = pa.table({"problem_id": names, "question": [f"{i} + 1 =" for i in range(NUM_GROUPS)]})
+        sizes = pa.array([NUM_SAMPLES] * NUM_GROUPS, pa.int32())
+        plan = pa.table({"problem_id": names, "group_id": [f"{name}@h0" for name in names], "n": sizes})
+        self.inputs = {
+            "plan": [str(self.store.put("plan", plan))],
+            "problems": [str(self.store.put("problems", problems))],
+        }
+        self.inputs["policy"] = [str(self.store.adopt(root / "p"))]
+        self.num_jobs = 0
+
+    def job(self, **config: Any) -> dict[str, Any]:
+        self.num_jobs += 1
+        given = {"shard_rows": 8, "flush_s": 0.0, **config}
+        return Job(
+            "rollout", str(self.store.root), f"rollouts/{self.num_jobs:032x}", self.inputs, given, seed=5
+        ).to_json()
+
+    def shards(self, job: dict[str, Any]) -> list[bytes]:
+        folder = self.store.path(Ref.parse(job["output"]))
+        return [path.read_bytes() for path in sorted(folder.glob("part-*.parquet"))]
+
+    def ids(self, job: dict[str, Any]) -> list[str]:
+        return self.store.read(Ref.parse(job["output"]), ["rollout_id"]).column(0).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    return House(tmp_path_factory.mktemp("house"))
+
+
+def run(job: dict[str, Any], look: Look = lambda _frac, _text: None) -> dict[str, Any]:
+    return execute(job, {}, look)
+
+
+def family(pid: int | None = None) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def said(process: psutil.Process) -> str:
+    """A process's command, or nothing where it has ended."""
+    try:
+        return "" if process.status() == psutil.STATUS_ZOMBIE else " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def folders_of(pid: int) -> list[Path]:
+    """The folders of temporary files that a process holds, or held when it was killed."""
+    locks = Path(tempfile.gettempdir()).glob("gradus-ray-*/.lock")
+    return [lock.parent for lock in locks if lock.stat().st_size and json.loads(lock.read_text())["pid"] == pid]
+
+
+def test_settings_of_ray_are_no_part_of_what_a_result_is() -> None:
+    many = RolloutConfig(ray=RayConfig(workers=8, address="auto", gpus=1.0, max_restarts=9))
+    assert many.identified() == RolloutConfig().identified()
+    with pytest.raises(ValidationError, match="address"):
+        RayConfig(address="ray://127.0.0.1:10001")
+
+
+def test_two_workers_make_the_same_shards_though_one_is_killed_and_only_what_it_had_is_asked_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, spread = house.job(), house.job(ray={"workers": 2, "max_restarts": 1})
+    asked, opened, sockets, folders = list[list[str]](), list[Opened](), set[str](), list[Path]()
+    ask, got = RayEngine._asked, RayEngine._got
+
+    def spy_on_asked(engine: RayEngine, worker: Any, requests: Any, on_tokens: Any) -> Any:
+        asked.append([request.rollout_id for request in requests])
+        return ask(engine, worker, requests, on_tokens)
+
+    def spy_on_got(engine: RayEngine, ref: Any) -> Any:
+        found = got(engine, ref)
+        opened.extend([found] if isinstance(found, Opened) else [])
+        return found
+
+    def look(_frac: float, text: str) -> None:
+        if not text.startswith("starting"):
+            listening = [c for p in family() if said(p) for c in p.net_connections() if c.status == "LISTEN"]
+            sockets.update(connection.laddr.ip for connection in listening)
+            folders.extend(folders_of(os.getpid()))
+
+    left = Path(tempfile.mkdtemp(prefix="gradus-ray-"))
+    (left / ".lock").write_text('{"pid": 0}')  # by a process that was killed: no lock of the kernel is on it
+    monkeypatch.setattr(RayEngine, "_asked", spy_on_asked)
+    monkeypatch.setattr(RayEngine, "_got", spy_on_got)
+    monkeypatch.setenv("GRADUS_FAULT", "ray:1.0#3")  # the first process in the first worker's place, at its third row
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)  # another number than the environment's, to see that it is handed on
+    try:
+        before, report = run(alone), run(spread, look)
+    finally:
+        torch.set_num_threads(threads)
+    assert len(house.shards(alone)) == 3
+    assert house.shards(spread) == house.shards(alone)
+    assert house.ids(spread) == IDS
+    assert report["summary"]["promise"] == "bits"
+    assert report["summary"]["tokens_generated"] == before["summary"]["tokens_generated"]
+    assert [remark.split(":")[0] for remark in report["summary"]["remarks"]] == [
+        "Ray worker 1 of 2 died and was replaced"
+    ]
+    assert Counter(map(tuple, asked)) == Counter({tuple(IDS[:8]): 2, tuple(IDS[8:16]): 1, tuple(IDS[16:]): 1})
+    assert [found.num_threads for found in opened] == [threads + 1] * 3
+    assert sockets
+    assert sockets <= LOOPBACK
+    assert folders
+    assert not any(folder.exists() for folder in [*folders, left])
+    assert not [process for process in family() if "ray" in said(process)]
+
+
+def test_a_stage_that_is_killed_leaves_no_process_and_the_next_attempt_makes_only_what_is_missing(
+    house: House, tmp_path: Path
+) -> None:
+    alone, job = house.job(), house.job(ray={"workers": 2})
+    run(alone)
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GRADUS_FAULT": "rollout:after_shard#1"}
+    others, seen, limits = set(family()), dict[psutil.Process, str](), Limits(wall_s=200, silence_s=100, start_s=100)
+
+    def look(_frac: float, _text: str) -> None:
+        seen.update({process: said(process) for process in family() if process not in others})
+
+    with WorkerPool(tmp_path, environment) as pool, pytest.raises(StageError, match="killed by SIGKILL"):
+        pool.run("policy", job, limits, look)
+    names = " ".join(seen.values())
+    assert all(name in names for name in ("gcs_server", "raylet", "ray::SamplingActor"))
+    _, alive = psutil.wait_procs(list(seen), timeout=10)
+    assert not [name for process in alive if (name := said(process))]
+    assert len(list(house.store.path(Ref.parse(job["output"])).glob("part-*.parquet"))) == 1
+    # Without Ray this time: who samples is no part of what a result is.
+    job["config"]["ray"]["workers"] = 0
+    assert run(job)["summary"]["shards_reused"] == 1
+    assert house.shards(job) == house.shards(alone)
+
+
+CLUSTER = """
+import sys
+from tasks.config import RayConfig
+from tasks.ray_cluster import cluster
+with cluster(RayConfig(workers=2)) as ray:
+    print(ray.get_runtime_context().gcs_address, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[str, int]]:
+    """A Ray that another process runs: its address, and that process."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**ray_cluster._SETTINGS, "PYTHONPATH": str(ROOT)}.items():
+            patch.setenv(name, value)  # one token for both
+        with subprocess.Popen(
+            [sys.executable, "-c", CLUSTER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdin is not None
+            yield process.stdout.readline().strip(), process.pid
+            process.stdin.close()
+
+
+class Server:
+    """A hosted model that answers every question with the number of its request, and calls `before` with it first."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[int], None] = lambda _number: None
+        self.asked: list[int] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._say({"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+            def do_POST(self) -> None:
+                outer.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"])))["seed"])
+                outer.before(len(outer.asked))
+                message = {"role": "assistant", "content": str(len(outer.asked))}
+                choice = {"index": 0, "message": message, "finish_reason": "stop"}
+                self._say({"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]})
+
+            def _say(self, found: Any) -> None:
+                content = json.dumps(found).encode()
+                self.send_response(200)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+                del format, args
+
+            def handle_one_request(self) -> None:
+                try:
+                    super().handle_one_request()
+                except OSError:  # who asked was killed meanwhile
+                    self.close_connection = True
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+def test_what_a_worker_had_sent_before_it_died_is_asked_of_nobody_again(
+    house: House, server: Server, running: tuple[str, int]
+) -> None:
+    address, owner = running
+    hosted = {"url": server.url, "model": "m", "tokens": False, "concurrency": 1}
+    ray = {"workers": 1, "address": address, "max_restarts": 1}
+    job = house.job(engine="openai", server=hosted, shard_rows=24, ray=ray)
+
+    def kill(number: int) -> None:
+        if number in (9, 16):
+            for process in family(owner):
+                if said(process).startswith("ray::SamplingActor"):
+                    process.send_signal(signal.SIGKILL)
+                    process.wait(10)
+
+    server.before = kill
+    with pytest.raises(StageError, match=r"Ray worker 1 of 1 died 2 times, more than ray\.max_restarts = 1: .*lower"):
+        run(job)
+    assert len(server.asked) == 16
+    report = run(job)
+    assert house.ids(job) == IDS
+    assert report["summary"]["promise"] == "requests"
+    # At each death the request under way is lost, and at most the one whose answer was under way.
+    assert set(Counter(server.asked).values()) <= {1, 2}
+    assert len(IDS) + 2 <= len(server.asked) <= len(IDS) + 4
+
+
+def test_an_engine_that_fails_in_a_worker_says_what_it_would_have_said_in_the_stage(
+    house: House, server: Server, running: tuple[str, int]
+) -> None:
+    server.close()
+    hosted = {"url": server.url, "tokens": False, "retries": 0}
+    told: list[str] = []
+    for ray in ({}, {"workers": 1, "address": running[0]}):
+        with pytest.raises(StageError) as error:
+            run(house.job(engine="openai", server=hosted, ray=ray))
+        told.append(str(error.value))
+    assert told[0] == told[1]
+    assert server.url in told[0]
+
+
+def test_a_worker_that_finds_no_place_is_not_waited_for_for_ever(house: House, running: tuple[str, int]) -> None:
+    ray = {"workers": 1, "address": running[0], "gpus": 1000, "start_s": 1.0}
+    with pytest.raises(StageError, match=r"not ready within ray\.start_s = 1 s: each asks for 1 CPUs and 1000 GPUs"):
+        run(house.job(ray=ray))
+
+
+def test_a_cluster_that_is_not_there_is_named(house: House) -> None:
+    with pytest.raises(StageError, match=r"no Ray cluster at 127\.0\.0\.1:1: .*start it"):
+        run(house.job(ray={"workers": 1, "address": "127.0.0.1:1"}))
+
+
+def test_a_missing_package_is_told_with_what_to_type(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(StageError, match=r"the package ray is not installed; pip install 'gradus\[ray\]'"):
+        run(house.job(ray={"workers": 2}))
+
+
+def test_a_machine_of_a_cluster_without_the_lake_says_what_it_lacks(tmp_path: Path) -> None:
+    found = SamplingActor("1.0").open(str(tmp_path / "nowhere"), f"checkpoints/{'a' * 32}", {})
+    assert isinstance(found, Failure)
+    assert found.kind == "BadInputError"
+    assert f"has no {tmp_path}/nowhere/checkpoints/aaaa" in found.message
+    assert "GRADUS_HOME" in found.hint
