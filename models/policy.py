@@ -3,7 +3,8 @@
     policy = load_policy(Path("checkpoint"))
     prompt_tokens(policy.tokenizer, [prompt_text(policy.tokenizer, "1 + 1 =")])
 
-Left out: downloading (tasks.supply does that), adapters, quantisation.
+An adapter's folder loads as its base with the adapter merged into the weights (models.adapters).
+Left out: downloading (tasks.supply does that), quantisation.
 """
 
 import json
@@ -28,13 +29,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from models.adapters import base_of, is_adapter, merged, read_adapter
+from models.errors import PolicyError
+
 Dtype = Literal["auto", "float32", "bfloat16"]
 _DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16}
 _TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model")
-
-
-class PolicyError(ValueError):
-    """A folder that cannot be loaded as a policy; the sentence says why."""
 
 
 @dataclass(frozen=True)
@@ -72,31 +72,35 @@ def load_policy(folder: Path, dtype: Dtype = "auto", *, trust_remote_code: bool 
     `auto` keeps the number format that the weights were saved in. PolicyError says what is missing or wrong: the
     folder, its config.json, tokenizer or weights, a weight that is absent or of another shape, code of its own.
     """
-    _refuse_unloadable(folder, trust_remote_code=trust_remote_code)
+    base = base_of(folder)
+    _refuse_unloadable(base, trust_remote_code=trust_remote_code)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
-    tokenizer = _loaded(folder, "tokenizer", AutoTokenizer.from_pretrained, options)
+    tokenizer = _loaded(_tokenizer_folder(folder, base), "tokenizer", AutoTokenizer.from_pretrained, options)
     options |= {"dtype": _DTYPES[dtype], "use_safetensors": True}
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
-    model, info = _loaded(folder, "model", AutoModelForCausalLM.from_pretrained, options)
+    model, info = _loaded(base, "model", AutoModelForCausalLM.from_pretrained, options)
     # transformers draws such weights at random and goes on: told to list them all, it is refused here by name.
     wrong = sorted(map(str, [*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])]))
     if wrong:
-        raise PolicyError(f"{folder}: the weights do not fit config.json ({len(wrong)} of them, first {wrong[0]})")
+        raise PolicyError(f"{base}: the weights do not fit config.json ({len(wrong)} of them, first {wrong[0]})")
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise PolicyError(f"{folder}: the tokenizer has more tokens than the model has embeddings")
+    if is_adapter(folder):
+        model = merged(model, read_adapter(folder))
     return Policy(model.eval(), tokenizer)
 
 
 def load_prompt_side(folder: Path, *, trust_remote_code: bool = False) -> PromptSide:
     """Load a policy's tokenizer and configuration alone; PolicyError as `load_policy` has it."""
-    _refuse_unloadable(folder, trust_remote_code=trust_remote_code)
+    base = base_of(folder)
+    _refuse_unloadable(base, trust_remote_code=trust_remote_code)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
-    tokenizer = _loaded(folder, "tokenizer", AutoTokenizer.from_pretrained, options)
-    config = _loaded(folder, "configuration", AutoConfig.from_pretrained, options)
+    tokenizer = _loaded(_tokenizer_folder(folder, base), "tokenizer", AutoTokenizer.from_pretrained, options)
+    config = _loaded(base, "configuration", AutoConfig.from_pretrained, options)
     if len(tokenizer) > config.get_text_config().vocab_size:
         raise PolicyError(f"{folder}: the tokenizer has more tokens than the model has embeddings")
     try:
-        generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        generation = GenerationConfig.from_pretrained(base, local_files_only=True)
     except OSError:
         generation = GenerationConfig.from_model_config(config)
     return PromptSide(tokenizer, _context_tokens(config), _end_tokens(generation, tokenizer))
@@ -112,13 +116,22 @@ def _end_tokens(generation: GenerationConfig | None, tokenizer: PreTrainedTokeni
 
 def saved_dtype(folder: Path) -> str:
     """The number format that a policy was saved in, `float32` where its configuration does not say."""
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = AutoConfig.from_pretrained(base_of(folder), local_files_only=True)
     return str(config.get_text_config().dtype or config.dtype or torch.float32).removeprefix("torch.")
 
 
 def _context_tokens(config: PretrainedConfig) -> int:
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)
     return sys.maxsize if limit is None else int(limit)
+
+
+def _tokenizer_folder(folder: Path, base: Path) -> Path:
+    """An adapter may bring a tokenizer, for its chat template; without one it has its base's."""
+    return folder if _has_tokenizer(folder) else base
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any(path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern))
 
 
 def _refuse_unloadable(folder: Path, *, trust_remote_code: bool) -> None:
@@ -135,7 +148,7 @@ def _refuse_unloadable(folder: Path, *, trust_remote_code: bool) -> None:
         raise PolicyError(f"{config_path} is not a JSON object")
     if "auto_map" in config and not trust_remote_code:
         raise PolicyError(f"{folder} brings its own code, which is not run unless asked for (trust_remote_code)")
-    if not any(path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern)):
+    if not _has_tokenizer(folder):
         raise PolicyError(f"{folder} cannot be loaded: it has no tokenizer (tokenizer.json, or vocab files)")
     if not any(folder.glob("*.safetensors")):
         raise PolicyError(

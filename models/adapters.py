@@ -1,0 +1,214 @@
+"""LoRA adapters (arXiv 2106.09685) as policies: W + scale · B A in the linear layers of a base policy.
+
+    adapter = read_adapter(Path("adapter"))
+    model = merged(model_of(adapter.base), adapter)
+
+A folder as peft writes it: adapter_config.json, whose `base_model_name_or_path` leads from that folder to the base, and
+adapter_model.safetensors. scale = lora_alpha / r; with rsLoRA (arXiv 2312.03732) lora_alpha / sqrt(r).
+Left out: whatever else peft can adapt (DoRA, biases, embeddings, whole modules, experts), and training an adapter.
+"""
+
+import json
+import math
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from models.errors import PolicyError
+from models.evidence import fixed_set, proof_of, tensor_sum
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
+_FREE = {
+    "alpha_pattern", "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "exclude_modules",
+    "inference_mode", "init_lora_weights", "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha",
+    "lora_dropout", "lora_ga_config", "megatron_core", "peft_type", "peft_version", "qalora_group_size", "r",
+    "rank_pattern", "revision", "runtime_config", "target_modules", "task_type", "use_rslora",
+}  # fmt: skip
+"""Settings of peft that leave an adapter a plain one, or speak of its training; any other that is set changes it."""
+_BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")
+"""How A and B may have begun; other beginnings (PiSSA, OLoRA, LoftQ) change the base's weights too."""
+_SAME_FRAC = 0.01
+"""Share of an adapter's mean change of a matrix by which rounding may put the merged one off."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter's folder and what its configuration says, checked."""
+
+    folder: Path
+    config: Mapping[str, Any]
+
+    @property
+    def base(self) -> Path:
+        """The folder of the base policy."""
+        return (self.folder / self.config["base_model_name_or_path"]).resolve()
+
+    @cached_property
+    def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Module -> A (r, in) and B (out, r), as the file has them; PolicyError where it holds anything else."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in _tensors(self.folder / WEIGHTS).items():
+            match = _TENSOR.fullmatch(name)
+            if match is None:
+                raise PolicyError(f"{self.folder} adapts more than linear layers ({name}), which is not supported")
+            found.setdefault(match["module"], {})[match["side"]] = tensor
+        for module, sides in found.items():
+            shapes = [tuple(tensor.shape) for tensor in sides.values()]
+            if set(sides) != {"A", "B"} or sides["A"].ndim != 2 or sides["B"].shape[1:] != sides["A"].shape[:1]:
+                raise PolicyError(f"{self.folder}: {module} has no pair of matrices A (r, in) and B (out, r): {shapes}")
+        if not found:
+            raise PolicyError(f"{self.folder / WEIGHTS} holds no matrices")
+        return {module: (sides["A"], sides["B"]) for module, sides in sorted(found.items())}
+
+    @property
+    def rank(self) -> int:
+        """The largest rank of its matrices."""
+        return max(a.shape[0] for a, _ in self.factors.values())
+
+    def scale(self, module: str) -> float:
+        """What B A is multiplied with in a module."""
+        rank = self.factors[module][0].shape[0]
+        patterns: dict[str, float] = self.config.get("alpha_pattern") or {}
+        own = (alpha for key, alpha in patterns.items() if re.fullmatch(rf"(.*\.)?({key})", module))
+        alpha = next(own, self.config["lora_alpha"])
+        return alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
+
+    def sums(self, dtype: torch.dtype) -> list[str]:
+        """Checksums of every A and every scaled B in a number format, sorted: what an engine must hold."""
+        scaled = ((a.to(dtype), b.to(dtype) * self.scale(module)) for module, (a, b) in self.factors.items())
+        return sorted(tensor_sum(tensor) for pair in scaled for tensor in pair)
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter, not a whole policy."""
+    return (folder / CONFIG).is_file()
+
+
+def read_adapter(folder: Path) -> Adapter:
+    """Read and check an adapter's configuration; PolicyError says what of it is not supported or missing."""
+    path = folder / CONFIG
+    try:
+        config = json.loads(path.read_bytes())
+        _refuse_unsupported(path, config)
+    except (ValueError, TypeError, KeyError) as error:
+        if isinstance(error, PolicyError):
+            raise
+        raise PolicyError(f"{path} is not the configuration of an adapter ({type(error).__name__}: {error})") from None
+    if not (folder / WEIGHTS).is_file():
+        raise PolicyError(f"{folder} has no {WEIGHTS}, and other formats can run code")
+    adapter = Adapter(folder, config)
+    if is_adapter(adapter.base) or not adapter.base.is_dir():
+        what = "is an adapter itself" if is_adapter(adapter.base) else "is not there"
+        raise PolicyError(f"the base of the adapter {folder}, {adapter.base}, {what}")
+    return adapter
+
+
+def base_of(folder: Path) -> Path:
+    """The folder with the weights and the configuration: the base of an adapter, and of a whole policy itself."""
+    return read_adapter(folder).base if is_adapter(folder) else folder
+
+
+def merged(model: PreTrainedModel, adapter: Adapter) -> PreTrainedModel:
+    """The base's model with the adapter added to its weights in place, by peft; PolicyError where they do not fit."""
+    try:
+        from peft import PeftModel  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise PolicyError(f"{adapter.folder} is an adapter, which needs peft: pip install 'gradus[lora]'") from None
+    _refuse_unfit(model, adapter)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what peft warns of is refused before or after
+            wrapped = PeftModel.from_pretrained(model, str(adapter.folder), torch_device="cpu")
+        held = {n.replace(".default.", "."): p for n, p in wrapped.named_parameters() if ".lora_" in n}
+        _refuse_other(held, adapter)
+        return wrapped.merge_and_unload()
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        if isinstance(error, PolicyError):
+            raise
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise PolicyError(f"the adapter {adapter.folder} cannot be loaded: {reason}") from error
+
+
+def proof_of_merged(held: Mapping[str, Tensor], adapter: Adapter) -> int:
+    """Hold merged weights against base and adapter, computed anew from both files; gives how many were compared.
+
+    What the adapter leaves alone must be the base's to the bit, the rest W + scale · B A but for rounding; ValueError
+    names the first that is not.
+    """
+    adapted = {f"{module}.weight": module for module in adapter.factors}
+    compared = proof_of({name: tensor for name, tensor in held.items() if name not in adapted}, adapter.base)
+    shapes = {name: tuple(held[name].shape) for name in adapted if name in held}
+    chosen = fixed_set(adapter.base, shapes)
+    for path in sorted(adapter.base.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in sorted(set(file.keys()) & set(chosen)):
+                weight = file.get_tensor(name).to(held[name].dtype)
+                if not _is_sum(held[name], weight, adapter, adapted[name]):
+                    raise ValueError(f"{name} is not the base's with what {adapter.folder} adds")
+    return compared + len(chosen)
+
+
+def _is_sum(held: Tensor, weight: Tensor, adapter: Adapter, module: str) -> bool:
+    a, b = adapter.factors[module]
+    expected = (weight.float() + adapter.scale(module) * (b.float() @ a.float())).to(held.dtype).float()
+    off, change = (held.float() - expected).abs().mean(), (expected - weight.float()).abs().mean()
+    return bool(off <= _SAME_FRAC * change)
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise PolicyError(f"{path} cannot be read: {error}") from None
+
+
+def _refuse_unsupported(path: Path, config: dict[str, Any]) -> None:
+    if config["peft_type"] != "LORA":
+        raise PolicyError(f"{path} describes an adapter of kind {config['peft_type']}; only LoRA is supported")
+    changed = sorted(k for k, v in config.items() if k not in _FREE and v and not (k == "bias" and v == "none"))
+    if changed:
+        raise PolicyError(f"{path} sets {changed[0]}, which is not supported: only plain LoRA of linear layers is")
+    if config.get("init_lora_weights") not in _BEGINNINGS:
+        began = config["init_lora_weights"]
+        raise PolicyError(f"{path}: an adapter begun by {began} changes its base too; convert it to plain LoRA first")
+    if not (isinstance(config["base_model_name_or_path"], str) and float(config["lora_alpha"]) and config["r"]):
+        raise PolicyError(f"{path} lacks its base, its rank or its scale")
+
+
+def _refuse_unfit(model: PreTrainedModel, adapter: Adapter) -> None:
+    """Layers that the base does not have, or has in another shape; and those whose weights may be shared."""
+    ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
+    layers = dict(model.named_modules())
+    for module, (a, b) in adapter.factors.items():
+        layer, weight = layers.get(module), getattr(layers.get(module), "weight", None)
+        if id(layer) in ends:
+            raise PolicyError(f"{adapter.folder} adapts {module}: embeddings and the output layer are not supported")
+        if not isinstance(weight, Tensor) or tuple(weight.shape) != (b.shape[0], a.shape[1]):
+            shape = None if weight is None else tuple(weight.shape)
+            raise PolicyError(
+                f"{adapter.folder} does not fit its base {adapter.base}: it adapts {module} of shape "
+                f"{(b.shape[0], a.shape[1])}, the base has {shape or 'none'} there"
+            )
+
+
+def _refuse_other(held: Mapping[str, Tensor], adapter: Adapter) -> None:
+    """What peft took must be what the file has: it passes over names that it does not expect, and warns of others."""
+    given = {
+        f"base_model.model.{module}.lora_{side}.weight": tensor
+        for module, pair in adapter.factors.items()
+        for side, tensor in zip("AB", pair, strict=True)
+    }
+    odd = sorted(set(given) ^ set(held)) or sorted(n for n in given if not torch.equal(held[n], given[n].to(held[n])))
+    if odd:
+        raise PolicyError(f"{adapter.folder}: peft and the file disagree on {odd[0]} ({len(odd)} tensors)")
