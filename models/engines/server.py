@@ -179,7 +179,8 @@ class ServerEngine:
         except ValueError as error:
             raise EngineError(
                 f"the server at {self._settings.url} holds other weights: {error}",
-                "restart the server with this policy, or name with --policy the one that it serves",
+                "restart the server with this policy, or name the one that it serves with --policy; "
+                "name an adapter by its name there with server.model",
             ) from None
 
     def _require_processed(self, requests: Sequence[Request]) -> None:

@@ -5,7 +5,7 @@ Named by its path in the engine's arguments, so that no function has to be pickl
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from models.evidence import tensor_sum
 
@@ -35,6 +35,20 @@ class Witness:
             if name.endswith("lm_head") and hasattr(packed, "cpu_linear"):
                 packed.quant_method.process_weights_after_loading(packed)
 
+    def gradus_adapter(self, number: int) -> list[str]:
+        """Checksums of the matrices held under an adapter's number, scale included, sorted; none of an unknown one."""
+        adapter = self.model_runner.lora_manager._adapter_manager.get_adapter(number)  # noqa: SLF001 - shown nowhere else
+        layers: list[Any] = [] if adapter is None else list(adapter.loras.values())
+        return sorted(tensor_sum(tensor) for layer in layers for tensor in _matrices(layer))
+
     def _parameters(self) -> dict[str, nn.Parameter]:
+        """By their names in a checkpoint: under adapters vLLM wraps the layers."""
         model: nn.Module = self.model_runner.get_model()
-        return dict(model.named_parameters())
+        return {name.replace(".base_layer.", "."): parameter for name, parameter in model.named_parameters()}
+
+
+def _matrices(layer: Any) -> list[Tensor]:
+    """A and B of a layer, of each part of a fused one; vLLM multiplies the scale into B."""
+    sides = (layer.lora_a, layer.lora_b)
+    parts: list[Any] = [tensor for side in sides for tensor in (side if isinstance(side, list) else [side])]
+    return [tensor for tensor in parts if tensor is not None]

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from data.store import Ref, Store
-from models.policy import new_policy
+from models.policy import load_policy, new_policy
 from models.tiny_tokenizer import tiny_tokenizer
 from tasks.supervise import Limits, WorkerPool
+from tasks.supply import supply
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 LIMITS = Limits(wall_s=280, silence_s=280, start_s=120)
@@ -44,6 +45,20 @@ def policies(store: Store, tmp_path_factory: pytest.TempPathFactory) -> list[Ref
         policy.tokenizer.save_pretrained(folder)
         found.append(store.adopt(folder))
     return found
+
+
+@pytest.fixture(scope="session")
+def adapters(
+    store: Store, policies: list[Ref], make_adapter: Any, tmp_path_factory: pytest.TempPathFactory
+) -> list[Ref]:
+    """Three adapters of the first policy, of different weights, ranks and scales."""
+    root, policy = tmp_path_factory.mktemp("adapters"), load_policy(store.path(policies[0]))
+    ranks = {"first": 4, "second": 8, "third": 2}
+    made = [
+        make_adapter(root / name, policy, str(policies[0]), seed=seed, rank=rank, use_rslora=name == "third")
+        for seed, (name, rank) in enumerate(ranks.items())
+    ]
+    return [supply(store, str(folder), "checkpoints") for folder in made]
 
 
 def environment(**extra: str) -> dict[str, str]:

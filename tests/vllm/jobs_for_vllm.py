@@ -3,10 +3,11 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import psutil
+from stand_in_for_vllm import stand_ins
 
 from models.engines.base import EngineError, Request
 from models.engines.vllm import VllmEngine, VllmSettings
@@ -20,22 +21,6 @@ def execute(job: dict[str, Any], warm: dict[str, Any], beat: Callable[..., None]
         return {"pid": os.getpid(), **_done(engine, job)}
     except EngineError as error:
         return {"pid": os.getpid(), "error": str(error), "hint": error.hint}
-
-
-def _broken_load(folder: Path) -> dict[str, Any]:
-    """A running engine whose worker fails half-way through new weights, asked twice for them."""
-    engine, told = VllmEngine(VllmSettings()), list[str]()
-
-    def fail(name: str, **_arguments: Any) -> None:
-        raise Exception(f"Call to {name} failed\ndetails")  # noqa: TRY002 - what vLLM raises
-
-    for _ in range(2):
-        engine._engine = SimpleNamespace(collective_rpc=fail, engine_core=SimpleNamespace(shutdown=list))
-        try:
-            engine.load(folder)
-        except EngineError as error:
-            told.append(str(error))
-    return {"told": told, "holds": engine._engine is not None}
 
 
 def is_core(process: psutil.Process) -> bool:
@@ -56,16 +41,8 @@ def _done(engine: VllmEngine, job: dict[str, Any]) -> dict[str, Any]:
     match job["do"]:
         case "load":
             engine.load(Path(job["folder"]))
-        case "load_in_vain":
-            ask = engine._engine.collective_rpc
-            engine._engine.collective_rpc = lambda name, **kw: None if name == "reload_weights" else ask(name, **kw)
-            try:
-                engine.load(Path(job["folder"]))
-            finally:
-                if engine._engine is not None:
-                    engine._engine.collective_rpc = ask
-        case "load_in_pieces":
-            return _broken_load(Path(job["folder"]))
+        case "load_in_vain" | "load_under_the_number_of":
+            _misled(engine, job)
         case "generate":
             asked = [Request(**{**r, "prompt_tokens": tuple(r["prompt_tokens"])}) for r in job["requests"]]
             told: list[int] = []
@@ -79,4 +56,25 @@ def _done(engine: VllmEngine, job: dict[str, Any]) -> dict[str, Any]:
             return {"logprobs": engine.logprobs(job["prompts"], job["completions"])}
         case "kill_core":
             return {"killed": [kill(child) for child in psutil.Process().children(recursive=True) if is_core(child)]}
+        case "cores":
+            return {"cores": [child.pid for child in psutil.Process().children(recursive=True) if is_core(child)]}
+        case _:
+            return stand_ins(job)
     return {}
+
+
+def _misled(engine: VllmEngine, job: dict[str, Any]) -> None:
+    """A load of which vLLM says that it was done, while it holds what it held before."""
+    running, folder = engine._running, Path(job["folder"])
+    assert running is not None
+    if job["do"] == "load_under_the_number_of":
+        running.numbers[folder] = running.numbers[Path(job["other"])]
+        engine.load(folder)
+        return
+    ask = running.cores.rpc
+
+    def rpc(name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        return [] if name == "reload_weights" else ask(name, *args, **kwargs)
+
+    with mock.patch.object(running.cores, "rpc", rpc):
+        engine.load(folder)

@@ -78,17 +78,32 @@ def test_a_real_server_samples_as_the_policy_does_proves_it_and_its_end_is_told(
     assert "finished rollouts are kept" in gone.value.hint
 
 
-def test_a_real_server_whose_log_probs_are_raw_is_refused_where_that_matters(
-    store: Store, policies: list[Ref], tmp_path: Path
+def test_a_real_server_whose_log_probs_are_raw_is_refused_where_that_matters_and_adapters_go_by_their_names(
+    store: Store, policies: list[Ref], adapters: list[Ref], tmp_path: Path
 ) -> None:
-    folder = store.path(policies[0])
-    with serving(folder, tmp_path / "log") as (_, url):
-        engine = ServerEngine(ServerSettings(url=url))
+    folder, adapter = store.path(policies[0]), store.path(adapters[0])
+    flags = ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"adapter={adapter}"]
+    with serving(folder, tmp_path / "log", *flags) as (_, url):
+        _serves_an_adapter_by_its_name(url, adapter)
+        engine = ServerEngine(ServerSettings(url=url, model="tiny"))
         engine.load(folder)
         assert len(list(engine.generate(requests()))) == len(PROMPTS)
         for options in ({"temperature": 0.7}, {"top_p": 0.9}, {"top_k": 6}):
             with pytest.raises(EngineError, match="not of what it samples from"):
                 list(ServerEngine(ServerSettings(url=url, model="tiny")).generate(requests(**options)))
+
+
+def _serves_an_adapter_by_its_name(url: str, adapter: Path) -> None:
+    named = ServerEngine(ServerSettings(url=url, model="adapter"))
+    named.load(adapter)
+    assert named.name.startswith("openai adapter@127.0.0.1:")
+    greedy = {f.index: list(f.tokens) for f in named.generate(requests(temperature=0.0))}
+    assert greedy == {f.index: f.tokens for f in HfEngine(load_policy(adapter)).generate(requests(temperature=0.0))}
+    with pytest.raises(EngineError, match="holds other weights") as refused:
+        ServerEngine(ServerSettings(url=url, model="tiny")).load(adapter)
+    assert "name an adapter by its name there with server.model" in refused.value.hint
+    with pytest.raises(EngineError, match="has no model ''; it has tiny, adapter"):
+        ServerEngine(ServerSettings(url=url)).load(adapter)
 
 
 def _holds_to_the_policy(url: str, store: Store, policies: list[Ref], check_logprobs: Any) -> None:

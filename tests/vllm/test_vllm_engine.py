@@ -1,6 +1,7 @@
 """vLLM itself: the tokens of transformers, the log-probs of the distribution sampled from, weights that are proved."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,3 +115,54 @@ def test_new_weights_are_taken_in_place_and_stale_ones_are_caught(
     assert "vLLM does not hold the policy's weights" in stale["error"]
     assert stale["pid"] == pid
     assert "no policy is loaded" in engine("generate", requests=asked())["error"]
+
+
+def test_adapters_change_beside_a_base_that_stays_and_stale_ones_are_caught(
+    engine: Do, store: Store, policies: list[Ref], adapters: list[Ref], check_logprobs: Any
+) -> None:
+    """Largest rank first: the engine is started for it, and all others change in place."""
+    base, *folders = (str(store.path(ref)) for ref in (policies[0], *adapters))
+    cores: list[int] = []
+    for folder in (folders[1], folders[0], base, folders[2], folders[1], folders[0]):
+        assert "error" not in engine("load", folder=folder)
+        cores += engine("cores")["cores"]
+        policy = load_policy(Path(folder))
+        expected = {f.index: list(f.tokens) for f in HfEngine(policy).generate(requests(temperature=0.0))}
+        completions = [expected[i] for i in range(len(PROMPTS))]
+        answer = engine("generate", requests=asked(temperature=0.0))
+        assert [row[0] for row in answer["rows"]] == completions
+        given = engine("logprobs", prompts=PROMPTS[:3], completions=completions[:3])["logprobs"]
+        for ours, theirs in zip(HfEngine(policy).logprobs(PROMPTS[:3], completions[:3]), given, strict=True):
+            assert ours == pytest.approx(theirs, abs=BOUND)
+        sampled = engine("generate", requests=asked(temperature=0.7))["rows"]
+        for request, (tokens, logprobs, _, _) in zip(requests(temperature=0.7), sampled, strict=True):
+            check_logprobs(policy, request, tokens, logprobs, BOUND)
+    assert len(cores) == 6
+    assert len(set(cores)) == 1
+    stale = engine("load_under_the_number_of", folder=folders[2], other=folders[0])
+    assert "vLLM does not hold the policy's weights: 0 of 12 matrices are those of" in stale["error"]
+    assert "no policy is loaded" in engine("generate", requests=asked())["error"]
+
+
+def test_sleep_and_wake_come_in_the_order_that_vllm_asks_for(
+    engine: Do, store: Store, policies: list[Ref], adapters: list[Ref]
+) -> None:
+    """A GPU's sleep mode, against a stand-in for vLLM with two copies of the model: no GPU was there to try it on."""
+    folders = [str(store.path(ref)) for ref in policies]
+
+    def twice(*calls: str) -> list[str]:
+        return [f"{copy} {call}" for call in calls for copy in (0, 1)]
+
+    used = ["proved", *twice("add_request"), *twice("sleep 2")]
+    new = [f"reload_weights {policies[1].digest}", "gradus_repack", "wake_up ['kv_cache']", "reset_prefix_cache"]
+    found = engine("sleeps", folders=[folders[0], folders[1]], max_rank=0)
+    assert found["calls"] == [*used, *twice("wake_up ['weights']", *new), *used, "no policy is loaded"]
+    assert found["remarks"] == []
+    # The same weights are taken anew: at level 2 nothing of them is left.
+    again = engine("sleeps", folders=[folders[0], folders[0]], max_rank=0)["calls"]
+    assert sum("reload_weights" in call for call in again) == 2
+    # Below adapters the base stays in the machine's memory.
+    folders = [str(store.path(ref)) for ref in adapters]
+    used = [*twice("add_lora"), "proved", *twice("add_request"), *twice("sleep 1")]
+    found = engine("sleeps", folders=folders[:2], max_rank=8)["calls"]
+    assert found == [*used, *twice("wake_up None", "reset_prefix_cache"), *used, "no policy is loaded"]

@@ -1,5 +1,6 @@
 """Stage rollout with a real vLLM: exactly once through the death of the worker, of the engine core and of the flow."""
 
+import json
 import os
 import signal
 import subprocess
@@ -125,9 +126,12 @@ def test_a_killed_flow_takes_its_engine_along_and_the_same_command_asks_only_for
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert all_gone([p for p in family if p.is_running()])
+        command += ["--set", "vllm.sleep=true"]
         done = subprocess.run(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=log, check=False)
     assert done.returncode == 0, (tmp_path / "log").read_text()
     (folder,) = (tmp_path / "home" / "lake" / "rollouts").iterdir()
     rows = [row for part in sorted(folder.glob("part-*.parquet")) for row in pq.read_table(part).to_pylist()]
     assert [row["rollout_id"] for row in rows] == IDS
     assert not list(folder.glob(".scratch"))
+    (remark,) = json.loads(done.stdout)["remarks"]
+    assert remark.startswith("vLLM has no sleep mode on this machine: its engine was ended")

@@ -1,0 +1,186 @@
+"""A running vLLM: its engine and engine cores, one for each copy of the model, spoken to as one.
+
+vLLM's synchronous client starts `data_parallel_size` cores and then talks to the first alone: requests go to the cores
+in turns here, and whatever concerns weights, adapters, caches or sleep goes to each.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+from models.engines.base import EngineError
+from models.policy import Dtype, saved_dtype
+
+AGAIN = "repeat the command: finished rollouts are kept"
+_INSTALL = "pip install 'gradus[gpu]' on a GPU; the README says how the CPU build is installed"
+_EXTENSION = "models.engines.vllm_worker.Witness"
+_WATCH_S = 0.5
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Largest ranks of adapters that vLLM can be started for."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class VllmSettings:
+    """The arguments of vLLM that change from machine to machine; see tasks.config.VllmConfig."""
+
+    dtype: Dtype = "auto"
+    tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.85
+    max_num_seqs: int = 256
+    max_model_len: int = 0
+    enforce_eager: bool = False
+    cpu_cache_gib: int = 1
+    sleep: bool = False
+
+
+class Cores:
+    """What a started vLLM is asked; EngineDeadError of vLLM where a core is gone."""
+
+    def __init__(self, engine: Any, max_rank: int = 0) -> None:
+        self.max_rank = max_rank
+        """Largest rank of an adapter that it takes; 0 where it was started without adapters."""
+        self._engine = engine
+        self._turn = 0
+        threading.Thread(target=_wake_at_death, args=(engine.engine_core,), daemon=True).start()
+
+    @classmethod
+    def started(cls, folder: Path, settings: VllmSettings, rank: int) -> "Cores":
+        """Start with the weights of a folder, ready for adapters of a rank (0 for none); EngineError where it fails."""
+        max_rank = _max_rank(rank)
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(settings.cpu_cache_gib))
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        start, arguments = vllm("v1.engine.llm_engine").LLMEngine.from_engine_args, vllm("engine.arg_utils").EngineArgs
+        try:
+            return cls(start(arguments(**engine_arguments(folder, settings, max_rank))), max_rank)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise EngineError(f"vLLM did not start: {first_line(error)}", "see the worker's log") from None
+
+    def rpc(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method in every worker of every copy; gives what each answered."""
+        answers = self._each(lambda: self._engine.collective_rpc(name, args=args, kwargs=kwargs))
+        return [answer for copy in answers for answer in copy]
+
+    def add_adapter(self, adapter: Any) -> None:
+        """Have every worker load an adapter, given as vLLM's LoRARequest."""
+        self._each(lambda: self._engine.add_lora(adapter))
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget what was computed for earlier prompts; whether every copy did."""
+        return all(self._each(self._engine.reset_prefix_cache))
+
+    def sleep(self, level: int) -> None:
+        """Free the accelerator: level 1 keeps the weights in the machine's memory, 2 keeps nothing."""
+        self._each(lambda: self._engine.sleep(level))
+
+    def wake(self, tags: list[str] | None = None) -> None:
+        """Take the accelerator's memory again, all of it or for `weights` or `kv_cache` alone."""
+        self._each(lambda: self._engine.wake_up(tags))
+
+    def add(self, name: str, tokens: Sequence[int], params: Any, adapter: Any) -> None:
+        """Queue a request with the copy whose turn it is."""
+        names = self._engine.engine_core.core_engines
+        self._engine.engine_core.core_engine = names[self._turn % len(names)]
+        self._turn += 1
+        self._engine.add_request(name, {"prompt_token_ids": list(tokens)}, params, lora_request=adapter)
+
+    def step(self) -> list[Any]:
+        """Wait for the next answers of any copy."""
+        return self._engine.step()
+
+    def abort(self, names: list[str]) -> None:
+        """Give requests up."""
+        self._each(lambda: self._engine.abort_request(names, internal=False))
+
+    def shutdown(self) -> None:
+        """End every core."""
+        with contextlib.suppress(Exception):
+            self._engine.engine_core.shutdown()
+
+    def _each(self, ask: Callable[[], T]) -> list[T]:
+        core, answers = self._engine.engine_core, list[T]()
+        for name in core.core_engines:
+            core.core_engine = name
+            answers.append(ask())
+        return answers
+
+
+def engine_arguments(folder: Path, settings: VllmSettings, max_rank: int) -> dict[str, Any]:
+    """The arguments that vLLM is started with."""
+    adapters = {"enable_lora": True, "max_lora_rank": max_rank} if max_rank else {}
+    return {
+        **adapters,
+        "model": str(folder),
+        "dtype": saved_dtype(folder) if settings.dtype == "auto" else settings.dtype,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "data_parallel_size": settings.data_parallel_size,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "max_num_seqs": settings.max_num_seqs,
+        "max_model_len": settings.max_model_len or None,
+        "enforce_eager": settings.enforce_eager,
+        "enable_sleep_mode": settings.sleep and can_sleep(),
+        "enable_prefix_caching": True,
+        "generation_config": "vllm",
+        "logprobs_mode": "processed_logprobs",
+        # On a CPU a prompt computed in pieces ends the core: it takes a seeded draw back.
+        "enable_chunked_prefill": False if vllm("platforms").current_platform.is_cpu() else None,
+        "worker_extension_cls": _EXTENSION,
+        "disable_log_stats": True,
+    }
+
+
+def can_sleep() -> bool:
+    """Whether vLLM can free this machine's accelerator and stay; on a CPU it cannot."""
+    return bool(vllm("platforms").current_platform.is_sleep_mode_available())
+
+
+@contextlib.contextmanager
+def plain_errors(what: str) -> Generator[None]:
+    """What a worker of vLLM raises arrives as a plain Exception: it becomes an EngineError that begins with `what`."""
+    try:
+        yield
+    except (EngineError, vllm("v1.engine.exceptions").EngineDeadError):
+        raise
+    except Exception as error:  # noqa: BLE001 - see above
+        raise EngineError(f"{what}: {first_line(error)}", AGAIN) from None
+
+
+def vllm(module: str) -> Any:
+    """A module of vLLM, an extra that is imported when it is needed."""
+    try:
+        return import_module(f"vllm.{module}")
+    except ImportError as error:
+        raise EngineError(f"vLLM cannot be imported here: {error}", _INSTALL) from None
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, shortened."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _max_rank(rank: int) -> int:
+    if rank > _RANKS[-1]:
+        raise EngineError(
+            f"the adapter has rank {rank}; vLLM takes adapters up to rank {_RANKS[-1]}", "sample with transformers"
+        )
+    return next(limit for limit in (0, *_RANKS) if limit >= rank)
+
+
+def _wake_at_death(core: Any) -> None:
+    """Wake who waits for an engine core that is gone: vLLM 0.32 marks it dead, and its callers wait for ever."""
+    while not core.resources.engine_dead:
+        time.sleep(_WATCH_S)
+    error = vllm("v1.engine.exceptions").EngineDeadError()
+    core.outputs_queue.put_nowait(error)
+    for future in list(core.utility_results.values()):
+        if not future.done():
+            future.set_exception(error)
