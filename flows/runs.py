@@ -15,6 +15,7 @@ from flows.session import RunSpec, open_session
 from flows.stages import problems_ref
 from flows.training import Inputs, Trained, pass_at_1, train
 from tasks.pins import pinned
+from tasks.policies import refuse_training
 from tasks.settings import Home
 from tasks.stage import Outcome, Session
 from tasks.supply import supply
@@ -36,8 +37,10 @@ def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, i
         forced=frozenset((stage, index, purpose) for stage, index, purpose in forced or []),
     )
     with open_session(spec, apart=bool(recipe.overlap)) as session:
+        policy = supply(session.store, recipe.policy, "checkpoints")
+        refuse_training(session.store, policy)
         start = Inputs(
-            policy=supply(session.store, recipe.policy, "checkpoints"),
+            policy=policy,
             problems=problems_ref(session, recipe.problems, recipe.ingest),
             heldout=problems_ref(session, recipe.evaluate.problems, recipe.ingest),
         )

@@ -28,6 +28,7 @@ from tasks.config import (
     UpdateConfig,
     WarmstartConfig,
 )
+from tasks.policies import refuse_training
 from tasks.stage import Outcome, Session
 from tasks.supply import export, supply
 
@@ -210,6 +211,8 @@ def _single(
     started = time.perf_counter()
     with _alone(verb, seed) as session:
         refs = {role: _resolve(session, role, texts, columns) for role, texts in inputs.items() if texts}
+        for trained in refs.get("policy", []) if verb in ("update", "warmstart") else []:
+            refuse_training(session.store, trained)
         return _answer(session, session.stage(verb, config, refs), out, started)
 
 

@@ -135,6 +135,8 @@ class VllmConfig(Config):
     """Leave out graph capture: starts sooner, runs slower."""
     cpu_cache_gib: int = Field(default=1, ge=1, json_schema_extra=INCIDENTAL)
     """On a CPU: memory for the cache, GiB."""
+    sleep: bool = Field(default=False, json_schema_extra=INCIDENTAL)
+    """Free the accelerator after every rollout stage, so that an update on the same one has room."""
 
 
 class ServerConfig(Config):

@@ -8,11 +8,13 @@ from typing import Any, Protocol
 
 from data.errors import BadInputError, StageError
 from data.store import Ref, Store
+from models.adapters import is_adapter, proof_of_merged, read_adapter
 from models.engines.base import Engine, EngineError
 from models.engines.hf import HfEngine
 from models.evidence import proof_of
 from models.policy import Policy, PolicyError, PromptSide, load_policy, load_prompt_side
 from tasks.config import RolloutConfig
+from tasks.policies import verify_policy
 
 _PROVEN = "proven"
 _VLLM = "vllm"
@@ -37,7 +39,7 @@ def open_engine(ctx: Room, ref: Ref, config: RolloutConfig) -> tuple[Engine, Pro
     if config.engine == "transformers":
         policy = warm_policy(ctx, ref, config)
         return HfEngine(policy, batch_rows=config.batch_rows), policy.prompt_side
-    ctx.store.verify(ref)
+    verify_policy(ctx.store, ref)
     side = prompt_side(ctx, ref, config)
     try:
         engine = _vllm(ctx, config) if config.engine == "vllm" else _server(config)
@@ -68,7 +70,7 @@ def warm_policy(ctx: Room, ref: Ref, config: RolloutConfig) -> Policy:
     if key not in ctx.warm:
         for stale in [k for k in ctx.warm if k.startswith("policy/")]:
             del ctx.warm[stale]
-        ctx.store.verify(ref)
+        verify_policy(ctx.store, ref)
         try:
             policy = load_policy(ctx.store.path(ref), config.dtype)
             _ = policy.end_tokens
@@ -84,7 +86,11 @@ def warm_policy(ctx: Room, ref: Ref, config: RolloutConfig) -> Policy:
 
 def _prove(policy: Policy, folder: Path) -> None:
     try:
-        proof_of(dict(policy.model.state_dict()), folder)
+        held = dict(policy.model.state_dict())
+        if is_adapter(folder):
+            proof_of_merged(held, read_adapter(folder))
+        else:
+            proof_of(held, folder)
     except ValueError as error:
         raise StageError(
             f"the sampler does not hold the policy's weights: {error}", hint="repeat the command"
@@ -103,6 +109,13 @@ def _vllm(ctx: Room, config: RolloutConfig) -> Engine:
     engine = VllmEngine(settings)
     ctx.warm[_VLLM] = (settings, engine)
     return engine
+
+
+def rest(ctx: Room, config: RolloutConfig) -> None:
+    """After the last rollout: leave the accelerator to the update, where this process's vLLM is asked to."""
+    warm = ctx.warm.get(_VLLM)
+    if warm is not None and config.vllm.sleep:
+        warm[1].sleep()
 
 
 def _server(config: RolloutConfig) -> Engine:

@@ -18,7 +18,7 @@ from models.engines.base import Engine, EngineError, Finished, Request
 from models.policy import PromptSide
 from tasks.config import RolloutConfig
 from tasks.context import StageContext, StageResult
-from tasks.engines import open_engine
+from tasks.engines import open_engine, rest
 from tasks.faults import fault_point
 from tasks.groups import Group, Planned
 from tasks.open_shard import OpenShard
@@ -68,6 +68,7 @@ def _rolled_out(
     if not shards:
         ctx.out.write_table(ROLLOUTS.arrow.empty_table())
     seconds = time.perf_counter() - started
+    rest(ctx, config)
     counts = {"tokens_generated": work.tokens_generated, "shards": len(shards), "shards_reused": work.shards_reused}
     promise = {
         "promise": "bits" if engine.reproducible else "requests",

@@ -2,6 +2,7 @@
 
 supply(store, "my_rollouts.jsonl", "rollouts")     # the file's rows, named by their content
 supply(store, "rollouts/0f3c...", "rollouts")      # an artefact that exists
+supply(store, "my_lora+bundled", "checkpoints")    # an adapter and the policy below it
 """
 
 import json
@@ -19,6 +20,7 @@ from data.manifest import FILE_NAME, read_manifest
 from data.schema import CHECKPOINTS, TABLES
 from data.store import Ref, Store
 from data.tabular import read_user_table
+from tasks.policies import ADAPTER_CONFIG, BASE, adopt_adapter, base_named_by, is_adapter_folder
 
 SAMPLES = Path(__file__).parents[1] / "data" / "samples"
 _REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{8,64}")
@@ -29,9 +31,9 @@ def supply(store: Store, text: str, table: str, columns: dict[str, str] | None =
     found = _existing(store, text, table)
     if found is not None:
         return found
-    path = _bundled(text) or Path(text)
     if table == CHECKPOINTS:
-        return _policy(store, path, text)
+        return _policy(store, text)
+    path = _bundled(text) or Path(text)
     if not path.is_file():
         raise UsageError(f"{text} is neither a file nor an artefact", hint=f"give a JSONL or Parquet file of {table}")
     rows, _refused = read_user_table(path, TABLES[table], columns or {}, strict=True)
@@ -70,6 +72,8 @@ def _existing(store: Store, text: str, table: str) -> Ref | None:
     if ref.table != table:
         raise UsageError(f"{text} holds {ref.table}", hint=f"give a folder of {table}")
     if store.find(ref) is None:
+        for base in manifest.parents.get(BASE, []) if table == CHECKPOINTS else []:
+            supply(store, str(folder.resolve().parent / Ref.parse(base).digest), CHECKPOINTS)
         shutil.copytree(folder, store.path(ref), dirs_exist_ok=True)
         store.verify(ref)
     return ref
@@ -82,12 +86,18 @@ def _bundled(text: str) -> Path | None:
     return SAMPLES / f"{name}.parquet" if name != text else None
 
 
-def _policy(store: Store, path: Path, text: str) -> Ref:
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise BadInputError(f"{text} has no config.json", hint="give a folder that transformers can load")
-        return store.adopt(path)
-    return store.adopt(_download(text))
+def _policy(store: Store, text: str) -> Ref:
+    """A policy folder, or one on the hub; an adapter with the base that it names, or that follows it after a plus."""
+    above, plus, below = (text, "", "") if Path(text).is_dir() else text.partition("+")
+    path = _bundled(above) or Path(above)
+    folder = path if path.is_dir() else _download(above)
+    if is_adapter_folder(folder):
+        return adopt_adapter(store, folder, supply(store, below or base_named_by(folder), CHECKPOINTS))
+    if plus:
+        raise UsageError(f"{above} is no adapter: it has no {ADAPTER_CONFIG}", hint=f"write --policy {above}")
+    if not (folder / "config.json").is_file():
+        raise BadInputError(f"{text} has no config.json", hint="give a folder that transformers can load")
+    return store.adopt(folder)
 
 
 def _download(text: str) -> Path:

@@ -38,6 +38,7 @@ from models.update import (
 from tasks.config import UpdateConfig
 from tasks.context import StageContext, StageResult
 from tasks.faults import fault_point
+from tasks.policies import refuse_training, verify_policy
 from tasks.update_progress import Progress, StepMetrics
 from tasks.update_rows import Judged, judged_rows, refuse_truncated, refuse_unknown_tokens
 
@@ -48,6 +49,7 @@ _RESUMABLE, _WORK = "steps", "policy"
 def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     """Take the optimiser steps of one update and write the checkpoint that they end in."""
     started = time.perf_counter()
+    refuse_training(ctx.store, ctx.one("policy"))
     settings = _settings(config)
     rows = judged_rows(ctx, config.max_age)
     if config.correction != "none" and config.truncation == "refused":
@@ -227,7 +229,7 @@ def _restore(learner: Learner, folder: Path) -> None:
 
 
 def _load(ctx: StageContext, ref: Ref) -> Policy:
-    ctx.store.verify(ref)
+    verify_policy(ctx.store, ref)
     try:
         return load_policy(ctx.store.path(ref), "float32")
     except PolicyError as error:

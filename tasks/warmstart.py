@@ -11,6 +11,7 @@ from models.tiny_tokenizer import tiny_tokenizer
 from models.warmstart import Example, Settings, finetune
 from tasks.config import WarmstartConfig
 from tasks.context import StageContext, StageResult
+from tasks.policies import refuse_training
 
 CONTEXT_TOKENS = 256
 """Context of a new policy."""
@@ -67,6 +68,7 @@ def _start(ctx: StageContext, config: WarmstartConfig) -> Policy:
             seed=derive_seed(ctx.seed, "weights"),
         )
     ref = ctx.one("policy")
+    refuse_training(ctx.store, ref)
     ctx.store.verify(ref)
     try:
         return load_policy(ctx.store.path(ref), "float32")
