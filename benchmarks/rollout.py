@@ -54,21 +54,23 @@ class Stub:
                 on_tokens(100 * index)
 
 
-def house(folder: Path, num_rows: int) -> tuple[Store, dict[str, list[str]]]:
-    """A lake with the bundled policy, and a plan of so many rollouts of the bundled problems."""
+def house(
+    folder: Path, num_rows: int, policy: Path = POLICY, group: int = GROUP, max_tokens: int = MAX_TOKENS
+) -> tuple[Store, dict[str, list[str]]]:
+    """A lake with a policy, and a plan of so many rollouts of the bundled problems."""
     store = Store(folder / "lake")
     problems = store.put("problems", pa.parquet.read_table(TRAIN))
     names = store.read(problems, ["problem_id"]).column("problem_id").to_pylist()
-    groups = [names[i % len(names)] for i in range(num_rows // GROUP)]
+    groups = [names[i % len(names)] for i in range(num_rows // group)]
     plan = pa.table(
         {
             "problem_id": groups,
             "group_id": [f"{name}@{i}" for i, name in enumerate(groups)],
-            "n": pa.array([GROUP] * len(groups), pa.int32()),
-            "max_tokens": pa.array([MAX_TOKENS] * len(groups), pa.int32()),
+            "n": pa.array([group] * len(groups), pa.int32()),
+            "max_tokens": pa.array([max_tokens] * len(groups), pa.int32()),
         }
     )
-    inputs = {"plan": store.put("plan", plan), "problems": problems, "policy": store.adopt(POLICY)}
+    inputs = {"plan": store.put("plan", plan), "problems": problems, "policy": store.adopt(policy)}
     return store, {role: [str(ref)] for role, ref in inputs.items()}
 
 
