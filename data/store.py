@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,27 +151,19 @@ class Store:
     def adopt(self, folder: Path) -> Ref:
         """Store a user's policy folder as a checkpoint named by the content of its files."""
         names = sorted(p.name for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-        names = [n for n in names if n != FILE_NAME]
-        sums = {name: sha256_file(folder / name) for name in names}
-        return self._keep(sums, lambda writer, name: writer.copy_file(name, folder / name), {})
+        return self.adopt_files({name: folder / name for name in names if name != FILE_NAME}, {})
 
-    def put_files(self, files: Mapping[str, bytes], parents: dict[str, list[str]]) -> Ref:
-        """Store files as a checkpoint named by their content, with the artefacts that they rest on."""
-        sums = {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)}
-        return self._keep(sums, lambda writer, name: writer.write_file(name, files[name]), parents)
-
-    def _keep(
-        self,
-        sums: Mapping[str, str],
-        write: "Callable[[ShardWriter, str], FileEntry]",
-        parents: dict[str, list[str]],
-    ) -> Ref:
-        told = "".join(f"{name}\0{sha256}\n" for name, sha256 in sums.items())
-        ref = Ref(CHECKPOINTS, hashlib.sha256(told.encode()).hexdigest()[:32])
+    def adopt_files(self, files: Mapping[str, Path | bytes], parents: dict[str, list[str]]) -> Ref:
+        """Store files, by path or content, as a checkpoint named by their content; `parents` is what they rest on."""
+        digest = hashlib.sha256()
+        for name, file in sorted(files.items()):
+            sha256 = hashlib.sha256(file).hexdigest() if isinstance(file, bytes) else sha256_file(file)
+            digest.update(f"{name}\0{sha256}\n".encode())
+        ref = Ref(CHECKPOINTS, digest.hexdigest()[:32])
         if self.find(ref) is None:
             writer = self.writer(ref)
-            for name in sums:
-                write(writer, name)
+            for name, file in sorted(files.items()):
+                _ = writer.write_file(name, file) if isinstance(file, bytes) else writer.copy_file(name, file)
             writer.commit(Manifest(table=ref.table, digest=ref.digest, schema_version=1, parents=parents))
         return ref
 

@@ -13,7 +13,6 @@ from data.store import Ref, Store
 
 BASE = "base"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_NEEDED = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
 _TOKENIZER = ("tokenizer*", "vocab.*", "*.model", "special_tokens_map.json", "chat_template*")
 
 
@@ -45,9 +44,9 @@ def adopt_adapter(store: Store, folder: Path, base: Ref) -> Ref:
         raise BadInputError(
             f"{folder} has no {ADAPTER_WEIGHTS}, and other formats can run code", hint="save it with safetensors"
         )
-    files = {name: (folder / name).read_bytes() for name in sorted({*names, ADAPTER_WEIGHTS})}
+    files: dict[str, Path | bytes] = {name: folder / name for name in (*names, ADAPTER_WEIGHTS)}
     files[ADAPTER_CONFIG] = json.dumps(config, indent=2, sort_keys=True).encode()
-    return store.put_files(files, parents={BASE: [str(base)]})
+    return store.adopt_files(files, parents={BASE: [str(base)]})
 
 
 def base_ref(store: Store, ref: Ref) -> Ref | None:
