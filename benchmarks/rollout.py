@@ -26,7 +26,8 @@ import pyarrow as pa
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from data.store import Ref, Store  # noqa: E402 - the checkout comes first
+from data.chain_sum import completion_text  # noqa: E402 - the checkout comes first
+from data.store import Ref, Store  # noqa: E402
 from models.engines.base import Engine, Finished, OnTokens, Request  # noqa: E402
 from tasks import rollout as stage  # noqa: E402
 from tasks.attempt import Job, execute  # noqa: E402
@@ -55,11 +56,16 @@ class Stub:
 
 
 def house(
-    folder: Path, num_rows: int, policy: Path = POLICY, group: int = GROUP, max_tokens: int = MAX_TOKENS
+    folder: Path,
+    num_rows: int,
+    policy: Path = POLICY,
+    group: int = GROUP,
+    max_tokens: int = MAX_TOKENS,
+    num_examples: int = 0,
 ) -> tuple[Store, dict[str, list[str]]]:
     """A lake with a policy, and a plan of so many rollouts of the bundled problems."""
     store = Store(folder / "lake")
-    problems = store.put("problems", pa.parquet.read_table(TRAIN))
+    problems = store.put("problems", behind_examples(pa.parquet.read_table(TRAIN), num_examples))
     names = store.read(problems, ["problem_id"]).column("problem_id").to_pylist()
     groups = [names[i % len(names)] for i in range(num_rows // group)]
     plan = pa.table(
@@ -72,6 +78,15 @@ def house(
     )
     inputs = {"plan": store.put("plan", plan), "problems": problems, "policy": store.adopt(policy)}
     return store, {role: [str(ref)] for role, ref in inputs.items()}
+
+
+def behind_examples(problems: pa.Table, number: int) -> pa.Table:
+    """Every question behind so many worked problems of the same table."""
+    rows = problems.to_pylist()
+    worked = [f"{row['question']}\n{completion_text(row['solution'], row['answer'])}\n" for row in rows]
+    before = ["".join(worked[(place + i) % len(rows)] for i in range(1, number + 1)) for place in range(len(rows))]
+    questions = [examples + row["question"] for examples, row in zip(before, rows, strict=True)]
+    return problems.set_column(problems.column_names.index("question"), "question", pa.array(questions))
 
 
 def through(

@@ -1,7 +1,7 @@
 """Generation by TRL's GRPOTrainer beside the stage `rollout`: same model, prompts, group, limit, number of threads.
 
     python benchmarks/trl_generation.py [--size bundled|larger] [--prompts 64] [--group 8] [--max-tokens 96]
-                                        [--rounds 5] [--trl-python PATH] [--trl 256,sdpa,dynamic]
+                                        [--examples 0] [--rounds 5] [--trl-python PATH] [--trl 256,sdpa,dynamic]
 
 TRL runs in an environment of its own (`--trl-python`; otherwise `.venv-trl`, made from benchmarks/trl.txt) and in its
 own fastest setting: float32, no gradient checkpointing, and of blocks (all sequences together, half, a quarter),
@@ -11,6 +11,8 @@ static one took up to twice as long.
 Both are warm processes that take their rounds in turns; the first of each is not counted. Timed of TRL is its
 generation alone (see trl_child.py), of ours the whole stage, Parquet and text included. Tokens are counted alike, those
 of the completions with their end token, and the token ids of all prompts must be equal.
+The bundled problems have 8 to 17 prompt tokens; `--examples 3` puts three worked problems before each, as long as
+prompts are in practice: TRL computes a prompt once for every completion, the stage once for its group.
 """
 
 import argparse
@@ -92,7 +94,9 @@ class Ours:
 
     def __init__(self, folder: Path, policy: Path, given: argparse.Namespace) -> None:
         num_rows = given.prompts * given.group
-        self._store, self._inputs = rollout.house(folder, num_rows, policy, given.group, given.max_tokens)
+        self._store, self._inputs = rollout.house(
+            folder, num_rows, policy, given.group, given.max_tokens, given.examples
+        )
         self._warm: dict[str, Any] = {}
 
     def round(self, number: int) -> float:
@@ -108,6 +112,11 @@ class Ours:
         tokenizer = load_policy(policy).tokenizer
         texts = [prompt_text(tokenizer, questions[name]) for name in names]
         return texts, [by_group[group] for group in self._column("plan", "group_id")]
+
+    def mean_tokens(self) -> float:
+        """Completion tokens of round 0, on average."""
+        made = self._store.read(Ref("rollouts", f"{0:032x}"), ["completion_tokens"])
+        return statistics.mean(map(len, made.column("completion_tokens").to_pylist()))
 
     def _column(self, role: str, name: str) -> list[Any]:
         store: Store = self._store
@@ -131,8 +140,10 @@ def setting(text: str) -> dict[str, Any]:
     return {"block": int(block), "attention": attention, "cache": cache}
 
 
-def measure(folder: Path, given: argparse.Namespace) -> tuple[dict[str, Any], list[float], list[float]]:
-    """TRL's setting, and tokens per second of every counted round of TRL and of the stage."""
+def measure(
+    folder: Path, given: argparse.Namespace
+) -> tuple[dict[str, Any], tuple[float, float], list[float], list[float]]:
+    """TRL's setting, mean tokens of prompts and completions, tokens per second of every round of both."""
     policy = larger(folder / "larger") if given.size == "larger" else rollout.POLICY
     ours = Ours(folder, policy, given)
     ours.round(0)
@@ -148,7 +159,7 @@ def measure(folder: Path, given: argparse.Namespace) -> tuple[dict[str, Any], li
         theirs.append(trl.round(how, number))
         stage.append(ours.round(number))
     trl.close()
-    return how, theirs, stage
+    return how, (statistics.mean(map(len, expected)), ours.mean_tokens()), theirs, stage
 
 
 def main() -> None:
@@ -156,16 +167,15 @@ def main() -> None:
     parser.add_argument("--size", choices=["bundled", "larger"], default="bundled")
     parser.add_argument("--trl-python", type=Path)
     parser.add_argument("--trl", type=setting)
-    for name, value in (("prompts", 64), ("group", 8), ("max-tokens", 96), ("rounds", 5)):
+    for name, value in (("prompts", 64), ("group", 8), ("max-tokens", 96), ("examples", 0), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=value)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        how, theirs, stage = measure(Path(folder), given)
+        how, lengths, theirs, stage = measure(Path(folder), given)
     ratios = [mine / other for mine, other in zip(stage, theirs, strict=True)]
     print(f"{platform.machine()}, {os.cpu_count()} cores, OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', '-')};")
-    print(
-        f"{given.size} policy, {given.prompts} prompts x {given.group}, at most {given.max_tokens} tokens; TRL: {how}"
-    )
+    print(f"{given.size} policy, {given.prompts} prompts of {lengths[0]:.0f} tokens x {given.group}; completions of")
+    print(f"{lengths[1]:.0f} tokens, at most {given.max_tokens}; TRL: {how}")
     print("| generation | tokens/s, median | slowest | fastest |\n|---|---|---|---|")
     for name, speeds in (("TRL 1.16, its generation alone", theirs), ("stage rollout, Parquet included", stage)):
         print(f"| {name} | {statistics.median(speeds):,.0f} | {min(speeds):,.0f} | {max(speeds):,.0f} |")
