@@ -218,6 +218,8 @@ class RayEngine:
         opening = worker.actor.open.remote(*self._opening)
         deadline = time.monotonic() + self._config.start_s
         while not self._arrived(opening):
+            if not any(node["Alive"] for node in self._ray.nodes()):
+                raise EngineError("no machine of the Ray cluster is left", _KEPT)
             if time.monotonic() > deadline:
                 there = self._ray.cluster_resources()
                 raise EngineError(
