@@ -114,17 +114,12 @@ def test_two_workers_make_the_same_shards_though_one_is_killed_and_only_what_it_
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone, spread = house.job(), house.job(ray={"workers": 2, "max_restarts": 1})
-    asked, opened, sockets, folders = list[tuple[int, list[str]]](), list[Opened](), set[str](), list[Path]()
-    ask, got = RayEngine._asked, RayEngine._got
+    asked, sockets, folders = list[tuple[int, list[str]]](), set[str](), list[Path]()
+    ask = RayEngine._asked
 
     def spy_on_asked(engine: RayEngine, worker: Any, requests: Any, on_tokens: Any) -> Any:
         asked.append((worker.number, [request.rollout_id for request in requests]))
         return ask(engine, worker, requests, on_tokens)
-
-    def spy_on_got(engine: RayEngine, ref: Any) -> Any:
-        found = got(engine, ref)
-        opened.extend([found] if isinstance(found, Opened) else [])
-        return found
 
     def look(_frac: float, text: str) -> None:
         if not text.startswith("starting"):
@@ -135,14 +130,8 @@ def test_two_workers_make_the_same_shards_though_one_is_killed_and_only_what_it_
     left = Path(tempfile.mkdtemp(prefix="gradus-ray-"))
     (left / ".lock").write_text('{"pid": 0}')  # by a process that was killed: no lock of the kernel is on it
     monkeypatch.setattr(RayEngine, "_asked", spy_on_asked)
-    monkeypatch.setattr(RayEngine, "_got", spy_on_got)
     monkeypatch.setenv("GRADUS_FAULT", "ray:1.0#3")  # the first process in the first worker's place, at its third row
-    threads = torch.get_num_threads()
-    torch.set_num_threads(threads + 1)  # another number than the environment's, to see that it is handed on
-    try:
-        before, report = run(alone), run(spread, look)
-    finally:
-        torch.set_num_threads(threads)
+    before, report = run(alone), run(spread, look)
     assert len(house.shards(alone)) == 3
     assert house.shards(spread) == house.shards(alone)
     assert house.ids(spread) == IDS
@@ -155,7 +144,6 @@ def test_two_workers_make_the_same_shards_though_one_is_killed_and_only_what_it_
     assert [number for number, names in asked if names == IDS[:8]] == [1, 1]
     assert sorted(names for _, names in asked) == sorted([IDS[:8], IDS[:8], IDS[8:16], IDS[16:]])
     assert {number for number, _ in asked} == {1, 2}
-    assert [found.num_threads for found in opened] == [threads + 1] * 3
     assert sockets
     assert sockets <= LOOPBACK
     assert folders
@@ -290,9 +278,26 @@ def server() -> Iterator[Server]:
     made.close()
 
 
+@pytest.fixture
+def more_threads() -> Iterator[int]:
+    """Another number of threads than the environment's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    yield threads + 1
+    torch.set_num_threads(threads)
+
+
 def test_what_a_worker_had_sent_before_it_died_is_asked_of_nobody_again(
-    house: House, server: Server, running: tuple[str, int]
+    house: House, server: Server, running: tuple[str, int], more_threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    opened, got = list[Opened](), RayEngine._got
+
+    def spy(engine: RayEngine, ref: Any) -> Any:
+        found = got(engine, ref)
+        opened.extend([found] if isinstance(found, Opened) else [])
+        return found
+
+    monkeypatch.setattr(RayEngine, "_got", spy)
     address, owner = running
     hosted = {"url": server.url, "model": "m", "tokens": False, "concurrency": 1}
     ray = {"workers": 1, "address": address, "max_restarts": 1}
@@ -315,6 +320,8 @@ def test_what_a_worker_had_sent_before_it_died_is_asked_of_nobody_again(
     # At each death the request under way is lost, and at most the one whose answer was under way.
     assert set(Counter(server.asked).values()) <= {1, 2}
     assert len(IDS) + 2 <= len(server.asked) <= len(IDS) + 4
+    # Every worker, those that replaced others too, computes with as many threads as the stage.
+    assert [found.num_threads for found in opened] == [more_threads] * 3
 
 
 def test_an_engine_that_fails_in_a_worker_says_what_it_would_have_said_in_the_stage(
