@@ -211,7 +211,8 @@ class VllmEngine:
                 _hold_adapter(running, adapter, dtype)
             if weight_bytes(running.base) <= PROBE_BYTES:
                 policy = load_policy(folder, self._settings.dtype)
-                hold_probe(policy, self.logprobs, BOUNDS[str(policy.model.dtype).removeprefix("torch.")])
+                for _ in range(running.cores.num_copies):  # each answers in its turn
+                    hold_probe(policy, self.logprobs, BOUNDS[str(policy.model.dtype).removeprefix("torch.")])
         except ValueError as error:
             raise EngineError(f"vLLM does not hold the policy's weights: {error}", AGAIN) from None
 

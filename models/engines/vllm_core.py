@@ -65,6 +65,11 @@ class Cores:
         except (RuntimeError, ValueError, OSError) as error:
             raise EngineError(f"vLLM did not start: {first_line(error)}", "see the worker's log") from None
 
+    @property
+    def num_copies(self) -> int:
+        """Copies of the model; so many requests in a row go to each once."""
+        return len(self._engine.engine_core.core_engines)
+
     def rpc(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method in every worker of every copy; gives what each answered."""
         answers = self._each(lambda: self._engine.collective_rpc(name, args=args, kwargs=kwargs))

@@ -42,9 +42,18 @@ class Witness:
         return sorted(tensor_sum(tensor) for layer in layers for tensor in _matrices(layer))
 
     def _parameters(self) -> dict[str, nn.Parameter]:
-        """By their names in a checkpoint: under adapters vLLM wraps the layers."""
+        """By their names in a checkpoint: under adapters vLLM wraps the layers.
+
+        Without a vocabulary's that is divided among workers: a padded part may be as large as the whole of a small one.
+        """
         model: nn.Module = self.model_runner.get_model()
-        return {name.replace(".base_layer.", "."): parameter for name, parameter in model.named_parameters()}
+        layers = {name for name, layer in model.named_modules() if _is_divided_vocabulary(layer)}
+        held = {n: p for n, p in model.named_parameters() if n.rpartition(".")[0] not in layers}
+        return {name.replace(".base_layer.", "."): parameter for name, parameter in held.items()}
+
+
+def _is_divided_vocabulary(layer: nn.Module) -> bool:
+    return hasattr(layer, "num_embeddings_padded") and getattr(layer, "tp_size", 1) > 1
 
 
 def _matrices(layer: Any) -> list[Tensor]:
