@@ -5,7 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from models.policy import load_policy
+
 Program = Any
+RECIPE = Path(__file__).parent / "tiny.toml"
+BUNDLED = Path(__file__).parents[2] / "data" / "samples" / "policy"
 
 
 def lines(path: Path, *rows: object) -> str:
@@ -81,3 +85,27 @@ def test_evaluate_gives_intervals_for_every_k(new_program: Callable[..., Program
         assert cell["low"] <= cell["value"] <= cell["high"]
     assert found["rows"] == 48
     assert {"maj_at", "out"} <= set(found)
+
+
+def test_an_adapter_is_rolled_out_by_name_and_no_stage_begins_that_would_train_it(
+    new_program: Callable[..., Program], make_adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = make_adapter(tmp_path / "adapter", load_policy(BUNDLED), "bundled")
+    problems = lines(tmp_path / "p.jsonl", {"problem_id": "a", "question": "1 + 1 =", "answer": "2"})
+    plan = lines(tmp_path / "plan.jsonl", {"problem_id": "a", "group_id": "a@r0h0", "n": 2, "max_tokens": 4})
+    program = new_program()
+    found = program.json("rollout", "--plan", plan, "--problems", problems, "--policy", str(folder))
+    assert found["rows"] == 2
+    scores = lines(tmp_path / "s.jsonl", {"rollout_id": "a@r0h0:0", "problem_id": "a", "reward": 1.0})
+    for command in (
+        ("update", "--rollouts", found["artifact"], "--scores", scores, "--policy", str(folder)),
+        ("warmstart", "--problems", problems, "--policy", str(folder)),
+        ("train", str(RECIPE), "--set", f"policy={folder}"),
+    ):
+        code, _, err = program.run(*command)
+        assert code == 1
+        assert "is an adapter, and training one is not supported" in err
+    # Two checkpoints: the adapter's and its base's.
+    assert len(list((program.home / "lake" / "checkpoints").iterdir())) == 2
+    made = {path.name for path in (program.home / "lake").iterdir()}
+    assert made == {"checkpoints", "plan", "problems", "rollouts", "scores"}
