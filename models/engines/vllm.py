@@ -55,7 +55,6 @@ class VllmEngine:
 
     reproducible = False
     """The last bits of the logits depend on the batch, and that on timing."""
-    remarks: Sequence[str] = ()
 
     def __init__(self, settings: VllmSettings) -> None:
         self.remarks: Sequence[str] = ()
