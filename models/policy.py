@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 
 from models.adapters import base_of, is_adapter, merged, read_adapter
@@ -235,3 +237,13 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> l
         return []
     encoded = tokenizer(list(texts), add_special_tokens=tokenizer.chat_template is None)
     return [[int(t) for t in ids] for ids in encoded["input_ids"]]
+
+
+def completion_texts(tokenizer: PreTrainedTokenizerBase, completions: Sequence[Sequence[int]]) -> list[str]:
+    """The text of each completion, special tokens left out."""
+    ways = (getattr_static(kind, "_decode") for kind in (type(tokenizer), PreTrainedTokenizerFast))
+    if len(set(ways)) > 1 or tokenizer.clean_up_tokenization_spaces:
+        return [str(tokenizer.decode(list(tokens), skip_special_tokens=True)) for tokens in completions]
+    # All that transformers does then for each, in one call: it looks at every token first, which costs more.
+    backend: Any = tokenizer.backend_tokenizer  # pyright: ignore[reportAttributeAccessIssue]
+    return backend.decode_batch([list(tokens) for tokens in completions], skip_special_tokens=True)

@@ -13,5 +13,6 @@ _passed: Counter[str] = Counter()
 def fault_point(name: str) -> None:
     """Kill this process if the environment asks for it here; otherwise only count the passing."""
     _passed[name] += 1
-    if os.environ.get("GRADUS_FAULT") == f"{name}#{_passed[name]}":
+    wanted = os.environ.get("GRADUS_FAULT")
+    if wanted and wanted == f"{name}#{_passed[name]}":
         os.kill(os.getpid(), signal.SIGKILL)

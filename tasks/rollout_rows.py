@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from data.schema import ROLLOUTS
 from models.engines.base import Finished, Request
+from models.policy import completion_texts
 from tasks.config import RolloutConfig
 from tasks.groups import Group
 
@@ -86,10 +86,8 @@ class Sampler:
         return [None if d.finish_reason == "error" else v for d, v in zip(done, values, strict=True)]
 
     def _texts(self, done: Sequence[Finished]) -> list[str | None]:
-        return [None if d.finish_reason == "error" else self._text(d) for d in done]
-
-    def _text(self, done: Finished) -> str:
         if self.tokenizer is None:
-            return done.text or ""
-        # transformers looks at every element of a list, and at an array once.
-        return str(self.tokenizer.decode(np.asarray(done.tokens, np.int64), skip_special_tokens=True))
+            texts = [d.text or "" for d in done]
+        else:
+            texts = completion_texts(self.tokenizer, [d.tokens for d in done])
+        return [None if d.finish_reason == "error" else text for d, text in zip(done, texts, strict=True)]

@@ -4,12 +4,24 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerFast
 
-from models.policy import Policy, PolicyError, load_policy, load_prompt_side, new_policy, prompt_text, prompt_tokens
+from models.policy import (
+    Policy,
+    PolicyError,
+    completion_texts,
+    load_policy,
+    load_prompt_side,
+    new_policy,
+    prompt_text,
+    prompt_tokens,
+)
 from models.tiny_tokenizer import PHRASES, tiny_tokenizer
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<go>{% endif %}"
@@ -175,3 +187,24 @@ def test_the_tiny_tokenizer_reads_phrases_as_one_token_and_the_unknown_as_one_ea
     found = prompt_tokens(tokenizer, [PHRASES[0] + "4 + 13 =\n", "4+1=5\n#### 5", "é1𝄞", ""])
     assert found == [[3, 12, 5, 9, 11, 7, 21], [12, 18, 9, 20, 13, 21, 4, 13], [2, 9, 2], []]
     assert prompt_tokens(tokenizer, []) == []
+
+
+@pytest.mark.parametrize("cleans", [False, True])
+def test_completions_are_the_texts_that_transformers_gives_each(cleans: bool) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.clean_up_tokenization_spaces = cleans
+    rng = np.random.default_rng(0)
+    completions = [rng.integers(0, len(tokenizer), size).tolist() for size in (0, 1, 7, 40)] * 4
+    expected = [tokenizer.decode(tokens, skip_special_tokens=True) for tokens in completions]
+    assert completion_texts(tokenizer, completions) == expected
+    assert completion_texts(tokenizer, [[12, 18, 9, 1]]) == ["4+1"]  # the end token is no text
+    assert completion_texts(tokenizer, []) == []
+
+
+def test_a_tokenizer_with_a_way_of_its_own_is_asked() -> None:
+    class Shouting(PreTrainedTokenizerFast):
+        def _decode(self, *args: Any, **kwargs: Any) -> str:
+            return super()._decode(*args, **kwargs).upper() + "!"
+
+    tokenizer = Shouting(tokenizer_object=tiny_tokenizer().backend_tokenizer)
+    assert completion_texts(tokenizer, [[12, 18, 9]]) == ["4+1!"]
