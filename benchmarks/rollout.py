@@ -2,9 +2,9 @@
 
     python benchmarks/rollout.py [--rows 2048] [--rounds 3] [--no-vllm] [--stub-rows 1000000]
 
-Engines are measured in turns, round after round, in one process each; medians are printed, and the ratio of the stage
-(Parquet, seeds, text and all) to the engine alone on the same requests. The policy is the bundled one, in the number
-format that each engine is given here. The last lines run the stage over an engine that answers at once.
+An engine alone and through the stage (Parquet, seeds, text and all) are measured in turns on the same requests, round
+after round in one process; printed are the medians, that of each round's ratio too. The policy is the bundled one, in
+the number format that each engine is given here. The last lines run the stage over an engine that answers at once.
 """
 
 import argparse
@@ -138,7 +138,8 @@ def measure(config: RolloutConfig, num_rows: int, rounds: int) -> dict[str, floa
             alone.append(directly(engine, asked))
             whole.append(through(store, inputs, config, warm, number))
         engine.close()
-        return {"alone": statistics.median(alone), "through": statistics.median(whole)}
+        ratios = [both / one for one, both in zip(alone, whole, strict=True)]
+        return {name: statistics.median(of) for name, of in (("alone", alone), ("through", whole), ("ratio", ratios))}
 
 
 def stub(num_rows: int) -> dict[str, float]:
@@ -189,8 +190,8 @@ def main() -> None:
     for engine in ("transformers", *(() if given.no_vllm else ("vllm",))):
         for dtype in ("float32", "bfloat16"):
             found = in_process("--one", engine, "--dtype", dtype, *sizes)
-            ratio = found["through"] / found["alone"]
-            print(f"| {engine}, {dtype} | {found['alone']:,.0f} | {found['through']:,.0f} | {ratio:.3f} |", flush=True)
+            speeds = f"{found['alone']:,.0f} | {found['through']:,.0f}"
+            print(f"| {engine}, {dtype} | {speeds} | {found['ratio']:.3f} |", flush=True)
     found = in_process("--one", "stub", "--stub-rows", str(given.stub_rows))
     print(f"{given.stub_rows:,} rollouts of 100 tokens from an engine that answers at once: ", end="")
     print(f"{found['rows_per_s']:,.0f} rows/s, memory grown by {found['grown_mib']:,.0f} MiB after the first 8,192")
