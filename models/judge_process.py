@@ -5,7 +5,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import psutil
-
 import models
+from models.processes import kill_tree
 from models.rewards import RewardSpec
 from models.rewards.base import Row
 
@@ -147,13 +145,8 @@ class JudgeProcess:
     def end(self) -> str:
         """Kill the judge, its process group and its descendants; says how it had ended. Safe to call twice."""
         if self._process.returncode is None:
-            descendants = self._descendants()
-            # Before the wait the zombie still holds its id: the signal cannot meet another process.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
-            for child in descendants:
-                with contextlib.suppress(psutil.Error):
-                    child.kill()
+            # Before the wait the zombie still holds its id: no signal can meet another process.
+            kill_tree(self.pid)
             self._process.wait()
             for pipe in (self.stdin, self.stdout):
                 with contextlib.suppress(OSError):
@@ -161,12 +154,6 @@ class JudgeProcess:
             shutil.rmtree(self.folder, ignore_errors=True)
         code = self._process.returncode
         return f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
-
-    def _descendants(self) -> list[psutil.Process]:
-        try:
-            return psutil.Process(self.pid).children(recursive=True)
-        except psutil.Error:
-            return []
 
     def _post(self, message: dict[str, Any]) -> None:
         self._outbox += json.dumps(message, default=str).encode("ascii") + b"\n"

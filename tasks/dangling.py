@@ -14,9 +14,9 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
+from models.processes import kill_tree
 from tasks.journal import read_events
 from tasks.runlock import holder, left_by_the_dead
-from tasks.supervise import kill_tree
 
 _SERVER = "prefect.server.api.server:create_app"
 

@@ -24,8 +24,8 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 from data.errors import StageError
+from models.processes import kill_tree
 from tasks.settings import code_root
-from tasks.supervise import kill_tree
 from tasks.tracking_client import artifacts_uri, database, tracking_uri
 
 LOOPBACK = "127.0.0.1"

@@ -24,10 +24,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import psutil
-
 from data import errors
 from data.errors import GradusError, StageError
+from models.processes import kill_tree
 from tasks.interrupt import raise_if_interrupted
 from tasks.settings import code_root
 
@@ -282,26 +281,6 @@ class WorkerPool:
         if self._halted.is_set():  # looked at after the worker is known: either `halt` ends it or this does
             worker.kill()
         return worker
-
-
-def kill_tree(pid: int) -> None:
-    """Kill a process, its process group and every descendant, whatever sessions they made for themselves."""
-    try:
-        root = psutil.Process(pid)
-        family = [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        family = []
-    # Stopped first, so that none makes children while the others are being ended.
-    for process in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.suspend()
-    with contextlib.suppress(psutil.NoSuchProcess):
-        family.extend(child for child in (family[0].children(recursive=True) if family else []) if child not in family)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    for process in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
 
 
 def _typed(stage: str, message: Mapping[str, Any], log_path: Path) -> GradusError:

@@ -18,8 +18,8 @@ from models.engines.base import EngineError, Request
 from models.engines.hf import HfEngine
 from models.engines.server import ServerEngine, ServerSettings
 from models.policy import load_policy
+from models.processes import kill_tree
 from tasks.servers import free_port
-from tasks.supervise import kill_tree
 
 BOUND = 2e-4
 PROMPTS = [(9, 12, 5), (9, 12, 5), (10, 11), (9, 6, 13, 5, 8), (9, 12, 5)]
