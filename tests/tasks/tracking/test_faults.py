@@ -1,0 +1,198 @@
+"""MLflow holds all of a run, and all of it once, after kills, beside another teller and with a dead tracker."""
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data.errors import LockedError, StageError
+from data.store import Ref
+from tasks.tracking_client import start_sidecar, status, wait
+from tasks.tracking_state import STATE, State, sole_teller
+
+Run = Any
+NewRun = Callable[[str], Run]
+# MLflow's own use of its libraries; ours stays under "warnings are errors".
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*noload.*"),
+    pytest.mark.filterwarnings("ignore:.*Any type hint.*"),
+]
+
+
+def test_told_again_from_the_start_nothing_is_doubled(new_run: NewRun) -> None:
+    run = new_run("replayed")
+    run.whole()
+    run.drain()
+    before = run.told()
+    (run.folder / STATE).write_text("{ torn")
+    assert run.drain() == 10
+    after = run.told()
+    assert after == before
+    assert run.drain() == 0
+
+
+class _Died(BaseException):
+    """The process is gone: nothing catches this."""
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_dying_after_any_call_to_mlflow_doubles_and_loses_nothing(new_run: NewRun, seed: int) -> None:
+    undisturbed = new_run(f"undisturbed-{seed}")
+    undisturbed.whole()
+    undisturbed.drain()
+    run = new_run(f"dying-{seed}")
+    run.whole()
+    random, deaths = np.random.default_rng(seed), 0
+    from tasks import tracking
+
+    class MortalClient(tracking.MlflowClient):
+        def __getattribute__(self, name: str) -> Any:
+            found = super().__getattribute__(name)
+            if name.startswith("_") or not callable(found):
+                return found
+
+            def act(*args: Any, **kwargs: Any) -> Any:
+                result = found(*args, **kwargs)
+                if random.random() < 0.12:
+                    raise _Died
+                return result
+
+            return act
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tracking, "MlflowClient", MortalClient)
+        while status(run.folder).untold:
+            try:
+                run.drain()
+            except _Died:
+                deaths += 1
+    assert deaths > 3
+    assert _sizes(run) == _sizes(undisturbed)
+
+
+def _sizes(run: Run) -> dict[str, Any]:
+    """What two runs with the same events have in common whatever their names and times are."""
+    told = run.told()
+    return {
+        "counts": {kind: len(rows) for kind, rows in told.items()},
+        "states": sorted(row[2] for row in told["runs"]),
+        "values": sorted(row[1:4] for row in told["metrics"]),
+        "feedbacks": [count for _, count in told["traces"]],
+    }
+
+
+def test_a_dead_tracker_loses_nothing_and_is_named(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = new_run("tracker-down")
+    run.whole()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        monkeypatch.setenv("GRADUS_TRACKING_PATIENCE_S", "0.1")
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        started = time.monotonic()
+        with pytest.raises(StageError, match="gradus sync tracker-down"):
+            run.drain()
+    assert time.monotonic() - started < 5
+    assert status(run.folder).untold == 10
+    assert "refused" in status(run.folder).problem
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert run.drain() == 10
+    assert status(run.folder).sentence == ""
+    assert len(run.told()["runs"]) == 5
+
+
+def test_the_next_start_closes_what_a_killed_process_left_running(new_run: NewRun) -> None:
+    run = new_run("killed-before")
+    run.start()
+    run.begin("score", 1, Ref("scores", "ef" * 16))
+    run.drain()
+    # This process lives, so what it started is not taken for dead.
+    assert [row[2] for row in run.told()["runs"]] == ["RUNNING", "RUNNING"]
+    run.start()
+    run.score(1)
+    run.journal.run_finished(status="finished")
+    run.drain()
+    assert sorted(row[2] for row in run.told()["runs"]) == ["FINISHED", "FINISHED", "KILLED", "KILLED"]
+
+
+def test_runs_are_closed_even_where_the_run_folder_was_deleted(new_run: NewRun) -> None:
+    run = new_run("folder-gone")
+    run.start()
+    run.drain()
+    shutil.rmtree(run.folder)
+    again = new_run("folder-gone")
+    again.start()
+    again.journal.run_finished(status="finished")
+    again.drain()
+    assert sorted(row[2] for row in again.told()["runs"]) == ["FINISHED", "KILLED"]
+
+
+def test_two_tellers_of_one_run_exclude_each_other(new_run: NewRun) -> None:
+    run = new_run("two-tellers")
+    run.whole()
+    with sole_teller(run.folder) as mine:
+        assert mine
+        with pytest.raises(LockedError, match="two-tellers"):
+            run.drain()
+    assert run.drain() == 10
+
+
+def test_a_sidecar_killed_while_it_follows_is_replaced_without_a_trace(new_run: NewRun) -> None:
+    run = new_run("sidecar-killed")
+    run.start()
+    first = start_sidecar(run.folder)
+    run.score(1)
+    _until(lambda: len(State.load(run.folder).runs) == 1)
+    first.process.send_signal(signal.SIGKILL)
+    first.process.wait()
+    run.update(1)
+    run.journal.run_finished(status="finished")
+    second = start_sidecar(run.folder)
+    assert "still being told" in wait(second, 0.01).sentence
+    second.process.returncode = None
+    assert wait(second, 60).sentence == ""
+    assert second.process.returncode == 0
+    assert (run.folder / "logs" / "tracking.log").read_text() == ""
+    told = run.told()
+    assert [row[2] for row in told["runs"]] == ["FINISHED"] * 3
+    # Two steps of the update, three final metrics in its child and the score's, three in the parent.
+    assert len(told["metrics"]) == 2 + 2 + 3
+    assert len(told["traces"]) == 2
+
+
+_FLOW = """
+import os, signal, sys
+from pathlib import Path
+from tasks.journal import Journal
+from tasks.tracking_client import start_sidecar
+folder = Path(sys.argv[1])
+journal = Journal(folder)
+journal.run_started({"run": folder.name, "verb": "train", "params": {}})
+journal.stage_started(stage="score", round=1, purpose="train", output="scores/" + "ad" * 16, config={}, inputs={})
+start_sidecar(folder)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_sidecar_of_a_killed_flow_closes_its_runs_and_ends(new_run: NewRun) -> None:
+    run = new_run("flow-killed")
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", _FLOW, str(run.folder)], cwd=root, check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    _until(lambda: bool(State.load(run.folder).offset) and not State.load(run.folder).parent)
+    assert [row[2] for row in run.told()["runs"]] == ["KILLED", "KILLED"]
+
+
+def _until(holds: Callable[[], bool], limit_s: float = 60) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
