@@ -1,7 +1,9 @@
-"""What several tests share: log-probs from a whole forward pass in float64, and LoRA adapters, both by hand."""
+"""What several tests share: log-probs from a whole forward pass in float64, LoRA adapters by hand, a hosted model."""
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +60,62 @@ def make_adapter() -> MakeAdapter:
         return folder
 
     return make
+
+
+class Server:
+    """A real HTTP server of model `m` that answers by a function of path and body, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[str, dict[str, Any]], tuple[int, Any]] = lambda _path, _body: (500, {})
+        self.asked: list[dict[str, Any]] = []
+        self.busy = self.most_busy = 0
+        self._lock = threading.Lock()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._say(200, {"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                with outer._lock:
+                    outer.asked.append(body)
+                    outer.busy += 1
+                    outer.most_busy = max(outer.busy, outer.most_busy)
+                status, found = outer.answer(self.path, body)
+                with outer._lock:
+                    outer.busy -= 1
+                self._say(status, found)
+
+            def _say(self, status: int, found: Any) -> None:
+                content = json.dumps(found).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(content)))
+                self.send_header("retry-after-ms", "1")
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+                del format, args
+
+            def handle_one_request(self) -> None:
+                try:
+                    super().handle_one_request()
+                except OSError:  # who asked was killed meanwhile
+                    self.close_connection = True
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()

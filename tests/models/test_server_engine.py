@@ -1,9 +1,6 @@
 """Engine `openai` against servers that behave badly, each a real HTTP server that says what a test tells it to."""
 
-import json
 import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,62 +9,10 @@ import pytest
 from models.engines.base import EngineError, Request
 from models.engines.server import ServerEngine, ServerSettings
 
-Answer = Callable[[str, dict[str, Any]], tuple[int, Any]]
+Server = Any
 ASKED = [
     Request(str(i), (5, 6), seed=i, max_tokens=4, messages=({"role": "user", "content": f"{i}?"},)) for i in range(6)
 ]
-
-
-class Server:
-    """Answers by a function of path and body; counts how many requests were under way at once."""
-
-    def __init__(self) -> None:
-        self.answer: Answer = lambda _path, _body: (500, {})
-        self.busy = self.most_busy = self.num_requests = 0
-        self._lock = threading.Lock()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._say(200, {"object": "list", "data": [{"id": "m", "object": "model"}]})
-
-            def do_POST(self) -> None:
-                with outer._lock:
-                    outer.busy += 1
-                    outer.num_requests += 1
-                    outer.most_busy = max(outer.busy, outer.most_busy)
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                status, found = outer.answer(self.path, body)
-                with outer._lock:
-                    outer.busy -= 1
-                self._say(status, found)
-
-            def _say(self, status: int, found: Any) -> None:
-                content = found if isinstance(found, bytes) else json.dumps(found).encode()
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(content)))
-                self.send_header("retry-after-ms", "1")
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-                del format, args
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
 
 
 def engine(server: Server, **settings: Any) -> ServerEngine:
@@ -128,7 +73,7 @@ def test_log_probs_before_truncation_are_noticed_before_anything_is_sampled(serv
     with pytest.raises(EngineError, match="not of what it samples from") as refused:
         list(engine(server).generate([Request("a", (5,), seed=1, max_tokens=2, temperature=0.7)]))
     assert "--logprobs-mode processed_logprobs" in refused.value.hint
-    assert server.num_requests == 1
+    assert len(server.asked) == 1
 
 
 def test_log_probs_of_what_was_sampled_from_are_taken_and_asked_about_once(server: Server) -> None:
@@ -141,7 +86,7 @@ def test_log_probs_of_what_was_sampled_from_are_taken_and_asked_about_once(serve
     for _ in range(2):
         (found,) = made.generate([Request("a", (5,), seed=1, max_tokens=2, temperature=0.7)])
         assert list(found.logprobs) == [-0.5]
-    assert server.num_requests == 3
+    assert len(server.asked) == 3
 
 
 def test_text_alone_comes_from_messages_and_carries_no_tokens(server: Server) -> None:
