@@ -66,12 +66,15 @@ def restore_learner(learner: Learner, files: Mapping[str, bytes]) -> None:
     learner.rng.bit_generator.state = _rng_state(_tensors(files[RNG], RNG, dict.fromkeys(_RNG_FIELDS, (_RNG_BYTES,))))
     learner.step = step
     for name, parameter in parameters.items():
-        learner.optimizer.state[parameter] = {moment: saved[f"{moment}.{name}"] for moment in _MOMENTS}
+        # AdamW counts its steps on the CPU, wherever the parameters are.
+        learner.optimizer.state[parameter] = {
+            m: saved[f"{m}.{name}"].to("cpu" if m == "step" else parameter.device) for m in _MOMENTS
+        }
 
 
 def weights_bytes(learner: Learner) -> bytes:
     """The model's parameters alone, for resumable state inside a long update."""
-    return save({name: parameter.detach().contiguous() for name, parameter in learner.model.named_parameters()})
+    return save({name: parameter.detach().cpu().contiguous() for name, parameter in learner.model.named_parameters()})
 
 
 def restore_weights(learner: Learner, content: bytes) -> None:
@@ -90,7 +93,7 @@ def _moments(learner: Learner) -> dict[str, Tensor]:
         state: dict[str, Any] = learner.optimizer.state.get(parameter, {})
         for moment in _MOMENTS:
             fresh = torch.tensor(0.0) if moment == "step" else torch.zeros_like(parameter)
-            found[f"{moment}.{name}"] = state.get(moment, fresh).detach().contiguous()
+            found[f"{moment}.{name}"] = state.get(moment, fresh).detach().cpu().contiguous()
     return found
 
 

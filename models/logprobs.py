@@ -37,7 +37,10 @@ class Sequences:
 
 
 class TokenLogprobs(NamedTuple):
-    """Of every completion token, all (M,) float32, nats."""
+    """Of every completion token, all (M,) float32, nats, on the CPU wherever the model is.
+
+    A loss of M numbers costs next to nothing there; its many metrics would each wait for an accelerator.
+    """
 
     logp: Tensor
     """Its log-prob under the full softmax at its row's temperature, with gradient."""
@@ -62,10 +65,13 @@ def token_logprobs(
     the model is. The entropy carries a gradient only where `entropy_grad` asks for it, since keeping what it needs
     costs as much memory as the logits. ValueError where a prompt is empty.
     """
+    device = model.device
     ids, mask, places, targets = _padded(rows)
-    hidden = model.get_decoder()(input_ids=ids, attention_mask=mask).last_hidden_state
-    chosen = hidden[places[:, 0], places[:, 1]]
-    warmth = torch.where(temperature == 0, 1.0, temperature).float()[places[:, 0]]
+    mask = None if mask is None else mask.to(device)
+    hidden = model.get_decoder()(input_ids=ids.to(device), attention_mask=mask).last_hidden_state
+    chosen = hidden[places[:, 0].to(device), places[:, 1].to(device)]
+    warmth = torch.where(temperature == 0, 1.0, temperature).float()[places[:, 0]].to(device)
+    targets = targets.to(device)
     head = _Head(model, entropy_grad)
     size = max(1, CHUNK_LOGITS // vocabulary(model))
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -77,7 +83,7 @@ def token_logprobs(
             parts.append(cast("tuple[Tensor, Tensor, Tensor]", checkpoint(head, *arguments, use_reentrant=False)))
         else:
             parts.append(head(*arguments))
-    return TokenLogprobs(*(torch.cat(values) for values in zip(*parts, strict=True)))
+    return TokenLogprobs(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
 
 
 def vocabulary(model: PreTrainedModel) -> int:
@@ -117,7 +123,8 @@ def _as_drawn(logp: Tensor, own: Tensor, targets: Tensor, drawn: Drawing | None)
     index = torch.arange(0) if drawn is None else drawn.truncates.nonzero()[:, 0]
     if drawn is None or len(index) == 0:
         return own
-    return own.index_copy(0, index, truncated_logprobs(logp[index], drawn.select(index), targets[index]))
+    at = index.to(own.device)
+    return own.index_copy(0, at, truncated_logprobs(logp[at], drawn.select(index), targets[at]))
 
 
 def _padded(rows: Sequences) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:

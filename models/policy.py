@@ -35,6 +35,7 @@ from models.adapters import base_of, is_adapter, merged, read_adapter
 from models.errors import PolicyError
 
 Dtype = Literal["auto", "float32", "bfloat16"]
+_CPU = torch.device("cpu")
 _DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16}
 _TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model")
 
@@ -68,7 +69,9 @@ class Policy:
         return _end_tokens(self.model.generation_config, self.tokenizer)
 
 
-def load_policy(folder: Path, dtype: Dtype = "auto", *, trust_remote_code: bool = False) -> Policy:
+def load_policy(
+    folder: Path, dtype: Dtype = "auto", device: torch.device = _CPU, *, trust_remote_code: bool = False
+) -> Policy:
     """Load model (safetensors only) and tokenizer from a folder, in evaluation mode; never asks the network.
 
     `auto` keeps the number format that the weights were saved in. PolicyError says what is missing or wrong: the
@@ -89,7 +92,9 @@ def load_policy(folder: Path, dtype: Dtype = "auto", *, trust_remote_code: bool 
         raise PolicyError(f"{folder}: the tokenizer has more tokens than the model has embeddings")
     if is_adapter(folder):
         model = merged(model, read_adapter(folder))
-    return Policy(model.eval(), tokenizer)
+    model.eval()
+    torch.nn.Module.to(model, device)  # in place; transformers gives its own `to` a type that takes no device
+    return Policy(model, tokenizer)
 
 
 def load_prompt_side(folder: Path, *, trust_remote_code: bool = False) -> PromptSide:

@@ -88,5 +88,6 @@ def completion_loss(model: PreTrainedModel, examples: Sequence[Example]) -> torc
         tokens = torch.tensor([*example.prompt, *example.completion])
         ids[row, : len(tokens)] = tokens
         labels[row, len(example.prompt) : len(tokens)] = tokens[len(example.prompt) :]
-    logits = model(input_ids=ids).logits[:, :-1]
-    return cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), labels[:, 1:].reshape(-1), reduction="sum")
+    logits = model(input_ids=ids.to(model.device)).logits[:, :-1]
+    targets = labels[:, 1:].reshape(-1).to(model.device)
+    return cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), targets, reduction="sum")

@@ -191,6 +191,8 @@ class RolloutConfig(Config):
     """Settings of several workers: where the same samples are made, and by how many."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the sampler; auto is what the checkpoint was saved in."""
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
+    """Where the engine transformers computes; auto takes the GPU where PyTorch sees one, else the CPU."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Nucleus mass sampled from."""
     top_k: int = Field(default=0, ge=0)
@@ -304,6 +306,8 @@ class UpdateConfig(Config):
     """Gate: share of groups without variance."""
     save_every_steps: int = Field(default=0, ge=0)
     """Keep resumable state inside a long update every so many optimiser steps; 0 never."""
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
+    """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
 
     @model_validator(mode="after")
     def _fixed_length_has_its_length(self) -> "UpdateConfig":
@@ -331,6 +335,8 @@ class WarmstartConfig(Config):
     """Layers of a new policy."""
     heads: int = Field(default=4, ge=1)
     """Attention heads of a new policy."""
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
+    """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
 
 
 class EvaluateConfig(Config):

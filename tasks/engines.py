@@ -12,8 +12,9 @@ from models.adapters import is_adapter, proof_of_merged, read_adapter
 from models.engines.base import Engine, EngineError
 from models.engines.hf import HfEngine
 from models.evidence import proof_of
-from models.policy import Policy, PolicyError, PromptSide, load_policy, load_prompt_side
+from models.policy import Policy, PolicyError, PromptSide, load_prompt_side
 from tasks.config import RolloutConfig
+from tasks.loading import loaded_policy, warm_key
 from tasks.policies import verify_policy
 
 _PROVEN = "proven"
@@ -66,16 +67,11 @@ def warm_policy(ctx: Room, ref: Ref, config: RolloutConfig) -> Policy:
 
     StageError where its weights are not those of the files: nothing may be sampled from stale ones.
     """
-    key = f"policy/{ref.digest}/{config.dtype}"
+    key = warm_key(ref.digest, config.dtype, config.device)
     if key not in ctx.warm:
         for stale in [k for k in ctx.warm if k.startswith("policy/")]:
             del ctx.warm[stale]
-        verify_policy(ctx.store, ref)
-        try:
-            policy = load_policy(ctx.store.path(ref), config.dtype)
-            _ = policy.end_tokens
-        except PolicyError as error:
-            raise BadInputError(str(error), hint="give a folder that transformers can load") from None
+        policy = loaded_policy(ctx.store, ref, config.dtype, config.device)
         ctx.warm[key] = policy
     policy = ctx.warm[key]
     if ctx.warm.get(_PROVEN) != (key, id(policy)):

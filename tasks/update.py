@@ -15,13 +15,13 @@ from transformers import PreTrainedModel
 
 from data.errors import BadInputError, CorruptArtifactError, GateError, StageError
 from data.seeds import derive_seed
-from data.store import Ref
 from models.advantages import ADVANTAGES, zero_std_groups
 from models.batch import ScoredBatch
 from models.checkpoint import LEARNER_FILES, STATE, CheckpointError, learner_bytes, restore_learner, write_policy
+from models.devices import Device
 from models.learner import Learner, Rollouts, Settings
 from models.logprobs import vocabulary
-from models.policy import Policy, PolicyError, load_policy
+from models.policy import Policy
 from models.update import (
     Anchors,
     Hooks,
@@ -38,7 +38,8 @@ from models.update import (
 from tasks.config import UpdateConfig
 from tasks.context import StageContext, StageResult
 from tasks.faults import fault_point
-from tasks.policies import refuse_training, verify_policy
+from tasks.loading import loaded_policy, memory_for, warm_key
+from tasks.policies import refuse_training
 from tasks.update_progress import Progress, StepMetrics
 from tasks.update_rows import Judged, judged_rows, refuse_truncated, refuse_unknown_tokens
 
@@ -58,13 +59,14 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     rollouts = _rollouts(rows, batch, config)
     zero_std = zero_std_groups(batch)
     _refuse_without_signal(rows, rollouts, zero_std, config)
-    learner, policy = _learner(ctx, settings)
+    learner, policy = _learner(ctx, settings, config.device)
     refuse_unknown_tokens(rows, vocabulary(policy.model))
     work = _Work(ctx, config, settings, learner, rows, rollouts)
-    num_tokens = work.take_steps()
+    with memory_for(f"updating with {config.micro_tokens} tokens at once", "lower update.micro_tokens"):
+        num_tokens = work.take_steps()
     fault_point("update:before_checkpoint")
     _write(ctx, policy, learner)
-    _keep_warm(ctx, policy, learner)
+    _keep_warm(ctx, policy, learner, config.device)
     metrics = {**_report(rows, batch, zero_std), **work.off, **_last_and_worst(work.steps)}
     metrics["perf/tokens_per_s"] = num_tokens / (time.perf_counter() - started)
     summary = {
@@ -166,7 +168,7 @@ class _Work:
             return None
         if not self.ctx.inputs.get("reference"):
             raise BadInputError("kl_coef is set but there is no reference policy", hint="give --reference")
-        policy = _load(self.ctx, self.ctx.one("reference"))
+        policy = loaded_policy(self.ctx.store, self.ctx.one("reference"), "float32", self.config.device)
         refuse_unknown_tokens(self.rows, vocabulary(policy.model))
         return self._logprobs(policy.model).logp
 
@@ -196,7 +198,7 @@ def _rollouts(rows: Judged, batch: ScoredBatch, config: UpdateConfig) -> Rollout
     )
 
 
-def _learner(ctx: StageContext, settings: Settings) -> tuple[Learner, Policy]:
+def _learner(ctx: StageContext, settings: Settings, device: Device) -> tuple[Learner, Policy]:
     """The policy in float32 with its optimiser: as this worker left it, or from disk.
 
     Whatever the worker keeps loaded is let go first: the steps change weights in place, and should they be refused
@@ -206,11 +208,11 @@ def _learner(ctx: StageContext, settings: Settings) -> tuple[Learner, Policy]:
     warm = ctx.warm.pop("learner", None)
     for stale in [key for key in ctx.warm if key.startswith("policy/")]:
         del ctx.warm[stale]
-    if warm is not None and warm[0] == ref.digest:
+    if warm is not None and warm[0] == (ref.digest, device):
         _, learner, policy = warm
         learner.adopt(settings)
         return learner, policy
-    policy = _load(ctx, ref)
+    policy = loaded_policy(ctx.store, ref, "float32", device)
     learner = Learner.new(policy.model, settings, derive_seed(ctx.seed, "update"))
     folder = ctx.store.path(ref)
     if (folder / STATE).exists():
@@ -228,26 +230,18 @@ def _restore(learner: Learner, folder: Path) -> None:
         ) from None
 
 
-def _load(ctx: StageContext, ref: Ref) -> Policy:
-    verify_policy(ctx.store, ref)
-    try:
-        return load_policy(ctx.store.path(ref), "float32")
-    except PolicyError as error:
-        raise BadInputError(str(error), hint="give a folder that transformers can load") from None
-
-
 def _write(ctx: StageContext, policy: Policy, learner: Learner) -> None:
     write_policy(policy, _empty(ctx.out.scratch / _WORK), ctx.out.write_file)
     for name, content in learner_bytes(learner).items():
         ctx.out.write_file(name, content)
 
 
-def _keep_warm(ctx: StageContext, policy: Policy, learner: Learner) -> None:
+def _keep_warm(ctx: StageContext, policy: Policy, learner: Learner, device: Device) -> None:
     """Leave the new policy where this worker's next rollout and update find it, as they would on disk."""
     digest = ctx.out.ref.digest
-    ctx.warm["learner"] = (digest, learner, policy)
+    ctx.warm["learner"] = ((digest, device), learner, policy)
     for dtype in ("auto", "float32"):
-        ctx.warm[f"policy/{digest}/{dtype}"] = policy
+        ctx.warm[warm_key(digest, dtype, device)] = policy
 
 
 def _empty(folder: Path) -> Path:

@@ -1,16 +1,18 @@
 """Stage `warmstart`: supervised fine-tuning on worked solutions, from a given policy or from random weights."""
 
 import numpy as np
+import torch
 
 from data.chain_sum import completion_text
 from data.errors import BadInputError, StageError
 from data.seeds import derive_seed
 from models.checkpoint import write_policy
-from models.policy import Policy, PolicyError, load_policy, new_policy, prompt_text, prompt_tokens
+from models.policy import Policy, new_policy, prompt_text, prompt_tokens
 from models.tiny_tokenizer import tiny_tokenizer
 from models.warmstart import Example, Settings, finetune
 from tasks.config import WarmstartConfig
 from tasks.context import StageContext, StageResult
+from tasks.loading import loaded_policy, memory_for, place
 from tasks.policies import refuse_training
 
 CONTEXT_TOKENS = 256
@@ -29,7 +31,8 @@ def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
     settings = Settings(config.steps, config.batch_rows, config.lr, config.warmup_steps, config.decay_steps)
     rng = np.random.default_rng(derive_seed(ctx.seed, "warmstart"))
     try:
-        losses = finetune(policy.model, examples, settings, rng, on_step)
+        with memory_for(f"training on {config.batch_rows} rows at once", "lower warmstart's batch_rows"):
+            losses = finetune(policy.model, examples, settings, rng, on_step)
     except ValueError as error:
         raise StageError(str(error), hint="lower warmstart's lr") from None
     scratch = ctx.out.scratch / "policy"
@@ -59,7 +62,8 @@ def examples_of(ctx: StageContext, policy: Policy) -> list[Example]:
 
 def _start(ctx: StageContext, config: WarmstartConfig) -> Policy:
     if not ctx.inputs.get("policy"):
-        return new_policy(
+        device = place(config.device)
+        policy = new_policy(
             tiny_tokenizer(),
             width=config.width,
             layers=config.layers,
@@ -67,10 +71,8 @@ def _start(ctx: StageContext, config: WarmstartConfig) -> Policy:
             max_positions=CONTEXT_TOKENS,
             seed=derive_seed(ctx.seed, "weights"),
         )
+        torch.nn.Module.to(policy.model, device)
+        return policy
     ref = ctx.one("policy")
     refuse_training(ctx.store, ref)
-    ctx.store.verify(ref)
-    try:
-        return load_policy(ctx.store.path(ref), "float32")
-    except PolicyError as error:
-        raise BadInputError(str(error), hint="give a folder that transformers can load") from None
+    return loaded_policy(ctx.store, ref, "float32", config.device)

@@ -19,6 +19,11 @@ MakeAdapter = Callable[..., Path]
 Check = Callable[[Policy, Request, list[int], list[float], float], None]
 
 
+def pytest_configure() -> None:
+    """Compute with one thread, as the processes that tests start do: other numbers round otherwise."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def check_logprobs() -> Check:
     """Assert that each token lies in what truncation leaves, and its log-prob is that of the rest renormalised."""

@@ -1,4 +1,4 @@
-"""Key-value cache for decoding on a CPU: written, and rows dropped, in place.
+"""Key-value cache for decoding: written, and rows dropped, in place.
 
 transformers' own DynamicLayer concatenates at every token and copies what is left whenever a row leaves; on a small
 model that costs more than the attention itself.
@@ -44,7 +44,7 @@ class GrowingLayer(DynamicLayer):
             self._keys_room = _roomier(self.keys[indices], self.keys, end)
             self._values_room = _roomier(self.values[indices], self.values, end)
         else:
-            moved = (indices != torch.arange(rows)).nonzero()[:, 0]
+            moved = (indices != torch.arange(rows, device=indices.device)).nonzero()[:, 0]
             for states in (self.keys, self.values):
                 states[moved] = states[indices[moved]]
             self._keys_room, self._values_room = self._keys_room[:rows], self._values_room[:rows]

@@ -1,11 +1,13 @@
-"""The embedded engine: our own decoding loop over a transformers model, on the CPU.
+"""The embedded engine: our own decoding loop over a transformers model.
 
 A prompt that several requests share is computed once and its cache repeated; like lengths are batched together;
 finished rows leave the batch. Each row's random numbers come from its own seed, one for each position, so they depend
 on neither batch nor shard. (The logits themselves may differ in the last bits between batch shapes, as those of any
-matrix product do; the same requests in the same order give the same bits.)
+matrix product do; on a CPU the same requests in the same order give the same bits.)
+On a GPU the model and the drawing are there, the bookkeeping here: each token of the batch is fetched once.
 
-Left out: accelerators, beam search, penalties, structured output. Shapes: B rows, T positions, V vocabulary.
+Left out: graph capture, without which a GPU waits for Python (vLLM is the engine for it), beam search, penalties,
+structured output. Shapes: B rows, T positions, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,11 +20,13 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
+from models.devices import is_out_of_memory
 from models.engines.base import EngineError, Finished, OnTokens, Request
 from models.engines.cache import empty_cache
 from models.engines.sampling import Drawing, draw
 from models.policy import Dtype, Policy, load_policy
 
+_CPU = torch.device("cpu")
 _NAME = f"transformers {version('transformers')}"  # read once: it costs milliseconds
 COMPACT_FRAC = 1 / 32
 """Finished rows leave the batch once they are this share of it."""
@@ -38,9 +42,17 @@ class HfEngine:
     for finished in engine.generate([Request("a:0", (5, 9, 2), seed=17, max_tokens=96)]): ...
     """
 
-    def __init__(self, policy: Policy | None = None, *, dtype: Dtype = "auto", batch_rows: int = 512) -> None:
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        dtype: Dtype = "auto",
+        device: torch.device = _CPU,
+        batch_rows: int = 512,
+    ) -> None:
         self._policy = policy
         self._dtype: Dtype = dtype
+        self._device = device
         self._batch_rows = batch_rows
         self._remarks: list[str] = []
 
@@ -51,11 +63,11 @@ class HfEngine:
 
     @property
     def reproducible(self) -> bool:
-        """The same requests in the same order give the same bits, on one machine with one number of threads.
+        """The same requests in the same order give the same bits, on one CPU with one number of threads.
 
         No longer once memory ran out, since how much there is decides the batches.
         """
-        return not self._remarks
+        return self.policy.model.device.type == "cpu" and not self._remarks
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -71,7 +83,7 @@ class HfEngine:
 
     def load(self, folder: Path) -> None:
         """Take the weights of a checkpoint folder."""
-        self._policy = load_policy(folder, self._dtype)
+        self._policy = load_policy(folder, self._dtype, self._device)
 
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
         """Sample every request once, shortest prompts first, `batch_rows` at a time, fewer where memory runs out.
@@ -103,7 +115,7 @@ class HfEngine:
 
     def _halved(self, left: list[int], num_rows: int, error: Exception) -> list[list[int]]:
         """Two batches of what an exhausted memory left undone, the first one last; any other error is raised again."""
-        if isinstance(error, EngineError) or not _is_out_of_memory(error):
+        if isinstance(error, EngineError) or not is_out_of_memory(error):
             raise error
         if num_rows == 1:
             raise EngineError("one rollout alone does not fit into memory", "lower max_tokens") from None
@@ -117,20 +129,15 @@ class HfEngine:
         """Log-probs (nats, temperature 1) of given completion tokens after their prompts."""
         found: list[list[float]] = []
         for prompt, completion in zip(prompts, completions, strict=True):
-            ids = torch.tensor([[*prompt, *completion]])
+            ids = torch.tensor([[*prompt, *completion]], device=self.policy.model.device)
             logits = self.policy.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
             chosen = torch.log_softmax(logits, -1).gather(-1, ids[0, len(prompt) :, None])
-            found.append(chosen[:, 0].tolist())
+            found.append(chosen[:, 0].cpu().tolist())
         return found
 
     def close(self) -> None:
         """Let go of the policy."""
         self._policy = None
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # PyTorch's allocator on a CPU raises a plain RuntimeError.
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def batches(prompts: Sequence[tuple[int, ...]], batch_rows: int) -> list[list[int]]:
@@ -162,7 +169,7 @@ def uniforms(seed: int, num_tokens: int) -> np.ndarray[tuple[int], np.dtype[np.f
 
 @dataclass
 class _Forward:
-    """The model's side of a batch: cache, mask (B, T), positions (B,) and logits (B, V) of the token to come."""
+    """The model's side of a batch, on its device: cache, mask (B, T), positions (B,), the next logits (B, V)."""
 
     policy: Policy
     cache: Cache
@@ -174,13 +181,14 @@ class _Forward:
     @classmethod
     def prefill(cls, policy: Policy, prompts: Sequence[tuple[int, ...]]) -> "_Forward":
         """Compute each different prompt once (left-padded to the longest) and repeat its cache for its rows."""
+        device = policy.model.device
         rows: dict[tuple[int, ...], int] = {}
-        index = torch.tensor([rows.setdefault(prompt, len(rows)) for prompt in prompts])
+        index = torch.tensor([rows.setdefault(prompt, len(rows)) for prompt in prompts], device=device)
         length = max(map(len, rows))
         pad = policy.tokenizer.pad_token_id or 0
-        ids = torch.tensor([[pad] * (length - len(p)) + list(p) for p in rows])
-        mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in rows])
-        padded = not bool(mask.all())
+        ids = torch.tensor([[pad] * (length - len(p)) + list(p) for p in rows], device=device)
+        mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in rows], device=device)
+        padded = min(map(len, rows)) < length
         cache = empty_cache(policy.model.config)
         out = policy.model(
             input_ids=ids,
@@ -194,11 +202,13 @@ class _Forward:
 
     def select(self, index: Tensor) -> None:
         """Make row i what row index[i] was."""
+        index = index.to(self.positions.device)
         self.cache.batch_select_indices(index)
         self.mask, self.positions = self.mask[index], self.positions[index]
 
     def advance(self, tokens: Tensor) -> None:
         """Feed one token a row (B,) and take the logits that follow it."""
+        tokens = tokens.to(self.positions.device)
         if self.padded:
             self.mask = torch.cat([self.mask, self.mask.new_ones((len(tokens), 1))], -1)
         out = self.policy.model(
@@ -213,7 +223,7 @@ class _Forward:
 
 @dataclass
 class _Batch:
-    """Completions in the making. Rows move as others leave; `places` (B,) says where each one's results go."""
+    """Completions in the making, kept on the CPU. Rows move as others leave; `places` (B,) says where results go."""
 
     indices: Sequence[int]
     forward: _Forward

@@ -17,6 +17,7 @@ CHUNK_ELEMENTS = 1 << 24
 class Drawing:
     """How each row draws: temperature (B, 1) float32, 0 greedy; top_p (B, 1) float64; top_k (B, 1) int64, 0 for all.
 
+    On the CPU wherever the logits are: what is to be done is decided without asking another device.
     Top-k is applied first, then top-p to what it left, each renormalised, which is vLLM's order too.
     """
 
@@ -37,6 +38,7 @@ class Drawing:
 def draw(logits: Tensor, how: Drawing, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Token ids (B,) for uniforms (B,) float64 in [0, 1), and their log-probs (B,) float32 as drawn from, in nats.
 
+    Logits may be on any device, the rest and the results are on the CPU.
     The token is the first whose cumulative probability, summed in float64 in the order of the vocabulary, exceeds the
     uniform. Greedy rows take the most probable token (the first of equals), their log-prob is that at temperature 1.
     """
@@ -49,13 +51,15 @@ def draw(logits: Tensor, how: Drawing, uniform: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _draw(logits: Tensor, how: Drawing, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    greedy = how.temperature == 0
-    logp = _truncated(torch.log_softmax(logits.float() / how.temperature.masked_fill(greedy, 1.0), -1), how)
+    greedy, device = how.temperature == 0, logits.device
+    warmth = how.temperature.masked_fill(greedy, 1.0).to(device)
+    logp = _truncated(torch.log_softmax(logits.float() / warmth, -1), how)
     total = logp.double().exp().cumsum(-1)
     # Scaled by the whole, since rounding leaves the whole beside 1; a token of no mass is never the first to exceed.
-    drawn = torch.searchsorted(total, uniform[:, None] * total[:, -1:], right=True).clamp_max_(logp.shape[-1] - 1)
-    tokens = torch.where(greedy, logp.argmax(-1, keepdim=True), drawn)
-    return tokens[:, 0], logp.gather(-1, tokens)[:, 0]
+    aim = uniform[:, None].to(device) * total[:, -1:]
+    drawn = torch.searchsorted(total, aim, right=True).clamp_max_(logp.shape[-1] - 1)
+    tokens = torch.where(greedy.to(device), logp.argmax(-1, keepdim=True), drawn)
+    return tokens[:, 0].cpu(), logp.gather(-1, tokens)[:, 0].cpu()
 
 
 def truncated_logprobs(logp: Tensor, how: Drawing, tokens: Tensor) -> Tensor:
@@ -70,13 +74,13 @@ def truncated_logprobs(logp: Tensor, how: Drawing, tokens: Tensor) -> Tensor:
 
 def _truncated(logp: Tensor, how: Drawing) -> Tensor:
     """Log-probs (B, V) at temperature, renormalised over what each row's top-k, then its top-p leaves; greedy as is."""
-    greedy = how.temperature == 0
+    greedy, device = how.temperature == 0, logp.device
     few = (how.top_k > 0) & ~greedy
     if bool(few.any()):
-        logp = torch.where(few, most_probable(logp, how.top_k), logp)
+        logp = torch.where(few.to(device), most_probable(logp, how.top_k), logp)
     cut = (how.top_p < 1) & ~greedy
     if bool(cut.any()):
-        logp = torch.where(cut, nucleus(logp, how.top_p), logp)
+        logp = torch.where(cut.to(device), nucleus(logp, how.top_p.to(device)), logp)
     return logp
 
 
@@ -96,5 +100,5 @@ def most_probable(logp: Tensor, top_k: Tensor) -> Tensor:
     """Log-probs (B, V) renormalised over the top_k (B, 1) most probable tokens, ties with the last of them included."""
     largest = int(top_k.clamp(1, logp.shape[-1]).max())
     ordered = logp.topk(largest, dim=-1).values
-    least = ordered.gather(-1, top_k.clamp(1, largest) - 1)
+    least = ordered.gather(-1, top_k.clamp(1, largest).to(logp.device) - 1)
     return torch.log_softmax(logp.masked_fill(logp < least, -torch.inf), -1)

@@ -115,7 +115,7 @@ def merged_and_kept(store: Store, ref: Ref, folder: Path) -> Ref:
 
 def test_another_adapter_under_the_same_name_is_caught(store: Store, adapted: Adapted) -> None:
     first, second = (supply(store, str(adapted(name, seed=i)), "checkpoints") for i, name in enumerate("ab"))
-    stale = {f"policy/{second.digest}/auto": load_policy(store.path(first))}
+    stale = {f"policy/{second.digest}/auto/auto": load_policy(store.path(first))}
     with pytest.raises(StageError, match=r"the sampler does not hold the policy's weights: .*down_proj"):
         rolled_out(store, second, stale)
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import torch
 
-from data.errors import BadInputError, GateError
+from data.errors import BadInputError, GateError, StageError
 from data.store import Ref, Store
 from models.policy import new_policy
 from models.tiny_tokenizer import tiny_tokenizer
@@ -149,3 +150,38 @@ def test_a_sampler_with_other_weights_than_it_says_is_caught(store: Store, tmp_p
     inputs = {"rollouts": [lied], "scores": [scored(store, lied, [1, 0] * 6)], "policy": [other]}
     with pytest.raises(GateError, match="sampler and trainer disagree by"):
         stage(store, "update", "checkpoints", "a", inputs=inputs, max_logp_diff=0.001)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_told_of_by_every_stage_that_computes(store: Store, tmp_path: Path) -> None:
+    used = policy(store, tmp_path / "p")
+    rollouts, _ = rolled_out(store, used)
+    scores = scored(store, rollouts, [1, 0, 0, 0] * 3)
+    problems = PROBLEMS.append_column("messages", pa.nulls(2)).append_column("solution", [["1+2=3"]] * 2)
+    plan = {"plan": [store.put("plan", PLAN)], "problems": [store.put("problems", PROBLEMS)], "policy": [used]}
+    given: list[tuple[str, str, dict[str, list[Ref]]]] = [
+        ("rollout", "rollouts", plan),
+        ("update", "checkpoints", {"rollouts": [rollouts], "scores": [scores], "policy": [used]}),
+        ("warmstart", "checkpoints", {"problems": [store.put("problems", problems)]}),
+    ]
+    for name, table, inputs in given:
+        with pytest.raises(BadInputError, match=r"device = cuda needs a GPU, and PyTorch .* sees none") as error:
+            stage(store, name, table, "e", inputs=inputs, device="cuda")
+        assert "auto" in error.value.hint
+
+
+def test_memory_that_runs_out_says_what_to_lower(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = policy(store, tmp_path / "p")
+    rollouts, _ = rolled_out(store, used)
+    inputs = {"rollouts": [rollouts], "scores": [scored(store, rollouts, [1, 0, 0, 0] * 3)], "policy": [used]}
+    raised: list[BaseException] = [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("another")]
+
+    def fail(*_args: Any, **_options: Any) -> None:
+        raise raised.pop(0)
+
+    monkeypatch.setattr("tasks.update.optimise", fail)
+    with pytest.raises(StageError, match="out of memory while updating with 16384 tokens at once") as error:
+        stage(store, "update", "checkpoints", "a", inputs=inputs)
+    assert error.value.hint == "lower update.micro_tokens"
+    with pytest.raises(RuntimeError, match="another"):
+        stage(store, "update", "checkpoints", "a", inputs=inputs)

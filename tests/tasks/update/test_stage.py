@@ -133,13 +133,13 @@ def test_a_warm_learner_gives_the_bits_of_a_loaded_one(new_house: Callable[[str]
     warm, cold = chained(house, lambda: kept), chained(new_house("cold"), dict)
     assert all(house.same_files(first, second) for first, second in zip(warm, cold, strict=True))
     assert json.loads((warm[-1] / "state.json").read_text()) == {"step": 12}
-    assert kept["learner"][0] == warm[-1].name
-    assert {f"policy/{warm[-1].name}/auto", f"policy/{warm[-1].name}/float32"} <= set(kept)
+    assert kept["learner"][0] == (warm[-1].name, "auto")
+    assert {f"policy/{warm[-1].name}/auto/auto", f"policy/{warm[-1].name}/float32/auto"} <= set(kept)
 
 
 def test_an_update_refused_half_way_leaves_no_changed_policy_in_memory(house: House) -> None:
     warm: dict[str, Any] = {
-        f"policy/{house.policy.digest}/auto": load_policy(house.store.path(house.policy), "float32")
+        f"policy/{house.policy.digest}/auto/auto": load_policy(house.store.path(house.policy), "float32")
     }
     rows = house.rows()
     inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [house.policy]}

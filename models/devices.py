@@ -1,0 +1,32 @@
+"""Where a policy computes: the accelerator of this machine, if it has one, or its CPU.
+
+    model.to(device_of("auto"))
+
+Left out: several accelerators (vLLM spreads over them; the update does not), and those without float64, which drawing
+a token needs (Apple's).
+"""
+
+from typing import Literal
+
+import torch
+
+Device = Literal["auto", "cpu", "cuda"]
+"""`cuda` is AMD's too, by PyTorch's own naming."""
+
+
+class DeviceError(RuntimeError):
+    """A device that this machine, or this build of PyTorch, does not have."""
+
+
+def device_of(wanted: Device) -> torch.device:
+    """The device meant by a setting; `auto` takes a GPU where PyTorch sees one. DeviceError where there is none."""
+    seen = torch.cuda.is_available()
+    if wanted == "cuda" and not seen:
+        raise DeviceError(f"the setting device = cuda needs a GPU, and PyTorch {torch.__version__} sees none here")
+    return torch.device("cuda" if seen and wanted != "cpu" else "cpu")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, the accelerator's or the machine's."""
+    # PyTorch's allocator on a CPU raises a plain RuntimeError.
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)

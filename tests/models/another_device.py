@@ -1,0 +1,175 @@
+"""Policies on another device than the CPU: the same numbers but for rounding, and no tensor left behind.
+
+Run by test_devices.py in a process of its own, since PyTorch keeps a device that it was told of. The device is a GPU,
+or a stand-in that computes on the CPU (elsewhere.py), by other kernels here and there.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load
+
+from models.checkpoint import OPTIMIZER, RNG, STATE, learner_bytes, restore_learner, restore_weights, weights_bytes
+from models.engines.base import Finished, Request
+from models.engines.hf import HfEngine
+from models.engines.sampling import Drawing
+from models.evidence import proof_of
+from models.learner import Learner, Rollouts, Settings
+from models.policy import Policy, load_policy, new_policy
+from models.tiny_tokenizer import tiny_tokenizer
+from models.update import Anchors, Hooks, Plan, mismatch, optimise, row_logprobs
+from models.warmstart import Example, finetune
+from models.warmstart import Settings as WarmstartSettings
+from tests.models.elsewhere import elsewhere
+
+SETTINGS = Settings(
+    lr=1e-3, epochs=2, minibatch_groups=1, micro_tokens=12, kl_coef=0.1, entropy_coef=0.01, correction="token_truncated"
+)
+
+
+def policy(seed: int = 3, there: torch.device | None = None) -> Policy:
+    found = new_policy(tiny_tokenizer(), width=32, layers=2, heads=2, max_positions=96, seed=seed)
+    # PyTorch's fused attention knows none but its own devices.
+    found.model.set_attn_implementation("eager")
+    if there is not None:
+        torch.nn.Module.to(found.model, there)
+        found.model.tie_weights()
+    return found
+
+
+@pytest.fixture
+def there() -> Iterator[torch.device]:
+    """The device to test, which the environment names."""
+    if os.environ["GRADUS_TEST_DEVICE"] == "cuda":
+        yield torch.device("cuda", 0)
+    else:
+        with elsewhere() as device:
+            yield device
+
+
+def requests() -> list[Request]:
+    prompts = [(9, 12, 5), (9, 12, 5), (10, 11), (9, 6, 13, 5, 8), (9, 12, 5), (10, 11)]
+    ways = [(1.0, 1.0, 0), (0.7, 0.9, 0), (0.0, 1.0, 0), (1.0, 1.0, 4), (1.0, 0.8, 9), (1.3, 1.0, 0)]
+    return [
+        Request(str(i), prompt, seed=i, max_tokens=30 - 4 * i, temperature=temperature, top_p=top_p, top_k=top_k)
+        for i, (prompt, (temperature, top_p, top_k)) in enumerate(zip(prompts, ways, strict=True))
+    ]
+
+
+def close(expected: Any) -> Any:
+    return pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def hold(ours: bytes, expected: bytes) -> None:
+    """Raise AssertionError where tensors of two files differ by more than rounding explains."""
+    torch.testing.assert_close(load(ours), load(expected), rtol=1e-3, atol=1e-6)
+
+
+def by_index(finished: list[Finished]) -> list[Finished]:
+    return sorted(finished, key=lambda f: f.index)
+
+
+def rollouts() -> Rollouts:
+    completions = [[9, 10, 1], [11, 1], [12, 13, 14, 1], [9, 1]]
+    return Rollouts(
+        prompts=[[9, 12], [9, 12], [5, 6, 7], [5, 6, 7]],
+        completions=completions,
+        logprobs=[torch.full((len(c),), -3.0) for c in completions],
+        temperature=torch.tensor([1.0, 1.0, 0.7, 0.7]),
+        advantage=torch.tensor([1.0, -1.0, 0.5, -0.5], dtype=torch.float64),
+        group=torch.tensor([0, 0, 1, 1]),
+        drawn=Drawing(
+            torch.tensor([[1.0], [1.0], [0.7], [0.7]]),
+            torch.tensor([[1.0], [0.9], [0.95], [1.0]], dtype=torch.float64),
+            torch.tensor([[0], [0], [30], [25]]),
+        ),
+    )
+
+
+def updated(start: Policy, rows: Rollouts, reference: Policy) -> tuple[Learner, list[dict[str, float]]]:
+    learner = Learner.new(start.model, SETTINGS, seed=1)
+    old = row_logprobs(start.model, rows, SETTINGS.micro_tokens, lambda _num: None)
+    ref = row_logprobs(reference.model, rows, SETTINGS.micro_tokens, lambda _num: None).logp
+    log = [mismatch(rows, old.as_drawn)]
+    hooks = Hooks(lambda _trainer: None, lambda _index, metrics: log.append(metrics), lambda _num: None)
+    plan = Plan.of(rows, SETTINGS, np.random.default_rng(0))
+    optimise(learner, rows, plan, SETTINGS, Anchors(old, ref), hooks)
+    return learner, log
+
+
+def test_tensors_of_two_devices_are_refused(there: torch.device) -> None:
+    assert torch.ones(2, device=there).device == there
+    with pytest.raises(RuntimeError, match="two devices"):
+        torch.ones(2, device=there) + torch.ones(2)
+    with pytest.raises(RuntimeError, match="two devices"):
+        torch.where(torch.ones(2, dtype=torch.bool), torch.ones(2, device=there), 0.0)
+
+
+@pytest.mark.parametrize("batch_rows", [6, 2])
+def test_the_embedded_engine_samples_there_what_it_samples_here(there: torch.device, batch_rows: int) -> None:
+    here = by_index(list(HfEngine(policy(), batch_rows=batch_rows).generate(requests())))
+    engine = HfEngine(policy(there=there), batch_rows=batch_rows)
+    for moved, stayed in zip(by_index(list(engine.generate(requests()))), here, strict=True):
+        assert replace(moved, logprobs=[]) == replace(stayed, logprobs=[])
+        assert moved.logprobs == close(stayed.logprobs)
+    assert len({len(finished.tokens) for finished in here}) > 2  # rows have left the batch
+    assert engine.logprobs([[9, 12]], [[5, 6]])[0] == close(HfEngine(policy()).logprobs([[9, 12]], [[5, 6]])[0])
+    assert not engine.reproducible
+
+
+def test_an_update_there_is_the_update_here(there: torch.device) -> None:
+    learner, log = updated(policy(), rollouts(), policy(seed=4))
+    moved, moved_log = updated(policy(there=there), rollouts(), policy(seed=4, there=there))
+    assert {parameter.device for parameter in moved.model.parameters()} == {there}
+    assert len(log) == 5
+    for ours, expected in zip(moved_log, log, strict=True):
+        assert ours == close(expected)
+    hold(weights_bytes(moved), weights_bytes(learner))
+    ours, expected = learner_bytes(moved), learner_bytes(learner)
+    hold(ours[OPTIMIZER], expected[OPTIMIZER])
+    assert (ours[RNG], ours[STATE]) == (expected[RNG], expected[STATE])
+
+
+def test_a_learner_goes_on_there_from_what_was_saved_here(there: torch.device) -> None:
+    learner, _ = updated(policy(), rollouts(), policy(seed=4))
+    state, weights = learner_bytes(learner), weights_bytes(learner)
+    rows = replace(rollouts(), advantage=torch.tensor([-1.0, 1.0, 0.25, -0.5], dtype=torch.float64))
+    plan = Plan.of(rows, SETTINGS, np.random.default_rng(0))
+    hooks = Hooks(lambda _trainer: None, lambda _index, _metrics: None, lambda _num: None)
+    moved = Learner.new(policy(there=there).model, SETTINGS, seed=1)
+    restore_weights(moved, weights)
+    restore_learner(moved, state)
+    assert weights_bytes(moved) == weights
+    for one in (learner, moved):
+        old = row_logprobs(one.model, rows, SETTINGS.micro_tokens, lambda _num: None)
+        optimise(one, rows, plan, SETTINGS, Anchors(old, old.logp), hooks)
+    hold(weights_bytes(moved), weights_bytes(learner))
+    with pytest.raises(AssertionError):
+        hold(weights_bytes(moved), weights)
+
+
+def test_supervised_training_there_is_that_here(there: torch.device) -> None:
+    examples = [Example((9, 12), (5, 6, 1)), Example((8,), (7, 1)), Example((5, 5, 5), (9, 1))]
+    settings = WarmstartSettings(steps=3, batch_rows=4, lr=1e-3, warmup_steps=1)
+    losses = [
+        finetune(one.model, examples, settings, np.random.default_rng(2), lambda _step, _loss: None)
+        for one in (policy(), policy(there=there))
+    ]
+    assert losses[0] == close(losses[1])
+
+
+def test_weights_there_are_held_against_the_files(there: torch.device, tmp_path: Path) -> None:
+    saved = policy()
+    saved.model.save_pretrained(tmp_path)
+    saved.tokenizer.save_pretrained(tmp_path)
+    assert proof_of(dict(policy(there=there).model.state_dict()), tmp_path) > 10
+    with pytest.raises(ValueError, match="tensors are not those"):
+        proof_of(dict(policy(seed=5, there=there).model.state_dict()), tmp_path)
+    if there.type == "cuda":
+        assert load_policy(tmp_path, device=there).model.device == there
