@@ -7,12 +7,14 @@ import os
 import signal
 from collections import Counter
 
+_WANTED = os.environ.get("GRADUS_FAULT")  # read once: some points are passed for every row
 _passed: Counter[str] = Counter()
 
 
 def fault_point(name: str) -> None:
-    """Kill this process if the environment asks for it here; otherwise only count the passing."""
+    """Kill this process if its environment asked for it here."""
+    if _WANTED is None:
+        return
     _passed[name] += 1
-    wanted = os.environ.get("GRADUS_FAULT")
-    if wanted and wanted == f"{name}#{_passed[name]}":
+    if f"{name}#{_passed[name]}" == _WANTED:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -75,7 +75,7 @@ def _rolled_out(
         "failed_requests": work.num_failed,
         "remarks": list(engine.remarks),
     }
-    return _report(ctx, config, {**counts, **promise}, seconds, planned)
+    return _report(ctx, config, {**counts, **promise}, seconds, work)
 
 
 @dataclass
@@ -93,6 +93,8 @@ class _Work:
     tokens_sampled: int = 0
     """Those of unfinished rollouts too."""
     num_failed: int = 0
+    counted: dict[int, "_Counts"] = field(default_factory=dict[int, "_Counts"])
+    """What the report needs of every shard, by its index."""
     last_beat_s: float = field(default_factory=time.monotonic)
 
     def make(self, index: int, shard: tuple[int, int]) -> None:
@@ -107,9 +109,9 @@ class _Work:
 
     def count_done(self, index: int) -> None:
         """A shard that an earlier attempt finished."""
-        reasons = self.ctx.out.table(_name(index), ["finish_reason"]).column("finish_reason")
-        self.num_failed += int(pc.sum(pc.equal(reasons, "error")).as_py() or 0)
-        self.rows_done += len(reasons)
+        found = self.counted[index] = _Counts.of(self.ctx.out.table(_name(index), _COUNTED))
+        self.num_failed += found.num_failed
+        self.rows_done += found.num_rows
 
     def write(self, index: int, groups: Sequence[Group]) -> None:
         """Make one shard, from what an earlier attempt kept of it and what is missing, in the order of the plan."""
@@ -138,6 +140,7 @@ class _Work:
             both = pa.concat_tables([kept, table])
             table = both.take(positions(pa.array(asked.ids), both.column("rollout_id")))
         self.ctx.out.write_table(table, index)
+        self.counted[index] = _Counts.of(table)
         opened.close()
 
     def rows(self, asked: Asked, finished: Mapping[int, Finished]) -> pa.Table:
@@ -199,11 +202,9 @@ class _Work:
 
 
 def _report(
-    ctx: StageContext, config: RolloutConfig, counts: dict[str, Any], seconds: float, planned: Planned
+    ctx: StageContext, config: RolloutConfig, counts: dict[str, Any], seconds: float, work: _Work
 ) -> StageResult:
-    found = _Counts()
-    for name in sorted(ctx.out.done):
-        found.add(ctx.out.table(name, _COUNTED))
+    found = _Counts.sum([work.counted[index] for index in sorted(work.counted)])
     num_rows = max(1, found.num_rows)
     metrics = {
         "length/mean": found.num_tokens / num_rows,
@@ -219,33 +220,51 @@ def _report(
             f"max_truncated_frac = {config.max_truncated_frac:.1%} (first: {', '.join(found.first_truncated)})"
         )
     rows = _first_rows(ctx)
-    questions = planned.questions([row["problem_id"] for row in rows])
+    questions = work.planned.questions([row["problem_id"] for row in rows])
     samples = [{"question": question, **row} for question, row in zip(questions, rows, strict=True)]
     summary = {"rows": found.num_rows, "tokens": found.num_tokens, **counts}
     return StageResult(metrics=metrics, summary=summary, samples=samples, gate=gate)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Counts:
-    """What the report needs of all rows, counted shard by shard."""
+    """What the report needs of the rows of a shard, or of all."""
 
-    num_rows: int = 0
-    num_tokens: int = 0
-    longest_tokens: int = 0
-    num_truncated: int = 0
-    hint_levels: int = 0
-    first_truncated: list[str] = field(default_factory=list[str])
+    num_rows: int
+    num_tokens: int
+    longest_tokens: int
+    num_failed: int
+    num_truncated: int
+    hint_levels: int
+    first_truncated: tuple[str, ...]
 
-    def add(self, shard: pa.Table) -> None:
+    @classmethod
+    def of(cls, shard: pa.Table) -> "_Counts":
         """Count the rows of one shard."""
-        lengths = ints(pc.list_value_length(shard.column("completion_tokens")))
-        cut = shard.filter(pc.equal(shard.column("finish_reason"), "length")).column("rollout_id")
-        self.num_rows += shard.num_rows
-        self.num_tokens += int(lengths.sum())
-        self.longest_tokens = max(self.longest_tokens, int(lengths.max(initial=0)))
-        self.num_truncated += len(cut)
-        self.hint_levels += int(ints(shard.column("hint_level")).sum())
-        self.first_truncated += cut.slice(0, 3 - len(self.first_truncated)).to_pylist()
+        lengths, reasons = ints(pc.list_value_length(shard.column("completion_tokens"))), shard.column("finish_reason")
+        cut = shard.column("rollout_id").filter(pc.equal(reasons, "length"))
+        return cls(
+            num_rows=shard.num_rows,
+            num_tokens=int(lengths.sum()),
+            longest_tokens=int(lengths.max(initial=0)),
+            num_failed=int(pc.sum(pc.equal(reasons, "error")).as_py() or 0),
+            num_truncated=len(cut),
+            hint_levels=int(ints(shard.column("hint_level")).sum()),
+            first_truncated=tuple(cut.slice(0, 3).to_pylist()),
+        )
+
+    @classmethod
+    def sum(cls, shards: Sequence["_Counts"]) -> "_Counts":
+        """Those of all shards together."""
+        return cls(
+            num_rows=sum(shard.num_rows for shard in shards),
+            num_tokens=sum(shard.num_tokens for shard in shards),
+            longest_tokens=max((shard.longest_tokens for shard in shards), default=0),
+            num_failed=sum(shard.num_failed for shard in shards),
+            num_truncated=sum(shard.num_truncated for shard in shards),
+            hint_levels=sum(shard.hint_levels for shard in shards),
+            first_truncated=tuple(name for shard in shards for name in shard.first_truncated)[:3],
+        )
 
 
 def _first_rows(ctx: StageContext) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -127,6 +128,19 @@ def test_the_same_key_twice_is_refused_in_one_shard_and_across_shards(tmp_path: 
     with pytest.raises(BadInputError, match="rollout_id=a occurs 2 times"):
         writer.commit(manifest())
     assert store.find(REF) is None
+    # Shards of an earlier attempt are compared likewise.
+    with pytest.raises(BadInputError, match="rollout_id=a occurs 2 times"):
+        store.writer(REF).commit(manifest())
+
+
+def test_keys_that_only_look_alike_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data.store._hashes", lambda keys: np.zeros(len(keys), np.int64))
+    store = Store(tmp_path)
+    writer = store.writer(REF)
+    writer.write_table(scores(["a", "b"]), 0)
+    writer.write_table(scores(["c"]), 1)
+    writer.commit(manifest())
+    assert store.read(REF).num_rows == 3
 
 
 def test_rows_without_a_key_are_refused(tmp_path: Path) -> None:
