@@ -3,8 +3,10 @@
     python benchmarks/rollout.py [--rows 2048] [--rounds 3] [--no-vllm] [--stub-rows 1000000]
 
 An engine alone and through the stage (Parquet, seeds, text and all) are measured in turns on the same requests, round
-after round in one process; printed are the medians, that of each round's ratio too. The policy is the bundled one, in
-the number format that each engine is given here. The last lines run the stage over an engine that answers at once.
+after round in one process. Printed are the medians: of both, of each round's ratio, and of the share of the stage's
+time in which it waited for the engine. Both sides of that share are of one run, so it does not follow the machine's ups
+and downs. The policy is the bundled one, in the number format that each engine is given here. The last lines run the
+stage over an engine that answers at once.
 """
 
 import argparse
@@ -107,39 +109,56 @@ def directly(engine: Engine, shards: Sequence[Sequence[Request]]) -> float:
     return num_tokens / (time.perf_counter() - started)
 
 
+class Watched:
+    """How long an engine's answers are waited for, beside what was asked of it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.asked: list[list[Request]] = []
+        self.waited_s = 0.0
+        self._generate = engine.generate
+        engine.generate = self.generate
+
+    def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
+        """The engine's answers, each timed."""
+        self.asked.append(list(requests))
+        answers = iter(self._generate(requests, on_tokens))
+        while True:
+            started = time.perf_counter()
+            finished = next(answers, None)
+            self.waited_s += time.perf_counter() - started
+            if finished is None:
+                return
+            yield finished
+
+
 def measure(config: RolloutConfig, num_rows: int, rounds: int) -> dict[str, float]:
     """Medians of both, in turns; the first round warms up and is not counted."""
     with tempfile.TemporaryDirectory() as scratch:
         store, inputs = house(Path(scratch), num_rows)
         warm: dict[str, Any] = {}
-        asked: list[list[Request]] = []
-        opened: list[Engine] = []
+        opened: list[tuple[Engine, Watched]] = []
         opening = stage.open_engine
 
         def spy(*arguments: Any) -> Any:
             engine, side = opening(*arguments)
-            opened.append(engine)
-            generate = engine.generate
-
-            def noted(requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
-                asked.append(list(requests))
-                return generate(requests, on_tokens)
-
-            engine.generate = noted  # pyright: ignore[reportAttributeAccessIssue]
+            opened.append((engine, Watched(engine)))
             return engine, side
 
         stage.open_engine = spy
         through(store, inputs, config, warm, 0)
-        stage.open_engine = opening
-        engine = opened[0]
-        del engine.generate  # pyright: ignore[reportAttributeAccessIssue]
-        alone, whole = [], []
+        asked = opened[0][1].asked
+        found: dict[str, list[float]] = {"alone": [], "through": [], "ratio": [], "share": []}
         for number in range(1, rounds + 1):
-            alone.append(directly(engine, asked))
-            whole.append(through(store, inputs, config, warm, number))
-        engine.close()
-        ratios = [both / one for one, both in zip(alone, whole, strict=True)]
-        return {name: statistics.median(of) for name, of in (("alone", alone), ("through", whole), ("ratio", ratios))}
+            engine = opened[-1][0]
+            del engine.generate  # pyright: ignore[reportAttributeAccessIssue]
+            found["alone"].append(directly(engine, asked))
+            started = time.perf_counter()
+            found["through"].append(through(store, inputs, config, warm, number))
+            found["share"].append(opened[-1][1].waited_s / (time.perf_counter() - started))
+            found["ratio"].append(found["through"][-1] / found["alone"][-1])
+        stage.open_engine = opening
+        opened[-1][0].close()
+        return {name: statistics.median(values) for name, values in found.items()}
 
 
 def stub(num_rows: int) -> dict[str, float]:
@@ -186,12 +205,12 @@ def main() -> None:
         return
     sizes = ["--rows", str(given.rows), "--rounds", str(given.rounds)]
     print(f"{platform.machine()}, {os.cpu_count()} cores, OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', '-')}")
-    print("| engine | tokens/s alone | through the stage | ratio |\n|---|---|---|---|")
+    print("| engine | tokens/s alone | through the stage | ratio | waiting for the engine |\n|---|---|---|---|---|")
     for engine in ("transformers", *(() if given.no_vllm else ("vllm",))):
         for dtype in ("float32", "bfloat16"):
             found = in_process("--one", engine, "--dtype", dtype, *sizes)
             speeds = f"{found['alone']:,.0f} | {found['through']:,.0f}"
-            print(f"| {engine}, {dtype} | {speeds} | {found['ratio']:.3f} |", flush=True)
+            print(f"| {engine}, {dtype} | {speeds} | {found['ratio']:.3f} | {found['share']:.3f} |", flush=True)
     found = in_process("--one", "stub", "--stub-rows", str(given.stub_rows))
     print(f"{given.stub_rows:,} rollouts of 100 tokens from an engine that answers at once: ", end="")
     print(f"{found['rows_per_s']:,.0f} rows/s, memory grown by {found['grown_mib']:,.0f} MiB after the first 8,192")

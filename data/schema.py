@@ -4,6 +4,7 @@ Readers accept files that have the required columns; missing optional ones are r
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -28,7 +29,7 @@ class TableSchema:
     key: tuple[str, ...]
     columns: tuple[Column, ...]
 
-    @property
+    @cached_property
     def arrow(self) -> pa.Schema:
         """The Arrow schema, with the doc lines as field metadata."""
         return pa.schema(
@@ -166,6 +167,8 @@ def conform(table: pa.Table, schema: TableSchema) -> pa.Table:
 
     Raises KeyError naming the first required column that is missing, pa.ArrowInvalid where a cast loses values.
     """
+    if table.schema.equals(schema.arrow, check_metadata=True):
+        return table
     for name in schema.required:
         if name not in table.column_names:
             raise KeyError(name)
