@@ -26,6 +26,12 @@ def device_of(wanted: Device) -> torch.device:
     return torch.device("cuda" if seen and wanted != "cpu" else "cpu")
 
 
+def give_back() -> None:
+    """Return memory that PyTorch keeps for its next use to the GPU, which other processes may share."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, the accelerator's or the machine's."""
     # PyTorch's allocator on a CPU raises a plain RuntimeError.

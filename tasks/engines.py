@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from data.errors import BadInputError, StageError
 from data.store import Ref, Store
 from models.adapters import is_adapter, proof_of_merged, read_adapter
+from models.devices import give_back
 from models.engines.base import Engine, EngineError
 from models.engines.hf import HfEngine
 from models.evidence import proof_of
@@ -108,7 +109,8 @@ def _vllm(ctx: Room, config: RolloutConfig) -> Engine:
 
 
 def rest(ctx: Room, config: RolloutConfig) -> None:
-    """After the last rollout: leave the accelerator to the update, where this process's vLLM is asked to."""
+    """After the last rollout: leave the accelerator to the update, a vLLM's share too where it is asked to sleep."""
+    give_back()
     warm = ctx.warm.get(_VLLM)
     if warm is not None and config.vllm.sleep:
         warm[1].sleep()

@@ -7,7 +7,7 @@ import torch
 
 from data.errors import BadInputError, StageError
 from data.store import Ref, Store
-from models.devices import Device, DeviceError, device_of, is_out_of_memory
+from models.devices import Device, DeviceError, device_of, give_back, is_out_of_memory
 from models.policy import Dtype, Policy, PolicyError, load_policy
 from tasks.policies import verify_policy
 
@@ -38,10 +38,12 @@ def loaded_policy(store: Store, ref: Ref, dtype: Dtype, device: Device) -> Polic
 
 @contextmanager
 def memory_for(what: str, hint: str) -> Generator[None]:
-    """StageError with this hint where memory runs out inside."""
+    """StageError with this hint where memory runs out inside; what only the inside needed is given back after it."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         raise StageError(f"out of memory while {what}", hint=hint) from None
+    finally:
+        give_back()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.devices import DeviceError, device_of, is_out_of_memory
+from models.devices import DeviceError, device_of, give_back, is_out_of_memory
+from tasks.loading import memory_for
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 
@@ -52,3 +53,14 @@ def test_what_a_setting_means(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_counts_as_out_of_memory(error: Exception, is_it: bool) -> None:
     assert is_out_of_memory(error) is is_it
+
+
+def test_memory_is_given_back_where_a_gpu_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(True))
+    give_back()
+    assert calls == []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with memory_for("this", "hint"):
+        assert calls == []
+    assert calls == [True]
