@@ -1,12 +1,12 @@
 """Tokens per second of each engine, called directly and through the stage; rows per second of the stage itself.
 
-    python benchmarks/rollout.py [--rows 2048] [--rounds 3] [--no-vllm] [--stub-rows 1000000]
+    python benchmarks/rollout.py [--size bundled|larger] [--rows 2048] [--rounds 3] [--no-vllm] [--stub-rows 1000000]
 
 An engine alone and through the stage (Parquet, seeds, text and all) are measured in turns on the same requests, round
 after round in one process. Printed are the medians: of both, of each round's ratio, and of the share of the stage's
 time in which it waited for the engine. Both sides of that share are of one run, so it does not follow the machine's ups
-and downs. The policy is the bundled one, in the number format that each engine is given here. The last lines run the
-stage over an engine that answers at once.
+and downs. The policy is the bundled one or a larger of random weights, in the number format that each engine is given.
+The last lines run the stage over an engine that answers at once.
 """
 
 import argparse
@@ -31,11 +31,14 @@ sys.path.insert(0, str(ROOT))
 from data.chain_sum import completion_text  # noqa: E402 - the checkout comes first
 from data.store import Ref, Store  # noqa: E402
 from models.engines.base import Engine, Finished, OnTokens, Request  # noqa: E402
+from models.policy import new_policy  # noqa: E402
+from models.tiny_tokenizer import tiny_tokenizer  # noqa: E402
 from tasks import rollout as stage  # noqa: E402
 from tasks.attempt import Job, execute  # noqa: E402
 from tasks.config import RolloutConfig, VllmConfig  # noqa: E402
 
 POLICY = ROOT / "data" / "samples" / "policy"
+SIZES = ("bundled", "larger")
 TRAIN = ROOT / "data" / "samples" / "train.parquet"
 GROUP = 8
 MAX_TOKENS = 96
@@ -131,10 +134,20 @@ class Watched:
             yield finished
 
 
-def measure(config: RolloutConfig, num_rows: int, rounds: int) -> dict[str, float]:
+def policy_of(size: str, folder: Path) -> Path:
+    """The bundled policy, or a Llama of 3.4 million random parameters with its tokenizer, made in that folder."""
+    if size == "bundled":
+        return POLICY
+    made = new_policy(tiny_tokenizer(), width=256, layers=4, heads=4, max_positions=256, seed=0)
+    for part in (made.model, made.tokenizer):
+        part.save_pretrained(folder / size)
+    return folder / size
+
+
+def measure(config: RolloutConfig, num_rows: int, rounds: int, size: str) -> dict[str, float]:
     """Medians of both, in turns; the first round warms up and is not counted."""
     with tempfile.TemporaryDirectory() as scratch:
-        store, inputs = house(Path(scratch), num_rows)
+        store, inputs = house(Path(scratch), num_rows, policy_of(size, Path(scratch)))
         warm: dict[str, Any] = {}
         opened: list[tuple[Engine, Watched]] = []
         opening = stage.open_engine
@@ -194,6 +207,7 @@ def main() -> None:
     parser.add_argument("--no-vllm", action="store_true")
     parser.add_argument("--one", choices=["transformers", "vllm", "stub"])
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--size", choices=SIZES, default="bundled")
     given = parser.parse_args()
     if given.one == "stub":
         print(json.dumps(stub(given.stub_rows)))
@@ -201,9 +215,9 @@ def main() -> None:
     if given.one:
         vllm = VllmConfig(enforce_eager=True, max_num_seqs=256)
         config = RolloutConfig(engine=given.one, dtype=given.dtype, vllm=vllm)
-        print(json.dumps(measure(config, given.rows, given.rounds)))
+        print(json.dumps(measure(config, given.rows, given.rounds, given.size)))
         return
-    sizes = ["--rows", str(given.rows), "--rounds", str(given.rounds)]
+    sizes = ["--rows", str(given.rows), "--rounds", str(given.rounds), "--size", given.size]
     print(f"{platform.machine()}, {os.cpu_count()} cores, OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', '-')}")
     print("| engine | tokens/s alone | through the stage | ratio | waiting for the engine |\n|---|---|---|---|---|")
     for engine in ("transformers", *(() if given.no_vllm else ("vllm",))):

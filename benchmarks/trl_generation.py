@@ -33,8 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import rollout  # noqa: E402 - the checkout comes first
 
 from data.store import Ref, Store  # noqa: E402
-from models.policy import load_policy, new_policy, prompt_text  # noqa: E402
-from models.tiny_tokenizer import tiny_tokenizer  # noqa: E402
+from models.policy import load_policy, prompt_text  # noqa: E402
 from tasks.config import RolloutConfig  # noqa: E402
 
 TRL = ROOT / ".venv-trl"
@@ -79,14 +78,6 @@ class Trl:
         if not line:
             sys.exit(f"TRL's process ended with {self._process.wait()}; run {CHILD.name} by hand to see why")
         return json.loads(line)
-
-
-def larger(folder: Path) -> Path:
-    """A Llama of 3.4 million random parameters with the bundled policy's tokenizer."""
-    made = new_policy(tiny_tokenizer(), width=256, layers=4, heads=4, max_positions=256, seed=0)
-    made.model.save_pretrained(folder)
-    made.tokenizer.save_pretrained(folder)
-    return folder
 
 
 class Ours:
@@ -144,7 +135,7 @@ def measure(
     folder: Path, given: argparse.Namespace
 ) -> tuple[dict[str, Any], tuple[float, float], list[float], list[float]]:
     """TRL's setting, mean tokens of prompts and completions, tokens per second of every round of both."""
-    policy = larger(folder / "larger") if given.size == "larger" else rollout.POLICY
+    policy = rollout.policy_of(given.size, folder)
     ours = Ours(folder, policy, given)
     ours.round(0)
     texts, expected = ours.prompts(policy)
@@ -164,7 +155,7 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--size", choices=["bundled", "larger"], default="bundled")
+    parser.add_argument("--size", choices=rollout.SIZES, default="bundled")
     parser.add_argument("--trl-python", type=Path)
     parser.add_argument("--trl", type=setting)
     for name, value in (("prompts", 64), ("group", 8), ("max-tokens", 96), ("examples", 0), ("rounds", 5)):
