@@ -154,7 +154,7 @@ def proof_of_merged(held: Mapping[str, Tensor], adapter: Adapter) -> int:
         with safe_open(path, framework="pt") as file:
             for name in sorted(set(file.keys()) & set(chosen)):
                 weight = file.get_tensor(name).to(held[name].dtype)
-                if not _is_sum(held[name], weight, adapter, adapted[name]):
+                if not _is_sum(held[name].cpu(), weight, adapter, adapted[name]):
                     raise ValueError(f"{name} is not the base's with what {adapter.folder} adds")
     return compared + len(chosen)
 

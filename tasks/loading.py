@@ -11,6 +11,8 @@ from models.devices import Device, DeviceError, device_of, give_back, is_out_of_
 from models.policy import Dtype, Policy, PolicyError, load_policy
 from tasks.policies import verify_policy
 
+ROOM = "free memory where it computes, or set device to cpu"
+
 
 def warm_key(digest: str, dtype: Dtype, device: Device) -> str:
     """Under which a worker keeps a policy loaded."""
@@ -29,7 +31,8 @@ def loaded_policy(store: Store, ref: Ref, dtype: Dtype, device: Device) -> Polic
     """A policy of the lake; BadInputError where it cannot be used, or not on that device."""
     verify_policy(store, ref)
     try:
-        policy = load_policy(store.path(ref), dtype, place(device))
+        with memory_for("loading the policy", ROOM):
+            policy = load_policy(store.path(ref), dtype, place(device))
         _ = policy.end_tokens
     except PolicyError as error:
         raise BadInputError(str(error), hint="give a folder that transformers can load") from None

@@ -38,7 +38,7 @@ from models.update import (
 from tasks.config import UpdateConfig
 from tasks.context import StageContext, StageResult
 from tasks.faults import fault_point
-from tasks.loading import loaded_policy, memory_for, warm_key
+from tasks.loading import ROOM, loaded_policy, memory_for, warm_key
 from tasks.policies import refuse_training
 from tasks.update_progress import Progress, StepMetrics
 from tasks.update_rows import Judged, judged_rows, refuse_truncated, refuse_unknown_tokens
@@ -222,7 +222,8 @@ def _learner(ctx: StageContext, settings: Settings, device: Device) -> tuple[Lea
 
 def _restore(learner: Learner, folder: Path) -> None:
     try:
-        restore_learner(learner, {name: (folder / name).read_bytes() for name in LEARNER_FILES})
+        with memory_for("loading the optimiser's state", ROOM):
+            restore_learner(learner, {name: (folder / name).read_bytes() for name in LEARNER_FILES})
     except (FileNotFoundError, CheckpointError) as error:
         raise CorruptArtifactError(
             f"{folder} is not a checkpoint that this version can go on from: {error}",

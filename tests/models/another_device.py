@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from models.adapters import proof_of_merged, read_adapter
 from models.checkpoint import OPTIMIZER, RNG, STATE, learner_bytes, restore_learner, restore_weights, weights_bytes
 from models.engines.base import Finished, Request
 from models.engines.hf import HfEngine
@@ -105,9 +106,9 @@ def updated(start: Policy, rows: Rollouts, reference: Policy) -> tuple[Learner, 
 
 def test_tensors_of_two_devices_are_refused(there: torch.device) -> None:
     assert torch.ones(2, device=there).device == there
-    with pytest.raises(RuntimeError, match="two devices"):
+    with pytest.raises(RuntimeError, match=r"two devices|same device"):
         torch.ones(2, device=there) + torch.ones(2)
-    with pytest.raises(RuntimeError, match="two devices"):
+    with pytest.raises(RuntimeError, match=r"two devices|same device"):
         torch.where(torch.ones(2, dtype=torch.bool), torch.ones(2, device=there), 0.0)
 
 
@@ -173,3 +174,18 @@ def test_weights_there_are_held_against_the_files(there: torch.device, tmp_path:
         proof_of(dict(policy(seed=5, there=there).model.state_dict()), tmp_path)
     if there.type == "cuda":
         assert load_policy(tmp_path, device=there).model.device == there
+
+
+def test_merged_weights_there_are_held_against_base_and_adapter(
+    there: torch.device, tmp_path: Path, make_adapter: Any
+) -> None:
+    base = policy()
+    base.model.save_pretrained(tmp_path / "base")
+    base.tokenizer.save_pretrained(tmp_path / "base")
+    adapters = [make_adapter(tmp_path / f"adapter{seed}", base, str(tmp_path / "base"), seed=seed) for seed in (1, 2)]
+    merged = load_policy(adapters[0]).model
+    torch.nn.Module.to(merged, there)
+    held = dict(merged.state_dict())
+    assert proof_of_merged(held, read_adapter(adapters[0])) > 10
+    with pytest.raises(ValueError, match="is not the base's with what"):
+        proof_of_merged(held, read_adapter(adapters[1]))

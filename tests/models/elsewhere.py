@@ -38,7 +38,7 @@ class Elsewhere(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> "Elsewhere":
-        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        return torch.Tensor._make_wrapper_subclass(
             cls, held.shape, strides=held.stride(), dtype=held.dtype, device=torch.device(NAME, 0)
         )
 

@@ -185,3 +185,26 @@ def test_memory_that_runs_out_says_what_to_lower(store: Store, tmp_path: Path, m
     assert error.value.hint == "lower update.micro_tokens"
     with pytest.raises(RuntimeError, match="another"):
         stage(store, "update", "checkpoints", "a", inputs=inputs)
+
+
+def test_memory_that_runs_out_while_loading_says_so(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = policy(store, tmp_path / "p")
+    rollouts, _ = rolled_out(store, used)
+    scores = scored(store, rollouts, [1, 0, 0, 0] * 3)
+    first, _ = stage(
+        store, "update", "checkpoints", "a", inputs={"rollouts": [rollouts], "scores": [scores], "policy": [used]}
+    )
+    again, _ = rolled_out(store, first, "2")
+    scores = scored(store, again, [1, 0, 0, 0] * 3)
+    inputs = {"rollouts": [again], "scores": [scores], "policy": [first]}
+
+    def fail(*_args: Any, **_options: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    for place, said in (("tasks.update.restore_learner", "the optimiser"), ("tasks.loading.load_policy", "the policy")):
+        monkeypatch.setattr(place, fail)
+        with pytest.raises(StageError, match=f"out of memory while loading {said}") as error:
+            stage(store, "update", "checkpoints", "b", inputs=inputs)
+        assert error.value.hint == "free memory where it computes, or set device to cpu"
