@@ -7,6 +7,7 @@ import typer
 
 from flows.cli_stages import AsJson, Sets
 from flows.console import answer, fields, line, table
+from flows.environment import api
 
 Json = Mapping[str, Any]
 Engine = Annotated[str | None, typer.Option(help="which engine samples")]
@@ -25,21 +26,26 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Run a recipe; the same command goes on where it stopped."""
-    from flows import runs  # noqa: PLC0415
     from flows.config import load_recipe  # noqa: PLC0415
 
     chosen = [*(sets or []), *([f"rollout.engine={engine}"] if engine else [])]
     loaded = load_recipe(recipe, chosen, rounds=rounds, overlap=overlap)
-    answer(runs.train_flow(loaded, run), as_json, render_run)
+    with api() as ready:
+        from flows import runs  # noqa: PLC0415
+
+        ready()
+        answer(runs.train_flow(loaded, run), as_json, render_run)
 
 
 def demo(
     rounds: Rounds = None, engine: Engine = None, sets: Sets = None, run: RunName = None, as_json: AsJson = False
 ) -> None:
     """The whole loop on bundled problems with the bundled policy, on a CPU, in minutes."""
-    from flows import runs  # noqa: PLC0415
+    with api() as ready:
+        from flows import runs  # noqa: PLC0415
 
-    answer(runs.demo(sets or [], engine, rounds, run), as_json, render_run)
+        ready()
+        answer(runs.demo(sets or [], engine, rounds, run), as_json, render_run)
 
 
 def rerun(
@@ -50,9 +56,11 @@ def rerun(
     as_json: AsJson = False,
 ) -> None:
     """Run one stage of a run again, changed or not; what lies upstream is reused."""
-    from flows import runs  # noqa: PLC0415
+    with api() as ready:
+        from flows import runs  # noqa: PLC0415
 
-    answer(runs.rerun(run, stage, round_index, sets or []), as_json, render_run)
+        ready()
+        answer(runs.rerun(run, stage, round_index, sets or []), as_json, render_run)
 
 
 def list_runs(as_json: AsJson = False) -> None:

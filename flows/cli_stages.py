@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from data.errors import UsageError
 from flows.config import assign, toml_value
 from flows.console import answer
+from flows.environment import api
 from tasks.config import (
     Config,
     CurateConfig,
@@ -47,17 +48,23 @@ def ingest(
     as_json: AsJson = False,
 ) -> None:
     """Turn a source into a problems table."""
-    from flows import stages  # noqa: PLC0415
-
     base = {"columns": mapping(maps), "strict": strict}
-    answer(stages.ingest(source, configured(IngestConfig, sets, base), out), as_json)
+    config = configured(IngestConfig, sets, base)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.ingest(source, config, out), as_json)
 
 
 def hint(problems: Problems, sets: Sets = None, out: Out = None, as_json: AsJson = False) -> None:
     """Build hints from worked solutions."""
-    from flows import stages  # noqa: PLC0415
+    config = configured(HintConfig, sets)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
 
-    answer(stages.hint(problems, configured(HintConfig, sets), out), as_json)
+        ready()
+        answer(stages.hint(problems, config, out), as_json)
 
 
 def curate(
@@ -74,8 +81,6 @@ def curate(
     as_json: AsJson = False,
 ) -> None:
     """Choose problems, in which order, and say why."""
-    from flows import stages  # noqa: PLC0415
-
     base = {
         "filters": [parse_filter(text) for text in filters or []],
         "rank": rank,
@@ -83,7 +88,12 @@ def curate(
         "sampler": sampler,
         "draw": draw,
     }
-    answer(stages.curate(problems, difficulty, configured(CurateConfig, sets, base), seed, out), as_json)
+    config = configured(CurateConfig, sets, base)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.curate(problems, difficulty, config, seed, out), as_json)
 
 
 def rollout(
@@ -97,10 +107,12 @@ def rollout(
     as_json: AsJson = False,
 ) -> None:
     """Generate the completions of a plan."""
-    from flows import stages  # noqa: PLC0415
-
     config = configured(RolloutConfig, sets, {"engine": engine})
-    answer(stages.rollout(plan, problems, policy, config, seed, out), as_json)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.rollout(plan, problems, policy, config, seed, out), as_json)
 
 
 def score(
@@ -113,10 +125,12 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Judge completions."""
-    from flows import stages  # noqa: PLC0415
+    config, columns = configured(ScoreConfig, sets, reward_settings(rewards)), mapping(maps)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
 
-    config = configured(ScoreConfig, sets, reward_settings(rewards))
-    answer(stages.score(rollouts, problems, config, mapping(maps), out), as_json)
+        ready()
+        answer(stages.score(rollouts, problems, config, columns, out), as_json)
 
 
 def update(
@@ -130,10 +144,12 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Update a policy from scored rollouts."""
-    from flows import stages  # noqa: PLC0415
-
     config = configured(UpdateConfig, sets)
-    answer(stages.update(rollouts, scores, policy, reference, config, seed, out), as_json)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.update(rollouts, scores, policy, reference, config, seed, out), as_json)
 
 
 def warmstart(
@@ -145,9 +161,12 @@ def warmstart(
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune on worked solutions, so that RL has something to start from."""
-    from flows import stages  # noqa: PLC0415
+    config = configured(WarmstartConfig, sets)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
 
-    answer(stages.warmstart(problems, policy, configured(WarmstartConfig, sets), seed, out), as_json)
+        ready()
+        answer(stages.warmstart(problems, policy, config, seed, out), as_json)
 
 
 def profile(
@@ -162,11 +181,13 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Measure how difficult problems are for a policy."""
-    from flows import stages  # noqa: PLC0415
-
     sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
     config = configured(ScoreConfig, None, reward_settings(rewards))
-    answer(stages.profile(problems, policy, sample, config, seed, out), as_json)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.profile(problems, policy, sample, config, seed, out), as_json)
 
 
 def evaluate(
@@ -183,13 +204,15 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Say how good a policy is, with intervals."""
-    from flows import stages  # noqa: PLC0415
-
     sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
     ks = tuple(sorted({k for k in EvaluateConfig().ks if k < samples} | {samples}))
     config = configured(EvaluateConfig, sets, {"ks": ks})
     judged = configured(ScoreConfig, None, reward_settings(rewards))
-    answer(stages.evaluate(problems, policy, against, sample, config, judged, seed, out), as_json)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.evaluate(problems, policy, against, sample, config, judged, seed, out), as_json)
 
 
 def register_stages(app: typer.Typer) -> None:

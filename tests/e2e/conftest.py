@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.servers import _start_prefect, free_port
+from tasks.secret import secret
+from tasks.servers import free_port, start_prefect
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Path(__file__).parent / "tiny.toml"
@@ -29,11 +30,11 @@ def _write_some(table: Path, file: Path, every: int) -> None:
 
 
 class Program:
-    """The `gradus` program with a home of its own."""
+    """The `gradus` program with a home of its own; a server that it starts ends with its command."""
 
-    def __init__(self, home: Path, api: str = "") -> None:
+    def __init__(self, home: Path, api: str = "", key: str = "") -> None:
         self.home = home
-        self.settings = {"PREFECT_API_URL": api} if api else {}
+        self.settings = {"PREFECT_API_URL": api, "PREFECT_API_AUTH_STRING": key} if api else {}
 
     def environment(self, **extra: str) -> dict[str, str]:
         """The program's environment; the tracker is tested by itself."""
@@ -41,6 +42,7 @@ class Program:
         return {
             **kept,
             "GRADUS_HOME": str(self.home),
+            "GRADUS_SERVER_IDLE_S": "0",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(ROOT),
             **self.settings,
@@ -129,7 +131,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def prefect_api(shared: Path) -> Iterator[str]:
     """A real Prefect server on the shared database, whose start would otherwise be most of every short command."""
-    server = _start_prefect(shared, free_port(0))
+    server = start_prefect(shared, free_port(0))
     try:
         server.wait_until_healthy(120)
         yield f"{server.url}/api"
@@ -147,7 +149,7 @@ def new_program(shared: Path, prefect_api: str, tmp_path_factory: pytest.TempPat
             _write_some(SAMPLES / f"{name}.parquet", home / f"{name}.jsonl", every)
         for name in ("prefect", "mlflow"):
             (home / name).symlink_to(shared / name)
-        return Program(home, "" if alone else prefect_api)
+        return Program(home) if alone else Program(home, prefect_api, secret(shared))
 
     return make
 
