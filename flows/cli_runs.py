@@ -6,8 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from flows.cli_stages import AsJson, Sets
+from flows.config import Recipe, load_recipe
 from flows.console import answer, fields, line, table
 from flows.environment import api
+from tasks.checks import check_filters, check_inputs, check_rewards
+from tasks.settings import Home
 
 Json = Mapping[str, Any]
 Engine = Annotated[str | None, typer.Option(help="which engine samples")]
@@ -26,15 +29,22 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Run a recipe; the same command goes on where it stopped."""
-    from flows.config import load_recipe  # noqa: PLC0415
-
     chosen = [*(sets or []), *([f"rollout.engine={engine}"] if engine else [])]
     loaded = load_recipe(recipe, chosen, rounds=rounds, overlap=overlap)
+    _check(loaded)
     with api() as ready:
         from flows import runs  # noqa: PLC0415
 
         ready()
         answer(runs.train_flow(loaded, run), as_json, render_run)
+
+
+def _check(recipe: Recipe) -> None:
+    """Refuse a recipe whose files or names are not there, before anything starts."""
+    lake = Home.from_environment().lake
+    check_inputs(lake, problems=[recipe.problems, recipe.evaluate.problems], policy=recipe.policy)
+    check_rewards(recipe.score)
+    check_filters(recipe.curate.filters)
 
 
 def demo(
@@ -66,7 +76,6 @@ def rerun(
 def list_runs(as_json: AsJson = False) -> None:
     """List the runs, newest first."""
     from tasks.history import list_runs as read  # noqa: PLC0415
-    from tasks.settings import Home  # noqa: PLC0415
 
     found = read(Home.from_environment().runs)
 
@@ -80,7 +89,6 @@ def list_runs(as_json: AsJson = False) -> None:
 def show(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")], as_json: AsJson = False) -> None:
     """Show what a run did: every stage attempt, its artefact and its time."""
     from tasks.history import read_run  # noqa: PLC0415
-    from tasks.settings import Home  # noqa: PLC0415
 
     result = read_run(Home.from_environment().runs, run)
 
@@ -99,7 +107,6 @@ def sql(
 ) -> None:
     """Ask any question of the lake; the column `artefact` tells which artefact a row is from."""
     from tasks.history import query as ask  # noqa: PLC0415
-    from tasks.settings import Home  # noqa: PLC0415
 
     result = ask(Home.from_environment(), query, run)
     answer(result, as_json, lambda r: table("", tuple(r["columns"]), [tuple(row) for row in r["rows"]]))

@@ -72,7 +72,7 @@ def sync(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists 
     folder = Home.from_environment().runs / run
     if not folder.is_dir():
         raise UsageError(f"there is no run {run}", hint="list them with `gradus runs`")
-    line(f"{drain(folder)} events sent")
+    line(f"{drain(folder, wait_s=60.0)} events sent")
 
 
 def register_service(app: typer.Typer) -> None:

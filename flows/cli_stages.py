@@ -10,6 +10,7 @@ from data.errors import UsageError
 from flows.config import assign, toml_value
 from flows.console import answer
 from flows.environment import api
+from tasks.checks import check_filters, check_inputs, check_rewards, check_source
 from tasks.config import (
     Config,
     CurateConfig,
@@ -24,6 +25,7 @@ from tasks.config import (
     UpdateConfig,
     WarmstartConfig,
 )
+from tasks.settings import Home
 
 C = TypeVar("C", bound=Config)
 Problems = Annotated[str, typer.Option(help="problems: a file, an artefact, bundled:train or bundled:heldout")]
@@ -50,6 +52,7 @@ def ingest(
     """Turn a source into a problems table."""
     base = {"columns": mapping(maps), "strict": strict}
     config = configured(IngestConfig, sets, base)
+    check_source(source, config)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -60,6 +63,7 @@ def ingest(
 def hint(problems: Problems, sets: Sets = None, out: Out = None, as_json: AsJson = False) -> None:
     """Build hints from worked solutions."""
     config = configured(HintConfig, sets)
+    check_inputs(_lake(), problems=problems)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -89,6 +93,8 @@ def curate(
         "draw": draw,
     }
     config = configured(CurateConfig, sets, base)
+    check_filters(config.filters)
+    check_inputs(_lake(), problems=problems, difficulty=difficulty)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -108,6 +114,7 @@ def rollout(
 ) -> None:
     """Generate the completions of a plan."""
     config = configured(RolloutConfig, sets, {"engine": engine})
+    check_inputs(_lake(), plan=plan, problems=problems, policy=policy)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -126,6 +133,8 @@ def score(
 ) -> None:
     """Judge completions."""
     config, columns = configured(ScoreConfig, sets, reward_settings(rewards)), mapping(maps)
+    check_rewards(config)
+    check_inputs(_lake(), rollouts=rollouts, problems=problems)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -145,6 +154,7 @@ def update(
 ) -> None:
     """Update a policy from scored rollouts."""
     config = configured(UpdateConfig, sets)
+    check_inputs(_lake(), rollouts=rollouts, scores=scores, policy=policy, reference=reference)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -162,6 +172,7 @@ def warmstart(
 ) -> None:
     """Fine-tune on worked solutions, so that RL has something to start from."""
     config = configured(WarmstartConfig, sets)
+    check_inputs(_lake(), problems=problems, policy=policy)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -183,6 +194,8 @@ def profile(
     """Measure how difficult problems are for a policy."""
     sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
     config = configured(ScoreConfig, None, reward_settings(rewards))
+    check_rewards(config)
+    check_inputs(_lake(), problems=problems, policy=policy)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -208,6 +221,8 @@ def evaluate(
     ks = tuple(sorted({k for k in EvaluateConfig().ks if k < samples} | {samples}))
     config = configured(EvaluateConfig, sets, {"ks": ks})
     judged = configured(ScoreConfig, None, reward_settings(rewards))
+    check_rewards(judged)
+    check_inputs(_lake(), problems=problems, policy=policy, against=against)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -235,6 +250,10 @@ def configured(model: type[C], sets: list[str] | None, base: dict[str, Any] | No
         key = ".".join(str(part) for part in first["loc"])
         known = ", ".join(model.model_fields)
         raise UsageError(f"{key}: {first['msg']}", hint=f"the settings are {known}") from None
+
+
+def _lake() -> Path:
+    return Home.from_environment().lake
 
 
 def mapping(maps: list[str] | None) -> dict[str, str]:

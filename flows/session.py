@@ -18,7 +18,7 @@ from tasks.runlock import RunLock
 from tasks.settings import Home, worker_threads
 from tasks.stage import Session, git_sha
 from tasks.supervise import WorkerPool
-from tasks.tracking_client import start_sidecar, wait
+from tasks.tracking_client import parting_words, start_sidecar
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> G
     home = Home.from_environment()
     folder = home.runs / spec.name
     folder.mkdir(parents=True, exist_ok=True)
-    close_dangling(home.runs, home.prefect)
+    close_dangling(home.runs)
     with RunLock(folder):
         guard(folder, spec)
         journal = Journal(folder)
@@ -69,7 +69,7 @@ def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> G
         finally:
             journal.run_finished(status=status)
             if sidecar is not None:
-                untold = wait(sidecar, timeout_s=15).sentence
+                untold = parting_words(sidecar, home.root)
                 if untold:
                     print(untold, file=sys.stderr)  # noqa: T201 - for the person at the terminal
 

@@ -1,34 +1,28 @@
-"""What a killed process leaves behind in Prefect: a run that says RUNNING for ever and an orphaned embedded server.
+"""What a killed process leaves behind in Prefect: a run that says RUNNING for ever. The next start closes it.
 
-The next start closes both. MLflow's part is closed by the reporter, which outlives the flow (tasks.tracking).
+MLflow's part is closed by the reporter, which outlives the flow (tasks.tracking); the server leaves by itself when
+nobody uses it (tasks.found_servers).
 """
 
 import contextlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
-import psutil
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
-from models.processes import kill_tree
 from tasks.journal import read_events
 from tasks.runlock import holder, left_by_the_dead
 
-_SERVER = "prefect.server.api.server:create_app"
 
-
-def close_dangling(runs: Path, prefect_home: Path) -> list[str]:
-    """Mark the Prefect runs of dead processes Crashed and end their embedded servers; gives the runs' names."""
+def close_dangling(runs: Path) -> list[str]:
+    """Mark the Prefect runs of dead processes Crashed; gives the runs' names."""
     dead = [folder for folder in runs.glob("*") if left_by_the_dead(folder)]
     if dead:
         with get_client(sync_client=True) as client:
             for folder in dead:
                 _crash(client, folder)
-        _end_orphaned_servers(prefect_home)
     return [folder.name for folder in dead]
 
 
@@ -48,17 +42,3 @@ def _unfinished(folder: Path) -> list[str]:
     started = [e.get("prefect_flow_run_id", "") for e in read_events(folder) if e["event"] == "run_started"]
     ended = sum(event["event"] == "run_finished" for event in read_events(folder))
     return [flow_run_id for flow_run_id in started if flow_run_id] if len(started) > ended else []
-
-
-def _end_orphaned_servers(prefect_home: Path) -> None:
-    for process in _servers(prefect_home):
-        if process.ppid() == 1:
-            kill_tree(process.pid)
-
-
-def _servers(prefect_home: Path) -> Iterator[psutil.Process]:
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            mine = process.uids().real == os.getuid() and _SERVER in " ".join(process.cmdline())
-            if mine and process.environ().get("PREFECT_HOME") == str(prefect_home):
-                yield process

@@ -103,7 +103,7 @@ def lent_secret(home: Path, api_url: str) -> str:
 
 
 def door(home: Path, address: str) -> dict[str, str]:
-    """The environment of a Prefect server behind the door of tasks.prefect_app."""
+    """The environment of a Prefect server behind the door of tasks.door."""
     key = secret(home)
     port = address.rpartition(":")[2]
     return {

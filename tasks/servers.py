@@ -3,7 +3,7 @@
     with start_servers(home, 4200, 5000) as servers:         # gradus ui
         print(servers.prefect_url, servers.mlflow_url)
 
-Prefect's is behind the door of tasks.prefect_app; the commands of its home find and use it. Each server runs below a
+Prefect's is behind the door of tasks.door; the commands of its home find and use it. Each server runs below a
 guard (this module as a program) that ends it, and all it started, when the pipe from here is closed; a kill -9 closes
 it too. Left out: anything reachable from another machine.
 """

@@ -16,6 +16,7 @@ import pytest
 
 from tasks.secret import secret
 from tasks.servers import free_port, start_prefect
+from tasks.tracking_state import status
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Path(__file__).parent / "tiny.toml"
@@ -91,6 +92,11 @@ class Program:
         events = [json.loads(line) for line in journal.read_text().splitlines()]
         return [event["prefect_flow_run_id"] for event in events if event["event"] == "run_started"]
 
+    def started(self) -> list[str]:
+        """Prefect's ids of every start of every run of this home, in order."""
+        folders = sorted((self.home / "runs").glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime)
+        return [found for path in folders for found in self.launches(path.parent.name)]
+
     def outputs(self, run: str, stage: str) -> list[Path]:
         """The folders that a stage of a run wrote, in order."""
         lines = (self.home / "runs" / run / "events.jsonl").read_text().splitlines()
@@ -108,7 +114,11 @@ class Program:
         return self.prefect("select state_type from flow_run where id = ?", flow_run)[0][0]
 
     def mlflow_states(self, flow_run: str) -> list[str]:
-        """What MLflow's database says of the runs that one start made, the parent and its stages."""
+        """What MLflow's database says of the runs that one start made, once their reporters have told all."""
+        deadline = time.monotonic() + 120
+        while any(status(folder).untold for folder in (self.home / "runs").iterdir()):
+            assert time.monotonic() < deadline, "the reporter has not told everything"
+            time.sleep(0.1)
         query = """select status from runs join tags using (run_uuid) where key = 'prefect.flow_run_id' and value = ?"""
         with contextlib.closing(sqlite3.connect(self.home / "mlflow" / "mlflow.db")) as database:
             return [status for (status,) in database.execute(query, [flow_run])]

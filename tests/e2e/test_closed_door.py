@@ -130,6 +130,17 @@ def test_who_knows_it_works_and_the_pages_are_served(place: Place) -> None:
     assert place.ask("GET", "/api/health", host=localhost.removeprefix("http://"), origin=localhost).status_code == 200
 
 
+def test_a_command_of_this_home_finds_the_server_and_its_api_needs_no_other_setting(place: Place) -> None:
+    program = place.program
+    found = program.json("ingest", "train.jsonl", "--set", "limit=3")
+    assert found["rows"] == 3
+    assert not (program.home / "logs" / "prefect-background.log").exists()
+    assert program.prefect_state(program.launches("ingest-*")[0]) == "COMPLETED"
+    # Named by hand, as for `gradus serve` in another terminal, it is known to be ours as well.
+    code, _, err = program.run("hint", "--problems", "train.jsonl", PREFECT_API_URL=f"{place.prefect}/api")
+    assert code == 0, err
+
+
 async def opened(place: Place, path: str, token: str | None, **more: Any) -> str:
     """How a websocket of Prefect's answers: `auth_success`, the code of its close, or the status of its refusal."""
     address = place.prefect.replace("http", "ws", 1) + "/api/" + path
