@@ -79,7 +79,7 @@ def test_the_server_of_a_command_serves_the_next_and_leaves_by_itself(new_progra
     assert psutil.Process(server).terminal() is None
     assert {c.laddr.ip for c in psutil.Process(server).net_connections() if c.status == "LISTEN"} == {"127.0.0.1"}
     process = program.start(*command, GRADUS_SERVER_IDLE_S="10")
-    while not len(program.started()) == 2:
+    while len(program.started()) != 2:
         assert process.poll() is None, program.told()
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
