@@ -26,7 +26,7 @@ def is_migrated(prefect_home: Path, version: str) -> bool:
 
 
 def note_migrated(prefect_home: Path, version: str) -> None:
-    """Note that a server of this version has started on the database, so that it is up to date; nothing if it is not there."""
+    """Note that a server of this version has started on the database, if it is there, so that it is up to date."""
     state = _state(prefect_home, version)
     if not state["revision"]:
         return
