@@ -19,18 +19,19 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from data.errors import GateError, GradusError
+from data.errors import GateError
 from data.manifest import Manifest, identity
 from data.store import Ref, Store
 from tasks.attempt import Job, execute, read_report
 from tasks.config import Config
+from tasks.ending import ending
 from tasks.interrupt import raise_if_interrupted
 from tasks.journal import Journal
 from tasks.pins import pinned
 from tasks.progress import ProgressArtifact
 from tasks.registry import StageSpec, stage_spec
 from tasks.settings import wall_limit_s
-from tasks.supervise import HaltedError, Limits, WorkerPool
+from tasks.supervise import Limits, WorkerPool
 
 Inputs = Mapping[str, Sequence[Ref]]
 
@@ -179,8 +180,7 @@ def _attempt(session: Session, spec: StageSpec, job: Job, request: _Request) -> 
     try:
         report = _compute(session, spec, job, request)
     except BaseException as error:
-        message = str(error) if isinstance(error, GradusError) else f"{type(error).__name__}: {error}"
-        status = "killed" if isinstance(error, KeyboardInterrupt | HaltedError) else "failed"
+        status, message = ending(error)
         journal.stage_finished(attempt, status=status, seconds=time.perf_counter() - started, error=message)
         raise
     journal.stage_finished(
