@@ -1,5 +1,6 @@
 """`gradus serve` beside a real Prefect server: schedules, wrong parameters, kills, cancellations, people's changes."""
 
+import importlib.util
 import shutil
 import subprocess
 import time
@@ -10,12 +11,16 @@ from typing import Any
 
 import httpx
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tasks.journal import read_events
 
 RECIPE = Path(__file__).parent / "tiny.toml"
 SLOW = "import time\n\n\ndef slow(rows):\n    time.sleep(600)\n    return [0.0 for _ in rows]\n"
+GONE_S = 20
+"""Until every process of a cancelled run has ended: 4 s on a quiet machine, of which Prefect's runner waits 3."""
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 Program = Any
 
@@ -36,10 +41,11 @@ class Served:
         url = program.settings["PREFECT_API_URL"]
         self.api = httpx.Client(base_url=url, auth=None, timeout=60)
         self.process: subprocess.Popen[bytes] | None = None
+        self.start_s = 0.0
 
     def start(self) -> None:
         """Start `gradus serve` and wait until it has sent its deployments and asks for runs."""
-        began = datetime.now(UTC).isoformat()
+        started, began = time.monotonic(), datetime.now(UTC).isoformat()
         self.process = self.program.start("serve", PREFECT_RUNNER_POLL_FREQUENCY="1")
 
         def polled() -> bool:
@@ -49,6 +55,7 @@ class Served:
             return len(times) >= 10 and min(times) > began
 
         until(polled, "deployments that are polled")
+        self.start_s = time.monotonic() - started
 
     def kill(self) -> None:
         """Kill `serve` and every process below it at one moment, as a power cut does."""
@@ -110,6 +117,7 @@ def served(new_program: Callable[..., Program]) -> Iterator[Served]:
     server.kill()
     for deployment in server.ask("POST", "/deployments/filter", {}):
         server.ask("DELETE", f"/deployments/{deployment['id']}")
+    server.api.close()
 
 
 def test_wrong_parameters_end_as_failed_with_one_sentence(served: Served) -> None:
@@ -138,9 +146,10 @@ def test_wrong_parameters_end_as_failed_with_one_sentence(served: Served) -> Non
 def test_a_schedule_fires_fails_and_goes_on_after_its_server_was_killed(served: Served) -> None:
     rows = served.program.home / "rows.jsonl"
     ingest = served.deployment("ingest")["id"]
+    interval = max(10, round(1.5 * served.start_s))  # a run begins about as slowly as `serve` itself
     schedule = {
         "active": True,
-        "schedule": {"interval": 8, "anchor_date": datetime.now(UTC).isoformat()},
+        "schedule": {"interval": interval, "anchor_date": datetime.now(UTC).isoformat()},
         "parameters": {"source": "rows.jsonl"},
     }
     (made,) = served.ask("POST", f"/deployments/{ingest}/schedules", [schedule])
@@ -204,6 +213,17 @@ def test_what_a_person_changed_stays_when_serve_starts_again(served: Served) -> 
     assert [s["schedule"]["cron"] for s in score["schedules"]] == ["0 5 * * 0"]
 
 
+def cancelled(served: Served, flow_run: str) -> list[psutil.Process]:
+    """Cancel a run as Prefect's pages do and see every process of it end; the processes."""
+    family = served.family()
+    began = time.monotonic()
+    served.ask("POST", f"/flow_runs/{flow_run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
+    _, alive = psutil.wait_procs(family, timeout=GONE_S)
+    assert not alive, f"after {time.monotonic() - began:.1f} s: {[process.cmdline() for process in alive]}"
+    assert served.ended(flow_run)[0] == "CANCELLED"
+    return family
+
+
 def test_a_killed_run_is_closed_and_a_cancelled_one_leaves_nothing(served: Served) -> None:
     given = {"recipe": "mine.toml", "set": ['score.rewards=[{name="slow.py:slow"}]'], "run": "slow"}
     journal = served.program.home / "runs" / "slow"
@@ -227,17 +247,30 @@ def test_a_killed_run_is_closed_and_a_cancelled_one_leaves_nothing(served: Serve
     second = served.trigger("train", **given)
     until(lambda: judged(2), "reward that is slow, again")
     time.sleep(1)  # the judges, which are below the worker, are up
-    family = served.family()
-    assert len(family) >= 3  # the flow, its reporter, the worker
-    began = time.monotonic()
-    served.ask("POST", f"/flow_runs/{second}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
-    _, alive = psutil.wait_procs(family, timeout=20)
-    seconds = time.monotonic() - began
-    assert not alive, f"still there after {seconds:.1f} s: {[p.cmdline() for p in alive]}"
-    assert served.ended(second)[0] == "CANCELLED"
+    assert len(cancelled(served, second)) >= 3  # the flow, its reporter, the worker
     assert served.listed()["slow"]["status"] == "cancelled"
     *_, attempt, run = read_events(journal)
     assert (attempt["status"], run["status"]) == ("cancelled", "cancelled")
     assert attempt["error"] == "cancelled in Prefect; the same command goes on where it stopped"
     assert set(served.program.mlflow_states(second)) <= {"KILLED", "FINISHED"}
     assert "KILLED" in served.program.mlflow_states(second)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+@pytest.mark.timeout(600)
+def test_cancelling_ends_the_engine_of_vllm_too(served: Served) -> None:
+    home = served.program.home
+    names = [f"p{i}" for i in range(6)]
+    problems = {"problem_id": names, "question": ["3 + 4 ="] * 6, "answer": ["7"] * 6}
+    plan = {"problem_id": names, "group_id": [f"{name}@r0h0" for name in names], "n": pa.array([4] * 6, pa.int32())}
+    pq.write_table(pa.table(problems), home / "problems.parquet")
+    pq.write_table(pa.table({**plan, "max_tokens": pa.array([60] * 6, pa.int32())}), home / "plan.parquet")
+    config = {"engine": "vllm", "flush_s": 0, "vllm": {"enforce_eager": True, "max_num_seqs": 2}}
+    flow_run = served.trigger("rollout", plan="plan.parquet", problems="problems.parquet", config=config)
+    rows = "lake/rollouts/*/.scratch/open-*.parquet"
+    before = set(home.glob(rows))
+    until(lambda: set(home.glob(rows)) - before, "rows of vLLM", 400)
+    assert any("EngineCore" in " ".join(process.cmdline()) for process in served.family())
+    cancelled(served, flow_run)
+    run = next(run for run in served.listed().values() if run["verb"] == "rollout")
+    assert run["status"] == "cancelled"
