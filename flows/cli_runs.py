@@ -16,6 +16,8 @@ Json = Mapping[str, Any]
 Engine = Annotated[str | None, typer.Option(help="which engine samples")]
 Rounds = Annotated[int | None, typer.Option(min=0, help="rounds of curate, rollout, score, update")]
 Overlap = Annotated[int | None, typer.Option(min=0, max=1, help="1: generate the next round during an update")]
+REASONS = 5
+"""For how many runs, newest first, `gradus runs` says why they did not finish."""
 RunName = Annotated[str | None, typer.Option("--run", help="name of the run; the recipe's name and digest otherwise")]
 
 
@@ -82,6 +84,8 @@ def list_runs(as_json: AsJson = False) -> None:
     def render(result: Json) -> None:
         rows = [tuple(r[k] for k in ("run", "verb", "status", "stages", "reused", "seconds")) for r in result["runs"]]
         table("", ("run", "verb", "status", "stages run", "reused", "seconds"), rows)
+        for run in [r for r in result["runs"] if r["error"]][:REASONS]:
+            line(f"{run['run']}: {run['error']}")
 
     answer({"runs": found}, as_json, render)
 
@@ -93,7 +97,7 @@ def show(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists 
     result = read_run(Home.from_environment().runs, run)
 
     def render(shown: Json) -> None:
-        line(f"{shown['run']}: {shown['status']}")
+        line(f"{shown['run']}: {shown['status']}{': ' if shown['error'] else ''}{shown['error']}")
         keys = ("stage", "round", "purpose", "status", "seconds", "output")
         table("", keys, [tuple(row[k] for k in keys) for row in shown["attempts"]])
 

@@ -6,14 +6,13 @@ import time
 from collections import defaultdict
 from typing import Any
 
-from prefect import flow
-
 from data.errors import UsageError
 from flows.ahead import overlapping
 from flows.config import Override, Recipe, load_recipe, parse_recipe, toml_value
 from flows.session import RunSpec, open_session
 from flows.stages import problems_ref
 from flows.training import Inputs, Trained, pass_at_1, train
+from flows.verbs import gradus_flow
 from tasks.pins import pinned
 from tasks.policies import refuse_training
 from tasks.settings import Home
@@ -23,7 +22,7 @@ from tasks.supply import supply
 Json = dict[str, Any]
 
 
-@flow(name="train")
+@gradus_flow("train")
 def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, int, str]] | None = None) -> Json:
     """Rounds of curate, rollout, score and update as a recipe says; the same recipe goes on where it stopped."""
     started = time.perf_counter()

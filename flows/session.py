@@ -12,7 +12,8 @@ from uuid import UUID
 from data.errors import UsageError
 from data.upgrade import open_lake
 from flows.progress import StageView
-from tasks.dangling import close_dangling
+from tasks.dangling import close_dangling, left_behind
+from tasks.ending import ending
 from tasks.journal import Journal
 from tasks.runlock import RunLock
 from tasks.settings import Home, worker_threads
@@ -41,15 +42,16 @@ def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> G
     home = Home.from_environment()
     folder = home.runs / spec.name
     folder.mkdir(parents=True, exist_ok=True)
-    close_dangling(home.runs)
+    left = left_behind(home.runs)
     with RunLock(folder):
         guard(folder, spec)
         journal = Journal(folder)
-        journal.run_started(_facts(spec))
-        _label_flow_run(spec)
-        sidecar = start_sidecar(folder) if track else None
-        status = "killed"
+        journal.run_started(_facts(spec))  # before Prefect is asked: a run killed meanwhile is listed
+        status, why, sidecar = "finished", "", None
         try:
+            close_dangling(left)
+            _label_flow_run(spec)
+            sidecar = start_sidecar(folder) if track else None
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + apart))})
             with pool, StageView() as view:
                 yield Session(
@@ -63,12 +65,11 @@ def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> G
                     on_end=view.outcome,
                     on_wait=view.note,
                 )
-            status = "finished"
-        except Exception:
-            status = "failed"
+        except BaseException as error:
+            status, why = ending(error)
             raise
         finally:
-            journal.run_finished(status=status)
+            journal.run_finished(status=status, error=why)
             if sidecar is not None:
                 untold = parting_words(sidecar, home.root)
                 if untold:

@@ -15,7 +15,7 @@ from tasks.settings import Home
 
 
 def list_runs(runs: Path) -> list[dict[str, Any]]:
-    """Every run, newest first: verb, status, stage attempts, reused stages, seconds computed."""
+    """Every run, newest first: verb, status, stage attempts, reused stages, seconds computed, why it did not finish."""
     folders = sorted((p for p in runs.glob("*") if (p / "run.json").is_file()), key=_age, reverse=True)
     return [_brief(folder) for folder in folders]
 
@@ -77,24 +77,27 @@ def _brief(folder: Path) -> dict[str, Any]:
     body: Mapping[str, Any] = json.loads((folder / "run.json").read_text())
     rows = list(attempts(folder))
     reused = sum(row["status"] == "reused" for row in rows)
+    status, error = _status(folder)
     return {
         "run": folder.name,
         "verb": body["verb"],
-        "status": _status(folder),
+        "status": status,
         "stages": len(rows) - reused,
         "reused": reused,
         "seconds": round(sum(row["seconds"] for row in rows), 1),
+        "error": error,
     }
 
 
-def _status(folder: Path) -> str:
-    status = "killed"
+def _status(folder: Path) -> tuple[str, str]:
+    """How the last launch of a run stands, and why it did not finish."""
+    status, error = "killed", ""
     for event in read_events(folder):
         if event["event"] == "run_started":
-            status = "running" if holder(folder) else "killed"
+            status, error = ("running" if holder(folder) else "killed"), ""
         elif event["event"] == "run_finished":
-            status = event["status"]
-    return status
+            status, error = event["status"], event.get("error", "")
+    return status, error
 
 
 def _age(folder: Path) -> float:

@@ -21,7 +21,7 @@ from data.errors import CorruptArtifactError
 
 EVENTS = "events.jsonl"
 METRICS = "metrics.jsonl"
-STATUSES = frozenset({"finished", "failed", "killed"})
+STATUSES = frozenset({"finished", "failed", "killed", "cancelled"})
 
 Json = dict[str, Any]
 
@@ -78,7 +78,7 @@ class Journal:
         folder: str = "",
         error: str = "",
     ) -> None:
-        """An attempt ended: finished, failed or killed. `folder` holds its manifest and report.
+        """An attempt ended, with one of STATUSES. `folder` holds its manifest and report.
 
         Raises ValueError, and writes nothing, where a metric is not a finite number: failure may not look like success.
         """
@@ -112,9 +112,9 @@ class Journal:
         """
         self._event("model_alias", {"model": model, "alias": alias, "ref": ref}, durable=True)
 
-    def run_finished(self, *, status: str, summary: Mapping[str, Any] | None = None) -> None:
-        """The command ended: finished, failed or killed."""
-        self._event("run_finished", {"status": status, "summary": summary or {}}, durable=True)
+    def run_finished(self, *, status: str, summary: Mapping[str, Any] | None = None, error: str = "") -> None:
+        """The command ended, with one of STATUSES; `error` is the sentence if it did not finish."""
+        self._event("run_finished", {"status": status, "summary": summary or {}, "error": error}, durable=True)
 
     def _event(self, name: str, body: Mapping[str, Any], *, durable: bool = False) -> None:
         line = _line({"event": name, "time": time.time(), **body})

@@ -73,7 +73,7 @@ from tasks.tracking_state import State, setup_lock, status
 EXPERIMENT = "gradus"
 _MAX_TRACES_PER_ROUND = 16
 _FINAL = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"})
-_ENDED = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
+_ENDED = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED", "cancelled": "KILLED"}
 
 
 def ensure_database(home: Path) -> str:
