@@ -1,4 +1,4 @@
-"""Rows of a query on the terminal, as a table or one record each, and as one JSON object that is written as it comes."""
+"""Rows of a query: on a terminal a table or one record each; as JSON one object that is written as it is read."""
 
 import json
 import math
