@@ -64,7 +64,8 @@ def test_a_run_has_its_own_rewards_although_ids_repeat_and_rollouts_were_scored_
     assert house.ask(BY_PURPOSE, "first") == first
     assert house.ask(BY_PURPOSE, "second") == second
     rows = house.ask(
-        "select completion, reward, correct, outcome, parts['numeric'], question, answer, completion_tokens, rollout_id "
+        "select completion, reward, correct, outcome, parts['numeric'], question, answer, completion_tokens, "
+        "rollout_id "
         "from samples where purpose = 'train' order by rollout_id",
         "first",
     )
