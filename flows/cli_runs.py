@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.cli_stages import AsJson, Sets
-from flows.console import answer, fields, line, table
+from flows.console import answer, aside, fields, line, table
 
 Json = Mapping[str, Any]
 Engine = Annotated[str | None, typer.Option(help="which engine samples")]
@@ -100,7 +100,7 @@ def sql(
     from tasks.asking import ask  # noqa: PLC0415
     from tasks.settings import Home  # noqa: PLC0415
 
-    with ask(Home.from_environment(), query, run) as found:
+    with ask(Home.from_environment(), query, run, aside) as found:
         if as_json:
             print_json(found.columns, found.batches, limit or 0)
         else:

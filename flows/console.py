@@ -49,6 +49,11 @@ def line(text: str) -> None:
     View().print(Text(terminal_safe(text)))
 
 
+def aside(text: str) -> None:
+    """One plain line on stderr, beside the answer."""
+    View(stderr=True).print(Text(terminal_safe(text)))
+
+
 def safe(text: str) -> Text:
     """A text that is shown as it is: no markup, no terminal commands, at most 500 characters."""
     return Text(terminal_safe(text)[:500])

@@ -5,7 +5,7 @@ with ask(home, "select purpose, avg(reward) from samples group by purpose", "dem
 
 import contextlib
 import json
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from data.queries import Answer, Relation, select
 from data.store import Ref, Store
+from data.upgrade import open_lake
 from data.views import samples, tables
 from tasks.attempt import read_report
 from tasks.history import run_folder, run_folders
@@ -46,9 +47,12 @@ METRIC_ROWS = pa.schema(
 
 
 @contextlib.contextmanager
-def ask(home: Home, sql: str, run: str | None) -> Generator[Answer]:
-    """The answer to a query over the lake, or over the artefacts that one run made or was given."""
-    store = Store(home.lake)
+def ask(home: Home, sql: str, run: str | None, say: Callable[[str], None]) -> Generator[Answer]:
+    """The answer to a query over the lake, or over the artefacts that one run made or was given.
+
+    `say` gets a sentence if the lake was written by an earlier version and was brought up to date.
+    """
+    store = open_lake(home.lake, say)
     runs = [Run(run_folder(home.runs, run))] if run is not None else list(map(Run, run_folders(home.runs)))
     lineage = Lineage(store, runs, whole_lake=run is None)
     hidden, view = samples(store, lineage)
@@ -81,7 +85,7 @@ def _stages(runs: list[Run]) -> Iterator[dict[str, Any]]:
 def _metrics(store: Store, lineage: Lineage) -> Iterator[dict[str, Any]]:
     for run in lineage.runs:
         found = _journalled(run)
-        last = {row["output"]: row["attempt"] for row in run.attempts if row["status"] == "finished"}
+        last = {row["output"]: row["attempt"] for row in run.attempts if row["attempt"] in found and _ended(row)}
         for row in lineage.current(run):
             ref = Ref.parse(row["output"])
             rows = found.get(last.get(row["output"], ""))
@@ -89,6 +93,10 @@ def _metrics(store: Store, lineage: Lineage) -> Iterator[dict[str, Any]]:
             for step, metrics in _reported(read_report(store, ref)) if rows is None else rows:
                 for name, value in metrics.items():
                     yield {"run": run.name, **label, "step": step, "name": name, "value": value, "artefact": ref.digest}
+
+
+def _ended(row: Mapping[str, Any]) -> bool:
+    return row["status"] in ("finished", "failed")
 
 
 def _journalled(run: Run) -> dict[str | None, list[tuple[int | None, dict[str, float]]]]:

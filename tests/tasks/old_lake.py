@@ -25,14 +25,24 @@ class OldHome:
         shard = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows)
         folder = self.root / "lake" / ref
         folder.mkdir(parents=True)
+        (self.root / "lake" / "_lake.json").unlink(missing_ok=True)  # what says that a lake was brought up to date
         pq.write_table(shard, folder / "part-00000.parquet")
         content = (folder / "part-00000.parquet").read_bytes()
         (folder / "report.json").write_text(json.dumps(report))
         table, _, digest = ref.partition("/")
         entry = {"name": "part-00000.parquet", "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
         manifest = {
-            "table": table, "digest": digest, "schema_version": 1, "stage": "", "stage_version": 1, "seed": 0,
-            "config": {}, "parents": parents or {}, "versions": {}, "summary": {}, "gate": "",
+            "table": table,
+            "digest": digest,
+            "schema_version": 1,
+            "stage": "",
+            "stage_version": 1,
+            "seed": 0,
+            "config": {},
+            "parents": parents or {},
+            "versions": {},
+            "summary": {},
+            "gate": "",
             "files": [{**entry, "rows": shard.num_rows, "key_min": None, "key_max": None}],
         }
         (folder / "manifest.json").write_text(json.dumps(manifest, sort_keys=True, indent=1) + "\n")
@@ -42,8 +52,14 @@ class OldHome:
         """Completions by the name of the rollout, all of problem p."""
         rows = [
             {
-                "rollout_id": name, "problem_id": "p", "group_id": name.partition(":")[0], "round": 0,
-                "completion": text, "completion_tokens": [1] * len(text), "finish_reason": "stop", "hint_level": 0,
+                "rollout_id": name,
+                "problem_id": "p",
+                "group_id": name.partition(":")[0],
+                "round": 0,
+                "completion": text,
+                "completion_tokens": [1] * len(text),
+                "finish_reason": "stop",
+                "hint_level": 0,
             }
             for name, text in names.items()
         ]
@@ -55,8 +71,11 @@ class OldHome:
         parts = pa.array([[("numeric", value)] for value in values], pa.map_(pa.string(), pa.float64()))
         table = pa.table(
             {
-                "rollout_id": list(rewards), "problem_id": ["p"] * number, "reward": pa.array(values, pa.float64()),
-                "correct": [value == 1.0 for value in values], "components": parts,
+                "rollout_id": list(rewards),
+                "problem_id": ["p"] * number,
+                "reward": pa.array(values, pa.float64()),
+                "correct": [value == 1.0 for value in values],
+                "components": parts,
                 "outcome": ["correct" if value == 1.0 else "wrong" for value in values],
             }
         )

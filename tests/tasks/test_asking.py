@@ -26,8 +26,12 @@ def texts(word: str) -> dict[str, str]:
 class House(OldHome):
     """The old home, and questions to it."""
 
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.said: list[str] = []
+
     def ask(self, sql: str, run: str | None = None) -> list[tuple[Any, ...]]:
-        with ask(Home(self.root), sql, run) as answer:
+        with ask(Home(self.root), sql, run, self.said.append) as answer:
             return [tuple(row.values()) for batch in answer.batches for row in batch.to_pylist()]
 
 
@@ -61,8 +65,11 @@ def test_a_run_has_its_own_rewards_although_ids_repeat_and_rollouts_were_scored_
     first = [("first", 0, "eval", 2, 0.0), ("first", 1, "eval", 2, 2.0), ("first", 1, "train", 2, 1.0)]
     second = [("second", 0, "eval", 2, 0.0), ("second", 1, "train", 2, 0.75)]
     assert house.ask(BY_PURPOSE) == [*first, *second]
+    (told,) = house.said
+    assert told.startswith("8 artefacts of an earlier version were brought up to date")
     assert house.ask(BY_PURPOSE, "first") == first
     assert house.ask(BY_PURPOSE, "second") == second
+    assert len(house.said) == 1
     rows = house.ask(
         "select completion, reward, correct, outcome, parts['numeric'], question, answer, completion_tokens, "
         "rollout_id "
