@@ -7,7 +7,7 @@ import typer
 
 from flows.cli_stages import AsJson, Sets
 from flows.config import Recipe, load_recipe
-from flows.console import answer, fields, line, table
+from flows.console import answer, aside, fields, line, table
 from flows.environment import api
 from tasks.checks import check_filters, check_inputs, check_rewards
 from tasks.settings import Home
@@ -105,15 +105,25 @@ def show(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists 
 
 
 def sql(
-    query: Annotated[str, typer.Argument(help="SQL over the tables problems, rollouts, scores, difficulty ...")],
-    run: Annotated[str | None, typer.Option("--run", help="only the artefacts of this run")] = None,
+    query: Annotated[str, typer.Argument(help="a SELECT over samples, runs, stages, metrics, or the tables")],
+    run: Annotated[str | None, typer.Option("--run", help="only what this run made, reused or was given")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="rows shown; 0 for all (a terminal: 100)")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask any question of the lake; the column `artefact` tells which artefact a row is from."""
-    from tasks.history import query as ask  # noqa: PLC0415
+    """Ask any question of the lake.
 
-    result = ask(Home.from_environment(), query, run)
-    answer(result, as_json, lambda r: table("", tuple(r["columns"]), [tuple(row) for row in r["rows"]]))
+    samples has a row for each rollout that a run used (run, round, purpose, reward, correct, completion ...); runs,
+    stages and metrics tell what was done; below them are the tables problems, hints, plan, rollouts, scores,
+    difficulty, evaluations, each with its artefact. `show tables` and `describe samples` are queries too.
+    """
+    from flows.console_rows import print_json, print_rows  # noqa: PLC0415
+    from tasks.asking import ask  # noqa: PLC0415
+
+    with ask(Home.from_environment(), query, run, aside) as found:
+        if as_json:
+            print_json(found.columns, found.batches, limit or 0)
+        else:
+            print_rows(found.columns, found.batches, limit)
 
 
 def methods(as_json: AsJson = False) -> None:

@@ -54,7 +54,7 @@ STAGES = {
         StageSpec("curate", 1, "plan", config.CurateConfig),
         StageSpec("hint", 1, "hints", config.HintConfig, draws=False),
         StageSpec("escalate", 1, "plan", config.EscalateConfig),
-        StageSpec("rollout", 1, "rollouts", config.RolloutConfig, worker="policy"),
+        StageSpec("rollout", 2, "rollouts", config.RolloutConfig, worker="policy"),
         StageSpec("score", 1, "scores", config.ScoreConfig, worker="score", draws=False),
         StageSpec("difficulty", 1, "difficulty", config.DifficultyConfig, draws=False),
         StageSpec("update", 1, "checkpoints", config.UpdateConfig, worker="policy"),
