@@ -32,7 +32,9 @@ def title(facts: Mapping[str, Any]) -> str:
 def to_parent(facts: Mapping[str, Any], metrics: Mapping[str, float], state: State) -> None:
     """Put a stage's metrics among those of the whole run, at the step of its round: the curves of the run."""
     for name, value in metrics.items():
-        state.backlog.append((run_metric_name(facts["purpose"], name), value, time_ms(facts), facts["round"]))
+        state.backlog.append(
+            (run_metric_name(facts["stage"], facts["purpose"], name), value, time_ms(facts), facts["round"])
+        )
 
 
 def points(rows: list[Json], round_: int) -> list[tuple[str, float, int, int]]:
