@@ -78,7 +78,16 @@ class Session:
     """Told of every stage that ended well."""
     outcomes: list[Outcome] = field(default_factory=list)
 
-    def stage(self, name: str, config: Config, inputs: Inputs, *, round: int = 0, purpose: str = "train") -> Outcome:  # noqa: A002
+    def stage(
+        self,
+        name: str,
+        config: Config,
+        inputs: Inputs,
+        *,
+        round: int = 0,  # noqa: A002
+        purpose: str = "train",
+        seed: int | None = None,
+    ) -> Outcome:
         """Run, or reuse, one stage as a Prefect task and remember its outcome; raises what the stage raised.
 
         `purpose` tells the stages of one round apart: train, hint1 ..., profile, eval.
@@ -86,6 +95,7 @@ class Session:
         raise_if_interrupted()
         self.pool.raise_if_halted()
         request = _Request(self, name, pinned(config), inputs, round, purpose)
+        request.seed = self.seed if seed is None else seed
         # No tags: Prefect asks its server for each tag's concurrency slot, seconds a time while that writes events.
         run = _stage_task.with_options(name=name, task_run_name=request.label)
         outcome = run(request).result()
@@ -105,6 +115,7 @@ class _Request:
         self.inputs = inputs
         self.round = round_
         self.purpose = purpose
+        self.seed = session.seed
 
     @property
     def label(self) -> str:
@@ -141,7 +152,7 @@ def _job(session: Session, spec: StageSpec, request: _Request) -> Job:
         stage_version=spec.version,
         config=request.config.identified(),
         parents=parents,
-        seed=session.seed,
+        seed=request.seed,
     )
     return Job(
         stage=spec.name,
@@ -149,7 +160,7 @@ def _job(session: Session, spec: StageSpec, request: _Request) -> Job:
         output=str(Ref(spec.table, digest)),
         inputs=inputs,
         config=config,
-        seed=session.seed,
+        seed=request.seed,
     )
 
 

@@ -57,8 +57,10 @@ def run_metric_name(stage: str, purpose: str, name: str) -> str:
     ('reward/mean', 'hint1/reward/mean')
     >>> run_metric_name("rollout", "train", "perf/tokens_per_s")
     'perf/rollout/tokens_per_s'
-    >>> run_metric_name("rollout", "eval-aime", "length/mean"), run_metric_name("evaluate", "eval-aime", "eval/aime/gain")
-    ('eval/aime/length/mean', 'eval/aime/gain')
+    >>> run_metric_name("rollout", "eval-aime", "length/mean")
+    'eval/aime/length/mean'
+    >>> run_metric_name("evaluate", "eval-aime", "eval/aime/gain")
+    'eval/aime/gain'
     """
     spelled = metric_name(name)
     if spelled.startswith("perf/"):
