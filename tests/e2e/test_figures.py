@@ -1,4 +1,4 @@
-"""A training run in figures: each metric has one writer; suites, the choice of the best checkpoint, what is not there."""
+"""A training run in figures: one writer of each metric, suites, the choice of the best checkpoint, wrong names."""
 
 import contextlib
 import json
