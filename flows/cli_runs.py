@@ -1,6 +1,6 @@
 """The verbs about whole runs: train, demo, rerun, runs, show, sql, methods."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +9,7 @@ from flows.cli_stages import AsJson, Sets
 from flows.config import Recipe, load_recipe
 from flows.console import answer, aside, fields, line, table
 from flows.environment import api
+from flows.reruns import Call, plan_rerun
 from tasks.checks import check_filters, check_inputs, check_rewards
 from tasks.settings import Home
 
@@ -34,30 +35,32 @@ def train(
     chosen = [*(sets or []), *([f"rollout.engine={engine}"] if engine else [])]
     loaded = load_recipe(recipe, chosen, rounds=rounds, overlap=overlap)
     _check(loaded)
-    with api() as ready:
-        from flows import runs  # noqa: PLC0415
-
-        ready()
-        answer(runs.train_flow(loaded, run), as_json, render_run)
+    _train(loaded, run, (), as_json=as_json)
 
 
 def _check(recipe: Recipe) -> None:
     """Refuse a recipe whose files or names are not there, before anything starts."""
-    lake = Home.from_environment().lake
-    check_inputs(lake, problems=[recipe.problems, recipe.evaluate.problems], policy=recipe.policy)
-    check_rewards(recipe.score)
+    suites = recipe.evaluate.suites
+    problems = [recipe.problems, *(suite.problems for suite in suites)]
+    check_inputs(Home.from_environment().lake, problems=problems, policy=recipe.policy)
+    for score in (recipe.score, *(suite.score for suite in suites if suite.score)):
+        check_rewards(score)
     check_filters(recipe.curate.filters)
+
+
+def _train(recipe: Recipe, run: str | None, forced: Sequence[Call], *, as_json: bool) -> None:
+    with api() as ready:
+        from flows import runs  # noqa: PLC0415 - Prefect, which a wrong recipe need not wait for
+
+        ready()
+        answer(runs.train_flow(recipe, run, list(forced)), as_json, render_run)
 
 
 def demo(
     rounds: Rounds = None, engine: Engine = None, sets: Sets = None, run: RunName = None, as_json: AsJson = False
 ) -> None:
     """The whole loop on bundled problems with the bundled policy, on a CPU, in minutes."""
-    with api() as ready:
-        from flows import runs  # noqa: PLC0415
-
-        ready()
-        answer(runs.demo(sets or [], engine, rounds, run), as_json, render_run)
+    train("demo", rounds=rounds, engine=engine, sets=sets, run=run, as_json=as_json)
 
 
 def rerun(
@@ -68,11 +71,8 @@ def rerun(
     as_json: AsJson = False,
 ) -> None:
     """Run one stage of a run again, changed or not; what lies upstream is reused."""
-    with api() as ready:
-        from flows import runs  # noqa: PLC0415
-
-        ready()
-        answer(runs.rerun(run, stage, round_index, sets or []), as_json, render_run)
+    plan = plan_rerun(Home.from_environment().runs, run, stage, round_index, sets or [])
+    _train(plan.recipe, plan.run, plan.forced, as_json=as_json)
 
 
 def list_runs(as_json: AsJson = False) -> None:
@@ -149,20 +149,26 @@ def register_runs(app: typer.Typer) -> None:
 
 
 def render_run(result: Json) -> None:
-    """The end of a training run: accuracy before and after, newly solved problems, time per stage, where to look."""
-    before, after = result["before"], result["after"]
-    rows = [
-        (domain, _accuracy(before["per_domain"].get(domain)), _accuracy(cell))
-        for domain, cell in sorted(after["per_domain"].items())
-    ]
-    rows.append(("all", _accuracy(before["pass_at"]["1"]), _accuracy(after["pass_at"]["1"])))
-    table("pass@1 on held-out problems (95 % interval)", ("domain", "before", "after"), rows)
+    """The end of a training run: accuracy by suite, newly solved problems, time per stage, where to look."""
+    for name, figures in result["suites"].items():
+        _suite(name, figures, chosen=result["best"] != result["policy"])
+    for remark in result["remarks"]:
+        line(f"note: {remark}")
     stages = [(name, s["ran"], s["reused"], f"{s['seconds']:.1f}") for name, s in result["stages"].items()]
     table("stages", ("stage", "ran", "reused", "seconds"), stages)
-    _gain(after.get("versus", {}))
+    _gain(result["after"].get("versus", {}))
     facts = ("run", "rounds", "updates", "tokens_generated", "tokens_trained", "seconds", "out")
     fields({key: _count(result[key]) for key in facts})
     line(f"look: `gradus ui` (Prefect, MLflow), `gradus show {result['run']}`, `gradus sql 'select ...'`")
+
+
+def _suite(name: str, figures: Json, *, chosen: bool) -> None:
+    """The pass@1 of a suite before and after training, and of the best checkpoint where that is another one."""
+    columns = ("before", "after", *(["best"] if chosen else []))
+    domains = sorted({domain for column in columns for domain in figures[column]["per_domain"]})
+    rows = [(d, *(_accuracy(figures[column]["per_domain"].get(d)) for column in columns)) for d in domains]
+    rows.append(("all", *(_accuracy(figures[column]["pass_at"]["1"]) for column in columns)))
+    table(f"pass@1 on {name} (95 % interval)", ("domain", *columns), rows)
 
 
 def _gain(versus: Json) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ class RunSpec:
     seed: int = 0
     body: dict[str, Any] = field(default_factory=dict)
     forced: frozenset[tuple[str, int, str]] = frozenset()
+    read: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    """Reads a stored body as this version writes it."""
 
 
 @contextlib.contextmanager
@@ -77,16 +79,21 @@ def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> G
 
 
 def guard(folder: Path, spec: RunSpec) -> None:
-    """Refuse a run folder that belongs to another recipe; the message gives the ways out."""
+    """Refuse a run folder that belongs to another recipe; the message gives the ways out.
+
+    A body that an earlier version wrote, and that means the same, is brought up to date.
+    """
     path = folder / "run.json"
-    body = {"verb": spec.verb, "seed": spec.seed, **spec.body}
+    body = json.loads(json.dumps({"verb": spec.verb, "seed": spec.seed, **spec.body}))
     if path.exists():
-        if json.loads(path.read_text()) != json.loads(json.dumps(body)):
+        stored = json.loads(path.read_text())
+        if stored == body:
+            return
+        if spec.read(stored) != body:
             raise UsageError(
                 f"run {spec.name} exists with other settings ({path})",
                 hint="give this one another name with --run, repeat the settings it had, or delete its folder",
             )
-        return
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(body, indent=1, sort_keys=True))
     temporary.replace(path)

@@ -264,13 +264,13 @@ def _sampled(
     return table, rollouts, session.stage("score", score_config or ScoreConfig(), scored).ref
 
 
-def problems_ref(session: Session, text: str, config: IngestConfig | None = None) -> Ref:
+def problems_ref(session: Session, text: str, config: IngestConfig | None = None, purpose: str = "train") -> Ref:
     """Problems by artefact or bundled name, or a file through `ingest` with all its checks."""
     path = Path(text)
     if not path.is_file():
         return supply(session.store, text, "problems")
     settings = (config or IngestConfig()).model_copy(update={"source": text})
-    return session.stage("ingest", settings, {}).ref
+    return session.stage("ingest", settings, {}, purpose=purpose).ref
 
 
 def _single(
