@@ -25,11 +25,12 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Run a recipe; the same command goes on where it stopped."""
-    from flows import runs  # noqa: PLC0415
     from flows.config import load_recipe  # noqa: PLC0415
 
     chosen = [*(sets or []), *([f"rollout.engine={engine}"] if engine else [])]
     loaded = load_recipe(recipe, chosen, rounds=rounds, overlap=overlap)
+    from flows import runs  # noqa: PLC0415
+
     answer(runs.train_flow(loaded, run), as_json, render_run)
 
 
@@ -127,6 +128,8 @@ def render_run(result: Json) -> None:
         for domain, cell in sorted(after["per_domain"].items())
     ]
     rows.append(("all", _accuracy(before["pass_at"]["1"]), _accuracy(after["pass_at"]["1"])))
+    if before["unjudged"] or after["unjudged"]:
+        rows.append(("judged rollouts", _coverage(before), _coverage(after)))
     table("pass@1 on held-out problems (95 % interval)", ("domain", "before", "after"), rows)
     stages = [(name, s["ran"], s["reused"], f"{s['seconds']:.1f}") for name, s in result["stages"].items()]
     table("stages", ("stage", "ran", "reused", "seconds"), stages)
@@ -136,9 +139,13 @@ def render_run(result: Json) -> None:
     line(f"look: `gradus ui` (Prefect, MLflow), `gradus show {result['run']}`, `gradus sql 'select ...'`")
 
 
+def _coverage(evaluation: Json) -> str:
+    return f"{evaluation['judged']} of {evaluation['rollouts']}"
+
+
 def _gain(versus: Json) -> None:
     """What the policy gained over the one it started from, on the same problems and seeds."""
-    if not versus:
+    if "gain" not in versus:
         return
     gain = versus["gain"]
     low, high = 100 * gain["low"], 100 * gain["high"]

@@ -12,6 +12,7 @@ from flows.console import answer
 from tasks.config import (
     Config,
     CurateConfig,
+    DifficultyConfig,
     EvaluateConfig,
     FilterConfig,
     HintConfig,
@@ -23,6 +24,7 @@ from tasks.config import (
     UpdateConfig,
     WarmstartConfig,
 )
+from tasks.verdicts import refuse_without_verdicts
 
 C = TypeVar("C", bound=Config)
 Problems = Annotated[str, typer.Option(help="problems: a file, an artefact, bundled:train or bundled:heldout")]
@@ -64,7 +66,7 @@ def curate(
     problems: Problems,
     difficulty: Annotated[str | None, typer.Option(help="difficulty: a file or an artefact")] = None,
     filters: Annotated[list[str] | None, typer.Option("--filter", help="NAME[:k=v,...]; repeatable")] = None,
-    rank: Annotated[str, typer.Option(help="historical_std, variance or pass_rate")] = "",
+    rank: Annotated[str, typer.Option(help="historical_std, variance, pass_rate, reward_mean or reward_variance")] = "",
     top: Annotated[int, typer.Option(min=0, help="keep the first so many after ranking")] = 0,
     sampler: Annotated[str, typer.Option(help="all, uniform or variance")] = "all",
     draw: Annotated[int, typer.Option(min=0, help="problems to draw; 0 takes all")] = 0,
@@ -158,15 +160,19 @@ def profile(
     max_tokens: MaxTokens = 96,
     rewards: Rewards = None,
     seed: Seed = 0,
+    sets: Sets = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how difficult problems are for a policy."""
+    sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
+    judging, rest = of_stage(ScoreConfig, sets)
+    judged = configured(ScoreConfig, judging, reward_settings(rewards))
+    config = configured(DifficultyConfig, rest)
+    refuse_without_verdicts(judged, "profile", config.max_unjudged_frac)
     from flows import stages  # noqa: PLC0415
 
-    sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
-    config = configured(ScoreConfig, None, reward_settings(rewards))
-    answer(stages.profile(problems, policy, sample, config, seed, out), as_json)
+    answer(stages.profile(problems, policy, sample, config, judged, seed, out), as_json)
 
 
 def evaluate(
@@ -183,12 +189,14 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Say how good a policy is, with intervals."""
-    from flows import stages  # noqa: PLC0415
-
     sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
     ks = tuple(sorted({k for k in EvaluateConfig().ks if k < samples} | {samples}))
-    config = configured(EvaluateConfig, sets, {"ks": ks})
-    judged = configured(ScoreConfig, None, reward_settings(rewards))
+    judging, rest = of_stage(ScoreConfig, sets)
+    judged = configured(ScoreConfig, judging, reward_settings(rewards))
+    config = configured(EvaluateConfig, rest, {"ks": ks})
+    refuse_without_verdicts(judged, "evaluate", config.max_unjudged_frac)
+    from flows import stages  # noqa: PLC0415
+
     answer(stages.evaluate(problems, policy, against, sample, config, judged, seed, out), as_json)
 
 
@@ -214,6 +222,12 @@ def configured(model: type[C], sets: list[str] | None, base: dict[str, Any] | No
         raise UsageError(f"{key}: {first['msg']}", hint=f"the settings are {known}") from None
 
 
+def of_stage(model: type[Config], sets: list[str] | None) -> tuple[list[str], list[str]]:
+    """`--set` texts that name a setting of this stage, and the rest: a verb of several stages takes those of each."""
+    mine = [text for text in sets or [] if text.partition("=")[0].partition(".")[0].strip() in model.model_fields]
+    return mine, [text for text in sets or [] if text not in mine]
+
+
 def mapping(maps: list[str] | None) -> dict[str, str]:
     """`ours=theirs` texts as a dict."""
     pairs = [text.partition("=") for text in maps or []]
@@ -237,7 +251,7 @@ def parse_filter(text: str) -> FilterConfig:
 
 def reward_settings(rewards: list[str] | None) -> dict[str, Any]:
     """The rewards of a ScoreConfig from `NAME[=WEIGHT]` texts; nothing where none was given."""
-    return {"rewards": [parse_reward(text) for text in rewards]} if rewards else {}
+    return {"rewards": [parse_reward(text).model_dump() for text in rewards]} if rewards else {}
 
 
 def parse_reward(text: str) -> RewardConfig:

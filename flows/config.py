@@ -22,6 +22,7 @@ from tasks.config import (
     ScoreConfig,
     UpdateConfig,
 )
+from tasks.verdicts import refuse_without_verdicts
 
 C = TypeVar("C", bound=Config)
 
@@ -112,11 +113,20 @@ def load_recipe(name: str, assignments: list[str] | None = None, **changes: Any)
 
 
 def parse_recipe(body: dict[str, Any], origin: str) -> Recipe:
-    """Validate a recipe; UsageError names the first wrong key and the file."""
+    """Validate a recipe; UsageError names the first wrong key and the file, or what could never be evaluated."""
     try:
-        return Recipe.model_validate(body)
+        recipe = Recipe.model_validate(body)
     except ValidationError as error:
         raise _usage(error, origin) from None
+    refuse_unjudged(recipe)
+    return recipe
+
+
+def refuse_unjudged(recipe: Recipe) -> None:
+    """UsageError if the rewards of a round, overrides included, can never say what is correct."""
+    rounds = {0, *(o.round or 0 for o in recipe.overrides if o.stage == "score")}
+    for index in sorted(rounds):
+        refuse_without_verdicts(stage_config(recipe, "score", index, recipe.score), f"training {recipe.name}")
 
 
 def assign(body: dict[str, Any], assignments: list[str]) -> None:

@@ -5,7 +5,9 @@ stay are written.
 """
 
 import threading
+from collections.abc import Mapping
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.status import Status
@@ -60,7 +62,16 @@ def milestone(outcome: Outcome) -> str:
         reward = outcome.report["metrics"]["reward/mean"]
         told = f"reward {reward:.3f}, {outcome.summary['tokens_trained']:,} tokens trained"
     elif outcome.stage == "evaluate":
-        told = f"pass@1 {outcome.summary['pass_at']['1']['value']:.3f}"
+        told = _evaluated(outcome.summary)
     else:
         return ""
     return f"round {outcome.round:>3}  {outcome.stage:<8}  {told} ({how})"
+
+
+def _evaluated(summary: Mapping[str, Any]) -> str:
+    """pass@1, or the mean reward of an evaluation without verdicts, with the coverage if it is not whole."""
+    judged = f" ({summary['judged']} of {summary['rollouts']} judged)" if summary["unjudged"] else ""
+    if "1" in summary["pass_at"]:
+        return f"pass@1 {summary['pass_at']['1']['value']:.3f}{judged}"
+    reward = summary.get("reward_mean")
+    return f"reward {reward['value']:.3f}{judged}" if reward else f"{summary['rows']} problems{judged}"

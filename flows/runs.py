@@ -10,7 +10,7 @@ from prefect import flow
 
 from data.errors import UsageError
 from flows.ahead import overlapping
-from flows.config import Override, Recipe, load_recipe, parse_recipe, toml_value
+from flows.config import Override, Recipe, load_recipe, parse_recipe, refuse_unjudged, toml_value
 from flows.session import RunSpec, open_session
 from flows.stages import problems_ref
 from flows.training import Inputs, Trained, pass_at_1, train
@@ -27,6 +27,7 @@ Json = dict[str, Any]
 def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, int, str]] | None = None) -> Json:
     """Rounds of curate, rollout, score and update as a recipe says; the same recipe goes on where it stopped."""
     started = time.perf_counter()
+    refuse_unjudged(recipe)
     recipe = overlapping(recipe.model_copy(update={"score": pinned(recipe.score, renew=True)}))
     body = recipe.model_dump(mode="json")
     spec = RunSpec(

@@ -31,6 +31,7 @@ from tasks.config import (
 from tasks.policies import refuse_training
 from tasks.stage import Outcome, Session
 from tasks.supply import export, supply
+from tasks.verdicts import refuse_without_verdicts
 
 Json = dict[str, Any]
 
@@ -141,16 +142,19 @@ def profile(
     problems: str,
     policy: str = "bundled",
     sample: SampleConfig | None = None,
+    config: DifficultyConfig | None = None,
     score_config: ScoreConfig | None = None,
     seed: int = 0,
     out: str | None = None,
 ) -> Json:
     """Difficulty of problems for a policy: rollouts, scored."""
     started = time.perf_counter()
+    settings = config or DifficultyConfig()
+    refuse_without_verdicts(score_config or ScoreConfig(), "profile", settings.max_unjudged_frac)
     with _alone("profile", seed) as session:
         _problems, rollouts, scores = _sampled(session, problems, policy, sample, score_config)
         inputs = {"rollouts": [rollouts], "scores": [scores]}
-        return _answer(session, session.stage("difficulty", DifficultyConfig(), inputs), out, started)
+        return _answer(session, session.stage("difficulty", settings, inputs), out, started)
 
 
 @flow(name="evaluate")
@@ -167,6 +171,7 @@ def evaluate(
     """pass@k, maj@k and lengths of a policy, beside another on the same problems and seeds."""
     started = time.perf_counter()
     settings = config or EvaluateConfig()
+    refuse_without_verdicts(score_config or ScoreConfig(), "evaluate", settings.max_unjudged_frac)
     with _alone("evaluate", seed) as session:
 
         def of(name: str, baseline: list[Ref]) -> Outcome:

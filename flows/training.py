@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
+from data.errors import GateError
 from data.store import Ref
 from flows.ahead import side_by_side
 from flows.config import Recipe, stage_config
@@ -33,8 +34,8 @@ def train(session: Session, recipe: Recipe, start: Inputs) -> Trained:
     """Profile, build hints, then rounds of curate, rollout, score, update, with evaluations between."""
     steps = _Steps(session, recipe, start)
     before = steps.evaluate(start.policy, 0, baseline=None)
-    policy, best, after = start.policy, before, before
-    best_policy = start.policy
+    policy, after = start.policy, before
+    best_policy, best_pass_at_1 = start.policy, pass_at_1(before)
     difficulty = steps.profile(start.policy)
     hints = steps.hints()
     ahead: _Gathered | None = None
@@ -50,14 +51,22 @@ def train(session: Session, recipe: Recipe, start: Inputs) -> Trained:
         every = recipe.evaluate.every
         if index == recipe.rounds or (every and index % every == 0):
             after = steps.evaluate(policy, index, baseline=before.ref)
-            if pass_at_1(after) > pass_at_1(best):
-                best, best_policy = after, policy
+            if pass_at_1(after) > best_pass_at_1:
+                best_policy, best_pass_at_1 = policy, pass_at_1(after)
     return Trained(policy=policy, best=best_policy, before=before, after=after)
 
 
 def pass_at_1(evaluation: Outcome) -> float:
-    """The pass@1 of an evaluation's report."""
-    return float(evaluation.summary["pass_at"]["1"]["value"])
+    """The pass@1 of an evaluation's report; GateError if no problem was judged, or it was not asked for."""
+    found = evaluation.summary["pass_at"].get("1")
+    if found is None:
+        judged, rollouts = evaluation.summary["judged"], evaluation.summary["rollouts"]
+        raise GateError(
+            f"the evaluation of round {evaluation.round} has no pass@1 ({judged} of {rollouts} rollouts judged), "
+            "and training chooses its best policy by it",
+            hint="evaluate with a reward that says what is correct, and with 1 among evaluate.report.ks",
+        )
+    return float(found["value"])
 
 
 @dataclass(frozen=True)

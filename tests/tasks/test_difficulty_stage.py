@@ -62,9 +62,11 @@ def test_rounds_of_two_policies_with_hinted_shards(tmp_path: Path) -> None:
     )
     assert result.summary == {
         "rows": 2, "measured": 2, "judged": 4, "correct": 1, "unjudged": 1, "hinted": 2, "all_wrong": 1,
-        "all_right": 0, "pass_rate_mean": 0.25,
+        "all_right": 0, "pass_rate_mean": 0.25, "reward_mean": 0.25, "reward_variance_mean": 0.125,
+        "rollouts": 5, "failed": 1, "coverage": 0.8, "first_unjudged": ["a:2"],
     }  # fmt: skip
-    assert result.metrics == {"data/pass_rate_mean": 0.25, "data/fresh_frac": 1.0}
+    wanted = {"data/pass_rate_mean": 0.25, "data/reward_variance_mean": 0.125, "data/fresh_frac": 1.0}
+    assert result.metrics == wanted
     later = scores({"b": [True, True]}, "later")
     second, result = measure(
         store,
