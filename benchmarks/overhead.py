@@ -55,7 +55,6 @@ ROLLOUTS = """
 import json, resource, sys, time
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from data.manifest import Manifest
 from data.store import Ref, Store
 store, total, shard = Store(Path(sys.argv[1])), int(sys.argv[2]), 5_000
 ref = Ref("rollouts", "0" * 32)
@@ -78,7 +77,7 @@ for index, first in enumerate(range(0, total, shard)):
     writer.write_table(table, index)
     wrote_s += time.perf_counter() - started
 started = time.perf_counter()
-writer.commit(Manifest(table="rollouts", digest=ref.digest, schema_version=1))
+writer.commit()
 wrote_s += time.perf_counter() - started
 written = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 started = time.perf_counter()

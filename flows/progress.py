@@ -46,6 +46,10 @@ class StageView:
             if self._status is not None:
                 self._status.update(Text(terminal_safe("  |  ".join(self._running.values()))))
 
+    def note(self, text: str) -> None:
+        """Leave a line."""
+        self._console.print(Text(terminal_safe(text)))
+
     def outcome(self, outcome: Outcome) -> None:
         """A stage ended: an update and an evaluation leave a line."""
         with self._lock:

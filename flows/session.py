@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from data.errors import UsageError
-from data.store import Store
+from data.upgrade import open_lake
 from flows.progress import StageView
 from tasks.dangling import close_dangling
 from tasks.journal import Journal
@@ -53,7 +53,7 @@ def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> G
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + apart))})
             with pool, StageView() as view:
                 yield Session(
-                    Store(home.lake),
+                    open_lake(home.lake, view.note),
                     journal,
                     pool,
                     spec.seed,
@@ -61,6 +61,7 @@ def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> G
                     apart,
                     on_progress=view.beat,
                     on_end=view.outcome,
+                    on_wait=view.note,
                 )
             status = "finished"
         except Exception:

@@ -15,7 +15,7 @@ from data.difficulty import Measurement, add, measure
 from data.errors import GateError
 from tasks.config import DifficultyConfig
 from tasks.context import StageContext, StageResult
-from tasks.verdicts import coverage, coverage_gate
+from tasks.verdicts import coverage
 
 _NUM_SAMPLES = 16
 
@@ -41,7 +41,6 @@ def run(ctx: StageContext, config: DifficultyConfig) -> StageResult:
         metrics=_metrics(summary),
         summary=summary,
         samples=_samples(table),
-        gate=coverage_gate(summary, config.max_unjudged_frac),
     )
 
 

@@ -24,7 +24,7 @@ from data.schema import EVALUATIONS, conform
 from data.seeds import derive_seed
 from tasks.config import EvaluateConfig
 from tasks.context import StageContext, StageResult
-from tasks.verdicts import coverage, coverage_gate
+from tasks.verdicts import coverage
 
 _NUM_SAMPLES = 16
 _ROLLOUT_COLUMNS = ["rollout_id", "problem_id", "sample", "completion", "completion_tokens", "hint_level", "policy"]
@@ -77,7 +77,6 @@ def run(ctx: StageContext, config: EvaluateConfig) -> StageResult:
         metrics=_metrics(config.suite, summary),
         summary=summary,
         samples=_samples(problems, rollouts, scores),
-        gate=coverage_gate(summary, config.max_unjudged_frac),
     )
 
 

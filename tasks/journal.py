@@ -36,6 +36,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self.run = folder.name
         self._events = folder / EVENTS
         self._metrics = folder / METRICS
         self._lock = threading.Lock()
@@ -94,7 +95,6 @@ class Journal:
             "error": error,
             "folder": folder,
             "summary": told.get("summary", {}),
-            "gate": told.get("gate", ""),
         }
         _line(body)  # refused before anything is written
         label = self._labels.pop(attempt, {"attempt": attempt})

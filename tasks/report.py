@@ -61,8 +61,6 @@ def visible(text: str, max_chars: int = MAX_CELL_CHARS) -> str:
 def summary_md(title: str, facts: Mapping[str, Any], report: Mapping[str, Any]) -> str:
     """A page of Markdown: what the attempt was, how it ended, its counts and its metrics."""
     parts = [f"# {_markdown(title)}", _markdown_table(("", ""), facts.items())]
-    if report.get("gate"):
-        parts.append(f"**Limit breached:** {_markdown(report['gate'])}")
     for heading, key in (("Counts", "summary"), ("Metrics", "metrics")):
         if report.get(key):
             parts.append(f"## {heading}\n\n{_markdown_table(('name', 'value'), report[key].items())}")

@@ -215,6 +215,7 @@ class MlflowTeller:
         manifest = self._store.find(ref)
         report = read_report(self._store, ref) if manifest is not None else {}
         rows = read_metric_rows(self._folder, event["metric_bytes"])
+        report = {**report, "metrics": rows[-1]["metrics"] if rows else {}}
         metrics = [Metric(*point) for point in points(rows, live["round"])]
         with tempfile.TemporaryDirectory(prefix="gradus-") as name:
             note = write_files(Path(name), self._store.path(ref), {**live, **event}, report)

@@ -78,7 +78,7 @@ def write_files(folder: Path, artefact: Path, facts: Mapping[str, Any], report: 
     """
     keys = ("stage", "round", "purpose", "output", "status", "seconds", "error")
     known = {key: facts[key] for key in keys if facts[key] not in ("", None)}
-    write_report(folder, title(facts), known, {"summary": facts["summary"], "gate": facts["gate"], **report})
+    write_report(folder, title(facts), known, {**report, "summary": facts["summary"]})
     (folder / "config.json").write_text(json.dumps(facts["config"], indent=1), encoding="utf-8")
     if (artefact / FILE_NAME).exists():
         (folder / FILE_NAME).write_bytes((artefact / FILE_NAME).read_bytes())

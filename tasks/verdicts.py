@@ -1,9 +1,9 @@
-"""Which reward decides `correct`, whether any can, and what is said if too few rollouts have a verdict.
+"""Which reward decides `correct`, whether any can, and of how many rollouts the verdict is known.
 
 Light: nothing here loads a reward, so a command can ask before it starts a server or a worker.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from data.errors import UsageError
@@ -65,16 +65,3 @@ def coverage(rollouts: int, unjudged: Any, failed: int) -> dict[str, Any]:
         "coverage": (rollouts - len(unjudged)) / rollouts,
     }
     return {**found, "first_unjudged": unjudged.slice(0, NUM_NAMED).to_pylist()} if len(unjudged) else found
-
-
-def coverage_gate(summary: Mapping[str, Any], max_unjudged_frac: float) -> str:
-    """The breach of the limit on rollouts without a verdict; empty if it holds."""
-    rollouts, unjudged, failed = (int(summary[name]) for name in ("rollouts", "unjudged", "failed"))
-    if unjudged <= max_unjudged_frac * rollouts:
-        return ""
-    way = WAYS_TO_A_VERDICT if unjudged > failed else "see the column `error` of the scores"
-    return (
-        f"{unjudged} of {rollouts} rollouts ({unjudged / rollouts:.1%}) have no verdict on correctness, more than "
-        f"max_unjudged_frac {max_unjudged_frac:.1%} allows: {unjudged - failed} have a reward that makes no claim, "
-        f"{failed} could not be judged (the first: {', '.join(summary['first_unjudged'])}); {way}"
-    )

@@ -114,7 +114,7 @@ class Program:
     def manifests(self) -> dict[str, bytes]:
         """Every manifest of the lake by artefact."""
         lake = self.home / "lake"
-        return {str(p.parent.relative_to(lake)): p.read_bytes() for p in sorted(lake.glob("*/*/manifest.json"))}
+        return {str(p.parent.relative_to(lake)): p.read_bytes() for p in sorted(lake.glob("*/*/_manifest.json"))}
 
 
 @pytest.fixture(scope="session")

@@ -96,22 +96,29 @@ def test_a_graded_reward_alone_measures_difficulty_by_mean_and_variance(program:
 
 def test_what_could_never_be_evaluated_is_refused_before_anything_is_sampled(program: Program) -> None:
     before = sorted((program.home / "lake").glob("*/*"))
-    training = ("train", str(RECIPE), "--set", 'score.rewards=[{name="format"}]')
-    for command in (("evaluate", *COMMAND[:6], "--reward", "format"), training):
+    recipe = ("train", str(RECIPE), "--set", 'score.rewards=[{name="format"}]')
+    for command in (("evaluate", *COMMAND[:6], "--reward", "format"), recipe):
         code, _, err = program.run(*command, "--json")
         assert code == 2
         assert "needs to know which answers are correct, and the rewards cannot say so (format)" in err
     assert sorted((program.home / "lake").glob("*/*")) == before
 
 
+def training(program: Program, *more: str) -> tuple[str, ...]:
+    """The command that trains by the graded reward."""
+    return ("train", str(RECIPE), "--set", f'score.rewards=[{{name="{program.home}/mine.py:graded"}}]', *more)
+
+
 def test_training_by_a_graded_reward_without_a_verdict_ends_at_the_first_evaluation(program: Program) -> None:
-    recipe = ("train", str(RECIPE), "--set", f'score.rewards=[{{name="{program.home}/mine.py:graded"}}]')
-    code, _, err = program.run(*recipe, "--set", "name=none")
+    code, _, err = program.run(*training(program, "--set", "name=none"))
     assert code == 1
     assert "rollouts (100.0%) have no verdict on correctness" in err
     stages = {stage for run in program.home.glob("runs/none-*") for stage in _stages(run)}
     assert stages == {"ingest", "curate", "rollout", "score", "evaluate"}  # no difficulty, no update
-    found = program.json(*recipe, "--set", "name=stated", "--set", f"score.correct_at={THRESHOLD}")
+
+
+def test_training_by_a_graded_reward_with_a_threshold_comes_to_its_end(program: Program) -> None:
+    found = program.json(*training(program, "--set", "name=stated", "--set", f"score.correct_at={THRESHOLD}"))
     assert (found["updates"], found["before"]["coverage"], found["after"]["coverage"]) == (1, 1.0, 1.0)
 
 

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 from data.errors import GateError
-from data.manifest import Manifest
 from data.store import Ref, Store
 from tasks.config import DifficultyConfig
 from tasks.context import StageContext, StageResult
 from tasks.difficulty import run
+from tasks.gates import verdict_breach
 
 
 def scores(verdicts: dict[str, list[bool | None]], tag: str = "") -> pa.Table:
@@ -46,7 +46,7 @@ def measure(store: Store, name: str, config: DifficultyConfig, **inputs: list[Re
     writer = store.writer(ref)
     roles = {role: tuple(refs) for role, refs in inputs.items()}
     result = run(StageContext(store, roles, writer, 0, {}, lambda frac, text="": None), config)
-    writer.commit(Manifest(table=ref.table, digest=ref.digest, schema_version=1))
+    writer.commit()
     return ref, result
 
 
@@ -110,12 +110,12 @@ def test_graded_scores_without_a_verdict_breach_the_gate_unless_it_is_raised(tmp
     store = Store(tmp_path)
     judged = [store.put("scores", graded({"a": [0.2, 0.4], "b": [0.5, 0.5]}))]
     ref, result = measure(store, "0", DifficultyConfig(), scores=judged)
-    assert "4 of 4 rollouts (100.0%) have no verdict on correctness" in result.gate
-    assert "the first: a:0, a:1, b:0, b:1" in result.gate
+    told = verdict_breach(result.kept, DifficultyConfig())
+    assert "4 of 4 rollouts (100.0%) have no verdict on correctness" in told
+    assert "the first: a:0, a:1, b:0, b:1" in told
     a, b = store.read(ref).to_pylist()
     assert (a["n"], a["k"], a["reward_n"], a["reward_mean"]) == (0, 0, 2, pytest.approx(0.3))
     assert (a["reward_variance"], b["reward_variance"]) == (pytest.approx(0.01), 0.0)
     assert result.summary["pass_rate_mean"] is None
     assert "data/pass_rate_mean" not in result.metrics
-    accepted = DifficultyConfig(max_unjudged_frac=1.0)
-    assert measure(store, "1", accepted, scores=judged)[1].gate == ""
+    assert verdict_breach(result.kept, DifficultyConfig(max_unjudged_frac=1.0)) == ""

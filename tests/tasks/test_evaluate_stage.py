@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 from data.errors import BadInputError, GateError
-from data.manifest import Manifest
 from data.store import Ref, Store
 from tasks.config import EvaluateConfig
 from tasks.context import StageContext, StageResult
 from tasks.evaluate import run
+from tasks.gates import verdict_breach
 
 Answers = dict[str, list[tuple[str | None, bool | None]]]
 
@@ -74,7 +74,7 @@ def evaluate(
     store.discard(ref)
     writer = store.writer(ref)
     result = run(StageContext(store, inputs, writer, 3, {}, lambda frac, text="": None), config)
-    writer.commit(Manifest(table=ref.table, digest=ref.digest, schema_version=1, summary=result.summary))
+    writer.commit()
     return ref, store.read(ref).to_pylist(), result
 
 
@@ -135,20 +135,20 @@ def test_the_mean_reward_has_an_interval_and_counts_rows_without_a_verdict(tmp_p
     assert result.metrics["eval/s/coverage"] == 0.5
     assert result.metrics["eval/s/reward_mean"] == interval["value"]
     assert result.summary["pass_at"]["2"]["value"] == 0.0  # of c alone
-    assert result.gate == ""
+    assert verdict_breach(result.kept, config) == ""
 
 
 def test_too_few_verdicts_breach_the_gate_which_says_what_to_do(tmp_path: Path) -> None:
     answers: Answers = {"a": [RIGHT] + [UNCLAIMED] * 7, "b": [WRONG] + [UNCLAIMED] * 6 + [FAILED]}
     rewards = {"a": [1.0] + [0.5] * 7, "b": [0.0] + [0.5] * 6 + [float("nan")]}
     _, _, result = evaluate(tmp_path, answers, EvaluateConfig(), rewards=rewards)
-    assert "14 of 16 rollouts (87.5%) have no verdict on correctness" in result.gate
-    assert "13 have a reward that makes no claim, 1 could not be judged (the first: a@r0h0:1, a@r0h0:2" in result.gate
-    assert "correct_at" in result.gate
+    told = verdict_breach(result.kept, EvaluateConfig())
+    assert "14 of 16 rollouts (87.5%) have no verdict on correctness" in told
+    assert "13 have a reward that makes no claim, 1 could not be judged (the first: a@r0h0:1, a@r0h0:2" in told
+    assert "correct_at" in told
     assert result.summary["fewer_samples_than"] == {"8": 2}  # and pass@8 is left out
     assert set(result.summary["pass_at"]) == {"1"}
-    lenient = EvaluateConfig(max_unjudged_frac=0.875)
-    assert evaluate(tmp_path, answers, lenient, rewards=rewards)[2].gate == ""
+    assert verdict_breach(result.kept, EvaluateConfig(max_unjudged_frac=0.875)) == ""
 
 
 def test_rewards_without_any_verdict_are_compared_by_their_mean(tmp_path: Path) -> None:
@@ -159,7 +159,8 @@ def test_rewards_without_any_verdict_are_compared_by_their_mean(tmp_path: Path) 
         tmp_path, answers, config, name="1", rewards={"a": [0.5, 0.5], "b": [0.5, 0.7]}, baseline=base
     )
     assert [(r["n"], r["k"], r["majority_correct"], r["mean_tokens"]) for r in rows] == [(0, 0, None, 1.5)] * 2
-    assert (result.summary["pass_at"], result.summary["coverage"], result.gate) == ({}, 0.0, "")
+    assert (result.summary["pass_at"], result.summary["coverage"]) == ({}, 0.0)
+    assert verdict_breach(result.kept, config) == ""
     # a from 0.2 to 0.5, b from 0.5 to 0.6: paired, (0.3 + 0.1) / 2
     assert result.summary["versus"]["reward_gain"]["value"] == pytest.approx(0.2)
     assert "gain" not in result.summary["versus"]

@@ -71,7 +71,7 @@ def test_shards_do_not_change_what_is_generated_and_finished_ones_are_kept(store
     assert store.read(split, columns).to_pylist() == store.read(whole, columns).to_pylist()
     folder = store.path(split)
     before = store.read(split, columns).to_pylist()
-    (folder / "manifest.json").unlink()
+    (folder / "_manifest.json").unlink()
     writer = store.writer(split)
     writer.write_table(store.read(whole).slice(0, 4), 0)  # as an attempt that was killed after its first shard
     _, again = rolled_out(store, used, "2", shard_rows=4)

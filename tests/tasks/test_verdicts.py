@@ -5,7 +5,8 @@ from pydantic import ValidationError
 
 from data.errors import UsageError
 from tasks.config import DifficultyConfig, EvaluateConfig, RewardConfig, ScoreConfig
-from tasks.verdicts import coverage_gate, refuse_without_verdicts
+from tasks.gates import breach
+from tasks.verdicts import refuse_without_verdicts
 
 
 def config(*names: str, decides: int | None = None, correct_at: float | None = None) -> ScoreConfig:
@@ -71,9 +72,13 @@ def test_a_verb_of_several_stages_can_tell_their_settings_apart() -> None:
         assert not set(ScoreConfig.model_fields) & set(other.model_fields)
 
 
-def test_the_gate_holds_at_its_limit() -> None:
-    summary = {"rollouts": 10, "unjudged": 1, "failed": 1, "first_unjudged": ["a:3"]}
-    assert coverage_gate(summary, 0.1) == ""
-    told = coverage_gate(summary, 0.05)
+@pytest.mark.parametrize("stage", ["difficulty", "evaluate"])
+def test_the_gate_holds_at_its_limit_and_is_no_part_of_an_identity(stage: str) -> None:
+    model = DifficultyConfig if stage == "difficulty" else EvaluateConfig
+    report = {"summary": {"rollouts": 10, "unjudged": 1, "failed": 1, "first_unjudged": ["a:3"]}}
+    assert breach(stage, report, model(max_unjudged_frac=0.1)) == ""
+    told = breach(stage, report, model(max_unjudged_frac=0.05))
     assert told.startswith("1 of 10 rollouts (10.0%) have no verdict on correctness, more than max_unjudged_frac 5.0%")
     assert told.endswith("see the column `error` of the scores")  # nothing but a failure: a threshold would not help
+    assert breach(stage, {"summary": {"rows": 10}}, model()) == ""  # a report of an earlier version
+    assert model(max_unjudged_frac=0.05).identified() == model().identified()

@@ -32,7 +32,12 @@ def test_an_update_reports_what_it_did_and_leaves_a_loadable_policy(house: House
         "zero_std_groups": 1,
         "replaced_groups": 0,
         "unjudged_rows": 0,
+        "first_zero_std": "c@r1h0:0",
+        "most_mismatched": report["summary"]["most_mismatched"],
+        "oldest": "a@r1h0:0",
+        "oldest_updates": 0,
     }
+    assert report["summary"]["most_mismatched"] in {row["rollout_id"] for row in rows}
     metrics = report["metrics"]
     assert metrics["reward/mean"] == pytest.approx(7 / 12)
     assert metrics["reward/std"] == pytest.approx(math.sqrt(7 / 12 * 5 / 12))
@@ -199,7 +204,7 @@ def test_an_update_killed_by_the_system_equals_an_undisturbed_one(house: House) 
     killed = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     folder = house.store.path(Ref.parse(job["output"]))
-    assert not (folder / "manifest.json").exists()
+    assert not (folder / "_manifest.json").exists()
     assert [p.name for p in (folder / ".scratch" / "steps").iterdir()] == ["step-000002"]
     house.run(job)
     first, second = house.weights(calm), house.weights(folder)
