@@ -167,13 +167,19 @@ def _suite(name: str, figures: Json, *, chosen: bool) -> None:
     columns = ("before", "after", *(["best"] if chosen else []))
     domains = sorted({domain for column in columns for domain in figures[column]["per_domain"]})
     rows = [(d, *(_accuracy(figures[column]["per_domain"].get(d)) for column in columns)) for d in domains]
-    rows.append(("all", *(_accuracy(figures[column]["pass_at"]["1"]) for column in columns)))
+    rows.append(("all", *(_accuracy(figures[column]["pass_at"].get("1")) for column in columns)))
+    if any(figures[column]["unjudged"] for column in columns):
+        rows.append(("judged rollouts", *(_coverage(figures[column]) for column in columns)))
     table(f"pass@1 on {name} (95 % interval)", ("domain", *columns), rows)
+
+
+def _coverage(evaluation: Json) -> str:
+    return f"{evaluation['judged']} of {evaluation['rollouts']}"
 
 
 def _gain(versus: Json) -> None:
     """What the policy gained over the one it started from, on the same problems and seeds."""
-    if not versus:
+    if "gain" not in versus:
         return
     gain = versus["gain"]
     low, high = 100 * gain["low"], 100 * gain["high"]

@@ -24,6 +24,7 @@ from tasks.config import (
     ScoreConfig,
     UpdateConfig,
 )
+from tasks.verdicts import refuse_without_verdicts
 
 C = TypeVar("C", bound=Config)
 
@@ -101,14 +102,15 @@ def load_recipe(name: str, assignments: list[str] | None = None, **changes: Any)
 
 
 def parse_recipe(body: dict[str, Any], origin: str) -> Recipe:
-    """Validate a recipe with its overrides; UsageError names the first wrong key and the file."""
+    """Validate a recipe with its overrides; UsageError names the first wrong key, or what could never be evaluated."""
     try:
         recipe = Recipe.model_validate(body)
         for override in recipe.overrides:
             _check(recipe, override, origin)
-        return recipe
     except ValidationError as error:
         raise _refused(error, origin, body.get("evaluate")) from None
+    refuse_unjudged(recipe)
+    return recipe
 
 
 def _refused(error: ValidationError, origin: str, evaluate: Any) -> UsageError:
@@ -118,6 +120,16 @@ def _refused(error: ValidationError, origin: str, evaluate: Any) -> UsageError:
         return refusal(error, origin, known)
     written = [name for name in known if not name.startswith("evaluate.suites.")]
     return refusal(error, origin, written, {"evaluate.suites.0": "evaluate"})
+
+
+def refuse_unjudged(recipe: Recipe) -> None:
+    """UsageError if the rewards of a round or of a suite, overrides included, can never say what is correct."""
+    rounds = {0, *(o.round or 0 for o in recipe.overrides if o.stage == "score")}
+    for index in sorted(rounds):
+        refuse_without_verdicts(stage_config(recipe, "score", index, recipe.score), f"training {recipe.name}")
+    for suite in recipe.evaluate.suites:
+        if suite.score is not None:
+            refuse_without_verdicts(suite.score, f"the suite {suite.name}", suite.report.max_unjudged_frac)
 
 
 def assign(body: dict[str, Any], assignments: list[str]) -> None:

@@ -16,7 +16,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import Any
 
@@ -32,6 +32,8 @@ CHUNK_ROWS = 64
 CHUNK_CHARS = 256 * 1024
 USER_BATCH_ROWS = 256
 MAX_DEATHS = 2
+
+_VERDICT = tuple(field.name for field in fields(Verdict))
 
 
 class JudgeStartError(RuntimeError):
@@ -192,7 +194,7 @@ class JudgePool:
             judge.in_flight[0].singly = True
         elif judge.in_flight and message.get("at") == judge.in_flight[0].answered:
             index = judge.advance()
-            verdict = Verdict(message["value"], message["outcome"], message["extracted"], message["error"])
+            verdict = Verdict(**{name: message[name] for name in _VERDICT})
             job.results[index] = Judged(verdict, message["seconds"])
         self._restart_clock(judge)
 

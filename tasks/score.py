@@ -23,11 +23,12 @@ from data.schema import SCORES
 from models.judge_pool import Judged, JudgePool, JudgeStartError
 from models.rewards import RewardSpec, UnknownRewardError, resolve
 from models.rewards.base import failed
-from models.rewards.combine import Score, combine, component_names, deciding_reward
+from models.rewards.combine import Score, combine, component_names
 from tasks.config import RewardConfig, ScoreConfig
 from tasks.context import StageContext, StageResult
 from tasks.faults import fault_point
 from tasks.score_report import Judgement, clock, metrics, plain, samples, summary
+from tasks.verdicts import decider
 
 MAX_JUDGES = 16
 _TOKEN_COLUMNS = ("prompt_tokens", "completion_tokens", "logprobs")
@@ -44,6 +45,7 @@ class _Plan:
     names: list[str]
     weights: list[float]
     deciding: int | None
+    correct_at: float | None
     pools: list[JudgePool]
 
     @property
@@ -59,7 +61,8 @@ def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
         specs,
         component_names(specs),
         [reward.weight for reward in config.rewards],
-        deciding_reward(specs),
+        decider(config, specs),
+        config.correct_at,
         _warm_pools(ctx, specs, config.item_timeout_s),
     )
     latencies_s: list[float] = []
@@ -181,7 +184,7 @@ def _judge(plan: _Plan, rows: list[Row], progress: Callable[[int], None], latenc
         columns.append(column)
         latencies_s.extend(column[i].seconds for i in able)
     return [
-        combine(plan.names, plan.weights, [column[i].verdict for column in columns], plan.deciding)
+        combine(plan.names, plan.weights, [column[i].verdict for column in columns], plan.deciding, plan.correct_at)
         for i in range(len(rows))
     ]
 
