@@ -74,7 +74,7 @@ def look_ahead(path: Path, loaded: list[Module], report: Report) -> set[str]:
             if spec is None or spec.origin is None or not spec.has_location or spec.origin in seen:
                 continue
             seen.add(spec.origin)
-            if not is_installed(spec.origin):
+            if not is_installed(spec.origin) and Path(spec.origin).is_file():  # what archives hold is seen when loaded
                 once(Module(name, spec.origin, _sha256(Path(spec.origin).read_bytes())))
                 queue.append((spec.origin, spec.parent or ""))
     return packages
