@@ -85,9 +85,16 @@ def sha256_file(path: Path) -> str:
 
 
 def identity(
-    *, stage: str, stage_version: int, config: dict[str, Any], parents: dict[str, list[str]], seed: int
+    *,
+    stage: str,
+    stage_version: int,
+    config: dict[str, Any],
+    code: dict[str, str],
+    parents: dict[str, list[str]],
+    seed: int,
 ) -> str:
-    """The digest that names a stage's output: the same for the same inputs, settings and seed (32 hex digits)."""
-    body = {"stage": stage, "version": stage_version, "config": config, "parents": parents, "seed": seed}
+    """The digest that names a stage's output: the same for the same inputs, settings, code and seed (32 hex digits)."""
+    versions = {"version": stage_version, "code": code}
+    body = {"stage": stage, **versions, "config": config, "parents": parents, "seed": seed}
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -31,6 +31,7 @@ from tasks.progress import ProgressArtifact
 from tasks.registry import StageSpec, stage_spec
 from tasks.settings import wall_limit_s
 from tasks.supervise import HaltedError, Limits, WorkerPool
+from tasks.versions import code_identity
 
 Inputs = Mapping[str, Sequence[Ref]]
 
@@ -140,6 +141,7 @@ def _job(session: Session, spec: StageSpec, request: _Request) -> Job:
         stage=spec.name,
         stage_version=spec.version,
         config=request.config.identified(),
+        code=code_identity(request.config),
         parents=parents,
         seed=session.seed,
     )

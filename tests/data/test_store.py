@@ -187,7 +187,7 @@ def test_the_same_rows_are_the_same_artefact(tmp_path: Path) -> None:
 @settings(max_examples=30, deadline=None)
 def test_identity_does_not_depend_on_the_order_of_keys_and_depends_on_every_value(config: dict[str, int]) -> None:
     def of(body: dict[str, int], seed: int = 0) -> str:
-        return identity(stage="s", stage_version=1, config=body, parents={}, seed=seed)
+        return identity(stage="s", stage_version=1, config=body, code={}, parents={}, seed=seed)
 
     assert of(config) == of(dict(reversed(config.items())))
     assert of(config) != of(config, seed=1)
