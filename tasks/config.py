@@ -23,6 +23,8 @@ class Config(BaseModel):
                 del found[name]
             elif isinstance(value, Config):
                 found[name] = value.identified()
+            elif isinstance(value, tuple) and all(isinstance(part, Config) for part in value):
+                found[name] = [part.identified() for part in value]
         return found
 
 
@@ -222,6 +224,11 @@ class RolloutConfig(Config):
     """Round of the run, written in each row."""
 
 
+def _none(value: dict[str, str]) -> bool:
+    """Left out of what is written: a reward that needs no such entries is what it was before there were any."""
+    return not value
+
+
 class RewardConfig(Config):
     """One reward and its weight."""
 
@@ -234,7 +241,15 @@ class RewardConfig(Config):
     decides: bool = Field(default=False, exclude_if=_unset)
     """Whether this reward decides the column `correct`, where several could."""
     source_sha256: str = ""
-    """Digest of the user's file, filled in by the command line, so that a changed reward is a changed identity."""
+    """Digest of the user's file, filled in when the stage runs, so that a changed reward is a changed identity."""
+    modules: dict[str, str] = Field(default_factory=dict, exclude_if=_none)
+    """Digest of each of the user's own modules that the file leads to, by name; filled in likewise."""
+    libraries: dict[str, str] = Field(default_factory=dict, exclude_if=_none)
+    """Version of each installed distribution that those import, by name; filled in likewise."""
+
+    def identified(self) -> dict[str, Any]:
+        """The settings without the folder of a user's file: what is in it counts, not where it lies."""
+        return {**super().identified(), "name": self.name.rpartition("/")[2]}
 
 
 class ScoreConfig(Config):

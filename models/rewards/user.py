@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from models.rewards import USER_MODULE
 from models.rewards.base import MAX_EXTRACTED_CHARS, Verdict, failed
 
 RewardFunction = Callable[[list[dict[str, Any]]], Any]
@@ -53,7 +54,7 @@ def load_function(path: Path, function: str, sha256: str = "") -> RewardFunction
         raise RewardFileError(f"{path} cannot be read: {error.strerror}") from error
     if sha256 and hashlib.sha256(source).hexdigest() != sha256:
         raise RewardFileError(f"{path} was changed while the command ran")
-    spec = importlib.util.spec_from_file_location("gradus_user_reward", path)
+    spec = importlib.util.spec_from_file_location(USER_MODULE, path)
     if spec is None or spec.loader is None:
         raise RewardFileError(f"{path} is not a Python file")
     sys.dont_write_bytecode = True
