@@ -19,11 +19,12 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from data.errors import GateError, GradusError
+from data.errors import GateError
 from data.manifest import identity_digest
 from data.store import Ref, Store
 from tasks.attempt import Job, execute, read_report
 from tasks.config import Config
+from tasks.ending import ending
 from tasks.gates import breach
 from tasks.interrupt import raise_if_interrupted
 from tasks.journal import Journal
@@ -31,7 +32,8 @@ from tasks.pins import pinned
 from tasks.progress import ProgressArtifact
 from tasks.registry import stage_spec
 from tasks.settings import wall_limit_s
-from tasks.supervise import HaltedError, Limits, WorkerPool
+from tasks.supervise import Limits, WorkerPool
+from tasks.versions import code_identity
 from tasks.waiting import wait_until_free
 
 Inputs = Mapping[str, Sequence[Ref]]
@@ -155,6 +157,7 @@ def _job(request: _Request) -> Job:
     identity: dict[str, Any] = {
         "stage": spec.name,
         "version": spec.version,
+        "code": code_identity(request.config),
         "config": request.config.identified(),
         "parents": {role: [session.store.content_key(ref) for ref in refs] for role, refs in given.items()},
     }
@@ -203,8 +206,7 @@ def _attempt(job: Job, request: _Request) -> dict[str, Any]:
     try:
         report = _compute(job, request)
     except BaseException as error:
-        message = str(error) if isinstance(error, GradusError) else f"{type(error).__name__}: {error}"
-        status = "killed" if isinstance(error, KeyboardInterrupt | HaltedError) else "failed"
+        status, message = ending(error)
         journal.stage_finished(attempt, status=status, seconds=time.perf_counter() - started, error=message)
         raise
     return _checked(attempt, report, time.perf_counter() - started, job, request)

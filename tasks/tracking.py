@@ -43,16 +43,15 @@ from data.errors import StageError
 from data.store import Ref, Store
 from tasks.attempt import read_report
 from tasks.journal import Json, read_metric_rows
-from tasks.report import table_md, visible
+from tasks.report import visible
 from tasks.settings import Home
 from tasks.tracking_client import TRACKER_ENVIRONMENT, artifacts_uri, database, tracking_uri
 from tasks.tracking_facts import (
-    STAGE_COLUMNS,
     ends,
     points,
     roles_by_artifact,
+    run_page,
     shown,
-    stage_table,
     time_ms,
     title,
     to_parent,
@@ -73,7 +72,7 @@ from tasks.tracking_state import State, setup_lock, status
 EXPERIMENT = "gradus"
 _MAX_TRACES_PER_ROUND = 16
 _FINAL = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"})
-_ENDED = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
+_ENDED = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED", "cancelled": "KILLED"}
 
 
 def ensure_database(home: Path) -> str:
@@ -241,8 +240,8 @@ class MlflowTeller:
             return
         self.flush(state)
         state.backlog = []
-        rows, counts = stage_table(self._folder, state)
-        self._client.log_text(state.parent, table_md(STAGE_COLUMNS, rows), "summary.md")
+        page, counts = run_page(self._folder, state)
+        self._client.log_text(state.parent, page, "summary.md")
         tags = [RunTag(f"gradus.{name}", str(count)) for name, count in counts.items()]
         self._client.log_batch(state.parent, tags=tags)
         for attempt in list(state.live):
@@ -312,6 +311,8 @@ class MlflowTeller:
                 name, source=f"models:/{model_id}", run_id=state.parent or None, tags={"gradus.output": str(ref)}
             )
         )
+        if event.get("note"):
+            self._client.update_model_version(name, version.version, description=event["note"])
         self._client.set_registered_model_alias(name, event["alias"], version.version)
 
     def _create(self, key: str, name: str, title: str, time_ms: int, tags: Mapping[str, str]) -> str:
