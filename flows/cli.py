@@ -16,7 +16,9 @@ from flows.cli_runs import RUN_VERBS, register_runs
 from flows.cli_service import register_service
 from flows.cli_stages import STAGE_VERBS, register_stages
 from flows.environment import prefect_api, prepare
+from tasks.access import prefect_answer
 from tasks.interrupt import remember_interrupts
+from tasks.redaction import hide, hide_in_logs, refuse_credentials
 from tasks.report import terminal_safe
 from tasks.settings import Home
 
@@ -38,8 +40,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the program; every failure is one sentence and a non-zero exit."""
     home = Home.from_environment()
     prepare(home)
+    hide_in_logs()
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        with _api(home, sys.argv[1:] if arguments is None else arguments):
+        refuse_credentials(words)
+        with _api(home, words):
             app(arguments)  # says what is wrong with the usage by itself and exits 2
     except SystemExit as end:
         if end.code == INTERRUPTED:  # Ctrl-C, which typer answers without a word
@@ -49,7 +54,9 @@ def main(arguments: list[str] | None = None) -> None:
         _say(f"gradus: {error}")
         sys.exit(error.exit_code)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence, not a traceback
-        _say(f"gradus: {type(error).__name__}: {error}; the details are in {_keep_details(home)}")
+        answer = prefect_answer(error)
+        unknown = f"{type(error).__name__}: {error}; the details are in {_keep_details(home)}"
+        _say(f"gradus: {answer.sentence or unknown}")
         sys.exit(1)
 
 
@@ -63,13 +70,13 @@ def _api(home: Home, words: list[str]) -> contextlib.AbstractContextManager[None
 
 
 def _say(text: str) -> None:
-    print(terminal_safe(text), file=sys.stderr)  # noqa: T201 - the program's voice
+    print(terminal_safe(hide(text)), file=sys.stderr)  # noqa: T201 - the program's voice
 
 
 def _keep_details(home: Home) -> str:
     path = home.root / "errors" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(traceback.format_exc())
+    path.write_text(hide(traceback.format_exc()))
     return str(path)
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tasks.redaction import hide
 from tasks.report import terminal_safe
 
 Json = Mapping[str, Any]
@@ -41,5 +42,5 @@ def table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], *, 
 
 
 def line(text: str) -> None:
-    """One plain line."""
-    Console().print(Text(terminal_safe(text)))
+    """One plain line, without secrets."""
+    Console().print(Text(terminal_safe(hide(text))))

@@ -12,13 +12,14 @@ from uuid import UUID
 from data.errors import UsageError
 from data.store import Store
 from flows.progress import StageView
+from tasks.access import require_mlflow
 from tasks.dangling import close_dangling
 from tasks.journal import Journal
 from tasks.runlock import RunLock
 from tasks.settings import Home, worker_threads
 from tasks.stage import Session, git_sha
 from tasks.supervise import WorkerPool
-from tasks.tracking_client import start_sidecar, wait
+from tasks.tracking_client import start_sidecar, tracking_uri, wait
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> G
     `apart` lets sampling and learning go on at once, each in a worker with half of the threads.
     """
     home = Home.from_environment()
+    if track:
+        require_mlflow(tracking_uri(home.root))
     folder = home.runs / spec.name
     folder.mkdir(parents=True, exist_ok=True)
     close_dangling(home.runs, home.prefect)

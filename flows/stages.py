@@ -29,6 +29,7 @@ from tasks.config import (
     WarmstartConfig,
 )
 from tasks.policies import refuse_training
+from tasks.redaction import refuse_credentials
 from tasks.stage import Outcome, Session
 from tasks.supply import export, supply
 
@@ -58,6 +59,7 @@ def _answer(session: Session, outcome: Outcome, out: str | None, started: float)
 def ingest(source: str, config: IngestConfig | None = None, out: str | None = None) -> Json:
     """Problems from a file, a Hugging Face dataset or a reasoning-gym family."""
     started = time.perf_counter()
+    refuse_credentials([source])
     settings = (config or IngestConfig()).model_copy(update={"source": source})
     with _alone("ingest") as session:
         return _answer(session, session.stage("ingest", settings, {}), out, started)

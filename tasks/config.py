@@ -4,15 +4,25 @@ What a stage's result depends on goes into the stage's identity; the few other f
 Left out on purpose: where things are stored and how processes are supervised (see tasks.settings).
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tasks.redaction import credentials_in
 
 
 class Config(BaseModel):
     """The base of all settings: frozen, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+
+    @model_validator(mode="after")
+    def _without_credentials(self) -> Self:
+        """Settings are stored with every result and shown by the tracker: refuse a password or key in a URL."""
+        for name in type(self).model_fields:
+            if credentials_in(getattr(self, name)):
+                raise ValueError(f"{name} holds credentials, which would be stored with every result; leave them out")
+        return self
 
     def identified(self) -> dict[str, Any]:
         """The settings that a result depends on, as plain values: all but those that only say how it is got at."""
@@ -146,8 +156,10 @@ class ServerConfig(Config):
     """Address of its API."""
     model: str = ""
     """Name of the model there; empty takes the only one it has."""
-    api_key_variable: str = Field(default="OPENAI_API_KEY", json_schema_extra=INCIDENTAL)
-    """Environment variable with the key; the key itself is never stored."""
+    api_key_variable: str = Field(
+        default="OPENAI_API_KEY", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", json_schema_extra=INCIDENTAL
+    )
+    """Environment variable with the key, or with `user:password` after the word Basic; itself never stored."""
     concurrency: int = Field(default=64, ge=1, json_schema_extra=INCIDENTAL)
     """Requests under way at once."""
     timeout_s: float = Field(default=600.0, gt=0.0, json_schema_extra=INCIDENTAL)
