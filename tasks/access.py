@@ -83,6 +83,12 @@ def mlflow_answer(uri: str, status: int | str) -> Answer:
     return _answer("MLflow", uri, status, bool(_mlflow_headers()) or "@" in urlsplit(uri).netloc, MLFLOW_LOGIN)
 
 
+def mlflow_words(uri: str, code: str, message: str) -> str:
+    """What a person is shown of an error of MLflow's client: a refusal as such, else its first line, shortened."""
+    line = hide(f"{code}: {message.partition(chr(10))[0]}")
+    return mlflow_answer(uri, code).sentence or (line if len(line) <= 200 else f"{line[:100]} … {line[-90:]}")
+
+
 def untrusted(server: str, url: str, error: BaseException) -> Answer:
     """The server's certificate is signed by an authority that nobody here knows, or the server wants ours."""
     if _UNVERIFIED not in str(error):

@@ -1,43 +1,19 @@
 """The settings of every stage: frozen, unknown keys refused, a line of doc under each field.
 
-What a stage's result depends on goes into the stage's identity; the few other fields are marked INCIDENTAL.
+What a stage's result depends on goes into the stage's identity; other fields are marked INCIDENTAL or LIMIT.
 Left out on purpose: where things are stored and how processes are supervised (see tasks.settings).
 """
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from tasks.redaction import credentials_in
-
-
-class Config(BaseModel):
-    """The base of all settings: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
-
-    @model_validator(mode="after")
-    def _without_credentials(self) -> Self:
-        """Settings are stored with every result and shown by the tracker: refuse a password or key in a URL."""
-        for name in type(self).model_fields:
-            if credentials_in(getattr(self, name)):
-                raise ValueError(f"{name} holds credentials, which would be stored with every result; leave them out")
-        return self
-
-    def identified(self) -> dict[str, Any]:
-        """The settings that a result depends on, as plain values: all but those that only say how it is got at."""
-        found = self.model_dump(mode="json")
-        for name, field in type(self).model_fields.items():
-            value = getattr(self, name)
-            if field.json_schema_extra == INCIDENTAL:
-                del found[name]
-            elif isinstance(value, Config):
-                found[name] = value.identified()
-        return found
+from tasks.base_config import INCIDENTAL, LIMIT, Config
 
 
-INCIDENTAL: dict[str, Any] = {"incidental": True}
-"""Marks a field that the result does not depend on: it may change while an artefact is in the making."""
+def _unset(value: object) -> bool:
+    """Left out of what is written: settings that don't use an optional rule have the identity they had without it."""
+    return value is None or value is False
 
 
 class IngestConfig(Config):
@@ -92,7 +68,7 @@ class CurateConfig(Config):
 
     filters: tuple[FilterConfig, ...] = ()
     """Filters applied in order; a row is dropped by the first that refuses it."""
-    rank: Literal["", "historical_std", "variance", "pass_rate"] = ""
+    rank: Literal["", "historical_std", "variance", "pass_rate", "reward_mean", "reward_variance"] = ""
     """Rank by this column, highest first, before `top`."""
     top: int = Field(default=0, ge=0)
     """Keep the first so many after ranking; 0 keeps all."""
@@ -217,12 +193,17 @@ class RolloutConfig(Config):
     """Engines that cannot sample the same again keep finished rows of the open shard every so many seconds."""
     retries: int = Field(default=2, ge=0, json_schema_extra=INCIDENTAL)
     """How often a request that failed is asked again."""
-    max_failed_frac: float = Field(default=0.01, ge=0.0, le=1.0, json_schema_extra=INCIDENTAL)
+    max_failed_frac: float = Field(default=0.01, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """A larger share of requests that failed for good fails the stage; what was sampled is kept."""
-    max_truncated_frac: float = Field(default=1.0, ge=0.0, le=1.0)
+    max_truncated_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of completions cut off by max_tokens fails the stage."""
     round: int = 0
     """Round of the run, written in each row."""
+
+
+def _none(value: dict[str, str]) -> bool:
+    """Left out of what is written: a reward that needs no such entries is what it was before there were any."""
+    return not value
 
 
 class RewardConfig(Config):
@@ -234,23 +215,45 @@ class RewardConfig(Config):
     """Weight in the sum."""
     settings: dict[str, str | float | int | bool] = Field(default_factory=dict)
     """Arguments of the reward (format: pattern ...)."""
+    decides: bool = Field(default=False, exclude_if=_unset)
+    """Whether this reward decides the column `correct`, where several could."""
     source_sha256: str = ""
-    """Digest of the user's file, filled in by the command line, so that a changed reward is a changed identity."""
+    """Digest of the user's file, filled in when the stage runs, so that a changed reward is a changed identity."""
+    modules: dict[str, str] = Field(default_factory=dict, exclude_if=_none)
+    """Digest of each of the user's own modules that the file leads to, by name; filled in likewise."""
+    libraries: dict[str, str] = Field(default_factory=dict, exclude_if=_none)
+    """Version of each installed distribution that those import, by name; filled in likewise."""
+
+    def identified(self) -> dict[str, Any]:
+        """The settings without the folder of a user's file: what is in it counts, not where it lies."""
+        return {**super().identified(), "name": self.name.rpartition("/")[2]}
 
 
 class ScoreConfig(Config):
     """How rollouts are judged."""
 
     rewards: tuple[RewardConfig, ...] = (RewardConfig(name="math"),)
-    """The rewards; the first that judges correctness decides the column `correct`."""
+    """The rewards; the one that `decides`, else the first that judges correctness, decides the column `correct`."""
+    correct_at: float | None = Field(default=None, allow_inf_nan=False, exclude_if=_unset)
+    """Threshold: a row without a verdict of its own is correct if the value of the deciding reward is at least this.
+
+    If no reward decides, the weighted sum is compared. Without a threshold only the values 1 and 0 of a deciding reward
+    are verdicts.
+    """
     item_timeout_s: float = Field(default=5.0, gt=0.0)
     """Wall limit for one completion."""
     max_chars: int = Field(default=50_000, ge=1)
     """Longer completions are judged by their last so many characters."""
-    max_error_frac: float = Field(default=0.05, ge=0.0, le=1.0)
+    max_error_frac: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of errors and time-outs fails the stage after the good rows are kept."""
     shard_rows: int = Field(default=4096, ge=1)
     """Rows per shard."""
+
+    @model_validator(mode="after")
+    def _at_most_one_decides(self) -> "ScoreConfig":
+        if sum(reward.decides for reward in self.rewards) > 1:
+            raise ValueError("more than one reward has decides = true")
+        return self
 
 
 class DifficultyConfig(Config):
@@ -260,6 +263,8 @@ class DifficultyConfig(Config):
     """Round of these measurements."""
     unhinted_only: bool = True
     """Count only rollouts without a hint: a hinted pass says nothing of the bare problem."""
+    max_unjudged_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
+    """Gate: a larger share of the rollouts counted without a verdict fails the stage; 1 accepts rewards alone."""
 
 
 class UpdateConfig(Config):
@@ -290,7 +295,7 @@ class UpdateConfig(Config):
     truncation: Literal["refused", "masked"] = "refused"
     """Rows sampled with top_p or top_k: no correction is taken of them (refused), or the trainer's side of correction,
     mismatch and gates is truncated likewise and a correction gives weight 0 to what that leaves out (masked)."""
-    max_age: int = Field(default=0, ge=0)
+    max_age: int = Field(default=0, ge=0, json_schema_extra=LIMIT)
     """Gate: rollouts may come from so many updates before the policy; 0 takes only the policy's own."""
     lr: float = Field(default=5e-5, gt=0.0)
     """AdamW learning rate after warm-up."""
@@ -310,11 +315,11 @@ class UpdateConfig(Config):
     """Groups per optimiser step; 0 takes all in one."""
     micro_tokens: int = Field(default=16_384, ge=1)
     """Padded tokens in memory at once; the result does not depend on it beyond rounding."""
-    max_logp_diff: float = Field(default=1.0, gt=0.0)
+    max_logp_diff: float = Field(default=1.0, gt=0.0, json_schema_extra=LIMIT)
     """Gate: mean absolute difference of sampler and trainer log-probs per token, nats."""
-    max_outside_frac: float = Field(default=0.1, ge=0.0, le=1.0)
+    max_outside_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate, where truncation is masked: share of tokens that the trainer's own truncation leaves out."""
-    max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0)
+    max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: share of groups without variance."""
     save_every_steps: int = Field(default=0, ge=0)
     """Keep resumable state inside a long update every so many optimiser steps; 0 never."""
@@ -362,3 +367,5 @@ class EvaluateConfig(Config):
     """Bootstrap resamples of problems."""
     confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
     """Coverage of the intervals."""
+    max_unjudged_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
+    """Gate: a larger share of rollouts without a verdict fails the stage; 1 accepts an evaluation of rewards alone."""
