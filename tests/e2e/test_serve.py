@@ -1,5 +1,6 @@
 """`gradus serve` beside a real Prefect server: schedules, wrong parameters, kills, cancellations, people's changes."""
 
+import base64
 import importlib.util
 import shutil
 import subprocess
@@ -39,7 +40,8 @@ class Served:
     def __init__(self, program: Program) -> None:
         self.program = program
         url = program.settings["PREFECT_API_URL"]
-        self.api = httpx.Client(base_url=url, auth=None, timeout=60)
+        login = base64.b64encode(program.settings["PREFECT_API_AUTH_STRING"].encode()).decode()
+        self.api = httpx.Client(base_url=url, headers={"Authorization": f"Basic {login}"}, timeout=60)
         self.process: subprocess.Popen[bytes] | None = None
         self.start_s = 0.0
 
