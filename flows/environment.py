@@ -1,6 +1,7 @@
 """The environment that Prefect and MLflow must find before they are imported."""
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Generator
@@ -29,6 +30,8 @@ def prepare(home: Home) -> None:
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     home.prefect.mkdir(parents=True, exist_ok=True)
+    # At the end of a quick command Prefect warns of each event that is still on its way, then sends it all the same.
+    logging.getLogger("EventsWorker").setLevel(logging.ERROR)
 
 
 @contextlib.contextmanager
@@ -77,22 +80,15 @@ def prefect_api(home: Home, *, schedules: bool = False) -> Generator[Callable[[]
     """
     named = _named_api(home)
     if named:
-        known = (
-            {}
-            if os.environ.get("PREFECT_API_AUTH_STRING")
-            else {"PREFECT_API_AUTH_STRING": lent_secret(home.root, named)}
-        )
-        with _environment({name: value for name, value in known.items() if value}):
+        key = "" if os.environ.get("PREFECT_API_AUTH_STRING") else lent_secret(home.root, named)
+        with _environment({"PREFECT_API_AUTH_STRING": key} if key else {}):
             yield lambda: None
         return
+    # Its lease ends with this process, not here: Prefect sends the last events when the interpreter ends.
     connection = connect(home.root, schedules=schedules)
-    try:
-        with _environment(
-            {"PREFECT_API_URL": f"{connection.address}/api", "PREFECT_API_AUTH_STRING": connection.secret}
-        ):
-            yield connection.wait
-    finally:
-        connection.close()
+    known = {"PREFECT_API_URL": f"{connection.address}/api", "PREFECT_API_AUTH_STRING": connection.secret}
+    with _environment(known):
+        yield connection.wait
 
 
 def _named_api(home: Home) -> str:

@@ -32,6 +32,7 @@ class Place:
     prefect: str
     mlflow: str
     secret: str
+    said: str
 
     def ask(self, method: str, path: str, body: Any = None, *, known: bool = False, **headers: str) -> httpx.Response:
         """A request to Prefect, with or without the secret."""
@@ -52,7 +53,8 @@ def place(new_program: Callable[..., Program]) -> Iterator[Place]:
             assert time.monotonic() < deadline
             time.sleep(0.2)
         urls = dict(line.split() for line in out.splitlines()[:2])
-        yield Place(program, urls["Prefect"], urls["MLflow"], (program.home / "prefect-password").read_text().strip())
+        key = (program.home / "prefect-password").read_text().strip()
+        yield Place(program, urls["Prefect"], urls["MLflow"], key, out)
     finally:
         process.send_signal(signal.SIGINT)
         try:
@@ -181,7 +183,7 @@ def test_the_secret_is_in_its_file_alone_which_is_mine_alone(place: Place) -> No
     home: Path = place.program.home
     assert stat.S_IMODE((home / "prefect-password").stat().st_mode) == 0o600
     assert len(place.secret) >= 40
-    assert str(home / "prefect-password") in (home / "stdout").read_text()
+    assert str(home / "prefect-password") in place.said
     told = [path for path in home.rglob("*") if path.is_file() and place.secret.encode() in path.read_bytes()]
     assert told == [home / "prefect-password"]
     for process in psutil.process_iter(["cmdline"]):
