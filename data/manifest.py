@@ -1,7 +1,8 @@
 """The manifest: what an artefact consists of, written last and therefore the proof that it is whole.
 
 It holds nothing that differs between two undisturbed runs of the same identity (no clock, host or attempt number),
-so that manifests can be compared byte for byte.
+so that manifests can be compared byte for byte. It proves itself: `sha256` is the digest of everything else in it,
+and the artefact's name is the digest of `identity`, what the name was computed from.
 """
 
 import hashlib
@@ -13,7 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from data.errors import CorruptArtifactError
 
-FILE_NAME = "manifest.json"
+FILE_NAME = "_manifest.json"
+"""Readers of Parquet folders skip names that begin with an underscore."""
+REPORT = "_report.json"
+"""The counts and metrics of the stage that made the artefact."""
 
 
 class FileEntry(BaseModel):
@@ -25,8 +29,6 @@ class FileEntry(BaseModel):
     sha256: str
     bytes: int
     rows: int | None = None
-    key_min: tuple[str, ...] | None = None
-    key_max: tuple[str, ...] | None = None
 
 
 class Manifest(BaseModel):
@@ -37,15 +39,20 @@ class Manifest(BaseModel):
     table: str
     digest: str
     schema_version: int
-    stage: str = ""
-    stage_version: int = 0
-    seed: int = 0
+    identity: dict[str, Any] = Field(default_factory=dict)
+    """What the digest was computed from; with the key `schema` only what is known of it (artefacts of schema 1)."""
     config: dict[str, Any] = Field(default_factory=dict)
+    """All settings of the attempt, those that its result does not depend on included."""
     parents: dict[str, list[str]] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
-    summary: dict[str, Any] = Field(default_factory=dict)
-    gate: str = ""
     files: tuple[FileEntry, ...] = ()
+    sha256: str = ""
+    """Digest of this manifest without this field."""
+
+    @property
+    def stage(self) -> str:
+        """The stage that made the artefact; empty for what a person supplied."""
+        return str(self.identity.get("stage", ""))
 
     @property
     def rows(self) -> int:
@@ -57,25 +64,46 @@ class Manifest(BaseModel):
         """The Parquet shards, in order."""
         return tuple(f for f in self.files if f.name.endswith(".parquet"))
 
+    def sealed(self) -> "Manifest":
+        """Return the manifest with the digest of itself."""
+        return self.model_copy(update={"sha256": self._own_digest()})
+
+    def flaw(self) -> str:
+        """Return what contradicts itself in the manifest, as the end of a sentence; empty if nothing does."""
+        if self.sha256 != self._own_digest():
+            return "does not have the digest that it names"
+        known = self.identity and "schema" not in self.identity
+        if known and identity_digest(self.identity) != self.digest:
+            return "was not made from what its name says"
+        return ""
+
     def to_bytes(self) -> bytes:
         """The manifest as it lies on disk: sorted keys, one trailing newline."""
         return (json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
+    def _own_digest(self) -> str:
+        return hashlib.sha256(self.model_copy(update={"sha256": ""}).to_bytes()).hexdigest()
+
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of an artefact folder; CorruptArtifactError where it cannot be understood."""
+    """Read the manifest of an artefact folder; raise CorruptArtifactError if it is missing, unreadable or altered."""
     path = folder / FILE_NAME
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        manifest = Manifest.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise CorruptArtifactError(
             f"{folder} has no manifest: the stage that writes it did not finish", hint="run that stage again"
         ) from None
     except ValidationError as error:
         raise CorruptArtifactError(
-            f"{path} cannot be read as a manifest ({error.error_count()} problems)",
-            hint="delete the folder and run the stage again",
+            f"{path} cannot be read as a manifest ({error.error_count()} problems)", hint=CURE
         ) from None
+    if flaw := manifest.flaw():
+        raise CorruptArtifactError(f"{path} {flaw}", hint=CURE)
+    return manifest
+
+
+CURE = "delete its folder and run the same command again: only this artefact is computed anew"
 
 
 def sha256_file(path: Path) -> str:
@@ -84,17 +112,7 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def identity(
-    *,
-    stage: str,
-    stage_version: int,
-    config: dict[str, Any],
-    code: dict[str, str],
-    parents: dict[str, list[str]],
-    seed: int,
-) -> str:
-    """The digest that names a stage's output: the same for the same inputs, settings, code and seed (32 hex digits)."""
-    versions = {"version": stage_version, "code": code}
-    body = {"stage": stage, **versions, "config": config, "parents": parents, "seed": seed}
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+def identity_digest(identity: dict[str, Any]) -> str:
+    """Return the name of the artefact with this identity: 32 hex digits, the same for the same values."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -26,7 +26,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.errors import BadInputError, CorruptArtifactError, StageError
-from data.manifest import FILE_NAME, FileEntry, Manifest, read_manifest, sha256_file
+from data.manifest import (
+    CURE,
+    FILE_NAME,
+    REPORT,
+    FileEntry,
+    Manifest,
+    identity_digest,
+    read_manifest,
+    sha256_file,
+)
 from data.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, TableSchema, conform
 
 HEADROOM_BYTES = 256 * 1024 * 1024
@@ -108,7 +117,7 @@ class Store:
         """
         if ref.table == CHECKPOINTS:
             return str(ref)
-        told = "".join(f"{f.name}\0{f.sha256}\n" for f in self.manifest(ref).files)
+        told = "".join(f"{f.name}\0{f.sha256}\n" for f in self.manifest(ref).shards)
         return f"{ref.table}:{hashlib.sha256(told.encode()).hexdigest()[:32]}"
 
     def verify(self, ref: Ref) -> Manifest:
@@ -130,60 +139,75 @@ class Store:
         table = pa.concat_tables(parts, promote_options="default") if parts else schema.arrow.empty_table()
         return table.select(columns) if columns else table
 
+    def read_file(self, ref: Ref, name: str) -> bytes | None:
+        """The verified content of one file of an artefact; None if the artefact has no such file."""
+        entry = next((f for f in self.manifest(ref).files if f.name == name), None)
+        if entry is None:
+            return None
+        path = self.path(ref) / name
+        self._verify_file(path, entry)
+        return path.read_bytes()
+
     def writer(self, ref: Ref) -> "ShardWriter":
         """Begin, or go on with, an artefact; stale temporary files of a dead attempt are swept."""
         return ShardWriter(self, ref)
 
     def discard(self, ref: Ref) -> None:
-        """Forget an artefact: the manifest goes first, so that no reader sees half of it."""
-        folder = self.path(ref)
-        (folder / FILE_NAME).unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        """Remove the files of an artefact that has a manifest, valid or not; shards of an open attempt stay.
 
-    def put(self, table_name: str, table: pa.Table, *, summary: dict[str, Any] | None = None) -> Ref:
+        The manifest goes first, so that no reader sees half of an artefact; what begins with a dot (locks) stays.
+        """
+        folder = self.path(ref)
+        if not (folder / FILE_NAME).exists():
+            return
+        (folder / FILE_NAME).unlink()
+        for path in folder.iterdir():
+            if path.is_file() and not path.name.startswith("."):
+                path.unlink()
+
+    def put(self, table_name: str, table: pa.Table) -> Ref:
         """Store a user's rows as an artefact named by their content."""
         conformed = conform(table, TABLES[table_name])
-        ref = Ref(table_name, _content_digest(conformed))
+        identity: dict[str, Any] = {"table": table_name, "rows": _content_digest(conformed)}
+        ref = Ref(table_name, identity_digest(identity))
         if self.find(ref) is None:
             writer = self.writer(ref)
             writer.write_table(conformed)
-            writer.commit(Manifest(table=ref.table, digest=ref.digest, schema_version=1, summary=summary or {}))
+            writer.commit(identity=identity)
         return ref
 
     def adopt(self, folder: Path) -> Ref:
         """Store a user's policy folder as a checkpoint named by the content of its files."""
         names = sorted(p.name for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-        return self.adopt_files({name: folder / name for name in names if name != FILE_NAME}, {})
+        return self.adopt_files({name: folder / name for name in names if name not in (FILE_NAME, REPORT)}, {})
 
     def adopt_files(self, files: Mapping[str, Path | bytes], parents: dict[str, list[str]]) -> Ref:
         """Store files, by path or content, as a checkpoint named by their content; `parents` is what they rest on."""
-        digest = hashlib.sha256()
-        for name, file in sorted(files.items()):
-            sha256 = hashlib.sha256(file).hexdigest() if isinstance(file, bytes) else sha256_file(file)
-            digest.update(f"{name}\0{sha256}\n".encode())
-        ref = Ref(CHECKPOINTS, digest.hexdigest()[:32])
+        sha256 = {
+            name: hashlib.sha256(file).hexdigest() if isinstance(file, bytes) else sha256_file(file)
+            for name, file in files.items()
+        }
+        identity: dict[str, Any] = {"table": CHECKPOINTS, "files": sha256}
+        ref = Ref(CHECKPOINTS, identity_digest(identity))
         if self.find(ref) is None:
             writer = self.writer(ref)
             for name, file in sorted(files.items()):
                 _ = writer.write_file(name, file) if isinstance(file, bytes) else writer.copy_file(name, file)
-            writer.commit(Manifest(table=ref.table, digest=ref.digest, schema_version=1, parents=parents))
+            writer.commit(identity=identity, parents=parents)
         return ref
 
     def _verify_file(self, path: Path, entry: FileEntry) -> None:
         try:
             stat = path.stat()
         except FileNotFoundError:
-            raise CorruptArtifactError(f"{path} is missing", hint=_CURE) from None
+            raise CorruptArtifactError(f"{path} is missing", hint=CURE) from None
         # Hashing is skipped only for a file already hashed by this process and not written since.
         seen = (stat.st_size, stat.st_mtime_ns, entry.sha256)
         if self._verified.get(path) == seen:
             return
         if stat.st_size != entry.bytes or sha256_file(path) != entry.sha256:
-            raise CorruptArtifactError(f"{path} does not have the bytes that its manifest names", hint=_CURE)
+            raise CorruptArtifactError(f"{path} does not have the bytes that its manifest names", hint=CURE)
         self._verified[path] = seen
-
-
-_CURE = "delete its folder and run the same command again: only this artefact is computed anew"
 
 
 class ShardWriter:
@@ -201,7 +225,7 @@ class ShardWriter:
     @property
     def done(self) -> frozenset[str]:
         """Names of the shards that are whole (`part-00003`)."""
-        return frozenset(name.removesuffix(".parquet") for name in self._entries)
+        return frozenset(name.removesuffix(".parquet") for name in self._entries if name.endswith(".parquet"))
 
     @property
     def scratch(self) -> Path:
@@ -219,8 +243,7 @@ class ShardWriter:
         with self._replacing(name) as temporary:
             pq.write_table(conformed, temporary, compression="zstd", write_page_checksum=True)
         self._hashes[name] = _hashes(keys)
-        ends = {"key_min": _texts(min(keys)), "key_max": _texts(max(keys))} if keys else {}
-        return self._receive(name, rows=conformed.num_rows, **ends)
+        return self._receive(name, rows=conformed.num_rows)
 
     def write_file(self, name: str, content: bytes) -> FileEntry:
         """Write one file of a checkpoint atomically."""
@@ -234,21 +257,32 @@ class ShardWriter:
             shutil.copyfile(source, temporary)
         return self._receive(name)
 
-    def add_file(self, name: str) -> FileEntry:
-        """List a file that the stage wrote into the folder itself."""
-        _fsync(self.folder / name)
-        return self._receive(name)
-
     def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """Read back a shard that an earlier attempt finished (its bytes were verified when this writer opened)."""
         return pq.read_table(self.folder / f"{name}.parquet", columns=columns)
 
-    def commit(self, manifest: Manifest) -> Manifest:
+    def commit(
+        self,
+        *,
+        identity: dict[str, Any] | None = None,
+        config: dict[str, Any] | None = None,
+        parents: dict[str, list[str]] | None = None,
+        versions: dict[str, str] | None = None,
+    ) -> Manifest:
         """Write the manifest, the last act: keys checked across shards, receipts and scratch removed after."""
         entries = tuple(self._entries[name] for name in sorted(self._entries))
         if self.ref.table in TABLES:
             self._check_unique_across([e.name for e in entries if e.name.endswith(".parquet")])
-        whole = manifest.model_copy(update={"files": entries})
+        whole = Manifest(
+            table=self.ref.table,
+            digest=self.ref.digest,
+            schema_version=SCHEMA_VERSION,
+            identity=identity or {},
+            config=config or {},
+            parents=parents or {},
+            versions=versions or {},
+            files=entries,
+        ).sealed()
         with self._replacing(FILE_NAME) as temporary:
             temporary.write_bytes(whole.to_bytes())
         shutil.rmtree(self._receipts)
@@ -287,9 +321,9 @@ class ShardWriter:
             if bool((found[1:] == found[:-1]).any()):
                 _keys(pa.concat_tables(map(keys_of, shards), promote_options="default"), schema, self.folder)
 
-    def _receive(self, name: str, **facts: Any) -> FileEntry:
+    def _receive(self, name: str, rows: int | None = None) -> FileEntry:
         path = self.folder / name
-        entry = FileEntry(name=name, sha256=sha256_file(path), bytes=path.stat().st_size, **facts)
+        entry = FileEntry(name=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows)
         receipt = self._receipts / f"{name}.json"
         temporary = receipt.with_name(f".{name}.{os.getpid()}{_TEMPORARY}")
         temporary.write_text(entry.model_dump_json())
@@ -348,10 +382,6 @@ def _content_digest(table: pa.Table) -> str:
     with pa.ipc.new_stream(sink, compact.schema) as stream:
         stream.write_table(compact)
     return hashlib.sha256(sink.getvalue()).hexdigest()[:32]
-
-
-def _texts(key: tuple[Any, ...]) -> tuple[str, ...]:
-    return tuple(map(str, key))
 
 
 def _size(path: Path) -> int:

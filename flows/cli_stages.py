@@ -9,6 +9,8 @@ from pydantic import ValidationError
 from data.errors import UsageError
 from flows.config import assign, toml_value
 from flows.console import answer
+from flows.environment import api
+from tasks.checks import check_filters, check_inputs, check_rewards, check_source
 from tasks.config import (
     Config,
     CurateConfig,
@@ -23,6 +25,7 @@ from tasks.config import (
     UpdateConfig,
     WarmstartConfig,
 )
+from tasks.settings import Home
 
 C = TypeVar("C", bound=Config)
 Problems = Annotated[str, typer.Option(help="problems: a file, an artefact, bundled:train or bundled:heldout")]
@@ -47,17 +50,25 @@ def ingest(
     as_json: AsJson = False,
 ) -> None:
     """Turn a source into a problems table."""
-    from flows import stages  # noqa: PLC0415
-
     base = {"columns": mapping(maps), "strict": strict}
-    answer(stages.ingest(source, configured(IngestConfig, sets, base), out), as_json)
+    config = configured(IngestConfig, sets, base)
+    check_source(source, config)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.ingest(source, config, out), as_json)
 
 
 def hint(problems: Problems, sets: Sets = None, out: Out = None, as_json: AsJson = False) -> None:
     """Build hints from worked solutions."""
-    from flows import stages  # noqa: PLC0415
+    config = configured(HintConfig, sets)
+    check_inputs(_lake(), problems=problems)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
 
-    answer(stages.hint(problems, configured(HintConfig, sets), out), as_json)
+        ready()
+        answer(stages.hint(problems, config, out), as_json)
 
 
 def curate(
@@ -74,8 +85,6 @@ def curate(
     as_json: AsJson = False,
 ) -> None:
     """Choose problems, in which order, and say why."""
-    from flows import stages  # noqa: PLC0415
-
     base = {
         "filters": [parse_filter(text) for text in filters or []],
         "rank": rank,
@@ -83,7 +92,14 @@ def curate(
         "sampler": sampler,
         "draw": draw,
     }
-    answer(stages.curate(problems, difficulty, configured(CurateConfig, sets, base), seed, out), as_json)
+    config = configured(CurateConfig, sets, base)
+    check_filters(config.filters)
+    check_inputs(_lake(), problems=problems, difficulty=difficulty)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.curate(problems, difficulty, config, seed, out), as_json)
 
 
 def rollout(
@@ -97,10 +113,13 @@ def rollout(
     as_json: AsJson = False,
 ) -> None:
     """Generate the completions of a plan."""
-    from flows import stages  # noqa: PLC0415
-
     config = configured(RolloutConfig, sets, {"engine": engine})
-    answer(stages.rollout(plan, problems, policy, config, seed, out), as_json)
+    check_inputs(_lake(), plan=plan, problems=problems, policy=policy)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.rollout(plan, problems, policy, config, seed, out), as_json)
 
 
 def score(
@@ -113,10 +132,14 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Judge completions."""
-    from flows import stages  # noqa: PLC0415
+    config, columns = configured(ScoreConfig, sets, reward_settings(rewards)), mapping(maps)
+    check_rewards(config)
+    check_inputs(_lake(), rollouts=rollouts, problems=problems)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
 
-    config = configured(ScoreConfig, sets, reward_settings(rewards))
-    answer(stages.score(rollouts, problems, config, mapping(maps), out), as_json)
+        ready()
+        answer(stages.score(rollouts, problems, config, columns, out), as_json)
 
 
 def update(
@@ -130,10 +153,13 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Update a policy from scored rollouts."""
-    from flows import stages  # noqa: PLC0415
-
     config = configured(UpdateConfig, sets)
-    answer(stages.update(rollouts, scores, policy, reference, config, seed, out), as_json)
+    check_inputs(_lake(), rollouts=rollouts, scores=scores, policy=policy, reference=reference)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.update(rollouts, scores, policy, reference, config, seed, out), as_json)
 
 
 def warmstart(
@@ -145,9 +171,13 @@ def warmstart(
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune on worked solutions, so that RL has something to start from."""
-    from flows import stages  # noqa: PLC0415
+    config = configured(WarmstartConfig, sets)
+    check_inputs(_lake(), problems=problems, policy=policy)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
 
-    answer(stages.warmstart(problems, policy, configured(WarmstartConfig, sets), seed, out), as_json)
+        ready()
+        answer(stages.warmstart(problems, policy, config, seed, out), as_json)
 
 
 def profile(
@@ -162,11 +192,15 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Measure how difficult problems are for a policy."""
-    from flows import stages  # noqa: PLC0415
-
     sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
     config = configured(ScoreConfig, None, reward_settings(rewards))
-    answer(stages.profile(problems, policy, sample, config, seed, out), as_json)
+    check_rewards(config)
+    check_inputs(_lake(), problems=problems, policy=policy)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.profile(problems, policy, sample, config, seed, out), as_json)
 
 
 def evaluate(
@@ -183,13 +217,17 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Say how good a policy is, with intervals."""
-    from flows import stages  # noqa: PLC0415
-
     sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
     ks = tuple(sorted({k for k in EvaluateConfig().ks if k < samples} | {samples}))
     config = configured(EvaluateConfig, sets, {"ks": ks})
     judged = configured(ScoreConfig, None, reward_settings(rewards))
-    answer(stages.evaluate(problems, policy, against, sample, config, judged, seed, out), as_json)
+    check_rewards(judged)
+    check_inputs(_lake(), problems=problems, policy=policy, against=against)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.evaluate(problems, policy, against, sample, config, judged, seed, out), as_json)
 
 
 def register_stages(app: typer.Typer) -> None:
@@ -212,6 +250,10 @@ def configured(model: type[C], sets: list[str] | None, base: dict[str, Any] | No
         key = ".".join(str(part) for part in first["loc"])
         known = ", ".join(model.model_fields)
         raise UsageError(f"{key}: {first['msg']}", hint=f"the settings are {known}") from None
+
+
+def _lake() -> Path:
+    return Home.from_environment().lake
 
 
 def mapping(maps: list[str] | None) -> dict[str, str]:

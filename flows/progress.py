@@ -44,6 +44,10 @@ class StageView:
             if self._status is not None:
                 self._status.update(Text(terminal_safe("  |  ".join(self._running.values()))))
 
+    def note(self, text: str) -> None:
+        """Leave a line."""
+        self._console.print(Text(terminal_safe(text)))
+
     def outcome(self, outcome: Outcome) -> None:
         """A stage ended: an update and an evaluation leave a line."""
         with self._lock:
@@ -57,10 +61,11 @@ def milestone(outcome: Outcome) -> str:
     """One line about an update or an evaluation; empty for other stages."""
     how = "reused" if outcome.reused else f"{outcome.seconds:.1f} s"
     if outcome.stage == "update":
-        reward = outcome.report["metrics"]["reward/mean"]
-        told = f"reward {reward:.3f}, {outcome.summary['tokens_trained']:,} tokens trained"
+        reward = outcome.report["metrics"].get("trained/reward_mean")  # absent in artefacts of earlier versions
+        told = f"{outcome.summary['tokens_trained']:,} tokens trained"
+        told = told if reward is None else f"reward {reward:.3f}, {told}"
     elif outcome.stage == "evaluate":
-        told = f"pass@1 {outcome.summary['pass_at']['1']['value']:.3f}"
+        told = f"{outcome.summary['suite']} pass@1 {outcome.summary['pass_at']['1']['value']:.3f}"
     else:
         return ""
     return f"round {outcome.round:>3}  {outcome.stage:<8}  {told} ({how})"

@@ -2,24 +2,42 @@
 
 gradus serve                                            # in one terminal
 prefect deployment run 'score/score' -p rollouts=...    # in another, with PREFECT_API_URL set
+
+What a person changed in Prefect stays when `serve` starts again: schedules, parameters, tags, a paused deployment, its
+limits. What is ours is renewed: where the flow is, the form of its parameters, its description.
 """
 
-from collections.abc import Callable
+import os
 from typing import Any, cast
+from uuid import UUID
 
 from prefect import serve as prefect_serve
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
+from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
-from prefect.schedules import Cron
+from prefect.types.entrypoint import EntrypointType
 
-from flows import runs, stages
+from flows import deployed, stages
+from tasks.dangling import close_dangling, close_unbegun, left_behind
+from tasks.settings import Home, code_root
 
-NIGHTLY = Cron("0 2 * * *", timezone="UTC", active=False)
+NIGHTLY = DeploymentScheduleCreate(
+    schedule=CronSchedule(cron="0 2 * * *", timezone="UTC"),
+    active=False,
+    slug="nightly",
+    parameters={"recipe": "demo"},
+)
 """The example schedule: every night at two, paused until somebody wants it."""
+
+THEIRS = frozenset({"schedules", "parameters", "paused", "tags", "concurrency_limit", "concurrency_options"})
+"""Fields of a deployment that are left as they are once it exists."""
 
 
 def deployments() -> list[RunnerDeployment]:
-    """One deployment for each flow; `train` carries the example schedule."""
+    """Return one deployment for each flow; `train` carries the example schedule."""
     flows: list[Flow[..., Any]] = [
         stages.ingest,
         stages.hint,
@@ -31,11 +49,44 @@ def deployments() -> list[RunnerDeployment]:
         stages.profile,
         stages.evaluate,
     ]
-    found = [cast("RunnerDeployment", flow.to_deployment(flow.name, tags=["gradus"])) for flow in flows]
-    nightly = runs.train_flow.to_deployment("train", tags=["gradus"], schedule=NIGHTLY)
-    return [*found, cast("RunnerDeployment", nightly)]
+    return [*(_deployment(flow) for flow in flows), _deployment(deployed.train, schedules=[NIGHTLY])]
 
 
-def serve_all(serve: Callable[..., None] = prefect_serve) -> None:
-    """Serve every deployment until stopped."""
-    serve(*deployments(), pause_on_shutdown=False)
+def serve_all() -> None:
+    """Close what an earlier `serve` left when it was killed, then serve every deployment until stopped."""
+    home = Home.from_environment()
+    close_dangling(left_behind(home.runs))
+    found = deployments()
+    close_unbegun(_keep_theirs(found))
+    # The process of a run imports the flow by its name, from whatever folder this is.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
+    prefect_serve(*found, pause_on_shutdown=False)
+
+
+def _deployment(flow: Flow[..., Any], **more: Any) -> RunnerDeployment:
+    made = flow.to_deployment(
+        flow.name,
+        tags=["gradus"],
+        description=(flow.description or "").partition("\n\nArgs:")[0],
+        entrypoint_type=EntrypointType.MODULE_PATH,
+        **more,
+    )
+    return cast("RunnerDeployment", made)
+
+
+def _keep_theirs(found: list[RunnerDeployment]) -> list[UUID]:
+    """Take out of deployments that exist what a person may have changed; return the ids of those.
+
+    Prefect sends what was set: a schedule that is sent is put back, and without one every schedule is removed that has
+    no slug, as those made in its pages.
+    """
+    known: list[UUID] = []
+    with get_client(sync_client=True) as client:
+        for deployment in found:
+            try:
+                known.append(client.read_deployment_by_name(deployment.full_name).id)
+            except ObjectNotFound:
+                continue
+            deployment.schedules = None
+            deployment.model_fields_set.difference_update(THEIRS)
+    return known

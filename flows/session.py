@@ -3,22 +3,23 @@
 import contextlib
 import json
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from data.errors import UsageError
-from data.store import Store
+from data.upgrade import open_lake
 from flows.progress import StageView
-from tasks.dangling import close_dangling
+from tasks.dangling import close_dangling, left_behind
+from tasks.ending import ending
 from tasks.journal import Journal
 from tasks.runlock import RunLock
 from tasks.settings import Home, worker_threads
 from tasks.stage import Session, git_sha
 from tasks.supervise import WorkerPool
-from tasks.tracking_client import start_sidecar, wait
+from tasks.tracking_client import parting_words, start_sidecar
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class RunSpec:
     seed: int = 0
     body: dict[str, Any] = field(default_factory=dict)
     forced: frozenset[tuple[str, int, str]] = frozenset()
+    read: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    """Reads a stored body as this version writes it."""
 
 
 @contextlib.contextmanager
@@ -41,19 +44,20 @@ def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> G
     home = Home.from_environment()
     folder = home.runs / spec.name
     folder.mkdir(parents=True, exist_ok=True)
-    close_dangling(home.runs, home.prefect)
+    left = left_behind(home.runs)
     with RunLock(folder):
         guard(folder, spec)
         journal = Journal(folder)
-        journal.run_started(_facts(spec))
-        _label_flow_run(spec)
-        sidecar = start_sidecar(folder) if track else None
-        status = "killed"
+        journal.run_started(_facts(spec))  # before Prefect is asked: a run killed meanwhile is listed
+        status, why, sidecar = "finished", "", None
         try:
+            close_dangling(left)
+            _label_flow_run(spec)
+            sidecar = start_sidecar(folder) if track else None
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + apart))})
             with pool, StageView() as view:
                 yield Session(
-                    Store(home.lake),
+                    open_lake(home.lake, view.note),
                     journal,
                     pool,
                     spec.seed,
@@ -61,30 +65,35 @@ def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> G
                     apart,
                     on_progress=view.beat,
                     on_end=view.outcome,
+                    on_wait=view.note,
                 )
-            status = "finished"
-        except Exception:
-            status = "failed"
+        except BaseException as error:
+            status, why = ending(error)
             raise
         finally:
-            journal.run_finished(status=status)
+            journal.run_finished(status=status, error=why)
             if sidecar is not None:
-                untold = wait(sidecar, timeout_s=15).sentence
+                untold = parting_words(sidecar, home.root)
                 if untold:
                     print(untold, file=sys.stderr)  # noqa: T201 - for the person at the terminal
 
 
 def guard(folder: Path, spec: RunSpec) -> None:
-    """Refuse a run folder that belongs to another recipe; the message gives the ways out."""
+    """Refuse a run folder that belongs to another recipe; the message gives the ways out.
+
+    A body that an earlier version wrote, and that means the same, is brought up to date.
+    """
     path = folder / "run.json"
-    body = {"verb": spec.verb, "seed": spec.seed, **spec.body}
+    body = json.loads(json.dumps({"verb": spec.verb, "seed": spec.seed, **spec.body}))
     if path.exists():
-        if json.loads(path.read_text()) != json.loads(json.dumps(body)):
+        stored = json.loads(path.read_text())
+        if stored == body:
+            return
+        if spec.read(stored) != body:
             raise UsageError(
                 f"run {spec.name} exists with other settings ({path})",
                 hint="give this one another name with --run, repeat the settings it had, or delete its folder",
             )
-        return
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(body, indent=1, sort_keys=True))
     temporary.replace(path)

@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from prefect import flow
-
 from data.store import Ref
 from flows.session import RunSpec, open_session
+from flows.verbs import gradus_flow
 from tasks.config import (
     Config,
     CurateConfig,
@@ -54,22 +53,34 @@ def _answer(session: Session, outcome: Outcome, out: str | None, started: float)
     }
 
 
-@flow(name="ingest")
+@gradus_flow("ingest")
 def ingest(source: str, config: IngestConfig | None = None, out: str | None = None) -> Json:
-    """Problems from a file, a Hugging Face dataset or a reasoning-gym family."""
+    """Problems from a file, a Hugging Face dataset or a reasoning-gym family.
+
+    Args:
+        source: A JSONL or Parquet file, a Hugging Face dataset id, or reasoning-gym:FAMILY.
+        config: Settings of the stage; what is left out keeps its default.
+        out: Also write the result here (.parquet, .jsonl or a folder).
+    """
     started = time.perf_counter()
     settings = (config or IngestConfig()).model_copy(update={"source": source})
     with _alone("ingest") as session:
         return _answer(session, session.stage("ingest", settings, {}), out, started)
 
 
-@flow(name="hint")
+@gradus_flow("hint")
 def hint(problems: str, config: HintConfig | None = None, out: str | None = None) -> Json:
-    """Hints from worked solutions."""
+    """Hints from worked solutions.
+
+    Args:
+        problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
+        config: Settings of the stage; what is left out keeps its default.
+        out: Also write the result here (.parquet, .jsonl or a folder).
+    """
     return _single("hint", config or HintConfig(), {"problems": problems}, out)
 
 
-@flow(name="curate")
+@gradus_flow("curate")
 def curate(
     problems: str,
     difficulty: str | None = None,
@@ -77,12 +88,20 @@ def curate(
     seed: int = 0,
     out: str | None = None,
 ) -> Json:
-    """A plan: which problems, in which order, and why."""
+    """A plan: which problems, in which order, and why.
+
+    Args:
+        problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
+        difficulty: Difficulty of the problems: a file or an artefact.
+        config: Settings of the stage; what is left out keeps its default.
+        seed: Every other seed derives from it.
+        out: Also write the result here (.parquet, .jsonl or a folder).
+    """
     inputs = {"problems": problems, "difficulty": difficulty}
     return _single("curate", config or CurateConfig(), inputs, out, seed)
 
 
-@flow(name="rollout")
+@gradus_flow("rollout")
 def rollout(
     plan: str,
     problems: str,
@@ -91,12 +110,21 @@ def rollout(
     seed: int = 0,
     out: str | None = None,
 ) -> Json:
-    """Completions of a plan by a policy."""
+    """Completions of a plan by a policy.
+
+    Args:
+        plan: What to sample: a plan artefact or a file.
+        problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
+        policy: bundled, a folder, a checkpoint artefact, or id@revision.
+        config: Settings of the stage; what is left out keeps its default.
+        seed: Every other seed derives from it.
+        out: Also write the result here (.parquet, .jsonl or a folder).
+    """
     inputs = {"plan": plan, "problems": problems, "policy": policy}
     return _single("rollout", config or RolloutConfig(), inputs, out, seed)
 
 
-@flow(name="score")
+@gradus_flow("score")
 def score(
     rollouts: str,
     problems: str | None = None,
@@ -104,12 +132,20 @@ def score(
     columns: dict[str, str] | None = None,
     out: str | None = None,
 ) -> Json:
-    """Rewards of rollouts, ours or anybody's."""
+    """Rewards of rollouts, ours or anybody's.
+
+    Args:
+        rollouts: Rollouts: an artefact or a file, ours or anybody's.
+        problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
+        config: Settings of the stage; what is left out keeps its default.
+        columns: Names of the columns, ours = theirs.
+        out: Also write the result here (.parquet, .jsonl or a folder).
+    """
     inputs = {"rollouts": rollouts, "problems": problems}
     return _single("score", config or ScoreConfig(), inputs, out, columns=columns)
 
 
-@flow(name="update")
+@gradus_flow("update")
 def update(
     rollouts: list[str],
     scores: list[str],
@@ -119,12 +155,22 @@ def update(
     seed: int = 0,
     out: str | None = None,
 ) -> Json:
-    """One policy update from scored rollouts."""
+    """One policy update from scored rollouts.
+
+    Args:
+        rollouts: Rollouts: artefacts or files.
+        scores: Scores of these rollouts, in the same order.
+        policy: bundled, a folder, a checkpoint artefact, or id@revision.
+        reference: Policy that the KL term compares with.
+        config: Settings of the stage; what is left out keeps its default.
+        seed: Every other seed derives from it.
+        out: Also write the result here (.parquet, .jsonl or a folder).
+    """
     inputs = {"rollouts": rollouts, "scores": scores, "policy": policy, "reference": reference}
     return _single("update", config or UpdateConfig(), inputs, out, seed)
 
 
-@flow(name="warmstart")
+@gradus_flow("warmstart")
 def warmstart(
     problems: str,
     policy: str | None = None,
@@ -132,11 +178,19 @@ def warmstart(
     seed: int = 0,
     out: str | None = None,
 ) -> Json:
-    """Supervised fine-tuning on worked solutions, from random weights or from a policy."""
+    """Supervised fine-tuning on worked solutions, from random weights or from a policy.
+
+    Args:
+        problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
+        policy: bundled, a folder, a checkpoint artefact, or id@revision.
+        config: Settings of the stage; what is left out keeps its default.
+        seed: Every other seed derives from it.
+        out: Also write the result here (.parquet, .jsonl or a folder).
+    """
     return _single("warmstart", config or WarmstartConfig(), {"problems": problems, "policy": policy}, out, seed)
 
 
-@flow(name="profile")
+@gradus_flow("profile")
 def profile(
     problems: str,
     policy: str = "bundled",
@@ -145,7 +199,16 @@ def profile(
     seed: int = 0,
     out: str | None = None,
 ) -> Json:
-    """Difficulty of problems for a policy: rollouts, scored."""
+    """Difficulty of problems for a policy: rollouts, scored.
+
+    Args:
+        problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
+        policy: bundled, a folder, a checkpoint artefact, or id@revision.
+        sample: How each problem is sampled.
+        score_config: How completions are judged.
+        seed: Every other seed derives from it.
+        out: Also write the result here (.parquet, .jsonl or a folder).
+    """
     started = time.perf_counter()
     with _alone("profile", seed) as session:
         _problems, rollouts, scores = _sampled(session, problems, policy, sample, score_config)
@@ -153,7 +216,7 @@ def profile(
         return _answer(session, session.stage("difficulty", DifficultyConfig(), inputs), out, started)
 
 
-@flow(name="evaluate")
+@gradus_flow("evaluate")
 def evaluate(
     problems: str,
     policy: str = "bundled",
@@ -164,7 +227,18 @@ def evaluate(
     seed: int = 0,
     out: str | None = None,
 ) -> Json:
-    """pass@k, maj@k and lengths of a policy, beside another on the same problems and seeds."""
+    """pass@k, maj@k and lengths of a policy, beside another on the same problems and seeds.
+
+    Args:
+        problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
+        policy: bundled, a folder, a checkpoint artefact, or id@revision.
+        against: Another policy, evaluated on the same problems and seeds.
+        sample: How each problem is sampled.
+        config: Settings of the stage; what is left out keeps its default.
+        score_config: How completions are judged.
+        seed: Every other seed derives from it.
+        out: Also write the result here (.parquet, .jsonl or a folder).
+    """
     started = time.perf_counter()
     settings = config or EvaluateConfig()
     with _alone("evaluate", seed) as session:
@@ -190,13 +264,13 @@ def _sampled(
     return table, rollouts, session.stage("score", score_config or ScoreConfig(), scored).ref
 
 
-def problems_ref(session: Session, text: str, config: IngestConfig | None = None) -> Ref:
+def problems_ref(session: Session, text: str, config: IngestConfig | None = None, purpose: str = "train") -> Ref:
     """Problems by artefact or bundled name, or a file through `ingest` with all its checks."""
     path = Path(text)
     if not path.is_file():
         return supply(session.store, text, "problems")
     settings = (config or IngestConfig()).model_copy(update={"source": text})
-    return session.stage("ingest", settings, {}).ref
+    return session.stage("ingest", settings, {}, purpose=purpose).ref
 
 
 def _single(

@@ -4,22 +4,20 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from data.errors import GateError, StageError
-from data.manifest import Manifest
-from data.schema import SCHEMA_VERSION
+from data.errors import StageError
+from data.manifest import REPORT
 from data.store import Ref, ShardWriter, Store
 from tasks.context import Beat, StageContext, StageResult
 from tasks.faults import fault_point
-from tasks.registry import StageSpec, stage_spec
-from tasks.runlock import RunLock
+from tasks.registry import stage_spec
+from tasks.waiting import hold
 
-REPORT = "report.json"
 _VERSIONED = ("gradus", "torch", "transformers", "math-verify", "pyarrow", "numpy")
 
 
@@ -33,6 +31,12 @@ class Job:
     inputs: Mapping[str, list[str]]
     config: Mapping[str, Any]
     seed: int
+    identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What the digest of `output` was computed from."""
+    run: str = ""
+    """The run that the job belongs to, named to those who wait for its artefact."""
+    forced: bool = False
+    """Compute even if the artefact exists."""
 
     def to_json(self) -> dict[str, Any]:
         """The job as plain JSON values."""
@@ -40,18 +44,17 @@ class Job:
 
 
 def execute(job: dict[str, Any], warm: dict[str, Any], beat: Beat) -> dict[str, Any]:
-    """Run a job, commit its artefact and return its report; raises GateError where a limit was breached.
+    """Run a job, commit its artefact and return the full report of the attempt (perf/compute_s included).
 
-    The report that is returned, unlike the one that is kept, says how long the stage itself took (perf/compute_s).
+    If another command is computing the same artefact, wait for it and return the report that it kept.
     """
     task = Job(**job)
     store, ref = Store(Path(task.lake)), Ref.parse(task.output)
-    with RunLock(store.path(ref), hint="another command computes the same; wait for it, then repeat this one"):
-        found = store.find(ref)
-        report = _computed(task, store, warm, beat) if found is None else read_report(store, ref)
-    if report.get("gate"):
-        raise GateError(report["gate"])
-    return report
+    with hold(store.path(ref), task.run, lambda text: beat(0.0, text)):
+        if not task.forced and store.find(ref) is not None:
+            return read_report(store, ref)
+        store.discard(ref)
+        return _computed(task, store, warm, beat)
 
 
 def _computed(task: Job, store: Store, warm: dict[str, Any], beat: Beat) -> dict[str, Any]:
@@ -68,16 +71,16 @@ def _computed(task: Job, store: Store, warm: dict[str, Any], beat: Beat) -> dict
     function, config = spec.function(), spec.config.model_validate(task.config)
     started = time.perf_counter()
     result = function(context, config)
-    compute_s = time.perf_counter() - started
-    report = checked_report(task.stage, result)
-    _commit(spec, task, out, report)
-    return {**report, "metrics": {**report["metrics"], "perf/compute_s": compute_s}}
+    timed = replace(result, clock={**result.clock, "perf/compute_s": time.perf_counter() - started})
+    full = checked_report(task.stage, timed)
+    _commit(task, out, result)
+    return full
 
 
 def checked_report(stage: str, result: StageResult) -> dict[str, Any]:
-    """The result as plain JSON values; StageError where a metric is not finite."""
-    report = asdict(result)
-    for metrics in (result.metrics, *result.steps):
+    """Return the full report; raise StageError if a metric is not finite."""
+    report = result.full
+    for metrics in (report["metrics"], *report["steps"]):
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise StageError(f"stage {stage} reported {name} = {value}", hint="look at the rows that it was given")
@@ -85,31 +88,21 @@ def checked_report(stage: str, result: StageResult) -> dict[str, Any]:
 
 
 def read_report(store: Store, ref: Ref) -> dict[str, Any]:
-    """The report of a finished artefact; empty where it was made outside a stage."""
-    path = store.path(ref) / REPORT
-    return json.loads(path.read_text()) if path.exists() else {}
+    """The report kept with a finished artefact, verified; empty if it was made outside a stage."""
+    content = store.read_file(ref, REPORT)
+    return json.loads(content) if content is not None else {}
 
 
-def _commit(spec: StageSpec, task: Job, out: ShardWriter, report: dict[str, Any]) -> Manifest:
-    fault_point(f"{spec.name}:before_manifest")
-    text = json.dumps(report, allow_nan=False, default=str)
-    (out.folder / REPORT).write_text(text)
-    manifest = out.commit(
-        Manifest(
-            table=out.ref.table,
-            digest=out.ref.digest,
-            schema_version=SCHEMA_VERSION,
-            stage=spec.name,
-            stage_version=spec.version,
-            seed=task.seed,
-            config=dict(task.config),
-            parents={role: list(refs) for role, refs in task.inputs.items()},
-            versions=dict(_versions()),
-            gate=report["gate"],
-        )
+def _commit(task: Job, out: ShardWriter, result: StageResult) -> None:
+    fault_point(f"{task.stage}:before_manifest")
+    out.write_file(REPORT, json.dumps(result.kept, allow_nan=False, default=str).encode())
+    out.commit(
+        identity=dict(task.identity),
+        config=dict(task.config),
+        parents={role: list(refs) for role, refs in task.inputs.items()},
+        versions=dict(_versions()),
     )
-    fault_point(f"{spec.name}:after_manifest")
-    return manifest
+    fault_point(f"{task.stage}:after_manifest")
 
 
 @cache

@@ -1,6 +1,6 @@
 """The settings of every stage: frozen, unknown keys refused, a line of doc under each field.
 
-What a stage's result depends on goes into the stage's identity; the few other fields are marked INCIDENTAL.
+What a stage's result depends on goes into the stage's identity; other fields are marked INCIDENTAL or LIMIT.
 Left out on purpose: where things are stored and how processes are supervised (see tasks.settings).
 """
 
@@ -15,11 +15,11 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def identified(self) -> dict[str, Any]:
-        """The settings that a result depends on, as plain values: all but those that only say how it is got at."""
+        """The settings that a result depends on, as plain values: neither incidental ones nor limits."""
         found = self.model_dump(mode="json")
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
-            if field.json_schema_extra == INCIDENTAL:
+            if field.json_schema_extra in (INCIDENTAL, LIMIT):
                 del found[name]
             elif isinstance(value, Config):
                 found[name] = value.identified()
@@ -30,6 +30,10 @@ class Config(BaseModel):
 
 INCIDENTAL: dict[str, Any] = {"incidental": True}
 """Marks a field that the result does not depend on: it may change while an artefact is in the making."""
+
+
+LIMIT: dict[str, Any] = {"limit": True}
+"""Marks a limit of a gate: it is looked at whenever a result is used, and changing it computes nothing."""
 
 
 class IngestConfig(Config):
@@ -207,9 +211,9 @@ class RolloutConfig(Config):
     """Engines that cannot sample the same again keep finished rows of the open shard every so many seconds."""
     retries: int = Field(default=2, ge=0, json_schema_extra=INCIDENTAL)
     """How often a request that failed is asked again."""
-    max_failed_frac: float = Field(default=0.01, ge=0.0, le=1.0, json_schema_extra=INCIDENTAL)
+    max_failed_frac: float = Field(default=0.01, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """A larger share of requests that failed for good fails the stage; what was sampled is kept."""
-    max_truncated_frac: float = Field(default=1.0, ge=0.0, le=1.0)
+    max_truncated_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of completions cut off by max_tokens fails the stage."""
     round: int = 0
     """Round of the run, written in each row."""
@@ -250,7 +254,7 @@ class ScoreConfig(Config):
     """Wall limit for one completion."""
     max_chars: int = Field(default=50_000, ge=1)
     """Longer completions are judged by their last so many characters."""
-    max_error_frac: float = Field(default=0.05, ge=0.0, le=1.0)
+    max_error_frac: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of errors and time-outs fails the stage after the good rows are kept."""
     shard_rows: int = Field(default=4096, ge=1)
     """Rows per shard."""
@@ -293,7 +297,7 @@ class UpdateConfig(Config):
     truncation: Literal["refused", "masked"] = "refused"
     """Rows sampled with top_p or top_k: no correction is taken of them (refused), or the trainer's side of correction,
     mismatch and gates is truncated likewise and a correction gives weight 0 to what that leaves out (masked)."""
-    max_age: int = Field(default=0, ge=0)
+    max_age: int = Field(default=0, ge=0, json_schema_extra=LIMIT)
     """Gate: rollouts may come from so many updates before the policy; 0 takes only the policy's own."""
     lr: float = Field(default=5e-5, gt=0.0)
     """AdamW learning rate after warm-up."""
@@ -313,11 +317,11 @@ class UpdateConfig(Config):
     """Groups per optimiser step; 0 takes all in one."""
     micro_tokens: int = Field(default=16_384, ge=1)
     """Padded tokens in memory at once; the result does not depend on it beyond rounding."""
-    max_logp_diff: float = Field(default=1.0, gt=0.0)
+    max_logp_diff: float = Field(default=1.0, gt=0.0, json_schema_extra=LIMIT)
     """Gate: mean absolute difference of sampler and trainer log-probs per token, nats."""
-    max_outside_frac: float = Field(default=0.1, ge=0.0, le=1.0)
+    max_outside_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate, where truncation is masked: share of tokens that the trainer's own truncation leaves out."""
-    max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0)
+    max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: share of groups without variance."""
     save_every_steps: int = Field(default=0, ge=0)
     """Keep resumable state inside a long update every so many optimiser steps; 0 never."""

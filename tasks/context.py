@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -48,15 +49,34 @@ class StageContext:
 class StageResult:
     """What one attempt reports beside its artefact: metrics by the names of the design, counts, readable samples.
 
-    `steps` holds one dict of metrics per optimiser step, where the stage has steps.
-    `gate` names a breached limit: the artefact is kept, the stage fails with this sentence.
+    The first four are part of the artefact and must be the same for the same identity; `steps` holds one dict of
+    metrics per optimiser step, if the stage has steps. The rest describes this attempt alone and goes to the journal:
+    `clock` and `step_clock` hold metrics measured with a clock, `attempt` counts what this attempt did.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
     steps: list[dict[str, float]] = field(default_factory=list)
-    gate: str = ""
+    clock: dict[str, float] = field(default_factory=dict)
+    step_clock: list[dict[str, float]] = field(default_factory=list)
+    attempt: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The part that is stored with the artefact."""
+        return {"metrics": self.metrics, "summary": self.summary, "samples": self.samples, "steps": self.steps}
+
+    @property
+    def full(self) -> dict[str, Any]:
+        """The report of this attempt: what is kept together with its clock and its counts."""
+        pairs = zip_longest(self.steps, self.step_clock, fillvalue={})
+        return {
+            "metrics": {**self.metrics, **self.clock},
+            "summary": {**self.summary, **self.attempt},
+            "samples": self.samples,
+            "steps": [{**step, **clock} for step, clock in pairs],
+        }
 
 
 StageFunction = Callable[[StageContext, Any], StageResult]

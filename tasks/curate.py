@@ -139,9 +139,12 @@ def _decimals(values: Floats) -> Any:
 def _result(pool: pa.Table, chosen: pa.Table, plan: pa.Table, verdict: Verdict, reasons: dict[str, int]) -> StageResult:
     kept, total = plan.num_rows, pool.num_rows
     rate = floats(chosen.column("pass_rate"))
-    metrics = {"data/kept_frac": kept / total, "data/hint_level_mean": float(ints(plan.column("hint_level")).mean())}
+    metrics = {
+        "data/kept_frac": kept / total,
+        "data/planned_hint_level_mean": float(ints(plan.column("hint_level")).mean()),
+    }
     if not np.isnan(rate).all():
-        metrics["data/pass_rate_mean"] = float(np.nanmean(rate))
+        metrics["data/planned_pass_rate_mean"] = float(np.nanmean(rate))
     return StageResult(
         metrics=metrics,
         summary={

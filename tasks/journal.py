@@ -21,7 +21,7 @@ from data.errors import CorruptArtifactError
 
 EVENTS = "events.jsonl"
 METRICS = "metrics.jsonl"
-STATUSES = frozenset({"finished", "failed", "killed"})
+STATUSES = frozenset({"finished", "failed", "killed", "cancelled"})
 
 Json = dict[str, Any]
 
@@ -36,6 +36,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self.run = folder.name
         self._events = folder / EVENTS
         self._metrics = folder / METRICS
         self._lock = threading.Lock()
@@ -77,7 +78,7 @@ class Journal:
         folder: str = "",
         error: str = "",
     ) -> None:
-        """An attempt ended: finished, failed or killed. `folder` holds its manifest and report.
+        """An attempt ended, with one of STATUSES. `folder` holds its manifest and report.
 
         Raises ValueError, and writes nothing, where a metric is not a finite number: failure may not look like success.
         """
@@ -94,7 +95,6 @@ class Journal:
             "error": error,
             "folder": folder,
             "summary": told.get("summary", {}),
-            "gate": told.get("gate", ""),
         }
         _line(body)  # refused before anything is written
         label = self._labels.pop(attempt, {"attempt": attempt})
@@ -105,16 +105,16 @@ class Journal:
         """A stage's artefact was there and whole, so nothing was computed."""
         self._event("stage_reused", {"stage": stage, "round": round, "purpose": purpose, "output": output})
 
-    def model_alias(self, model: str, alias: str, ref: str) -> None:
+    def model_alias(self, model: str, alias: str, ref: str, *, note: str = "") -> None:
         """A checkpoint bears a name from now on: `champion` the best by evaluation, `newest` the last one made.
 
-        MLflow keeps the name `latest` to itself and refuses it.
+        MLflow keeps the name `latest` to itself and refuses it. `note` says how the checkpoint came to the name.
         """
-        self._event("model_alias", {"model": model, "alias": alias, "ref": ref}, durable=True)
+        self._event("model_alias", {"model": model, "alias": alias, "ref": ref, "note": note}, durable=True)
 
-    def run_finished(self, *, status: str, summary: Mapping[str, Any] | None = None) -> None:
-        """The command ended: finished, failed or killed."""
-        self._event("run_finished", {"status": status, "summary": summary or {}}, durable=True)
+    def run_finished(self, *, status: str, summary: Mapping[str, Any] | None = None, error: str = "") -> None:
+        """The command ended, with one of STATUSES; `error` is the sentence if it did not finish."""
+        self._event("run_finished", {"status": status, "summary": summary or {}, "error": error}, durable=True)
 
     def _event(self, name: str, body: Mapping[str, Any], *, durable: bool = False) -> None:
         line = _line({"event": name, "time": time.time(), **body})

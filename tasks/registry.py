@@ -21,6 +21,7 @@ class StageSpec:
     """What the adapter must know of a stage.
 
     `worker` is the kind of warm child process it runs in; empty for a stage that is light enough to run in the flow's.
+    `draws` says whether the result depends on a seed, which is then part of its identity.
     """
 
     name: str
@@ -28,6 +29,7 @@ class StageSpec:
     table: str
     config: type[config.Config]
     worker: WorkerKind = ""
+    draws: bool = True
 
     def worker_for(self, settings: Config, *, apart: bool = False) -> WorkerKind:
         """The worker for these settings; vLLM has one of its own, whose end frees all that it held.
@@ -48,13 +50,13 @@ class StageSpec:
 STAGES = {
     spec.name: spec
     for spec in (
-        StageSpec("ingest", 1, "problems", config.IngestConfig),
+        StageSpec("ingest", 1, "problems", config.IngestConfig, draws=False),
         StageSpec("curate", 1, "plan", config.CurateConfig),
-        StageSpec("hint", 1, "hints", config.HintConfig),
+        StageSpec("hint", 1, "hints", config.HintConfig, draws=False),
         StageSpec("escalate", 1, "plan", config.EscalateConfig),
-        StageSpec("rollout", 1, "rollouts", config.RolloutConfig, worker="policy"),
-        StageSpec("score", 1, "scores", config.ScoreConfig, worker="score"),
-        StageSpec("difficulty", 1, "difficulty", config.DifficultyConfig),
+        StageSpec("rollout", 2, "rollouts", config.RolloutConfig, worker="policy"),
+        StageSpec("score", 1, "scores", config.ScoreConfig, worker="score", draws=False),
+        StageSpec("difficulty", 1, "difficulty", config.DifficultyConfig, draws=False),
         StageSpec("update", 1, "checkpoints", config.UpdateConfig, worker="policy"),
         StageSpec("warmstart", 1, "checkpoints", config.WarmstartConfig, worker="policy"),
         StageSpec("evaluate", 1, "evaluations", config.EvaluateConfig),

@@ -69,13 +69,13 @@ def _rolled_out(
         ctx.out.write_table(ROLLOUTS.arrow.empty_table())
     seconds = time.perf_counter() - started
     rest(ctx, config)
-    counts = {"tokens_generated": work.tokens_generated, "shards": len(shards), "shards_reused": work.shards_reused}
-    promise = {
-        "promise": "bits" if engine.reproducible else "requests",
-        "failed_requests": work.num_failed,
+    facts = {"shards": len(shards), "promise": "bits" if engine.reproducible else "requests"}
+    attempt = {
+        "tokens_generated": work.tokens_generated,
+        "shards_reused": work.shards_reused,
         "remarks": list(engine.remarks),
     }
-    return _report(ctx, config, {**counts, **promise}, seconds, work)
+    return _report(ctx, facts, attempt, seconds, work)
 
 
 @dataclass
@@ -115,7 +115,7 @@ class _Work:
 
     def write(self, index: int, groups: Sequence[Group]) -> None:
         """Make one shard, from what an earlier attempt kept of it and what is missing, in the order of the plan."""
-        asked = Asked.of(groups, self.config)
+        asked = Asked.of(groups, self.config, self.ctx.out.ref.digest)
         folder = None if self.engine.reproducible else self.ctx.out.scratch
         opened = OpenShard(folder, index, self.config.flush_s)
         kept = opened.rows()
@@ -202,7 +202,7 @@ class _Work:
 
 
 def _report(
-    ctx: StageContext, config: RolloutConfig, counts: dict[str, Any], seconds: float, work: _Work
+    ctx: StageContext, facts: dict[str, Any], attempt: dict[str, Any], seconds: float, work: _Work
 ) -> StageResult:
     found = _Counts.sum([work.counted[index] for index in sorted(work.counted)])
     num_rows = max(1, found.num_rows)
@@ -211,19 +211,19 @@ def _report(
         "length/max": float(found.longest_tokens),
         "length/truncated_frac": found.num_truncated / num_rows,
         "data/hint_level_mean": found.hint_levels / num_rows,
-        "perf/tokens_per_s": counts["tokens_generated"] / max(seconds, 1e-9),
     }
-    gate = ""
-    if metrics["length/truncated_frac"] > config.max_truncated_frac:
-        gate = (
-            f"{metrics['length/truncated_frac']:.1%} of the completions were cut off by max_tokens, more than "
-            f"max_truncated_frac = {config.max_truncated_frac:.1%} (first: {', '.join(found.first_truncated)})"
-        )
     rows = _first_rows(ctx)
     questions = work.planned.questions([row["problem_id"] for row in rows])
     samples = [{"question": question, **row} for question, row in zip(questions, rows, strict=True)]
-    summary = {"rows": found.num_rows, "tokens": found.num_tokens, **counts}
-    return StageResult(metrics=metrics, summary=summary, samples=samples, gate=gate)
+    summary = {
+        "rows": found.num_rows,
+        "tokens": found.num_tokens,
+        "failed_requests": found.num_failed,
+        "first_truncated": list(found.first_truncated),
+        **facts,
+    }
+    clock = {"perf/tokens_per_s": attempt["tokens_generated"] / max(seconds, 1e-9)}
+    return StageResult(metrics=metrics, summary=summary, samples=samples, clock=clock, attempt=attempt)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the stage `score` says of its rows: metrics, counts, readable samples, the gate."""
+"""What the stage `score` says of its rows: metrics, counts, readable samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Judgement:
         return self.score["outcome"] in FAILED
 
 
-def metrics(judged: Sequence[Judgement], components: Sequence[str], latencies_s: Sequence[float]) -> dict[str, float]:
+def metrics(judged: Sequence[Judgement], components: Sequence[str]) -> dict[str, float]:
     """The metrics reward/* and verifier/*; one that has nothing to be computed from is left out.
 
     Groups are rollouts of one group_id (of one problem where a file has no groups). `frac_zero_std_groups` counts among
@@ -41,9 +41,12 @@ def metrics(judged: Sequence[Judgement], components: Sequence[str], latencies_s:
     counts = _counts(judged)
     for outcome in ("error", "timeout", "unparsed"):
         found[f"verifier/{outcome}_frac"] = counts[outcome] / len(judged)
-    if latencies_s:
-        found["verifier/latency_p95_s"] = float(np.quantile(latencies_s, 0.95))
     return {**found, **_group_metrics(judged)}
+
+
+def clock(latencies_s: Sequence[float]) -> dict[str, float]:
+    """The metric verifier/latency_p95_s, of the rows that this attempt judged itself."""
+    return {"verifier/latency_p95_s": float(np.quantile(latencies_s, 0.95))} if latencies_s else {}
 
 
 def summary(judged: Sequence[Judgement]) -> dict[str, Any]:
@@ -55,6 +58,9 @@ def summary(judged: Sequence[Judgement]) -> dict[str, Any]:
         **counts,
         "unclaimed": len(judged) - sum(counts.values()),
         "mean_reward": float(np.mean(rewards)) if rewards else None,
+        "first_failed": [f"{plain(j.score['rollout_id'])}: {plain(j.score['error'])}" for j in judged if j.failed][
+            :NUM_NAMED
+        ],
     }
 
 
@@ -66,18 +72,6 @@ def samples(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
     if len(ranked) > room:
         ranked = ranked[: room - room // 2] + ranked[len(ranked) - room // 2 :]
     return [_sample(j) for j in (*ranked, *failed)]
-
-
-def gate_sentence(judged: Sequence[Judgement], max_error_frac: float) -> str:
-    """The breach of the limit on rows that could not be judged, the first of them named; empty where it holds."""
-    failed = [j for j in judged if j.failed]
-    if len(failed) <= max_error_frac * len(judged):
-        return ""
-    named = "; ".join(f"{plain(j.score['rollout_id'])}: {plain(j.score['error'])}" for j in failed[:NUM_NAMED])
-    return (
-        f"{len(failed)} of {len(judged)} rows ({len(failed) / len(judged):.1%}) could not be judged, "
-        f"more than max_error_frac {max_error_frac:.1%} allows: {named}"
-    )
 
 
 def plain(text: str | None, max_chars: int = 200) -> str:

@@ -47,6 +47,16 @@ def wall_limit_s() -> float:
     return float(os.environ.get("GRADUS_STAGE_LIMIT_S", "86400"))
 
 
+def server_idle_s() -> float:
+    """How long Prefect's server stays for the next command: GRADUS_SERVER_IDLE_S, or five minutes; 0 is not at all."""
+    return float(os.environ.get("GRADUS_SERVER_IDLE_S", "300"))
+
+
+def may_wait() -> bool:
+    """Whether a command waits for an artefact that another one computes: unless GRADUS_NO_WAIT is set."""
+    return not os.environ.get("GRADUS_NO_WAIT")
+
+
 def code_root() -> Path:
     """The folder that holds the four packages, which child processes must find from any working folder."""
     return Path(__file__).parents[1]

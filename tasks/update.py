@@ -38,6 +38,7 @@ from models.update import (
 from tasks.config import UpdateConfig
 from tasks.context import StageContext, StageResult
 from tasks.faults import fault_point
+from tasks.gates import update_breach
 from tasks.loading import ROOM, loaded_policy, memory_for, warm_key
 from tasks.policies import refuse_training
 from tasks.update_progress import Progress, StepMetrics
@@ -58,7 +59,7 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     batch = rows.batch()
     rollouts = _rollouts(rows, batch, config)
     zero_std = zero_std_groups(batch)
-    _refuse_without_signal(rows, rollouts, zero_std, config)
+    _refuse_without_signal(rollouts, zero_std, _uniform(rows, batch, zero_std), config)
     learner, policy = _learner(ctx, settings, config.device)
     refuse_unknown_tokens(rows, vocabulary(policy.model))
     work = _Work(ctx, config, settings, learner, rows, rollouts)
@@ -67,17 +68,25 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     fault_point("update:before_checkpoint")
     _write(ctx, policy, learner)
     _keep_warm(ctx, policy, learner, config.device)
-    metrics = {**_report(rows, batch, zero_std), **work.off, **_last_and_worst(work.steps)}
-    metrics["perf/tokens_per_s"] = num_tokens / (time.perf_counter() - started)
+    steps, step_clock = _without_clock(work.steps)
+    metrics = {**_report(rows, batch, zero_std), **work.off, **_last_and_worst(steps)}
     summary = {
         "updates": len(work.steps),
         "tokens_trained": num_tokens,
-        "groups": batch.num_groups,
-        "zero_std_groups": int(zero_std.sum()),
         "replaced_groups": rows.replaced_groups,
         "unjudged_rows": rows.unjudged_rows,
+        **_uniform(rows, batch, zero_std),
+        **_oldest(rows),
+        **work.named,
     }
-    return StageResult(metrics, summary, _samples(rows, rollouts), work.steps)
+    return StageResult(
+        metrics,
+        summary,
+        _samples(rows, rollouts),
+        steps,
+        clock={"perf/tokens_per_s": num_tokens / (time.perf_counter() - started)},
+        step_clock=step_clock,
+    )
 
 
 @dataclass
@@ -92,6 +101,8 @@ class _Work:
     rollouts: Rollouts
     off: dict[str, float] = field(default_factory=dict)
     """How sampler and trainer differ."""
+    named: dict[str, str] = field(default_factory=dict)
+    """The rows that differ most."""
     steps: list[StepMetrics] = field(default_factory=list)
     """Metrics of the steps taken, by this attempt or by an earlier one."""
     _rows_done: int = 0
@@ -129,31 +140,21 @@ class _Work:
     def look(self, trainer: RowValues) -> None:
         """Gate: refuse rollouts whose recorded log-probs are not those of this policy."""
         self.off = mismatch(self.rollouts, trainer)
-        self._refuse_outside(trainer)
-        difference = self.off.get("mismatch/logp_diff_mean")
-        if difference is None:
-            raise GateError("no token has a finite log-prob of both sampler and trainer", hint="roll out again")
-        if difference > self.config.max_logp_diff:
-            row = self.rows.texts("rollout_id")[worst_row(self.rollouts, trainer)]
+        self.named = {"most_mismatched": self._id(worst_row(self.rollouts, trainer))}
+        if self.off.get("mismatch/outside_frac"):
+            counts = num_outside(self.rollouts, trainer)
+            self.named["most_outside"] = self._id(max(counts, key=counts.__getitem__))
+        sentence = update_breach({"metrics": self.off, "summary": self.named}, self.config)
+        if sentence:
             hint = "the sampler had other weights, another temperature or another tokenizer; roll out again"
             if self.rollouts.drawn is None and self.rows.drawing() is not None:
                 hint = "the rows were sampled with top_p or top_k: update with truncation = masked"
-            raise GateError(
-                f"sampler and trainer disagree by {difference:.3f} nats a token on the same tokens, more than "
-                f"max_logp_diff = {self.config.max_logp_diff:g} (most in rollout {row})",
-                hint=hint,
-            )
+            raise GateError(sentence, hint=hint)
+        if "mismatch/logp_diff_mean" not in self.off:
+            raise GateError("no token has a finite log-prob of both sampler and trainer", hint="roll out again")
 
-    def _refuse_outside(self, trainer: RowValues) -> None:
-        frac = self.off.get("mismatch/outside_frac", 0.0)
-        if frac > self.config.max_outside_frac:
-            counts = num_outside(self.rollouts, trainer)
-            row = self.rows.texts("rollout_id")[max(counts, key=counts.__getitem__)]
-            raise GateError(
-                f"{frac:.1%} of the sampled tokens lie outside the policy's own top_p and top_k, more than "
-                f"max_outside_frac = {self.config.max_outside_frac:.1%} (most in rollout {row})",
-                hint="the sampler had other weights than the policy, or much older ones; roll out again",
-            )
+    def _id(self, row: int) -> str:
+        return str(self.rows.texts("rollout_id")[row])
 
     def on_rows(self, num_rows: int) -> None:
         """Say that so many more rows went through a model."""
@@ -274,21 +275,40 @@ def _settings(config: UpdateConfig) -> Settings:
     )
 
 
-def _refuse_without_signal(rows: Judged, rollouts: Rollouts, zero_std: torch.Tensor, config: UpdateConfig) -> None:
+def _refuse_without_signal(
+    rollouts: Rollouts, zero_std: torch.Tensor, uniform: dict[str, Any], config: UpdateConfig
+) -> None:
     with_tokens = torch.tensor([len(tokens) > 0 for tokens in rollouts.completions])
     if not bool(((rollouts.advantage != 0) & with_tokens).any()):
         raise GateError(
             f"all {len(zero_std)} groups have rewards without variance: there is nothing to learn from",
             hint="curate problems that are neither always nor never solved, or raise n",
         )
-    frac = float(zero_std.double().mean())
-    if frac > config.max_zero_std_frac:
-        first = int(torch.argmax(zero_std[rollouts.group].int()))
-        raise GateError(
-            f"{int(zero_std.sum())} of {len(zero_std)} groups ({frac:.1%}) have rewards without variance, more than "
-            f"max_zero_std_frac = {config.max_zero_std_frac:.1%} (first: that of {rows.texts('rollout_id')[first]})",
-            hint="curate problems of medium difficulty, or raise n",
-        )
+    if sentence := update_breach({"summary": uniform}, config):
+        raise GateError(sentence, hint="curate problems of medium difficulty, or raise n")
+
+
+def _uniform(rows: Judged, batch: ScoredBatch, zero_std: torch.Tensor) -> dict[str, Any]:
+    """Groups, those without variance in their rewards, and a rollout of the first such group."""
+    found: dict[str, Any] = {"groups": batch.num_groups, "zero_std_groups": int(zero_std.sum())}
+    if found["zero_std_groups"]:
+        found["first_zero_std"] = rows.texts("rollout_id")[int(torch.argmax(zero_std[batch.group].int()))]
+    return found
+
+
+def _oldest(rows: Judged) -> dict[str, Any]:
+    """The largest age of a row, in updates, and the first row of that age."""
+    ages = rows.texts("age")
+    oldest = int(np.argmax(ages))
+    return {"oldest_updates": int(ages[oldest]), "oldest": rows.texts("rollout_id")[oldest]}
+
+
+def _without_clock(steps: list[StepMetrics]) -> tuple[list[StepMetrics], list[StepMetrics]]:
+    """The metrics of every step, those measured with a clock apart."""
+    return (
+        [{name: value for name, value in step.items() if not name.startswith("perf/")} for step in steps],
+        [{name: value for name, value in step.items() if name.startswith("perf/")} for step in steps],
+    )
 
 
 def _last_and_worst(steps: list[StepMetrics]) -> StepMetrics:
@@ -301,16 +321,16 @@ def _report(rows: Judged, batch: ScoredBatch, zero_std: torch.Tensor) -> dict[st
     not_right.index_add_(0, batch.group, (batch.correct != 1).double())
     lengths = batch.length.double()
     return {
-        "reward/mean": float(batch.reward.mean()),
-        "reward/std": float(batch.reward.std(correction=0)),
-        "reward/frac_zero_std_groups": float(zero_std.double().mean()),
-        "reward/frac_all_right": float((not_right == 0).double().mean()),
-        "length/mean": float(lengths.mean()),
-        "length/max": float(lengths.max()),
-        "length/truncated_frac": float(np.mean([reason == "length" for reason in rows.texts("finish_reason")])),
+        "trained/reward_mean": float(batch.reward.mean()),
+        "trained/reward_std": float(batch.reward.std(correction=0)),
+        "trained/frac_zero_std_groups": float(zero_std.double().mean()),
+        "trained/frac_all_right": float((not_right == 0).double().mean()),
+        "trained/length_mean": float(lengths.mean()),
+        "trained/length_max": float(lengths.max()),
+        "trained/truncated_frac": float(np.mean([reason == "length" for reason in rows.texts("finish_reason")])),
         "data/age_mean": float(np.mean(rows.texts("age"))),
         "data/age_max": float(np.max(rows.texts("age"))),
-        "data/hint_level_mean": float(np.mean([level or 0 for level in rows.texts("hint_level")])),
+        "trained/hint_level_mean": float(np.mean([level or 0 for level in rows.texts("hint_level")])),
     }
 
 

@@ -94,7 +94,7 @@ def test_killed_as_a_whole_in_the_update_and_in_the_generation_it_comes_to_the_s
     calm, result = overlapped
     program = new_program()
     process = program.start(*COMMAND, "--json")
-    program.wait_for("problems/*/manifest.json")
+    program.wait_for("problems/*/_manifest.json")
     deadline = time.monotonic() + 120
     while not (begun(program, "rollout", 2) and begun(program, "update", 1)):
         assert time.monotonic() < deadline

@@ -32,5 +32,12 @@ def test_an_update_leaves_a_line_and_a_rollout_none() -> None:
     with StageView(Console(file=said, width=160)) as view:
         view.beat("rollout-2", 1.0, "done")
         view.outcome(ended("rollout", {}))
+        view.outcome(ended("update", {"metrics": {"trained/reward_mean": 0.5}, "summary": {"tokens_trained": 1234}}))
         view.outcome(ended("update", {"metrics": {"reward/mean": 0.5}, "summary": {"tokens_trained": 1234}}))
-    assert said.getvalue() == "round   2  update    reward 0.500, 1,234 tokens trained (1.0 s)\n"
+        summary = {"suite": "aime", "pass_at": {"1": {"value": 0.25}}}
+        view.outcome(ended("evaluate", {"metrics": {}, "summary": summary}, purpose="eval-aime"))
+    assert said.getvalue().splitlines() == [
+        "round   2  update    reward 0.500, 1,234 tokens trained (1.0 s)",
+        "round   2  update    1,234 tokens trained (1.0 s)",
+        "round   2  evaluate  aime pass@1 0.250 (1.0 s)",
+    ]

@@ -77,7 +77,7 @@ def test_the_base_is_an_artefact_of_its_own_and_the_adapters_digest_depends_on_b
     ref, whole = supply(store, str(folder), "checkpoints"), supply(store, str(base), "checkpoints")
     assert base_ref(store, ref) == whole
     assert base_ref(store, whole) is None
-    assert {path.name for path in store.path(ref).iterdir()} == {CONFIG, WEIGHTS, "manifest.json"}
+    assert {path.name for path in store.path(ref).iterdir()} == {CONFIG, WEIGHTS, "_manifest.json"}
     assert json.loads((store.path(ref) / CONFIG).read_text())["base_model_name_or_path"] == f"../{whole.digest}"
     # Another way of naming the same base is the same policy; another base, or other weights, is not.
     assert supply(store, f"{folder}+{whole}", "checkpoints") == ref

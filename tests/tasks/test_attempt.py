@@ -1,37 +1,70 @@
 """One attempt of a stage: alone on its artefact, and never a second time what another process finished meanwhile."""
 
 import os
+import threading
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from data.errors import LockedError
+from data.manifest import identity_digest
 from data.store import Ref, Store
 from tasks.attempt import Job, execute, read_report
 from tasks.config import CurateConfig
 from tasks.runlock import RunLock
 
-REF = Ref("plan", "0123456789abcdef" * 2)
+IDENTITY = {"stage": "curate", "version": 1}
+REF = Ref("plan", identity_digest(IDENTITY))
 
 
 def job(root: Path) -> Job:
     problems = Store(root).put("problems", pa.table({"problem_id": ["a", "b"], "question": ["1 + 1 =", "2 + 2 ="]}))
     config = CurateConfig().model_dump(mode="json")
-    return Job("curate", str(root), str(REF), {"problems": [str(problems)]}, config, seed=1)
+    return Job("curate", str(root), str(REF), {"problems": [str(problems)]}, config, seed=1, identity=IDENTITY)
 
 
 def never(frac: float, _text: str = "") -> None:
     raise AssertionError(f"something is computed: {frac}")
 
 
-def test_an_artefact_that_another_process_makes_is_left_to_it(tmp_path: Path) -> None:
+def test_with_no_wait_an_artefact_that_another_process_makes_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADUS_NO_WAIT", "1")
     todo = job(tmp_path).to_json()
     store = Store(tmp_path)
-    with RunLock(store.path(REF)), pytest.raises(LockedError, match=f"in use by process {os.getpid()}") as caught:
+    with (
+        RunLock(store.path(REF), command="run theirs"),
+        pytest.raises(LockedError, match=rf"run theirs \(process {os.getpid()} on .* is computing {REF}"),
+    ):
         execute(todo, {}, never)
-    assert "another command computes the same" in str(caught.value)
     assert store.find(REF) is None
+
+
+def test_an_artefact_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
+    todo = job(tmp_path).to_json()
+    said: list[str] = []
+    with RunLock(Store(tmp_path).path(REF), command="run theirs") as lock:
+        timer = threading.Timer(0.6, lock.__exit__, (None, None, None))
+        timer.start()
+        report = execute(todo, {}, lambda frac, text="": said.append(text))
+        timer.join()
+    assert "waiting for run theirs" in said[0]
+    assert report["summary"]["kept"] == 2
+
+
+def test_a_forced_stage_is_computed_again_and_a_damaged_manifest_is_replaced(tmp_path: Path) -> None:
+    todo = job(tmp_path).to_json()
+    store = Store(tmp_path)
+    execute(todo, {}, lambda frac, text="": None)
+    before = (store.path(REF) / "_manifest.json").read_bytes()
+    again = execute({**todo, "forced": True}, {}, lambda frac, text="": None)
+    assert again["metrics"]["perf/compute_s"] > 0
+    (store.path(REF) / "_manifest.json").write_bytes(before.replace(b"curate", b"curlew"))
+    assert store.find(REF) is None
+    execute(todo, {}, lambda frac, text="": None)
+    assert (store.path(REF) / "_manifest.json").read_bytes() == before
 
 
 def test_what_was_finished_meanwhile_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Settings: what a result depends on is its identity, how it is got at is not."""
 
-from tasks.config import RolloutConfig, ServerConfig, UpdateConfig, VllmConfig
+from tasks.config import RolloutConfig, ScoreConfig, ServerConfig, UpdateConfig, VllmConfig
 
 
 def test_how_a_result_is_got_at_is_no_part_of_its_identity() -> None:
@@ -16,7 +16,20 @@ def test_how_a_result_is_got_at_is_no_part_of_its_identity() -> None:
     assert "concurrency" not in plain.identified()["server"]
 
 
+LIMITS = {"max_age", "max_logp_diff", "max_outside_frac", "max_zero_std_frac"}
+
+
+def test_limits_of_gates_are_no_part_of_an_identity() -> None:
+    strict = UpdateConfig(max_age=3, max_logp_diff=0.1, max_outside_frac=0.2, max_zero_std_frac=0.3)
+    assert strict.identified() == UpdateConfig().identified()
+    assert RolloutConfig(max_truncated_frac=0.1, max_failed_frac=0.5).identified() == RolloutConfig().identified()
+    assert ScoreConfig(max_error_frac=0.5).identified() == ScoreConfig().identified()
+    assert not LIMITS & set(UpdateConfig().identified())
+
+
 def test_all_else_is_and_as_plain_values() -> None:
     assert RolloutConfig(top_k=5).identified() != RolloutConfig().identified()
     assert RolloutConfig(server=ServerConfig(model="m")).identified() != RolloutConfig().identified()
-    assert UpdateConfig(device="cpu").identified() == UpdateConfig().model_dump(mode="json", exclude={"device"})
+    assert UpdateConfig(device="cpu").identified() == UpdateConfig().model_dump(
+        mode="json", exclude={"device", *LIMITS}
+    )

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from data.errors import BadInputError, GateError, UsageError
-from data.manifest import Manifest
 from data.seeds import derive_seed
 from data.store import Ref, Store
 from tasks.config import CurateConfig, FilterConfig, SampleConfig
@@ -40,7 +39,7 @@ def curate(
     beats: list[float] = []
     ctx = StageContext(store, inputs, writer, seed, {}, lambda frac, text="": beats.append(frac))
     result = run(ctx, config)
-    writer.commit(Manifest(table=ref.table, digest=ref.digest, schema_version=1, summary=result.summary))
+    writer.commit()
     assert beats == sorted(beats)
     assert beats[-1] == 1.0
     return store.read(ref).to_pylist(), result
@@ -53,7 +52,7 @@ def test_without_settings_every_problem_is_planned_in_order(tmp_path: Path) -> N
     assert result.summary == {
         "kept": 6, "dropped": 0, "reasons": {}, "problem_ids": list("abcdef"), "hinted": 0,
     }  # fmt: skip
-    assert result.metrics == {"data/kept_frac": 1.0, "data/hint_level_mean": 0.0}
+    assert result.metrics == {"data/kept_frac": 1.0, "data/planned_hint_level_mean": 0.0}
 
 
 def test_a_planned_row_carries_its_settings_group_seed_and_reason(tmp_path: Path) -> None:
@@ -87,7 +86,7 @@ def test_filters_rank_and_top_count_every_row_they_drop(tmp_path: Path) -> None:
         "pass_rate: never measured": 1,
         "top: below the first 1": 1,
     }
-    assert result.metrics["data/pass_rate_mean"] == 0.5
+    assert result.metrics["data/planned_pass_rate_mean"] == 0.5
     assert {"problem_id": "b", "reason": "zero_variance: all wrong", "planned": False, "question": "what is b?"} in (
         result.samples
     )

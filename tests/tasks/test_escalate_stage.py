@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from data.manifest import Manifest
 from data.seeds import derive_seed
 from data.store import Ref, Store
 from tasks.config import EscalateConfig, SampleConfig
@@ -68,7 +67,7 @@ def escalate(
     writer = store.writer(ref)
     config = EscalateConfig(level=level, sample=SampleConfig(n=4, temperature=0.9, max_tokens=50))
     result = run(StageContext(store, inputs, writer, 13, {}, lambda frac, text="": None), config)
-    writer.commit(Manifest(table=ref.table, digest=ref.digest, schema_version=1))
+    writer.commit()
     return store.read(ref).to_pylist(), result
 
 
@@ -85,7 +84,7 @@ def test_only_groups_that_failed_for_certain_go_on(tmp_path: Path) -> None:
     assert result.summary == {
         "groups": 1, "failed": 1, "skipped": {"not every rollout was judged": 2}, "level": 1,
     }  # fmt: skip
-    assert result.metrics == {"data/hint_level_mean": 1.0}
+    assert result.metrics == {"data/escalated_hint_level": 1.0}
 
 
 def test_missing_leaking_and_repeated_hints_are_skipped_and_counted(tmp_path: Path) -> None:

@@ -118,11 +118,10 @@ def test_the_summary_says_how_it_ended_and_escapes_what_it_shows() -> None:
     page = summary_md(
         "score-3",
         {"status": "failed", "error": "row <b>p1</b> | `x`"},
-        {"summary": {"rows": 8, "reasons": {"too long": 2}}, "metrics": {"reward/mean": 0.5}, "gate": "6 % failed"},
+        {"summary": {"rows": 8, "reasons": {"too long": 2}}, "metrics": {"reward/mean": 0.5}},
     )
     assert "row &lt;b&gt;p1&lt;/b&gt; \\| \\`x\\`" in page
     assert "| reward/mean | 0.5 |" in page
-    assert "**Limit breached:** 6 % failed" in page
     assert "<b>" not in page
 
 

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 
 from data.errors import BadInputError, StageError, UsageError
-from data.schema import ROLLOUTS, SCHEMA_VERSION, SCORES
-from data.store import Manifest, Ref, Store
+from data.schema import ROLLOUTS, SCORES
+from data.store import Ref, Store
 from models.judge_pool import JudgePool
 from tasks.config import RewardConfig, ScoreConfig
 from tasks.context import StageContext
+from tasks.gates import score_breach
 from tasks.score import run
 from tasks.score_report import plain
 
@@ -58,7 +59,7 @@ def score(store, warm, config, rollouts, problems=None, beats=None):
     heard = beats if beats is not None else []
     ctx = StageContext(store, inputs, out, 0, warm, lambda frac, text="": heard.append((frac, text)))
     result = run(ctx, config)
-    out.commit(Manifest(table="scores", digest=OUT.digest, schema_version=SCHEMA_VERSION))
+    out.commit()
     return result, store.read(OUT).to_pylist()
 
 
@@ -74,10 +75,10 @@ def test_a_users_file_needs_three_columns(store, warm):
     assert scores[0]["components"] == [("numeric", 1.0)]
     assert scores[0]["extracted"] == "3"
     assert {s["verifier"] for s in scores} == {"numeric@1"}
-    assert result.gate == ""
+    assert score_breach(result.kept, NUMERIC) == ""
     assert result.summary == {
         "rows": 4, "correct": 1, "wrong": 1, "unparsed": 2, "timeout": 0, "error": 0,
-        "unclaimed": 0, "mean_reward": 0.25,
+        "unclaimed": 0, "mean_reward": 0.25, "first_failed": [],
     }  # fmt: skip
 
 
@@ -85,9 +86,9 @@ def test_metrics_by_hand(store, warm):
     # Groups: g (1, 0), h (1, 1), i alone (0); rewards 1 0 1 1 0, mean 0.6, std sqrt(0.24).
     cells = [("g", "3"), ("g", "4"), ("h", "3"), ("h", "3"), ("i", "")]
     rows = [row("p", f"#### {x}", "3", rollout_id=str(n), group_id=g) for n, (g, x) in enumerate(cells)]
-    metrics = score(store, warm, NUMERIC, rollouts_of(store, *rows))[0].metrics
-    latency_s = metrics.pop("verifier/latency_p95_s")
-    assert 0 < latency_s < 1
+    result = score(store, warm, NUMERIC, rollouts_of(store, *rows))[0]
+    metrics = result.metrics
+    assert 0 < result.clock["verifier/latency_p95_s"] < 1
     assert metrics == pytest.approx(
         {
             "reward/mean": 0.6,
@@ -133,16 +134,16 @@ def test_a_row_without_gold_or_completion_is_an_error_never_zero(store, warm):
     assert [s["reward"] for s in scores] == [1.0, None, None]
     assert [s["correct"] for s in scores] == [True, None, None]
     assert [s["error"] for s in scores] == [None, "numeric: no gold answer", "numeric: no completion"]
-    assert "2 of 3 rows (66.7%)" in result.gate
-    assert "b:0: numeric: no gold answer" in result.gate
+    assert "2 of 3 rows (66.7%)" in score_breach(result.kept, NUMERIC)
+    assert "b:0: numeric: no gold answer" in score_breach(result.kept, NUMERIC)
 
 
 def test_the_gate_opens_at_its_limit(store, warm):
     rollouts = rollouts_of(store, *[row("a", "#### 3", "3")] * 19, row("b", "#### 3"))
-    assert score(store, warm, NUMERIC, rollouts)[0].gate == ""
-    store.discard(OUT)
+    report = score(store, warm, NUMERIC, rollouts)[0].kept
+    assert score_breach(report, NUMERIC) == ""
     strict = NUMERIC.model_copy(update={"max_error_frac": 0.04})
-    assert score(store, warm, strict, rollouts)[0].gate.startswith("1 of 20 rows (5.0%)")
+    assert score_breach(report, strict).startswith("1 of 20 rows (5.0%)")
 
 
 def test_nothing_judged_is_a_failure(store, warm):
@@ -284,8 +285,7 @@ def test_hostile_errors_and_completions_are_stored(store, warm, tmp_path):
 _ATTEMPT = """
 import sys
 from pathlib import Path
-from data.schema import SCHEMA_VERSION
-from data.store import Manifest, Ref, Store
+from data.store import Ref, Store
 from tasks.config import RewardConfig, ScoreConfig
 from tasks.context import StageContext
 from tasks.score import run
@@ -296,7 +296,7 @@ config = ScoreConfig(rewards=(RewardConfig(name="numeric"),), shard_rows=4)
 ctx = StageContext(store, {"rollouts": (Ref.parse(sys.argv[2]),)}, out, 0, {}, lambda frac, text="": None)
 print(sorted(out.done))
 run(ctx, config)
-out.commit(Manifest(table="scores", digest="0123456789abcdef", schema_version=SCHEMA_VERSION))
+out.commit()
 """
 
 

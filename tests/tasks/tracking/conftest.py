@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from data.manifest import Manifest
+from data.manifest import REPORT
 from data.store import Ref, Store
 from tasks.journal import Journal
 from tasks.tracking_client import database
@@ -52,8 +52,8 @@ class Run:
         ref = Ref(table, secrets.token_hex(16))
         writer = Store(self.home / "lake").writer(ref)
         writer.write_file("config.json", b"{}")
-        (writer.folder / "report.json").write_text(json.dumps(report))
-        writer.commit(Manifest(table=table, digest=ref.digest, schema_version=1, stage=table))
+        writer.write_file(REPORT, json.dumps(report).encode())
+        writer.commit()
         return ref
 
     def stage(self, stage: str, round_: int, report: dict[str, Any], status: str = "finished", **more: Any) -> Ref:

@@ -61,12 +61,12 @@ def test_a_child_holds_files_that_people_can_read_and_nothing_runs_in_them(new_r
         "head.csv",
         "sample.html",
         "config.json",
-        "manifest.json",
+        "_manifest.json",
     }
     assert "<script" not in (folder / "sample.html").read_text()
     assert "&lt;script&gt;alert(1)" in (folder / "sample.html").read_text()
-    manifest = Store(run.home / "lake").path(ref) / "manifest.json"
-    assert (folder / "manifest.json").read_bytes() == manifest.read_bytes()
+    manifest = Store(run.home / "lake").path(ref) / "_manifest.json"
+    assert (folder / "_manifest.json").read_bytes() == manifest.read_bytes()
     assert json.loads((folder / "config.json").read_text()) == {"rewards": [{"name": "numeric"}], "lr": 0.1}
     note = run.ask("select value from tags where key = 'mlflow.note.content' and run_uuid in mine")[0][0]
     assert "reward/mean" in note

@@ -125,7 +125,7 @@ class House:
     @staticmethod
     def same_files(first: Path, second: Path) -> bool:
         """Whether two checkpoints hold the same, their manifests and reports apart."""
-        names = {p.name for p in first.iterdir() if p.is_file()} - {"manifest.json", "report.json"}
+        names = {p.name for p in first.iterdir() if p.is_file()} - {"_manifest.json", "_report.json"}
         assert {"model.safetensors", "optimizer.state", "rng.state", "state.json", "config.json"} <= names
         return all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
 

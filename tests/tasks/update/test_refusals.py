@@ -78,7 +78,7 @@ def test_what_must_not_be_learnt_from_is_refused_by_name(house: House, case: Cas
     with pytest.raises(kind, match=message):
         update(house)
     assert not [
-        p for p in (house.store.root / "checkpoints").glob("*/manifest.json") if p.parent.name.startswith("0000")
+        p for p in (house.store.root / "checkpoints").glob("*/_manifest.json") if p.parent.name.startswith("0000")
     ]
 
 

@@ -32,12 +32,17 @@ def test_an_update_reports_what_it_did_and_leaves_a_loadable_policy(house: House
         "zero_std_groups": 1,
         "replaced_groups": 0,
         "unjudged_rows": 0,
+        "first_zero_std": "c@r1h0:0",
+        "most_mismatched": report["summary"]["most_mismatched"],
+        "oldest": "a@r1h0:0",
+        "oldest_updates": 0,
     }
+    assert report["summary"]["most_mismatched"] in {row["rollout_id"] for row in rows}
     metrics = report["metrics"]
-    assert metrics["reward/mean"] == pytest.approx(7 / 12)
-    assert metrics["reward/std"] == pytest.approx(math.sqrt(7 / 12 * 5 / 12))
-    assert metrics["reward/frac_zero_std_groups"] == metrics["reward/frac_all_right"] == pytest.approx(1 / 3)
-    assert metrics["length/truncated_frac"] == pytest.approx(1 / 12)
+    assert metrics["trained/reward_mean"] == pytest.approx(7 / 12)
+    assert metrics["trained/reward_std"] == pytest.approx(math.sqrt(7 / 12 * 5 / 12))
+    assert metrics["trained/frac_zero_std_groups"] == metrics["trained/frac_all_right"] == pytest.approx(1 / 3)
+    assert metrics["trained/truncated_frac"] == pytest.approx(1 / 12)
     assert metrics["mismatch/logp_diff_max"] < 1e-4
     assert metrics["policy/lr"] == pytest.approx(5e-5 / 15)
     assert {"policy/entropy", "policy/grad_norm", "perf/tokens_per_s", "mismatch/kl"} <= set(metrics)
@@ -75,7 +80,7 @@ def test_a_failed_bare_group_gives_way_to_its_hinted_retry(house: House) -> None
     folder, report = house.run(house.job(inputs))
     assert report["summary"]["replaced_groups"] == 3
     assert report["summary"]["groups"] == 3
-    assert report["metrics"]["data/hint_level_mean"] == 1.0
+    assert report["metrics"]["trained/hint_level_mean"] == 1.0
     kept = [*bare[8:], *level1[:4], *level2]
     alone, _ = house.update(kept, [1, 0, 0, 1, 0, 1, 0, 0, 0, 1, 1, 1])
     first, second = house.weights(folder), house.weights(alone)
@@ -199,7 +204,7 @@ def test_an_update_killed_by_the_system_equals_an_undisturbed_one(house: House) 
     killed = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     folder = house.store.path(Ref.parse(job["output"]))
-    assert not (folder / "manifest.json").exists()
+    assert not (folder / "_manifest.json").exists()
     assert [p.name for p in (folder / ".scratch" / "steps").iterdir()] == ["step-000002"]
     house.run(job)
     first, second = house.weights(calm), house.weights(folder)

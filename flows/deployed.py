@@ -1,0 +1,38 @@
+"""`train` as a deployment runs it: a recipe by path or name and texts, so that a person can fill in a form.
+
+The command line and `rerun` hand a whole recipe to `flows.runs.train_flow`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from flows.config import load_recipe
+from flows.runs import train_flow
+from flows.verbs import gradus_flow
+
+
+@gradus_flow("train")
+def train(
+    recipe: str,
+    set: list[str] | None = None,  # noqa: A002 - called as on the command line
+    rounds: Annotated[int, Field(ge=0)] | None = None,
+    engine: Literal["transformers", "vllm", "openai"] | None = None,
+    overlap: Annotated[int, Field(ge=0, le=1)] | None = None,
+    run: str | None = None,
+) -> dict[str, Any]:
+    """Rounds of curate, rollout, score and update as a recipe says.
+
+    The same parameters are the same run: what was interrupted goes on where it stopped, what is finished is reused
+    whole, and only what changed since (a recipe, a problem file) is computed.
+
+    Args:
+        recipe: A .toml file, relative to the folder that `gradus serve` was started in, or a bundled recipe (demo).
+        set: Settings to change in the recipe, each as key=value, for example update.lr=1e-4.
+        rounds: Rounds of curate, rollout, score, update; the recipe's if empty.
+        engine: Which engine samples; the recipe's if empty.
+        overlap: 1 generates the next round during an update; the recipe's if empty.
+        run: Name of the run; the recipe's name and digest if empty.
+    """
+    chosen = [*(set or []), *([f"rollout.engine={engine}"] if engine else [])]
+    return train_flow.fn(load_recipe(recipe, chosen, rounds=rounds, overlap=overlap), run)

@@ -1,0 +1,72 @@
+"""A verb as a Prefect flow: whatever a person can mend ends the run as Failed, with the sentence as its message.
+
+Prefect's own words would be a traceback, `Flow run encountered an exception: ...`, or, where parameters are missing or
+unknown and the process ends before the flow begins, `Crashed: Process exited with status code: 1`.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar, cast
+
+from prefect import flow, get_client
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.exceptions import ParameterTypeError
+from prefect.flows import Flow
+from prefect.states import Failed
+
+from data.errors import GradusError, UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+HINT = "correct the parameters of the run, the schedule or the deployment"
+
+
+def gradus_flow(name: str) -> Callable[[Callable[P, R]], Flow[P, R]]:
+    """Make a function a flow of that name; the caller of the flow still gets the error that was raised."""
+
+    def decorate(function: Callable[P, R]) -> Flow[P, R]:
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                given = inspect.signature(function).bind(*args, **kwargs).arguments
+                return cast("Callable[..., R]", function)(**_typed(made, given))
+            except GradusError as error:
+                return cast("R", Failed(message=str(error), data=error))
+
+        made = flow(name=name, validate_parameters=False, on_crashed=[explain_crash])(run)
+        return made
+
+    return decorate
+
+
+def explain_crash(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:  # noqa: ARG001 - a Prefect hook
+    """Replace the state of a run that could not begin with its parameters; other crashes stay what they are."""
+    try:
+        refuse_unbound(flow, flow_run.parameters)
+    except UsageError as error:
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(flow_run.id, Failed(message=str(error)), force=True)
+
+
+def refuse_unbound(flow: Flow[..., Any], given: Mapping[str, Any]) -> None:
+    """Raise UsageError if a parameter of the flow is missing, or one is given that it does not have."""
+    known = inspect.signature(flow.fn).parameters
+    unknown = ", ".join(sorted(given.keys() - known.keys()))
+    if unknown:
+        raise UsageError(f"{flow.name} has no parameter {unknown}; it takes {', '.join(known)}", hint=HINT)
+    required = [name for name, parameter in known.items() if parameter.default is inspect.Parameter.empty]
+    missing = ", ".join(name for name in required if name not in given)
+    if missing:
+        raise UsageError(f"{flow.name} needs {missing}", hint=HINT)
+
+
+def _typed(made: Flow[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Parameters as the types that the function declares; UsageError names each that cannot be one."""
+    try:
+        return made.validate_parameters(given)
+    except ParameterTypeError as error:
+        _, *wrong = str(error).splitlines()
+        found = ", ".join(line.removeprefix(" - ") for line in wrong)
+        raise UsageError(f"{made.name}: {found}", hint=HINT) from None

@@ -1,0 +1,30 @@
+"""How an attempt or a run that did not finish is told: a status of the journal and one sentence."""
+
+from prefect._internal.control_listener import get_intent
+from prefect.exceptions import TerminationSignal
+
+from data.errors import GradusError
+from tasks.supervise import HaltedError
+
+AGAIN = "the same command goes on where it stopped"
+
+
+def ending(error: BaseException) -> tuple[str, str]:
+    """Return the status and the sentence of an attempt that raised `error`.
+
+    Prefect turns SIGTERM into TerminationSignal; only its runner's own request, which comes before the signal, is a
+    cancellation. That request has no public reader in Prefect 3.7.
+    """
+    match error:
+        case HaltedError():
+            return "killed", str(error)
+        case GradusError():
+            return "failed", str(error)
+        case TerminationSignal() if get_intent() == "cancel":
+            return "cancelled", f"cancelled in Prefect; {AGAIN}"
+        case TerminationSignal():
+            return "killed", f"ended by SIGTERM; {AGAIN}"
+        case KeyboardInterrupt():
+            return "killed", f"stopped by Ctrl-C; {AGAIN}"
+        case _:
+            return "failed", f"{type(error).__name__}: {error}"

@@ -1,0 +1,276 @@
+"""`gradus serve` beside a real Prefect server: schedules, wrong parameters, kills, cancellations, people's changes."""
+
+import importlib.util
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.journal import read_events
+
+RECIPE = Path(__file__).parent / "tiny.toml"
+SLOW = "import time\n\n\ndef slow(rows):\n    time.sleep(600)\n    return [0.0 for _ in rows]\n"
+GONE_S = 20
+"""Until every process of a cancelled run has ended: 4 s on a quiet machine, of which Prefect's runner waits 3."""
+FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+Program = Any
+
+
+def until(found: Callable[[], Any], what: str, limit_s: float = 240) -> Any:
+    deadline = time.monotonic() + limit_s
+    while not (result := found()):
+        assert time.monotonic() < deadline, f"no {what} within {limit_s} s"
+        time.sleep(0.1)
+    return result
+
+
+class Served:
+    """A program that serves its deployments, and Prefect's API beside it."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        url = program.settings["PREFECT_API_URL"]
+        self.api = httpx.Client(base_url=url, auth=None, timeout=60)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start_s = 0.0
+
+    def start(self) -> None:
+        """Start `gradus serve` and wait until it has sent its deployments and asks for runs."""
+        started, began = time.monotonic(), datetime.now(UTC).isoformat()
+        self.process = self.program.start("serve", PREFECT_RUNNER_POLL_FREQUENCY="1")
+
+        def polled() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, self.program.told()
+            times = [d.get("last_polled") or "" for d in self.ask("POST", "/deployments/filter", {})]
+            return len(times) >= 10 and min(times) > began
+
+        until(polled, "deployments that are polled")
+        self.start_s = time.monotonic() - started
+
+    def kill(self) -> None:
+        """Kill `serve` and every process below it at one moment, as a power cut does."""
+        assert self.process is not None
+        for process in [psutil.Process(self.process.pid), *self.family()]:
+            process.kill()
+        self.process.wait()
+
+    def family(self) -> list[psutil.Process]:
+        """Every process below `serve`, whatever sessions they made."""
+        assert self.process is not None
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """One request; SQLite answers 503 while another process writes."""
+        for _ in range(20):
+            answer = self.api.request(method, path, json=body)
+            if answer.status_code != 503:
+                break
+            time.sleep(0.5)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    def deployment(self, name: str) -> dict[str, Any]:
+        return self.ask("GET", f"/deployments/name/{name}/{name}")
+
+    def trigger(self, name: str, **parameters: Any) -> str:
+        """Start a run now; its id."""
+        body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+        return self.ask("POST", f"/deployments/{self.deployment(name)['id']}/create_flow_run", body)["id"]
+
+    def state(self, flow_run: str) -> dict[str, Any]:
+        return self.ask("GET", f"/flow_runs/{flow_run}")["state"]
+
+    def ended(self, flow_run: str) -> tuple[str, str]:
+        """Type and message of the state that a run ends in."""
+        state = until(lambda: (s := self.state(flow_run))["type"] in FINAL and s, f"end of {flow_run}")
+        return state["type"], state["message"]
+
+    def runs_of(self, name: str, *types: str) -> list[dict[str, Any]]:
+        """Runs of a deployment in some states, oldest first."""
+        chosen = {"deployments": {"name": {"any_": [name]}}, "flow_runs": {"state": {"type": {"any_": list(types)}}}}
+        return sorted(self.ask("POST", "/flow_runs/filter", chosen), key=lambda run: run["start_time"] or "")
+
+    def listed(self) -> dict[str, dict[str, Any]]:
+        """What `gradus runs` lists."""
+        return {run["run"]: run for run in self.program.json("runs")["runs"]}
+
+
+@pytest.fixture(scope="module")
+def served(new_program: Callable[..., Program]) -> Iterator[Served]:
+    program = new_program()
+    shutil.copy(RECIPE, program.home / "mine.toml")
+    (program.home / "slow.py").write_text(SLOW)
+    (program.home / "rows.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n')
+    server = Served(program)
+    server.start()
+    yield server
+    server.kill()
+    for deployment in server.ask("POST", "/deployments/filter", {}):
+        server.ask("DELETE", f"/deployments/{deployment['id']}")
+    server.api.close()
+
+
+def test_wrong_parameters_end_as_failed_with_one_sentence(served: Served) -> None:
+    for name in ("ingest", "train"):  # as a schedule, whose parameters Prefect's API does not look at
+        path = f"/deployments/{served.deployment(name)['id']}"
+        served.ask("PATCH", path, {"enforce_parameter_schema": False})
+    correct = "correct the parameters of the run, the schedule or the deployment"
+    wrong = {
+        served.trigger("ingest", source="nowhere.jsonl"): (
+            "nowhere.jsonl is neither a file nor a folder; a dataset on the hub needs its revision; "
+            "give --set revision=<commit>"
+        ),
+        served.trigger("train", recipe="mine.toml", set=["updat.lr=1"]): "mine.toml: updat: Extra inputs are not ",
+        served.trigger("ingest", source=5): f"ingest: source: Input should be a valid string; {correct}",
+        served.trigger("train"): f"train needs recipe; {correct}",
+    }
+    for flow_run, sentence in wrong.items():
+        ended = until(lambda f=flow_run: (s := served.state(f))["type"] == "FAILED" and s, f"failure: {sentence}")
+        assert ended["message"].startswith(sentence)
+        assert "Traceback" not in ended["message"]
+        assert "\n" not in ended["message"]
+    failed = [run for run in served.listed().values() if run["status"] == "failed"]
+    assert [run["error"].partition(" is")[0] for run in failed] == ["nowhere.jsonl"]
+
+
+def test_a_schedule_fires_fails_and_goes_on_after_its_server_was_killed(served: Served) -> None:
+    rows = served.program.home / "rows.jsonl"
+    ingest = served.deployment("ingest")["id"]
+    interval = max(10, round(1.5 * served.start_s))  # a run begins about as slowly as `serve` itself
+    schedule = {
+        "active": True,
+        "schedule": {"interval": interval, "anchor_date": datetime.now(UTC).isoformat()},
+        "parameters": {"source": "rows.jsonl"},
+    }
+    (made,) = served.ask("POST", f"/deployments/{ingest}/schedules", [schedule])
+    earlier = len(served.runs_of("ingest", "FAILED"))
+    until(lambda: served.runs_of("ingest", "COMPLETED"), "scheduled run that completes")
+    served.process.kill()
+    served.process.wait()
+    restarted = datetime.now(UTC).isoformat()
+    served.start()
+    until(
+        lambda: [run for run in served.runs_of("ingest", "COMPLETED") if run["start_time"] > restarted],
+        "scheduled run that completes after serve was killed",
+    )
+    rows.rename(rows.with_suffix(".gone"))
+    until(lambda: len(served.runs_of("ingest", "FAILED")) > earlier, "scheduled run that fails")
+    served.ask("DELETE", f"/deployments/{ingest}/schedules/{made['id']}")
+    sentence = "rows.jsonl is neither a file nor a folder; a dataset on the hub needs its revision"
+    failed = served.runs_of("ingest", "FAILED")[-1]
+    assert failed["auto_scheduled"]
+    assert failed["state"]["message"].startswith(sentence)
+    listed = served.listed()
+    assert listed[failed["name"]]["status"] == "failed"
+    assert listed[failed["name"]]["error"].startswith(sentence)
+    assert {listed[run["name"]]["status"] for run in served.runs_of("ingest", "COMPLETED")} == {"finished"}
+    code, out, _ = served.program.run("runs")
+    assert code == 0
+    assert sentence in " ".join(out.split())
+
+
+def test_what_a_person_changed_stays_when_serve_starts_again(served: Served) -> None:
+    train, score = served.deployment("train"), served.deployment("score")
+    (nightly,) = train["schedules"]
+    assert (nightly["slug"], nightly["active"], nightly["parameters"]) == ("nightly", False, {"recipe": "demo"})
+    form = train["parameter_openapi_schema"]
+    assert list(form["properties"]) == ["recipe", "set", "rounds", "engine", "overlap", "run"]
+    assert form["required"] == ["recipe"]
+    assert form["properties"]["recipe"]["type"] == "string"
+    assert "bundled recipe" in form["properties"]["recipe"]["description"]
+    assert all(entry["description"] for entry in form["properties"].values())
+    changed = {"active": True, "schedule": {"cron": "30 4 * * *", "timezone": "Europe/Vienna"}}
+    served.ask("PATCH", f"/deployments/{train['id']}/schedules/{nightly['id']}", changed)
+    served.ask(
+        "PATCH", f"/deployments/{train['id']}", {"parameters": {"recipe": "mine.toml"}, "tags": ["gradus", "gpu"]}
+    )
+    weekly = {
+        "active": True,
+        "schedule": {"cron": "0 5 * * 0", "timezone": "UTC"},
+        "parameters": {"rollouts": "r.jsonl"},
+    }
+    served.ask("POST", f"/deployments/{score['id']}/schedules", [weekly])  # without a slug, as made in the pages
+    served.ask("POST", f"/deployments/{score['id']}/pause_deployment")
+    served.kill()
+    served.start()
+    train, score = served.deployment("train"), served.deployment("score")
+    (nightly,) = train["schedules"]
+    assert nightly["active"]
+    assert (nightly["schedule"]["cron"], nightly["schedule"]["timezone"]) == ("30 4 * * *", "Europe/Vienna")
+    assert train["parameters"] == {"recipe": "mine.toml"}
+    assert train["tags"] == ["gradus", "gpu"]
+    assert score["paused"]
+    assert [s["schedule"]["cron"] for s in score["schedules"]] == ["0 5 * * 0"]
+
+
+def cancelled(served: Served, flow_run: str) -> list[psutil.Process]:
+    """Cancel a run as Prefect's pages do and see every process of it end; the processes."""
+    family = served.family()
+    began = time.monotonic()
+    served.ask("POST", f"/flow_runs/{flow_run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
+    _, alive = psutil.wait_procs(family, timeout=GONE_S)
+    assert not alive, f"after {time.monotonic() - began:.1f} s: {[process.cmdline() for process in alive]}"
+    assert served.ended(flow_run)[0] == "CANCELLED"
+    return family
+
+
+def test_a_killed_run_is_closed_and_a_cancelled_one_leaves_nothing(served: Served) -> None:
+    given = {"recipe": "mine.toml", "set": ['score.rewards=[{name="slow.py:slow"}]'], "run": "slow"}
+    journal = served.program.home / "runs" / "slow"
+
+    def judged(launch: int) -> bool:
+        events = list(read_events(journal))
+        begun = sum(e["event"] == "run_started" for e in events)
+        return begun == launch and [e for e in events if e["event"] == "stage_started"][-1]["stage"] == "score"
+
+    first = served.trigger("train", **given)
+    until(lambda: journal.is_dir() and judged(1), "reward that is slow")
+    unbegun = served.trigger("ingest", source="rows.jsonl")
+    until(lambda: served.state(unbegun)["type"] == "PENDING", "run that is taken")
+    served.kill()
+    assert {served.state(first)["type"], served.state(unbegun)["type"]} == {"RUNNING", "PENDING"}
+    assert served.listed()["slow"]["status"] == "killed"
+    served.start()
+    assert served.ended(first) == ("CRASHED", "the process was killed; the same command goes on where it stopped")
+    assert served.ended(unbegun) == ("CRASHED", "the process was killed before the run began; start it again")
+
+    second = served.trigger("train", **given)
+    until(lambda: judged(2), "reward that is slow, again")
+    time.sleep(1)  # the judges, which are below the worker, are up
+    assert len(cancelled(served, second)) >= 3  # the flow, its reporter, the worker
+    assert served.listed()["slow"]["status"] == "cancelled"
+    *_, attempt, run = read_events(journal)
+    assert (attempt["status"], run["status"]) == ("cancelled", "cancelled")
+    assert attempt["error"] == "cancelled in Prefect; the same command goes on where it stopped"
+    assert set(served.program.mlflow_states(second)) <= {"KILLED", "FINISHED"}
+    assert "KILLED" in served.program.mlflow_states(second)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+@pytest.mark.timeout(600)
+def test_cancelling_ends_the_engine_of_vllm_too(served: Served) -> None:
+    home = served.program.home
+    names = [f"p{i}" for i in range(6)]
+    problems = {"problem_id": names, "question": ["3 + 4 ="] * 6, "answer": ["7"] * 6}
+    plan = {"problem_id": names, "group_id": [f"{name}@r0h0" for name in names], "n": pa.array([4] * 6, pa.int32())}
+    pq.write_table(pa.table(problems), home / "problems.parquet")
+    pq.write_table(pa.table({**plan, "max_tokens": pa.array([60] * 6, pa.int32())}), home / "plan.parquet")
+    config = {"engine": "vllm", "flush_s": 0, "vllm": {"enforce_eager": True, "max_num_seqs": 2}}
+    flow_run = served.trigger("rollout", plan="plan.parquet", problems="problems.parquet", config=config)
+    rows = "lake/rollouts/*/.scratch/open-*.parquet"
+    before = set(home.glob(rows))
+    until(lambda: set(home.glob(rows)) - before, "rows of vLLM", 400)
+    assert any("EngineCore" in " ".join(process.cmdline()) for process in served.family())
+    cancelled(served, flow_run)
+    run = next(run for run in served.listed().values() if run["verb"] == "rollout")
+    assert run["status"] == "cancelled"

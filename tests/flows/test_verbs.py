@@ -1,0 +1,77 @@
+"""What a flow makes of wrong parameters and of errors that a person can mend."""
+
+from typing import Any
+
+import pytest
+from prefect.states import State
+
+from data.errors import UsageError
+from flows import deployed, stages
+from flows.verbs import gradus_flow, refuse_unbound
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, "ingest needs source"),
+        ({"sorce": "x"}, "ingest has no parameter sorce; it takes source, config, out"),
+        ({"source": "x", "a": 1, "b": 2}, "ingest has no parameter a, b; it takes source, config, out"),
+    ],
+)
+def test_parameters_that_do_not_fit_the_flow_are_named(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as error:
+        refuse_unbound(stages.ingest, given)
+    assert error.value.message == sentence
+    assert "schedule" in error.value.hint
+
+
+def test_parameters_that_fit_are_not_refused() -> None:
+    refuse_unbound(stages.ingest, {"source": "x"})
+    refuse_unbound(deployed.train, {"recipe": "demo", "set": ["rounds=1"]})
+
+
+def ended(flow: Any, *given: Any) -> State[Any]:
+    """What the function below a flow returns, without a server."""
+    return flow.fn(*given)
+
+
+def test_an_error_of_ours_is_a_failed_state_with_the_sentence_and_the_error() -> None:
+    @gradus_flow("mendable")
+    def mendable(count: int) -> int:
+        raise UsageError(f"{count} is too many", hint="give fewer")
+
+    state = ended(mendable, 3)
+    assert (state.type.value, state.message) == ("FAILED", "3 is too many; give fewer")
+    with pytest.raises(UsageError, match="3 is too many"):
+        raise state.data
+
+
+def test_a_parameter_of_a_wrong_type_is_a_failed_state_that_names_it() -> None:
+    state = ended(stages.curate, "problems.jsonl", None, {"filters": [{"nam": "pass_rate"}]}, "many")
+    assert state.type.value == "FAILED"
+    assert state.message is not None
+    assert state.message.startswith("curate: config.filters.0.name: Field required, config.filters.0.nam: Extra inputs")
+    assert "seed: Input should be a valid integer" in state.message
+    assert "\n" not in state.message
+
+
+def test_parameters_arrive_as_the_declared_types_and_other_errors_pass() -> None:
+    seen: list[Any] = []
+
+    @gradus_flow("typed")
+    def typed(count: int, ratio: float = 0.5) -> None:
+        seen.append((count, ratio))
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        typed.fn("3")
+    assert seen == [(3, 0.5)]
+
+
+def test_a_recipe_that_does_not_exist_or_a_wrong_setting_is_a_failed_state() -> None:
+    missing = ended(deployed.train, "nonesuch")
+    assert missing.message is not None
+    assert missing.message.startswith("there is no recipe nonesuch; give a .toml file or one of: ")
+    wrong = ended(deployed.train, "demo", ["updat.lr=1"])
+    assert wrong.message is not None
+    assert "updat: Extra inputs are not permitted" in wrong.message

@@ -1,0 +1,30 @@
+"""What an end is called, by what raised it."""
+
+import pytest
+from prefect.exceptions import TerminationSignal
+
+from data.errors import GateError
+from tasks.ending import ending
+from tasks.supervise import HaltedError
+
+AGAIN = "the same command goes on where it stopped"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (GateError("too many errors", hint="raise it"), ("failed", "too many errors; raise it")),
+        (KeyError("x"), ("failed", "KeyError: 'x'")),
+        (HaltedError("ended"), ("killed", "ended")),
+        (KeyboardInterrupt(), ("killed", f"stopped by Ctrl-C; {AGAIN}")),
+        (TerminationSignal(15), ("killed", f"ended by SIGTERM; {AGAIN}")),
+    ],
+)
+def test_errors_and_signals(error: BaseException, expected: tuple[str, str]) -> None:
+    assert ending(error) == expected
+
+
+def test_a_cancellation_is_a_signal_that_prefect_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prefect._internal.control_listener._intent", "cancel")
+    assert ending(TerminationSignal(15)) == ("cancelled", f"cancelled in Prefect; {AGAIN}")
+    assert ending(KeyboardInterrupt())[0] == "killed"
