@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.cli_stages import AsJson, Sets
+from flows.cli_waiting import may_wait
 from flows.config import Recipe, load_recipe
 from flows.console import answer, aside, fields, line, table
 from flows.environment import api
@@ -143,7 +144,9 @@ RUN_VERBS = (train, demo, rerun)
 
 def register_runs(app: typer.Typer) -> None:
     """Add these verbs to the program."""
-    for verb in (*RUN_VERBS, show, sql, methods):
+    for verb in RUN_VERBS:
+        app.command(verb.__name__)(may_wait(verb))
+    for verb in (show, sql, methods):
         app.command(verb.__name__)(verb)
     app.command("runs")(list_runs)
 
@@ -167,13 +170,19 @@ def _suite(name: str, figures: Json, *, chosen: bool) -> None:
     columns = ("before", "after", *(["best"] if chosen else []))
     domains = sorted({domain for column in columns for domain in figures[column]["per_domain"]})
     rows = [(d, *(_accuracy(figures[column]["per_domain"].get(d)) for column in columns)) for d in domains]
-    rows.append(("all", *(_accuracy(figures[column]["pass_at"]["1"]) for column in columns)))
+    rows.append(("all", *(_accuracy(figures[column]["pass_at"].get("1")) for column in columns)))
+    if any(figures[column]["unjudged"] for column in columns):
+        rows.append(("judged rollouts", *(_coverage(figures[column]) for column in columns)))
     table(f"pass@1 on {name} (95 % interval)", ("domain", *columns), rows)
+
+
+def _coverage(evaluation: Json) -> str:
+    return f"{evaluation['judged']} of {evaluation['rollouts']}"
 
 
 def _gain(versus: Json) -> None:
     """What the policy gained over the one it started from, on the same problems and seeds."""
-    if not versus:
+    if "gain" not in versus:
         return
     gain = versus["gain"]
     low, high = 100 * gain["low"], 100 * gain["high"]

@@ -7,6 +7,7 @@ import typer
 from pydantic import ValidationError
 
 from data.errors import UsageError
+from flows.cli_waiting import may_wait
 from flows.config import assign, toml_value
 from flows.console import answer
 from flows.environment import api
@@ -14,6 +15,7 @@ from tasks.checks import check_filters, check_inputs, check_rewards, check_sourc
 from tasks.config import (
     Config,
     CurateConfig,
+    DifficultyConfig,
     EvaluateConfig,
     FilterConfig,
     HintConfig,
@@ -26,6 +28,7 @@ from tasks.config import (
     WarmstartConfig,
 )
 from tasks.settings import Home
+from tasks.verdicts import refuse_without_verdicts
 
 C = TypeVar("C", bound=Config)
 Problems = Annotated[str, typer.Option(help="problems: a file, an artefact, bundled:train or bundled:heldout")]
@@ -75,7 +78,7 @@ def curate(
     problems: Problems,
     difficulty: Annotated[str | None, typer.Option(help="difficulty: a file or an artefact")] = None,
     filters: Annotated[list[str] | None, typer.Option("--filter", help="NAME[:k=v,...]; repeatable")] = None,
-    rank: Annotated[str, typer.Option(help="historical_std, variance or pass_rate")] = "",
+    rank: Annotated[str, typer.Option(help="historical_std, variance, pass_rate, reward_mean or reward_variance")] = "",
     top: Annotated[int, typer.Option(min=0, help="keep the first so many after ranking")] = 0,
     sampler: Annotated[str, typer.Option(help="all, uniform or variance")] = "all",
     draw: Annotated[int, typer.Option(min=0, help="problems to draw; 0 takes all")] = 0,
@@ -188,19 +191,23 @@ def profile(
     max_tokens: MaxTokens = 96,
     rewards: Rewards = None,
     seed: Seed = 0,
+    sets: Sets = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how difficult problems are for a policy."""
     sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
-    config = configured(ScoreConfig, None, reward_settings(rewards))
-    check_rewards(config)
+    judging, rest = of_stage(ScoreConfig, sets)
+    judged = configured(ScoreConfig, judging, reward_settings(rewards))
+    config = configured(DifficultyConfig, rest)
+    check_rewards(judged)
+    refuse_without_verdicts(judged, "profile", config.max_unjudged_frac)
     check_inputs(_lake(), problems=problems, policy=policy)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
         ready()
-        answer(stages.profile(problems, policy, sample, config, seed, out), as_json)
+        answer(stages.profile(problems, policy, sample, config, judged, seed, out), as_json)
 
 
 def evaluate(
@@ -219,9 +226,11 @@ def evaluate(
     """Say how good a policy is, with intervals."""
     sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
     ks = tuple(sorted({k for k in EvaluateConfig().ks if k < samples} | {samples}))
-    config = configured(EvaluateConfig, sets, {"ks": ks})
-    judged = configured(ScoreConfig, None, reward_settings(rewards))
+    judging, rest = of_stage(ScoreConfig, sets)
+    judged = configured(ScoreConfig, judging, reward_settings(rewards))
+    config = configured(EvaluateConfig, rest, {"ks": ks})
     check_rewards(judged)
+    refuse_without_verdicts(judged, "evaluate", config.max_unjudged_frac)
     check_inputs(_lake(), problems=problems, policy=policy, against=against)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
@@ -233,7 +242,7 @@ def evaluate(
 def register_stages(app: typer.Typer) -> None:
     """Add the stage verbs to the program."""
     for verb in STAGE_VERBS:
-        app.command(verb.__name__)(verb)
+        app.command(verb.__name__)(may_wait(verb))
 
 
 STAGE_VERBS = (ingest, profile, curate, hint, rollout, score, update, warmstart, evaluate)
@@ -254,6 +263,12 @@ def configured(model: type[C], sets: list[str] | None, base: dict[str, Any] | No
 
 def _lake() -> Path:
     return Home.from_environment().lake
+
+
+def of_stage(model: type[Config], sets: list[str] | None) -> tuple[list[str], list[str]]:
+    """`--set` texts that name a setting of this stage, and the rest: a verb of several stages takes those of each."""
+    mine = [text for text in sets or [] if text.partition("=")[0].partition(".")[0].strip() in model.model_fields]
+    return mine, [text for text in sets or [] if text not in mine]
 
 
 def mapping(maps: list[str] | None) -> dict[str, str]:
@@ -279,7 +294,7 @@ def parse_filter(text: str) -> FilterConfig:
 
 def reward_settings(rewards: list[str] | None) -> dict[str, Any]:
     """The rewards of a ScoreConfig from `NAME[=WEIGHT]` texts; nothing where none was given."""
-    return {"rewards": [parse_reward(text) for text in rewards]} if rewards else {}
+    return {"rewards": [parse_reward(text).model_dump() for text in rewards]} if rewards else {}
 
 
 def parse_reward(text: str) -> RewardConfig:

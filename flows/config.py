@@ -24,6 +24,7 @@ from tasks.config import (
     ScoreConfig,
     UpdateConfig,
 )
+from tasks.verdicts import refuse_without_verdicts
 
 C = TypeVar("C", bound=Config)
 
@@ -101,14 +102,15 @@ def load_recipe(name: str, assignments: list[str] | None = None, **changes: Any)
 
 
 def parse_recipe(body: dict[str, Any], origin: str) -> Recipe:
-    """Validate a recipe with its overrides; UsageError names the first wrong key and the file."""
+    """Validate a recipe with its overrides; UsageError names the first wrong key, or what could never be evaluated."""
     try:
         recipe = Recipe.model_validate(body)
         for override in recipe.overrides:
             _check(recipe, override, origin)
-        return recipe
     except ValidationError as error:
         raise _refused(error, origin, body.get("evaluate")) from None
+    refuse_unjudged(recipe)
+    return recipe
 
 
 def _refused(error: ValidationError, origin: str, evaluate: Any) -> UsageError:
@@ -118,6 +120,23 @@ def _refused(error: ValidationError, origin: str, evaluate: Any) -> UsageError:
         return refusal(error, origin, known)
     written = [name for name in known if not name.startswith("evaluate.suites.")]
     return refusal(error, origin, written, {"evaluate.suites.0": "evaluate"})
+
+
+def refuse_unjudged(recipe: Recipe) -> None:
+    """UsageError if the rewards of a round can never say what is correct where the recipe has to know it.
+
+    That is in every suite, for escalation, and for difficulty unless rewards alone are accepted there.
+    """
+    rounds = {0, *(o.round or 0 for o in recipe.overrides if o.stage == "score")}
+    for index in sorted(rounds):
+        for suite in recipe.evaluate.suites:
+            score = stage_config(recipe, "score", index, suite.score or recipe.score)
+            refuse_without_verdicts(score, f"training {recipe.name}: the suite {suite.name}")
+        training = stage_config(recipe, "score", index, recipe.score)
+        if recipe.escalate:
+            refuse_without_verdicts(training, f"training {recipe.name}: escalation")
+        accepted = stage_config(recipe, "difficulty", index, recipe.difficulty).max_unjudged_frac
+        refuse_without_verdicts(training, f"training {recipe.name}: difficulty", accepted)
 
 
 def assign(body: dict[str, Any], assignments: list[str]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from data.errors import GateError
 from data.store import Ref
 from flows.suites import EvaluationPlan, Suite
 from tasks.stage import Outcome
@@ -81,6 +82,7 @@ class Measurements:
         if found is None:
             start = self.outcomes.get((suite.name, 0))
             found = self.evaluate(suite, self.policies[index], index, start.ref if start else None)
+            pass_at_1(found)  # refused at once, not where checkpoints are compared
             self.outcomes[suite.name, index] = found
         return found
 
@@ -105,5 +107,13 @@ class Measurements:
 
 
 def pass_at_1(evaluation: Outcome) -> float:
-    """The pass@1 of an evaluation's report."""
-    return float(evaluation.summary["pass_at"]["1"]["value"])
+    """The pass@1 of an evaluation's report; GateError if no problem was judged."""
+    found = evaluation.summary["pass_at"].get("1")
+    if found is None:
+        judged, rollouts = evaluation.summary["judged"], evaluation.summary["rollouts"]
+        raise GateError(
+            f"the evaluation of round {evaluation.round} on {evaluation.summary['suite']} has no pass@1 "
+            f"({judged} of {rollouts} rollouts judged), and training chooses its best policy by it",
+            hint="evaluate with a reward that says what is correct",
+        )
+    return float(found["value"])

@@ -8,7 +8,7 @@ from typing import Any
 
 from data.store import Ref
 from flows.ahead import overlapping
-from flows.config import Recipe, parse_recipe, stage_config
+from flows.config import Recipe, parse_recipe, refuse_unjudged, stage_config
 from flows.measuring import pass_at_1
 from flows.session import RunSpec, open_session
 from flows.stages import problems_ref
@@ -26,6 +26,7 @@ Json = dict[str, Any]
 def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, int, str]] | None = None) -> Json:
     """Rounds of curate, rollout, score and update as a recipe says; the same recipe goes on where it stopped."""
     started = time.perf_counter()
+    refuse_unjudged(recipe)
     recipe = overlapping(_pinned(recipe))
     body = recipe.model_dump(mode="json")
     spec = RunSpec(

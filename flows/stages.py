@@ -28,8 +28,10 @@ from tasks.config import (
     WarmstartConfig,
 )
 from tasks.policies import refuse_training
+from tasks.redaction import refuse_credentials
 from tasks.stage import Outcome, Session
 from tasks.supply import export, supply
+from tasks.verdicts import refuse_without_verdicts
 
 Json = dict[str, Any]
 
@@ -63,6 +65,7 @@ def ingest(source: str, config: IngestConfig | None = None, out: str | None = No
         out: Also write the result here (.parquet, .jsonl or a folder).
     """
     started = time.perf_counter()
+    refuse_credentials([source])
     settings = (config or IngestConfig()).model_copy(update={"source": source})
     with _alone("ingest") as session:
         return _answer(session, session.stage("ingest", settings, {}), out, started)
@@ -195,6 +198,7 @@ def profile(
     problems: str,
     policy: str = "bundled",
     sample: SampleConfig | None = None,
+    config: DifficultyConfig | None = None,
     score_config: ScoreConfig | None = None,
     seed: int = 0,
     out: str | None = None,
@@ -205,15 +209,18 @@ def profile(
         problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
         policy: bundled, a folder, a checkpoint artefact, or id@revision.
         sample: How each problem is sampled.
+        config: How difficulty is counted.
         score_config: How completions are judged.
         seed: Every other seed derives from it.
         out: Also write the result here (.parquet, .jsonl or a folder).
     """
     started = time.perf_counter()
+    settings = config or DifficultyConfig()
+    refuse_without_verdicts(score_config or ScoreConfig(), "profile", settings.max_unjudged_frac)
     with _alone("profile", seed) as session:
         _problems, rollouts, scores = _sampled(session, problems, policy, sample, score_config)
         inputs = {"rollouts": [rollouts], "scores": [scores]}
-        return _answer(session, session.stage("difficulty", DifficultyConfig(), inputs), out, started)
+        return _answer(session, session.stage("difficulty", settings, inputs), out, started)
 
 
 @gradus_flow("evaluate")
@@ -241,6 +248,7 @@ def evaluate(
     """
     started = time.perf_counter()
     settings = config or EvaluateConfig()
+    refuse_without_verdicts(score_config or ScoreConfig(), "evaluate", settings.max_unjudged_frac)
     with _alone("evaluate", seed) as session:
 
         def of(name: str, baseline: list[Ref]) -> Outcome:

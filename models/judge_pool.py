@@ -16,7 +16,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import Any
 
@@ -33,6 +33,8 @@ CHUNK_CHARS = 256 * 1024
 USER_BATCH_ROWS = 256
 MAX_DEATHS = 2
 MEMORY_BYTES = 8 * 1024**3
+
+_VERDICT = tuple(field.name for field in fields(Verdict))
 
 
 class JudgeStartError(RuntimeError):
@@ -215,7 +217,7 @@ class JudgePool:
             # All that was loaded for this verdict has been reported before it.
             self._refuse_unpinned()
             index = judge.advance()
-            verdict = Verdict(message["value"], message["outcome"], message["extracted"], message["error"])
+            verdict = Verdict(**{name: message[name] for name in _VERDICT})
             job.results[index] = Judged(verdict, message["seconds"])
         self._restart_clock(judge)
 

@@ -6,34 +6,14 @@ Left out on purpose: where things are stored and how processes are supervised (s
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from tasks.base_config import INCIDENTAL, LIMIT, Config
 
 
-class Config(BaseModel):
-    """The base of all settings: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    def identified(self) -> dict[str, Any]:
-        """The settings that a result depends on, as plain values: neither incidental ones nor limits."""
-        found = self.model_dump(mode="json")
-        for name, field in type(self).model_fields.items():
-            value = getattr(self, name)
-            if field.json_schema_extra in (INCIDENTAL, LIMIT):
-                del found[name]
-            elif isinstance(value, Config):
-                found[name] = value.identified()
-            elif isinstance(value, tuple) and all(isinstance(part, Config) for part in value):
-                found[name] = [part.identified() for part in value]
-        return found
-
-
-INCIDENTAL: dict[str, Any] = {"incidental": True}
-"""Marks a field that the result does not depend on: it may change while an artefact is in the making."""
-
-
-LIMIT: dict[str, Any] = {"limit": True}
-"""Marks a limit of a gate: it is looked at whenever a result is used, and changing it computes nothing."""
+def _unset(value: object) -> bool:
+    """Left out of what is written: settings that don't use an optional rule have the identity they had without it."""
+    return value is None or value is False
 
 
 class IngestConfig(Config):
@@ -88,7 +68,7 @@ class CurateConfig(Config):
 
     filters: tuple[FilterConfig, ...] = ()
     """Filters applied in order; a row is dropped by the first that refuses it."""
-    rank: Literal["", "historical_std", "variance", "pass_rate"] = ""
+    rank: Literal["", "historical_std", "variance", "pass_rate", "reward_mean", "reward_variance"] = ""
     """Rank by this column, highest first, before `top`."""
     top: int = Field(default=0, ge=0)
     """Keep the first so many after ranking; 0 keeps all."""
@@ -152,8 +132,10 @@ class ServerConfig(Config):
     """Address of its API."""
     model: str = ""
     """Name of the model there; empty takes the only one it has."""
-    api_key_variable: str = Field(default="OPENAI_API_KEY", json_schema_extra=INCIDENTAL)
-    """Environment variable with the key; the key itself is never stored."""
+    api_key_variable: str = Field(
+        default="OPENAI_API_KEY", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", json_schema_extra=INCIDENTAL
+    )
+    """Environment variable with the key, or with `user:password` after the word Basic; itself never stored."""
     concurrency: int = Field(default=64, ge=1, json_schema_extra=INCIDENTAL)
     """Requests under way at once."""
     timeout_s: float = Field(default=600.0, gt=0.0, json_schema_extra=INCIDENTAL)
@@ -233,6 +215,8 @@ class RewardConfig(Config):
     """Weight in the sum."""
     settings: dict[str, str | float | int | bool] = Field(default_factory=dict)
     """Arguments of the reward (format: pattern ...)."""
+    decides: bool = Field(default=False, exclude_if=_unset)
+    """Whether this reward decides the column `correct`, where several could."""
     source_sha256: str = ""
     """Digest of the user's file, filled in when the stage runs, so that a changed reward is a changed identity."""
     modules: dict[str, str] = Field(default_factory=dict, exclude_if=_none)
@@ -249,7 +233,13 @@ class ScoreConfig(Config):
     """How rollouts are judged."""
 
     rewards: tuple[RewardConfig, ...] = (RewardConfig(name="math"),)
-    """The rewards; the first that judges correctness decides the column `correct`."""
+    """The rewards; the one that `decides`, else the first that judges correctness, decides the column `correct`."""
+    correct_at: float | None = Field(default=None, allow_inf_nan=False, exclude_if=_unset)
+    """Threshold: a row without a verdict of its own is correct if the value of the deciding reward is at least this.
+
+    If no reward decides, the weighted sum is compared. Without a threshold only the values 1 and 0 of a deciding reward
+    are verdicts.
+    """
     item_timeout_s: float = Field(default=5.0, gt=0.0)
     """Wall limit for one completion."""
     max_chars: int = Field(default=50_000, ge=1)
@@ -259,6 +249,12 @@ class ScoreConfig(Config):
     shard_rows: int = Field(default=4096, ge=1)
     """Rows per shard."""
 
+    @model_validator(mode="after")
+    def _at_most_one_decides(self) -> "ScoreConfig":
+        if sum(reward.decides for reward in self.rewards) > 1:
+            raise ValueError("more than one reward has decides = true")
+        return self
+
 
 class DifficultyConfig(Config):
     """How scores become a difficulty table (added to the previous one where given)."""
@@ -267,6 +263,8 @@ class DifficultyConfig(Config):
     """Round of these measurements."""
     unhinted_only: bool = True
     """Count only rollouts without a hint: a hinted pass says nothing of the bare problem."""
+    max_unjudged_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
+    """Gate: a larger share of the rollouts counted without a verdict fails the stage; 1 accepts rewards alone."""
 
 
 class UpdateConfig(Config):
@@ -369,3 +367,5 @@ class EvaluateConfig(Config):
     """Bootstrap resamples of problems."""
     confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
     """Coverage of the intervals."""
+    max_unjudged_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
+    """Gate: a larger share of rollouts without a verdict fails the stage; 1 accepts an evaluation of rewards alone."""

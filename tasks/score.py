@@ -21,12 +21,13 @@ from data.schema import SCORES
 from models.judge_pool import Judged, JudgePool, JudgeStartError, UnpinnedModulesError
 from models.rewards import RewardSpec, UnknownRewardError, resolve
 from models.rewards.base import failed
-from models.rewards.combine import Score, combine, component_names, deciding_reward
+from models.rewards.combine import Score, combine, component_names
 from tasks.config import RewardConfig, ScoreConfig
 from tasks.context import StageContext, StageResult
 from tasks.faults import fault_point
 from tasks.reward_modules import pinned_reward, refusal
 from tasks.score_report import Judgement, clock, metrics, plain, samples, summary
+from tasks.verdicts import decider
 
 MAX_JUDGES = 16
 _TOKEN_COLUMNS = ("prompt_tokens", "completion_tokens", "logprobs")
@@ -43,6 +44,7 @@ class _Plan:
     names: list[str]
     weights: list[float]
     deciding: int | None
+    correct_at: float | None
     pools: list[JudgePool]
 
     @property
@@ -58,7 +60,8 @@ def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
         specs,
         component_names(specs),
         [reward.weight for reward in config.rewards],
-        deciding_reward(specs),
+        decider(config, specs),
+        config.correct_at,
         _warm_pools(ctx, specs, config.item_timeout_s),
     )
     latencies_s: list[float] = []
@@ -175,7 +178,7 @@ def _judge(plan: _Plan, rows: list[Row], progress: Callable[[int], None], latenc
         columns.append(column)
         latencies_s.extend(column[i].seconds for i in able)
     return [
-        combine(plan.names, plan.weights, [column[i].verdict for column in columns], plan.deciding)
+        combine(plan.names, plan.weights, [column[i].verdict for column in columns], plan.deciding, plan.correct_at)
         for i in range(len(rows))
     ]
 
@@ -202,7 +205,8 @@ def _view(row: Row, spec: RewardSpec) -> Row:
     """What a reward is shown: a user's function everything, ours no more than they read."""
     if spec.is_user:
         return {"answer": None, **row}
-    return {"completion": row["completion"], "answer": row.get("answer")}
+    more = {name: row[name] for name in spec.columns if name in row}
+    return {"completion": row["completion"], "answer": row.get("answer"), **more}
 
 
 def _table(rows: list[Row], scores: list[Score], verifier: str) -> pa.Table:

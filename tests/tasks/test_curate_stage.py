@@ -101,6 +101,26 @@ def test_ranking_by_historical_std_reads_ragged_histories(tmp_path: Path) -> Non
     assert plan[4]["reason"] == "never measured, rank 5 by historical_std unknown"
 
 
+def test_a_problem_with_rewards_and_no_verdict_is_ranked_by_them(tmp_path: Path) -> None:
+    difficulty = pa.table(
+        {
+            "problem_id": list("abc"),
+            "n": [0, 0, 4],
+            "k": [0, 0, 1],
+            "reward_n": [4, 2, 4],
+            "reward_mean": [-0.0625, 2e15, 0.25],
+            "reward_variance": [0.01, 0.25, 0.1875],
+        }
+    )
+    plan, _ = curate(tmp_path, CurateConfig(rank="reward_mean"), difficulty=difficulty)
+    assert [row["reason"] for row in plan[:4]] == [
+        "mean reward 2e+15 of 2, variance 0.250, rank 1 by reward_mean 2e+15",
+        "pass rate 1/4, variance 0.188, rank 2 by reward_mean 0.250",
+        "mean reward -0.062 of 4, variance 0.010, rank 3 by reward_mean -0.062",
+        "never measured, rank 4 by reward_mean unknown",
+    ]
+
+
 def test_a_variance_draw_explains_who_was_weighted_and_who_explored(tmp_path: Path) -> None:
     config = CurateConfig(sampler="variance", draw=4, explore_frac=0.25)
     plan, result = curate(tmp_path, config)
