@@ -95,7 +95,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
         ensure_database(home)
-        row = {"question": "1 + 1 =", "answer": "2", "solution": "1 + 1 = 2\n#### 2"}
+        row = {"question": "1 + 2 + 4 =", "answer": "7", "solution": "1 + 2 = 3\n3 + 4 = 7\n#### 7"}
         (home / "rows.jsonl").write_text(json.dumps(row) + "\n")
         found = [turn(home, first=index == 0) for index in range(turns)]
         settle(home, "tasks.tracking", "tasks.prefect_app:create")
