@@ -3,6 +3,7 @@
 MLflow is never imported here: that takes three seconds, and a tracker that is down must delay nothing.
 """
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -19,6 +20,9 @@ from tasks.tracking_state import Status, status
 __all__ = ["Sidecar", "artifacts_uri", "database", "parting_words", "start_sidecar", "status", "tracking_uri", "wait"]
 
 MOMENT_S = 0.3
+"""Limit of the one connection by which a command finds out whether a tracker listens."""
+LOW_PRIORITY = 10
+"""Niceness of the reporter: importing MLflow takes seconds of a core that the command can use."""
 _PORTS = {"http": 80, "https": 443}
 
 TRACKER_ENVIRONMENT = {
@@ -81,6 +85,8 @@ def start_sidecar(folder: Path, env: Mapping[str, str] | None = None) -> Sidecar
             env={**tracker_environment(), **os.environ, **(env or {}), "PYTHONPATH": path},
             start_new_session=True,
         )
+    with contextlib.suppress(OSError):  # it has ended, or may not
+        os.setpriority(os.PRIO_PROCESS, process.pid, LOW_PRIORITY)
     return Sidecar(folder, process)
 
 
@@ -100,7 +106,7 @@ def parting_words(sidecar: Sidecar, home: Path) -> str:
 
     The reporter goes on without the command, so a tracker that is well is not waited for.
     """
-    found = wait(sidecar, MOMENT_S)
+    found = wait(sidecar, timeout_s=0)
     if found.untold and found.telling and not found.problem and not _listens(tracking_uri(home)):
         found = replace(found, problem="the tracker does not answer")
     return found.sentence
