@@ -85,7 +85,7 @@ def seconds_of_rounds(folder: Path) -> float:
 def rewards(folder: Path) -> list[float]:
     """Mean reward of the rollouts that each round's update learnt from, in the order of the rounds."""
     rows = [row for row, _ in read_lines(folder / "metrics.jsonl") if row["stage"] == "update" and row["step"] is None]
-    return [row["metrics"]["reward/mean"] for row in sorted(rows, key=lambda row: row["round"])]
+    return [row["metrics"]["trained/reward_mean"] for row in sorted(rows, key=lambda row: row["round"])]
 
 
 def show(runs: list[Run]) -> None:

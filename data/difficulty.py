@@ -7,6 +7,9 @@ A difficulty belongs to a problem *and* a policy. So `n`, `k`, `pass_rate` and `
 only (measurements of one policy are pooled, a new policy starts them anew), while `history`, `alpha` and `beta` keep
 everything: a problem that was 0/8 and is 8/8 now has no variance left to learn from, and must not look like 8/16.
 The posterior is Beta(1 + correct, 1 + wrong) over all measurements, without the decay of SPO and VADE.
+`reward_n`, `reward_mean` and `reward_variance` stand for graded rewards what n and k are for verdicts: they describe
+the rollouts of `reward_policy` alone, the newest policy with a reward. A problem may have rewards and no verdict
+(n = k = 0): its pass rate is unmeasured.
 Left out: item-response models, decay.
 """
 
@@ -16,31 +19,50 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from data.arrays import Bools, Floats, Ints, bools, codes, floats, ints, nulls, pc, positions, ragged, take_or_null
+from data.arrays import (
+    Bools,
+    Floats,
+    Ints,
+    bools,
+    codes,
+    floats,
+    ints,
+    nulls,
+    one_array,
+    pc,
+    positions,
+    ragged,
+    take_or_null,
+)
 from data.errors import BadInputError
+from data.grading import Grades, merge, summarise
 from data.schema import DIFFICULTY, conform
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Judged rollouts of one policy: problem ids (P,), judged n (P,), correct k (P,), and what was not counted.
+    """Rollouts of one policy: problem ids (P,), judged n (P,), correct k (P,), rewards (P,), what was not counted.
 
-    Only problems with at least one judged rollout are in it; `policy` is null where the rollouts do not say.
+    Only problems with at least one verdict or reward are in it; `policy` is null where the rollouts do not say.
+    `unjudged` are the ids of the unhinted rollouts without a verdict, of which `num_failed` have no reward either.
     """
 
     problem_ids: Any
     n: Ints
     k: Ints
+    grades: Grades
     policy: str | None
-    num_unjudged: int
     num_hinted: int
+    num_failed: int
+    unjudged: Any
 
 
 def measure(scores: pa.Table, rollouts: pa.Table | None = None, *, unhinted_only: bool = True) -> Measurement:
-    """Count judged and correct rollouts per problem.
+    """Count judged and correct rollouts per problem, and sum up their rewards.
 
-    A score whose `correct` is null (time-out, error, a reward that judges nothing) counts neither way. Rollouts, where
-    given, tell the policy and which completions saw a hint; without them every score is taken as unhinted.
+    A score whose `correct` is null (time-out, error, a reward without a verdict) counts neither way; one whose `reward`
+    is null is no part of mean and variance. Rollouts, where given, tell the policy and which completions saw a hint;
+    without them every score is taken as unhinted.
     Raises BadInputError for a score without its rollout, and for rollouts of more than one policy.
     """
     counted = np.ones(scores.num_rows, dtype=np.bool_)
@@ -50,20 +72,23 @@ def measure(scores: pa.Table, rollouts: pa.Table | None = None, *, unhinted_only
         policy = _single_policy(rollouts.column("policy"))
         if unhinted_only:
             counted = ints(rollouts.column("hint_level"))[where] == 0
-    judged = ~nulls(scores.column("correct"))
+    judged = counted & ~nulls(scores.column("correct"))
+    rewarded = counted & ~nulls(scores.column("reward"))
     right = bools(scores.column("correct"))
     problem, ids = codes(scores.column("problem_id"))
-    use = counted & judged
-    n = np.bincount(problem[use], minlength=len(ids))
-    k = np.bincount(problem[use & right], minlength=len(ids))
-    measured = n > 0
+    n = np.bincount(problem[judged], minlength=len(ids))
+    k = np.bincount(problem[judged & right], minlength=len(ids))
+    grades = summarise(floats(scores.column("reward"))[rewarded], problem[rewarded], num_groups=len(ids))
+    measured = np.flatnonzero((n > 0) | (grades.n > 0))
     return Measurement(
-        problem_ids=ids.filter(pa.array(measured)),
+        problem_ids=ids.take(pa.array(measured)),
         n=n[measured],
         k=k[measured],
+        grades=grades.take(measured),
         policy=policy,
-        num_unjudged=int((counted & ~judged).sum()),
         num_hinted=int((~counted).sum()),
+        num_failed=int((counted & ~judged & ~rewarded).sum()),
+        unjudged=scores.column("rollout_id").filter(pa.array(counted & ~judged)),
     )
 
 
@@ -78,6 +103,7 @@ def complete(table: pa.Table) -> pa.Table:
     _refuse(table, nulls(table.column("n")) | nulls(table.column("k")), "has no n or no k")
     n, k = ints(table.column("n")), ints(table.column("k"))
     _refuse(table, (n < 0) | (k < 0) | (k > n), "does not have 0 <= k <= n")
+    _refuse_grades(table)
     rate = np.divide(k, n, out=np.full(len(n), np.nan), where=n > 0)
     offsets, values = _history(table, rate)
     history = _lists(offsets, values)
@@ -100,29 +126,49 @@ def complete(table: pa.Table) -> pa.Table:
 def add(measurement: Measurement, previous: pa.Table | None, *, round_index: int) -> pa.Table:
     """The difficulty table after one more measurement: rows of before in their order, then the new problems.
 
-    One measurement appends one entry to the history and the policies of each problem in it.
+    One measurement appends one entry to the history and the policies of each problem that it has a verdict on.
     """
     before = complete(previous if previous is not None else DIFFICULTY.arrow.empty_table())
     before = _with_new_rows(before, measurement.problem_ids)
     at = positions(before.column("problem_id"), measurement.problem_ids)
-    fresh = at >= 0
     new_n, new_k = np.append(measurement.n, 0)[at], np.append(measurement.k, 0)[at]  # -1 reads the zero at the end
-    pooled = ~fresh | _last_is(before.column("policies"), measurement.policy)
+    judged = new_n > 0
+    pooled = ~judged | _last_is(before.column("policies"), measurement.policy)
     n = np.where(pooled, ints(before.column("n")), 0) + new_n
     k = np.where(pooled, ints(before.column("k")), 0) + new_k
-    new_rate = new_k[fresh] / new_n[fresh]
-    num_fresh = int(fresh.sum())
+    new_rate = new_k[judged] / new_n[judged]
+    policies = pa.array([measurement.policy] * len(new_rate), pa.string())
     table = _replace(
         before,
         n=pa.array(n),
         k=pa.array(k),
-        history=_append(before.column("history"), fresh, pa.array(new_rate)),
-        policies=_append(before.column("policies"), fresh, pa.array([measurement.policy] * num_fresh, pa.string())),
-        last_round=pc.if_else(pa.array(fresh), pa.scalar(round_index, pa.int32()), before.column("last_round")),
+        history=_append(before.column("history"), judged, pa.array(new_rate)),
+        policies=_append(before.column("policies"), judged, policies),
+        last_round=pc.if_else(pa.array(at >= 0), pa.scalar(round_index, pa.int32()), before.column("last_round")),
         alpha=pa.array(floats(before.column("alpha")) + new_k),
         beta=pa.array(floats(before.column("beta")) + new_n - new_k),
+        **_graded(before, measurement, at),
     )
     return complete(table)
+
+
+def _graded(before: pa.Table, measurement: Measurement, at: Ints) -> dict[str, Any]:
+    """The reward columns after a measurement: merged if the policy is the same, else those of the newer one."""
+    new, policy = measurement.grades.take(at), pa.scalar(measurement.policy, pa.string())
+    fresh = new.n > 0
+    same = bools(pc.equal(one_array(before.column("reward_policy")), policy))
+    kept = before.column("reward_n").is_valid().to_numpy() & (~fresh | same)
+    old = Grades(
+        np.where(kept, ints(before.column("reward_n")), 0),
+        *(np.where(kept, floats(before.column(name)), np.nan) for name in ("reward_mean", "reward_variance")),
+    )
+    merged, untouched = merge(old, new), pa.array(~fresh)
+    found = {"reward_n": merged.n, "reward_mean": merged.mean, "reward_variance": merged.variance}
+    columns = {
+        name: pc.if_else(untouched, one_array(before.column(name)), pa.array(values)) for name, values in found.items()
+    }
+    named = pc.if_else(untouched, one_array(before.column("reward_policy")), policy)
+    return {**columns, "reward_policy": named}
 
 
 def _rollout_rows(scores: pa.Table, rollouts: pa.Table) -> Ints:
@@ -152,8 +198,18 @@ def _refuse(table: pa.Table, bad: Bools, what: str) -> None:
         named = table.column("problem_id")[row].as_py()
         raise BadInputError(
             f"the difficulty row of {named!r} {what} ({int(bad.sum())} such rows)",
-            hint="n counts judged rollouts, k the correct ones, history their pass rates between 0 and 1",
+            hint="n counts judged rollouts, k the correct ones, history their pass rates between 0 and 1, "
+            "reward_n the rollouts with a reward",
         )
+
+
+def _refuse_grades(table: pa.Table) -> None:
+    """Refuse rows whose reward columns cannot be: all of them null is what an older table has."""
+    n = ints(table.column("reward_n"))
+    mean, variance = floats(table.column("reward_mean")), floats(table.column("reward_variance"))
+    _refuse(table, n < 0, "has a negative reward_n")
+    _refuse(table, (n > 0) & ~np.isfinite(mean), "has rewards and no finite reward_mean")
+    _refuse(table, (n > 0) & ~(np.isfinite(variance) & (variance >= 0)), "has rewards and no finite reward_variance")
 
 
 def _history(table: pa.Table, rate: Floats) -> tuple[Ints, Any]:
@@ -225,6 +281,6 @@ def candidates(problems: pa.Table, difficulty: pa.Table | None) -> pa.Table:
             hint=f"the difficulty says {theirs!r} where the problems say {ours!r}",
         )
     table = problems
-    for name in ("n", "k", "pass_rate", "variance", "history"):
+    for name in ("n", "k", "pass_rate", "variance", "history", "reward_n", "reward_mean", "reward_variance"):
         table = table.append_column(name, take_or_null(measured.column(name), at))
     return table

@@ -43,10 +43,25 @@ def pass_rate(candidates: pa.Table) -> Floats:
     return floats(candidates.column("pass_rate"))
 
 
+def reward_mean(candidates: pa.Table) -> Floats:
+    """Mean reward of each problem (N,), the best rewarded first; NaN where no rollout has a reward."""
+    return floats(candidates.column("reward_mean"))
+
+
+def reward_variance(candidates: pa.Table) -> Floats:
+    """Population variance of each problem's rewards (N,); NaN where no rollout has a reward.
+
+    For graded rewards what p(1-p) is for verdicts: a group of variance 0 has no group-relative advantage.
+    """
+    return floats(candidates.column("reward_variance"))
+
+
 RANKINGS: dict[str, Callable[[pa.Table], Floats]] = {
     "historical_std": historical_std,
     "variance": variance,
     "pass_rate": pass_rate,
+    "reward_mean": reward_mean,
+    "reward_variance": reward_variance,
 }
 
 

@@ -91,7 +91,7 @@ ROLLOUTS = TableSchema(
     "rollouts",
     ("rollout_id",),
     (
-        Column("rollout_id", _TEXT, "group_id and sample index"),
+        Column("rollout_id", _TEXT, "first 16 hex digits of the artefact's digest, group_id, sample: unique in a lake"),
         Column("problem_id", _TEXT, "the problem answered", required=True),
         Column("group_id", _TEXT, "completions that are compared with each other"),
         Column("sample", pa.int32(), "index within the group"),
@@ -119,7 +119,7 @@ SCORES = TableSchema(
         Column("rollout_id", _TEXT, "the rollout judged", required=True),
         Column("problem_id", _TEXT, "its problem", required=True),
         Column("reward", _FLOAT, "weighted sum of the components; null where judging failed", required=True),
-        Column("correct", _BOOL, "whether the answer is right; null where unknown"),
+        Column("correct", _BOOL, "the verdict: whether the answer is right; null if no verdict was reached"),
         Column("components", pa.map_(_TEXT, _FLOAT), "each reward's own value, unweighted"),
         Column("extracted", _TEXT, "the answer read from the completion"),
         Column("outcome", _TEXT, "correct, wrong, unparsed, timeout or error"),
@@ -141,6 +141,10 @@ DIFFICULTY = TableSchema(
         Column("policies", pa.list_(_TEXT), "policy digest of each measurement, oldest first"),
         Column("alpha", _FLOAT, "Beta posterior: 1 + correct"),
         Column("beta", _FLOAT, "Beta posterior: 1 + wrong"),
+        Column("reward_n", _INT, "rollouts with a reward, judged or not; null in older tables"),
+        Column("reward_mean", _FLOAT, "mean of their rewards; null if there are none"),
+        Column("reward_variance", _FLOAT, "population variance of their rewards (divided by reward_n)"),
+        Column("reward_policy", _TEXT, "policy digest of the rollouts that the three reward columns describe"),
     ),
 )
 EVALUATIONS = TableSchema(
@@ -155,11 +159,25 @@ EVALUATIONS = TableSchema(
         Column("k", _INT, "correct ones", required=True),
         Column("majority_correct", _BOOL, "whether the most frequent answer is right"),
         Column("mean_tokens", _FLOAT, "mean completion length, tokens"),
+        Column("reward_n", _INT, "rollouts with a reward, judged or not; null in older tables"),
+        Column("reward_mean", _FLOAT, "mean of their rewards; null if there are none"),
+        Column("reward_variance", _FLOAT, "population variance of their rewards (divided by reward_n)"),
     ),
 )
 
 TABLES = {t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, DIFFICULTY, EVALUATIONS)}
 CHECKPOINTS = "checkpoints"
+KEY_DIGITS = 16
+"""Hex digits of an artefact's digest that begin the ids of its rollouts."""
+
+
+def sample_key(digest: str, name: str) -> str:
+    """The id of a rollout that is called `name` within the artefact `digest`; no other row of a lake has it.
+
+    >>> sample_key("00aa11bb22cc33dd44ee55ff66aa77bb", "p1@r0h0:3")
+    '00aa11bb22cc33dd:p1@r0h0:3'
+    """
+    return f"{digest[:KEY_DIGITS]}:{name}"
 
 
 def conform(table: pa.Table, schema: TableSchema) -> pa.Table:

@@ -3,7 +3,6 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage.
 """
 
-import contextlib
 import signal
 import sys
 import traceback
@@ -12,11 +11,10 @@ from datetime import UTC, datetime
 import typer
 
 from data.errors import GradusError
-from flows.cli_runs import RUN_VERBS, register_runs
+from flows.cli_runs import register_runs
 from flows.cli_service import register_service
-from flows.cli_stages import STAGE_VERBS, register_stages
-from flows.environment import prefect_api, prepare
-from tasks.interrupt import remember_interrupts
+from flows.cli_stages import register_stages
+from flows.environment import prepare
 from tasks.report import terminal_safe
 from tasks.settings import Home
 
@@ -39,8 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
     home = Home.from_environment()
     prepare(home)
     try:
-        with _api(home, sys.argv[1:] if arguments is None else arguments):
-            app(arguments)  # says what is wrong with the usage by itself and exits 2
+        app(arguments)  # says what is wrong with the usage by itself and exits 2
     except SystemExit as end:
         if end.code == INTERRUPTED:  # Ctrl-C, which typer answers without a word
             _say("stopped; the same command goes on where this one ended")
@@ -51,15 +48,6 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence, not a traceback
         _say(f"gradus: {type(error).__name__}: {error}; the details are in {_keep_details(home)}")
         sys.exit(1)
-
-
-def _api(home: Home, words: list[str]) -> contextlib.AbstractContextManager[None]:
-    """Prefect's API where the verb is a flow: begun before the flow is imported, since both take seconds."""
-    flows = {verb.__name__ for verb in (*STAGE_VERBS, *RUN_VERBS)}
-    if not words or words[0] not in flows or "--help" in words:
-        return contextlib.nullcontext()
-    remember_interrupts()
-    return prefect_api(home)
 
 
 def _say(text: str) -> None:

@@ -1,12 +1,17 @@
 """The verbs about whole runs: train, demo, rerun, runs, show, sql, methods."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from flows.cli_stages import AsJson, Sets
-from flows.console import answer, fields, line, table
+from flows.config import Recipe, load_recipe
+from flows.console import answer, aside, fields, line, table
+from flows.environment import api
+from flows.reruns import Call, plan_rerun
+from tasks.checks import check_filters, check_inputs, check_rewards
+from tasks.settings import Home
 
 Json = Mapping[str, Any]
 Engine = Annotated[str | None, typer.Option(help="which engine samples")]
@@ -27,21 +32,35 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Run a recipe; the same command goes on where it stopped."""
-    from flows import runs  # noqa: PLC0415
-    from flows.config import load_recipe  # noqa: PLC0415
-
     chosen = [*(sets or []), *([f"rollout.engine={engine}"] if engine else [])]
     loaded = load_recipe(recipe, chosen, rounds=rounds, overlap=overlap)
-    answer(runs.train_flow(loaded, run), as_json, render_run)
+    _check(loaded)
+    _train(loaded, run, (), as_json=as_json)
+
+
+def _check(recipe: Recipe) -> None:
+    """Refuse a recipe whose files or names are not there, before anything starts."""
+    suites = recipe.evaluate.suites
+    problems = [recipe.problems, *(suite.problems for suite in suites)]
+    check_inputs(Home.from_environment().lake, problems=problems, policy=recipe.policy)
+    for score in (recipe.score, *(suite.score for suite in suites if suite.score)):
+        check_rewards(score)
+    check_filters(recipe.curate.filters)
+
+
+def _train(recipe: Recipe, run: str | None, forced: Sequence[Call], *, as_json: bool) -> None:
+    with api() as ready:
+        from flows import runs  # noqa: PLC0415 - Prefect, which a wrong recipe need not wait for
+
+        ready()
+        answer(runs.train_flow(recipe, run, list(forced)), as_json, render_run)
 
 
 def demo(
     rounds: Rounds = None, engine: Engine = None, sets: Sets = None, run: RunName = None, as_json: AsJson = False
 ) -> None:
     """The whole loop on bundled problems with the bundled policy, on a CPU, in minutes."""
-    from flows import runs  # noqa: PLC0415
-
-    answer(runs.demo(sets or [], engine, rounds, run), as_json, render_run)
+    train("demo", rounds=rounds, engine=engine, sets=sets, run=run, as_json=as_json)
 
 
 def rerun(
@@ -52,15 +71,13 @@ def rerun(
     as_json: AsJson = False,
 ) -> None:
     """Run one stage of a run again, changed or not; what lies upstream is reused."""
-    from flows import runs  # noqa: PLC0415
-
-    answer(runs.rerun(run, stage, round_index, sets or []), as_json, render_run)
+    plan = plan_rerun(Home.from_environment().runs, run, stage, round_index, sets or [])
+    _train(plan.recipe, plan.run, plan.forced, as_json=as_json)
 
 
 def list_runs(as_json: AsJson = False) -> None:
     """List the runs, newest first."""
     from tasks.history import list_runs as read  # noqa: PLC0415
-    from tasks.settings import Home  # noqa: PLC0415
 
     found = read(Home.from_environment().runs)
 
@@ -76,7 +93,6 @@ def list_runs(as_json: AsJson = False) -> None:
 def show(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")], as_json: AsJson = False) -> None:
     """Show what a run did: every stage attempt, its artefact and its time."""
     from tasks.history import read_run  # noqa: PLC0415
-    from tasks.settings import Home  # noqa: PLC0415
 
     result = read_run(Home.from_environment().runs, run)
 
@@ -89,16 +105,25 @@ def show(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists 
 
 
 def sql(
-    query: Annotated[str, typer.Argument(help="SQL over the tables problems, rollouts, scores, difficulty ...")],
-    run: Annotated[str | None, typer.Option("--run", help="only the artefacts of this run")] = None,
+    query: Annotated[str, typer.Argument(help="a SELECT over samples, runs, stages, metrics, or the tables")],
+    run: Annotated[str | None, typer.Option("--run", help="only what this run made, reused or was given")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="rows shown; 0 for all (a terminal: 100)")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask any question of the lake; the column `artefact` tells which artefact a row is from."""
-    from tasks.history import query as ask  # noqa: PLC0415
-    from tasks.settings import Home  # noqa: PLC0415
+    """Ask any question of the lake.
 
-    result = ask(Home.from_environment(), query, run)
-    answer(result, as_json, lambda r: table("", tuple(r["columns"]), [tuple(row) for row in r["rows"]]))
+    samples has a row for each rollout that a run used (run, round, purpose, reward, correct, completion ...); runs,
+    stages and metrics tell what was done; below them are the tables problems, hints, plan, rollouts, scores,
+    difficulty, evaluations, each with its artefact. `show tables` and `describe samples` are queries too.
+    """
+    from flows.console_rows import print_json, print_rows  # noqa: PLC0415
+    from tasks.asking import ask  # noqa: PLC0415
+
+    with ask(Home.from_environment(), query, run, aside) as found:
+        if as_json:
+            print_json(found.columns, found.batches, limit or 0)
+        else:
+            print_rows(found.columns, found.batches, limit)
 
 
 def methods(as_json: AsJson = False) -> None:
@@ -124,25 +149,37 @@ def register_runs(app: typer.Typer) -> None:
 
 
 def render_run(result: Json) -> None:
-    """The end of a training run: accuracy before and after, newly solved problems, time per stage, where to look."""
-    before, after = result["before"], result["after"]
-    rows = [
-        (domain, _accuracy(before["per_domain"].get(domain)), _accuracy(cell))
-        for domain, cell in sorted(after["per_domain"].items())
-    ]
-    rows.append(("all", _accuracy(before["pass_at"]["1"]), _accuracy(after["pass_at"]["1"])))
-    table("pass@1 on held-out problems (95 % interval)", ("domain", "before", "after"), rows)
+    """The end of a training run: accuracy by suite, newly solved problems, time per stage, where to look."""
+    for name, figures in result["suites"].items():
+        _suite(name, figures, chosen=result["best"] != result["policy"])
+    for remark in result["remarks"]:
+        line(f"note: {remark}")
     stages = [(name, s["ran"], s["reused"], f"{s['seconds']:.1f}") for name, s in result["stages"].items()]
     table("stages", ("stage", "ran", "reused", "seconds"), stages)
-    _gain(after.get("versus", {}))
+    _gain(result["after"].get("versus", {}))
     facts = ("run", "rounds", "updates", "tokens_generated", "tokens_trained", "seconds", "out")
     fields({key: _count(result[key]) for key in facts})
     line(f"look: `gradus ui` (Prefect, MLflow), `gradus show {result['run']}`, `gradus sql 'select ...'`")
 
 
+def _suite(name: str, figures: Json, *, chosen: bool) -> None:
+    """The pass@1 of a suite before and after training, and of the best checkpoint where that is another one."""
+    columns = ("before", "after", *(["best"] if chosen else []))
+    domains = sorted({domain for column in columns for domain in figures[column]["per_domain"]})
+    rows = [(d, *(_accuracy(figures[column]["per_domain"].get(d)) for column in columns)) for d in domains]
+    rows.append(("all", *(_accuracy(figures[column]["pass_at"].get("1")) for column in columns)))
+    if any(figures[column]["unjudged"] for column in columns):
+        rows.append(("judged rollouts", *(_coverage(figures[column]) for column in columns)))
+    table(f"pass@1 on {name} (95 % interval)", ("domain", *columns), rows)
+
+
+def _coverage(evaluation: Json) -> str:
+    return f"{evaluation['judged']} of {evaluation['rollouts']}"
+
+
 def _gain(versus: Json) -> None:
     """What the policy gained over the one it started from, on the same problems and seeds."""
-    if not versus:
+    if "gain" not in versus:
         return
     gain = versus["gain"]
     low, high = 100 * gain["low"], 100 * gain["high"]

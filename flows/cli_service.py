@@ -1,7 +1,9 @@
 """The verbs about the place: ui, serve, doctor, setup, sync."""
 
 import signal
+import sys
 import threading
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,10 +23,19 @@ def ui(prefect_port: Port = 4200, mlflow_port: Port = 5000) -> None:
     with start_servers(Home.from_environment().root, prefect_port, mlflow_port) as servers:
         line(f"Prefect  {servers.prefect_url}")
         line(f"MLflow   {servers.mlflow_url}")
+        line(_how_to_log_in(Home.from_environment().root))
         line("Ctrl-C stops both.")
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
         stop.wait()
+
+
+def _how_to_log_in(home: Path) -> str:
+    """Where Prefect's password is; on a terminal the password itself, which a log or a pipe must not keep."""
+    from tasks.secret import secret, secret_path  # noqa: PLC0415
+
+    where = f"Prefect's pages ask once for a password; it is in {secret_path(home)}"
+    return f"{where}: {secret(home)}" if sys.stdout.isatty() else where
 
 
 def serve() -> None:
@@ -61,7 +72,7 @@ def sync(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists 
     folder = Home.from_environment().runs / run
     if not folder.is_dir():
         raise UsageError(f"there is no run {run}", hint="list them with `gradus runs`")
-    line(f"{drain(folder)} events sent")
+    line(f"{drain(folder, wait_s=60.0)} events sent")
 
 
 def register_service(app: typer.Typer) -> None:

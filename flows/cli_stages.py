@@ -9,9 +9,12 @@ from pydantic import ValidationError
 from data.errors import UsageError
 from flows.config import assign, toml_value
 from flows.console import answer
+from flows.environment import api
+from tasks.checks import check_filters, check_inputs, check_rewards, check_source
 from tasks.config import (
     Config,
     CurateConfig,
+    DifficultyConfig,
     EvaluateConfig,
     FilterConfig,
     HintConfig,
@@ -23,6 +26,8 @@ from tasks.config import (
     UpdateConfig,
     WarmstartConfig,
 )
+from tasks.settings import Home
+from tasks.verdicts import refuse_without_verdicts
 
 C = TypeVar("C", bound=Config)
 Problems = Annotated[str, typer.Option(help="problems: a file, an artefact, bundled:train or bundled:heldout")]
@@ -47,24 +52,32 @@ def ingest(
     as_json: AsJson = False,
 ) -> None:
     """Turn a source into a problems table."""
-    from flows import stages  # noqa: PLC0415
-
     base = {"columns": mapping(maps), "strict": strict}
-    answer(stages.ingest(source, configured(IngestConfig, sets, base), out), as_json)
+    config = configured(IngestConfig, sets, base)
+    check_source(source, config)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.ingest(source, config, out), as_json)
 
 
 def hint(problems: Problems, sets: Sets = None, out: Out = None, as_json: AsJson = False) -> None:
     """Build hints from worked solutions."""
-    from flows import stages  # noqa: PLC0415
+    config = configured(HintConfig, sets)
+    check_inputs(_lake(), problems=problems)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
 
-    answer(stages.hint(problems, configured(HintConfig, sets), out), as_json)
+        ready()
+        answer(stages.hint(problems, config, out), as_json)
 
 
 def curate(
     problems: Problems,
     difficulty: Annotated[str | None, typer.Option(help="difficulty: a file or an artefact")] = None,
     filters: Annotated[list[str] | None, typer.Option("--filter", help="NAME[:k=v,...]; repeatable")] = None,
-    rank: Annotated[str, typer.Option(help="historical_std, variance or pass_rate")] = "",
+    rank: Annotated[str, typer.Option(help="historical_std, variance, pass_rate, reward_mean or reward_variance")] = "",
     top: Annotated[int, typer.Option(min=0, help="keep the first so many after ranking")] = 0,
     sampler: Annotated[str, typer.Option(help="all, uniform or variance")] = "all",
     draw: Annotated[int, typer.Option(min=0, help="problems to draw; 0 takes all")] = 0,
@@ -74,8 +87,6 @@ def curate(
     as_json: AsJson = False,
 ) -> None:
     """Choose problems, in which order, and say why."""
-    from flows import stages  # noqa: PLC0415
-
     base = {
         "filters": [parse_filter(text) for text in filters or []],
         "rank": rank,
@@ -83,7 +94,14 @@ def curate(
         "sampler": sampler,
         "draw": draw,
     }
-    answer(stages.curate(problems, difficulty, configured(CurateConfig, sets, base), seed, out), as_json)
+    config = configured(CurateConfig, sets, base)
+    check_filters(config.filters)
+    check_inputs(_lake(), problems=problems, difficulty=difficulty)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.curate(problems, difficulty, config, seed, out), as_json)
 
 
 def rollout(
@@ -97,10 +115,13 @@ def rollout(
     as_json: AsJson = False,
 ) -> None:
     """Generate the completions of a plan."""
-    from flows import stages  # noqa: PLC0415
-
     config = configured(RolloutConfig, sets, {"engine": engine})
-    answer(stages.rollout(plan, problems, policy, config, seed, out), as_json)
+    check_inputs(_lake(), plan=plan, problems=problems, policy=policy)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.rollout(plan, problems, policy, config, seed, out), as_json)
 
 
 def score(
@@ -113,10 +134,14 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Judge completions."""
-    from flows import stages  # noqa: PLC0415
+    config, columns = configured(ScoreConfig, sets, reward_settings(rewards)), mapping(maps)
+    check_rewards(config)
+    check_inputs(_lake(), rollouts=rollouts, problems=problems)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
 
-    config = configured(ScoreConfig, sets, reward_settings(rewards))
-    answer(stages.score(rollouts, problems, config, mapping(maps), out), as_json)
+        ready()
+        answer(stages.score(rollouts, problems, config, columns, out), as_json)
 
 
 def update(
@@ -130,10 +155,13 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Update a policy from scored rollouts."""
-    from flows import stages  # noqa: PLC0415
-
     config = configured(UpdateConfig, sets)
-    answer(stages.update(rollouts, scores, policy, reference, config, seed, out), as_json)
+    check_inputs(_lake(), rollouts=rollouts, scores=scores, policy=policy, reference=reference)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.update(rollouts, scores, policy, reference, config, seed, out), as_json)
 
 
 def warmstart(
@@ -145,9 +173,13 @@ def warmstart(
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune on worked solutions, so that RL has something to start from."""
-    from flows import stages  # noqa: PLC0415
+    config = configured(WarmstartConfig, sets)
+    check_inputs(_lake(), problems=problems, policy=policy)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
 
-    answer(stages.warmstart(problems, policy, configured(WarmstartConfig, sets), seed, out), as_json)
+        ready()
+        answer(stages.warmstart(problems, policy, config, seed, out), as_json)
 
 
 def profile(
@@ -158,15 +190,23 @@ def profile(
     max_tokens: MaxTokens = 96,
     rewards: Rewards = None,
     seed: Seed = 0,
+    sets: Sets = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how difficult problems are for a policy."""
-    from flows import stages  # noqa: PLC0415
-
     sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
-    config = configured(ScoreConfig, None, reward_settings(rewards))
-    answer(stages.profile(problems, policy, sample, config, seed, out), as_json)
+    judging, rest = of_stage(ScoreConfig, sets)
+    judged = configured(ScoreConfig, judging, reward_settings(rewards))
+    config = configured(DifficultyConfig, rest)
+    check_rewards(judged)
+    refuse_without_verdicts(judged, "profile", config.max_unjudged_frac)
+    check_inputs(_lake(), problems=problems, policy=policy)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.profile(problems, policy, sample, config, judged, seed, out), as_json)
 
 
 def evaluate(
@@ -183,13 +223,19 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Say how good a policy is, with intervals."""
-    from flows import stages  # noqa: PLC0415
-
     sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
     ks = tuple(sorted({k for k in EvaluateConfig().ks if k < samples} | {samples}))
-    config = configured(EvaluateConfig, sets, {"ks": ks})
-    judged = configured(ScoreConfig, None, reward_settings(rewards))
-    answer(stages.evaluate(problems, policy, against, sample, config, judged, seed, out), as_json)
+    judging, rest = of_stage(ScoreConfig, sets)
+    judged = configured(ScoreConfig, judging, reward_settings(rewards))
+    config = configured(EvaluateConfig, rest, {"ks": ks})
+    check_rewards(judged)
+    refuse_without_verdicts(judged, "evaluate", config.max_unjudged_frac)
+    check_inputs(_lake(), problems=problems, policy=policy, against=against)
+    with api() as ready:
+        from flows import stages  # noqa: PLC0415
+
+        ready()
+        answer(stages.evaluate(problems, policy, against, sample, config, judged, seed, out), as_json)
 
 
 def register_stages(app: typer.Typer) -> None:
@@ -212,6 +258,16 @@ def configured(model: type[C], sets: list[str] | None, base: dict[str, Any] | No
         key = ".".join(str(part) for part in first["loc"])
         known = ", ".join(model.model_fields)
         raise UsageError(f"{key}: {first['msg']}", hint=f"the settings are {known}") from None
+
+
+def _lake() -> Path:
+    return Home.from_environment().lake
+
+
+def of_stage(model: type[Config], sets: list[str] | None) -> tuple[list[str], list[str]]:
+    """`--set` texts that name a setting of this stage, and the rest: a verb of several stages takes those of each."""
+    mine = [text for text in sets or [] if text.partition("=")[0].partition(".")[0].strip() in model.model_fields]
+    return mine, [text for text in sets or [] if text not in mine]
 
 
 def mapping(maps: list[str] | None) -> dict[str, str]:
@@ -237,7 +293,7 @@ def parse_filter(text: str) -> FilterConfig:
 
 def reward_settings(rewards: list[str] | None) -> dict[str, Any]:
     """The rewards of a ScoreConfig from `NAME[=WEIGHT]` texts; nothing where none was given."""
-    return {"rewards": [parse_reward(text) for text in rewards]} if rewards else {}
+    return {"rewards": [parse_reward(text).model_dump() for text in rewards]} if rewards else {}
 
 
 def parse_reward(text: str) -> RewardConfig:

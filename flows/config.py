@@ -5,16 +5,18 @@ Order of precedence: the recipe's TOML, then `--set a.b=c`, in the order given.
 
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, ValidationError
 
 from data.errors import UsageError
+from flows.nearest import did_you_mean, refusal, settings_of
+from flows.suites import EvaluationPlan, Suite
 from tasks.config import (
     Config,
     CurateConfig,
     DifficultyConfig,
-    EvaluateConfig,
+    EscalateConfig,
     HintConfig,
     IngestConfig,
     RolloutConfig,
@@ -22,6 +24,7 @@ from tasks.config import (
     ScoreConfig,
     UpdateConfig,
 )
+from tasks.verdicts import refuse_without_verdicts
 
 C = TypeVar("C", bound=Config)
 
@@ -37,19 +40,6 @@ class Override(Config):
     """Which round; none for all."""
     changes: dict[str, Any] = Field(default_factory=dict)
     """Dotted key -> value."""
-
-
-class EvaluationPlan(Config):
-    """When the policy is evaluated, and on what."""
-
-    problems: str = "bundled:heldout"
-    """Problem set: bundled:NAME, a file, a folder or an artefact."""
-    every: int = Field(default=0, ge=0)
-    """Evaluate after every so many rounds; 0 only before and after."""
-    sample: SampleConfig = SampleConfig()
-    """How each problem is sampled; the same seeds before and after."""
-    report: EvaluateConfig = EvaluateConfig()
-    """What is computed."""
 
 
 def _off(value: int) -> bool:
@@ -78,7 +68,7 @@ class Recipe(Config):
     """Which problems each round takes."""
     hint: HintConfig = HintConfig()
     """How hints are built."""
-    escalate: tuple[int, ...] = (1, 2, 3)
+    escalate: tuple[Annotated[int, Field(ge=1)], ...] = (1, 2, 3)
     """Hint levels tried, in order, on groups whose every rollout failed; empty for no hints."""
     rollout: RolloutConfig = RolloutConfig()
     """How completions are generated."""
@@ -112,32 +102,76 @@ def load_recipe(name: str, assignments: list[str] | None = None, **changes: Any)
 
 
 def parse_recipe(body: dict[str, Any], origin: str) -> Recipe:
-    """Validate a recipe; UsageError names the first wrong key and the file."""
+    """Validate a recipe with its overrides; UsageError names the first wrong key, or what could never be evaluated."""
     try:
-        return Recipe.model_validate(body)
+        recipe = Recipe.model_validate(body)
+        for override in recipe.overrides:
+            _check(recipe, override, origin)
     except ValidationError as error:
-        raise _usage(error, origin) from None
+        raise _refused(error, origin, body.get("evaluate")) from None
+    refuse_unjudged(recipe)
+    return recipe
+
+
+def _refused(error: ValidationError, origin: str, evaluate: Any) -> UsageError:
+    """The first fault of a recipe, its only suite called as it is written there."""
+    known = [*settings_of(Recipe), *settings_of(Suite, "evaluate.")]
+    if not isinstance(evaluate, dict) or "suites" in evaluate:
+        return refusal(error, origin, known)
+    written = [name for name in known if not name.startswith("evaluate.suites.")]
+    return refusal(error, origin, written, {"evaluate.suites.0": "evaluate"})
+
+
+def refuse_unjudged(recipe: Recipe) -> None:
+    """UsageError if the rewards of a round or of a suite, overrides included, can never say what is correct."""
+    rounds = {0, *(o.round or 0 for o in recipe.overrides if o.stage == "score")}
+    for index in sorted(rounds):
+        refuse_without_verdicts(stage_config(recipe, "score", index, recipe.score), f"training {recipe.name}")
+    for suite in recipe.evaluate.suites:
+        if suite.score is not None:
+            refuse_without_verdicts(suite.score, f"the suite {suite.name}", suite.report.max_unjudged_frac)
 
 
 def assign(body: dict[str, Any], assignments: list[str]) -> None:
     """Apply `a.b=c` texts to a nested dict in place; values are read as TOML, else as text."""
     for text in assignments:
-        key, separator, value = text.partition("=")
-        if not separator or not key:
-            raise UsageError(f"--set {text!r} is not an assignment", hint="write it as --set update.lr=1e-4")
-        set_dotted(body, key.strip(), toml_value(value.strip()))
+        set_dotted(body, *split_assignment(text))
+
+
+def split_assignment(text: str) -> tuple[str, Any]:
+    """The key and the value of `a.b=c`."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise UsageError(f"--set {text!r} is not an assignment", hint="write it as --set update.lr=1e-4")
+    return key.strip(), toml_value(value.strip())
 
 
 def set_dotted(body: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in a nested dict; an integer part indexes a list."""
-    *parents, last = key.split(".")
+    """Set a dotted key in a nested dict; an integer part indexes a list. UsageError where the key leads nowhere."""
+    parts = key.split(".")
     node: Any = body
-    for part in parents:
-        node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
-    if isinstance(node, list):
-        node[int(last)] = value
-    else:
-        node[last] = value
+    for depth, part in enumerate(parts):
+        place = _place(node, part, ".".join(parts[:depth]), key)
+        if depth == len(parts) - 1:
+            node[place] = value
+        elif isinstance(node, dict):
+            node = cast("dict[str, Any]", node).setdefault(part, {})
+        else:
+            node = node[place]
+
+
+def _place(node: Any, part: str, parent: str, key: str) -> str | int:
+    """A part of a dotted key as the index of a list or the key of a table."""
+    if isinstance(node, dict):
+        return part
+    if not isinstance(node, list):
+        raise UsageError(
+            f"--set {key}: {parent} is one value, without settings of its own", hint=f"set {parent} itself"
+        )
+    num = len(cast("list[Any]", node))
+    if not part.isdigit() or int(part) >= num:
+        raise UsageError(f"--set {key}: {parent} is a list of {num}, and has no entry {part}", hint="the first is 0")
+    return int(part)
 
 
 def toml_value(text: str) -> Any:
@@ -150,6 +184,10 @@ def toml_value(text: str) -> Any:
 
 def stage_config(recipe: Recipe, stage: str, round_index: int, base: C) -> C:
     """The settings of a stage in a round: the recipe's with that round's overrides."""
+    return _overridden(recipe, stage, round_index, base, f"the settings of {stage}")
+
+
+def _overridden(recipe: Recipe, stage: str, round_index: int, base: C, origin: str) -> C:
     body = base.model_dump(mode="json")
     for override in recipe.overrides:
         if override.stage == stage and override.round in (None, round_index):
@@ -158,10 +196,28 @@ def stage_config(recipe: Recipe, stage: str, round_index: int, base: C) -> C:
     try:
         return type(base).model_validate(body)
     except ValidationError as error:
-        raise _usage(error, f"the settings of {stage}") from None
+        raise refusal(error, origin, list(settings_of(type(base)))) from None
 
 
-def _usage(error: ValidationError, origin: str) -> UsageError:
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    return UsageError(f"{origin}: {key}: {first['msg']}", hint="see the settings with `gradus methods`")
+def _check(recipe: Recipe, override: Override, origin: str) -> None:
+    """Refuse a change of no stage of training, or one that does not fit the settings of its stage."""
+    stages = ("ingest", "hint", "curate", "rollout", "score", "escalate", "difficulty", "update", "evaluate")
+    if override.stage not in stages:
+        listed = f"the stages of a training run are {', '.join(stages)}"
+        hint = did_you_mean(override.stage, stages, listed)
+        raise UsageError(f"{origin}: overrides: there is no stage {override.stage!r} in it", hint=hint)
+    index, where = override.round or 0, f"{origin}: {override.stage}"
+    match override.stage:
+        case "evaluate":
+            for suite in recipe.evaluate.suites:
+                report = _overridden(recipe, "evaluate", index, suite.report, where)
+                Suite.model_validate({**suite.model_dump(mode="json"), "report": report})
+        case "score":
+            for base in (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score)):
+                _overridden(recipe, "score", index, base, where)
+        case "escalate":
+            for level in recipe.escalate:
+                base = EscalateConfig(level=level, sample=recipe.curate.sample)
+                _overridden(recipe, "escalate", index, base, where)
+        case stage:
+            _overridden(recipe, stage, index, getattr(recipe, stage), where)

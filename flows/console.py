@@ -1,8 +1,11 @@
 """What the command line prints: one JSON object for machines, a short table for people."""
 
+import contextlib
 import json
+import os
+import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -16,12 +19,13 @@ Json = Mapping[str, Any]
 
 def answer(result: Json, as_json: bool, render: Callable[[Json], None] | None = None) -> None:
     """Print a verb's result: JSON alone on stdout, or the verb's own view, or a plain list of its fields."""
-    if as_json:
-        sys.stdout.write(json.dumps(result, default=str, allow_nan=False) + "\n")
-    elif render is not None:
-        render(result)
-    else:
-        fields(result)
+    with pipe_may_close():
+        if as_json:
+            sys.stdout.write(json.dumps(result, default=str, allow_nan=False) + "\n")
+        elif render is not None:
+            render(result)
+        else:
+            fields(result)
 
 
 def fields(result: Json, title: str = "") -> None:
@@ -32,14 +36,43 @@ def fields(result: Json, title: str = "") -> None:
 
 def table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], *, header: bool = True) -> None:
     """A table whose cells are never read as markup: a policy may have written them."""
-    view = Table(title=title or None, show_header=header, title_justify="left", header_style="bold")
+    view = Table(title=safe(title) if title else None, show_header=header, title_justify="left", header_style="bold")
     for column in columns:
-        view.add_column(column, overflow="fold")
+        view.add_column(safe(column), overflow="fold")
     for row in rows:
-        view.add_row(*(Text(terminal_safe(str(cell))[:500]) for cell in row))
-    Console().print(view)
+        view.add_row(*(safe(str(cell)) for cell in row))
+    View().print(view)
 
 
 def line(text: str) -> None:
     """One plain line."""
-    Console().print(Text(terminal_safe(text)))
+    View().print(Text(terminal_safe(text)))
+
+
+def aside(text: str) -> None:
+    """One plain line on stderr, beside the answer."""
+    View(stderr=True).print(Text(terminal_safe(text)))
+
+
+def safe(text: str) -> Text:
+    """A text that is shown as it is: no markup, no terminal commands, at most 500 characters."""
+    return Text(terminal_safe(text)[:500])
+
+
+@contextlib.contextmanager
+def pipe_may_close() -> Generator[None]:
+    """End the program without a word where the reader of its output has gone, as `| head` does."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer goes nowhere
+        sys.exit(128 + signal.SIGPIPE)
+
+
+class View(Console):
+    """A console that leaves a closed pipe to `pipe_may_close`."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the write fail."""
+        raise BrokenPipeError

@@ -2,9 +2,10 @@
 
 import contextlib
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
-from tasks.servers import start_embedded
+from tasks.interrupt import remember_interrupts
+from tasks.prefect_server import connect, lent_secret
 from tasks.settings import Home
 
 
@@ -30,16 +31,66 @@ def prepare(home: Home) -> None:
 
 
 @contextlib.contextmanager
-def prefect_api(home: Home) -> Generator[None]:
-    """Prefect's API for flows that this process runs: the server that was named, or one of its own."""
-    profiles = home.prefect / "profiles.toml"
-    named = profiles.is_file() and "PREFECT_API_URL" in profiles.read_text(encoding="utf-8")
-    if named or os.environ.get("PREFECT_API_URL"):
-        yield
+def api() -> Generator[Callable[[], None]]:
+    """What a verb needs that runs flows: an interrupt that is not lost, and `prefect_api` of its home.
+
+    with api() as ready:
+        from flows import stages
+        ready()
+        stages.hint("problems.jsonl")
+    """
+    remember_interrupts()
+    with prefect_api(Home.from_environment()) as ready:
+        yield ready
+
+
+@contextlib.contextmanager
+def prefect_api(home: Home, *, schedules: bool = False) -> Generator[Callable[[], None]]:
+    """Prefect's API for flows that this process runs: the server that was named, or the one of this home.
+
+    Yields a function to call once the flows are imported: it waits until the server may be spoken to.
+    A server that somebody named is used as it is; this home's secret is sent to this home's server alone.
+    """
+    named = _named_api(home)
+    if named:
+        known = (
+            {}
+            if os.environ.get("PREFECT_API_AUTH_STRING")
+            else {"PREFECT_API_AUTH_STRING": lent_secret(home.root, named)}
+        )
+        with _environment({name: value for name, value in known.items() if value}):
+            yield lambda: None
         return
-    with start_embedded(home.root) as server:
-        os.environ["PREFECT_API_URL"] = f"{server.url}/api"
-        try:
-            yield
-        finally:
-            del os.environ["PREFECT_API_URL"]
+    connection = connect(home.root, schedules=schedules)
+    try:
+        with _environment(
+            {"PREFECT_API_URL": f"{connection.address}/api", "PREFECT_API_AUTH_STRING": connection.secret}
+        ):
+            yield connection.wait
+    finally:
+        connection.close()
+
+
+def _named_api(home: Home) -> str:
+    """The API that the environment or a profile of Prefect's names; empty if none does."""
+    if os.environ.get("PREFECT_API_URL"):
+        return os.environ["PREFECT_API_URL"]
+    profiles = home.prefect / "profiles.toml"
+    if not profiles.is_file():
+        return ""
+    return "the profile's" if "PREFECT_API_URL" in profiles.read_text(encoding="utf-8") else ""
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Generator[None]:
+    """Set environment variables for a while, then put back what stood there."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

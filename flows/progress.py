@@ -5,7 +5,9 @@ stay are written.
 """
 
 import threading
+from collections.abc import Mapping
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.status import Status
@@ -61,10 +63,20 @@ def milestone(outcome: Outcome) -> str:
     """One line about an update or an evaluation; empty for other stages."""
     how = "reused" if outcome.reused else f"{outcome.seconds:.1f} s"
     if outcome.stage == "update":
-        reward = outcome.report["metrics"]["reward/mean"]
-        told = f"reward {reward:.3f}, {outcome.summary['tokens_trained']:,} tokens trained"
+        reward = outcome.report["metrics"].get("trained/reward_mean")  # absent in artefacts of earlier versions
+        told = f"{outcome.summary['tokens_trained']:,} tokens trained"
+        told = told if reward is None else f"reward {reward:.3f}, {told}"
     elif outcome.stage == "evaluate":
-        told = f"pass@1 {outcome.summary['pass_at']['1']['value']:.3f}"
+        told = f"{outcome.summary['suite']} {_evaluated(outcome.summary)}"
     else:
         return ""
     return f"round {outcome.round:>3}  {outcome.stage:<8}  {told} ({how})"
+
+
+def _evaluated(summary: Mapping[str, Any]) -> str:
+    """pass@1, or the mean reward of an evaluation without verdicts, with the coverage if it is not whole."""
+    judged = f" ({summary['judged']} of {summary['rollouts']} judged)" if summary["unjudged"] else ""
+    if "1" in summary["pass_at"]:
+        return f"pass@1 {summary['pass_at']['1']['value']:.3f}{judged}"
+    reward = summary.get("reward_mean")
+    return f"reward {reward['value']:.3f}{judged}" if reward else f"{summary['rows']} problems{judged}"

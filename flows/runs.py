@@ -1,4 +1,4 @@
-"""The flows of whole runs: `train`, `demo` and `rerun`, and what they say at the end."""
+"""The flow of whole runs, and what it answers at the end."""
 
 import hashlib
 import json
@@ -6,16 +6,16 @@ import time
 from collections import defaultdict
 from typing import Any
 
-from data.errors import UsageError
+from data.store import Ref
 from flows.ahead import overlapping
-from flows.config import Override, Recipe, load_recipe, parse_recipe, toml_value
+from flows.config import Recipe, parse_recipe, refuse_unjudged, stage_config
+from flows.measuring import pass_at_1
 from flows.session import RunSpec, open_session
 from flows.stages import problems_ref
-from flows.training import Inputs, Trained, pass_at_1, train
+from flows.training import Inputs, Trained, train
 from flows.verbs import gradus_flow
 from tasks.pins import pinned
 from tasks.policies import refuse_training
-from tasks.settings import Home
 from tasks.stage import Outcome, Session
 from tasks.supply import supply
 
@@ -26,27 +26,46 @@ Json = dict[str, Any]
 def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, int, str]] | None = None) -> Json:
     """Rounds of curate, rollout, score and update as a recipe says; the same recipe goes on where it stopped."""
     started = time.perf_counter()
-    recipe = overlapping(recipe.model_copy(update={"score": pinned(recipe.score, renew=True)}))
+    refuse_unjudged(recipe)
+    recipe = overlapping(_pinned(recipe))
     body = recipe.model_dump(mode="json")
     spec = RunSpec(
         name=run or run_name(recipe),
         verb="train",
         seed=recipe.seed,
         body={"recipe": body},
+        read=_in_this_version,
         forced=frozenset((stage, index, purpose) for stage, index, purpose in forced or []),
     )
     with open_session(spec, apart=bool(recipe.overlap)) as session:
         policy = supply(session.store, recipe.policy, "checkpoints")
         refuse_training(session.store, policy)
-        start = Inputs(
-            policy=policy,
-            problems=problems_ref(session, recipe.problems, recipe.ingest),
-            heldout=problems_ref(session, recipe.evaluate.problems, recipe.ingest),
-        )
-        trained = train(session, recipe, start)
-        session.journal.model_alias("policy", "champion", str(trained.best))
+        trained = train(session, recipe, _inputs(session, recipe, policy))
+        how = (trained.choice.remark or trained.choice.how) if trained.choice else "the last checkpoint"
+        session.journal.model_alias("policy", "champion", str(trained.best), note=how)
         session.journal.model_alias("policy", "newest", str(trained.policy))
         return _answer(spec.name, session, recipe, trained, time.perf_counter() - started)
+
+
+def _pinned(recipe: Recipe) -> Recipe:
+    """The recipe with the digests of all files that its rewards come from, as they are now."""
+    suites = tuple(
+        suite.model_copy(update={"score": pinned(suite.score, renew=True)}) if suite.score else suite
+        for suite in recipe.evaluate.suites
+    )
+    evaluate = recipe.evaluate.model_copy(update={"suites": suites})
+    return recipe.model_copy(update={"score": pinned(recipe.score, renew=True), "evaluate": evaluate})
+
+
+def _inputs(session: Session, recipe: Recipe, policy: Ref) -> Inputs:
+    """The problems of training and of each suite, as artefacts."""
+    ingest = stage_config(recipe, "ingest", 0, recipe.ingest)
+    plan = recipe.evaluate
+    return Inputs(
+        policy=policy,
+        problems=problems_ref(session, recipe.problems, ingest),
+        suites={s.name: problems_ref(session, s.problems, ingest, plan.purpose(s)) for s in plan.suites},
+    )
 
 
 def run_name(recipe: Recipe) -> str:
@@ -55,38 +74,18 @@ def run_name(recipe: Recipe) -> str:
     return f"{recipe.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def rerun(run: str, stage: str, round_index: int | None, assignments: list[str]) -> Json:
-    """A run again with one stage forced or changed: upstream reused, downstream recomputed."""
-    path = Home.from_environment().runs / run / "run.json"
-    if not path.is_file():
-        raise UsageError(f"there is no run {run}", hint="list them with `gradus runs`")
-    body = json.loads(path.read_text())
-    if "recipe" not in body:
-        raise UsageError(f"run {run} is a single `{body['verb']}`", hint=f"call `gradus {body['verb']}` again")
-    recipe = parse_recipe(body["recipe"], str(path))
-    if not assignments:
-        rounds = [round_index] if round_index is not None else range(recipe.rounds + 1)
-        purposes = ["train", "eval", "profile", *(f"hint{level}" for level in recipe.escalate)]
-        return train_flow(recipe, run, [(stage, r, p) for r in rounds for p in purposes])
-    changes = dict(_assignment(text) for text in assignments)
-    override = Override(stage=stage, round=round_index, changes=changes)
-    return train_flow(recipe.model_copy(update={"overrides": (*recipe.overrides, override)}))
-
-
-def demo(assignments: list[str], engine: str | None, rounds: int | None, run: str | None) -> Json:
-    """The whole loop on bundled problems and the bundled policy."""
-    chosen = [*assignments, *([f"rollout.engine={engine}"] if engine else [])]
-    return train_flow(load_recipe("demo", chosen, rounds=rounds), run)
-
-
-def _assignment(text: str) -> tuple[str, Any]:
-    key, separator, value = text.partition("=")
-    if not separator:
-        raise UsageError(f"--set {text!r} is not an assignment", hint="write it as --set max_error_frac=0.1")
-    return key.strip(), toml_value(value.strip())
+def _in_this_version(body: Json) -> Json:
+    """The body of a run that an earlier version may have written, as this version writes it."""
+    recipe = parse_recipe(body["recipe"], "the run's recipe") if "recipe" in body else None
+    return {**body, "recipe": recipe.model_dump(mode="json")} if recipe else body
 
 
 def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, seconds: float) -> Json:
+    main = trained.figures[recipe.evaluate.main.name]
+    suites = {
+        name: {"before": dict(f.before.summary), "after": dict(f.after.summary), "best": dict(f.best.summary)}
+        for name, f in trained.figures.items()
+    }
     return {
         "run": run,
         "rounds": recipe.rounds,
@@ -95,9 +94,12 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
         "tokens_trained": sum(_count(o, "tokens_trained") for o in session.outcomes if not o.reused),
         "seconds": round(seconds, 2),
         "stages": _stages(session.outcomes),
-        "before": dict(trained.before.summary),
-        "after": dict(trained.after.summary),
-        "gain": pass_at_1(trained.after) - pass_at_1(trained.before),
+        "before": dict(main.before.summary),
+        "after": dict(main.after.summary),
+        "gain": pass_at_1(main.after) - pass_at_1(main.before),
+        "suites": suites,
+        "choice": trained.choice.as_dict() if trained.choice else None,
+        "remarks": [trained.choice.remark] if trained.choice and trained.choice.remark else [],
         "policy": str(trained.policy),
         "best": str(trained.best),
         "out": str(session.store.path(trained.policy)),

@@ -55,7 +55,7 @@ def deployments() -> list[RunnerDeployment]:
 def serve_all() -> None:
     """Close what an earlier `serve` left when it was killed, then serve every deployment until stopped."""
     home = Home.from_environment()
-    close_dangling(left_behind(home.runs), home.prefect)
+    close_dangling(left_behind(home.runs))
     found = deployments()
     close_unbegun(_keep_theirs(found))
     # The process of a run imports the flow by its name, from whatever folder this is.

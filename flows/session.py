@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tasks.runlock import RunLock
 from tasks.settings import Home, worker_threads
 from tasks.stage import Session, git_sha
 from tasks.supervise import WorkerPool
-from tasks.tracking_client import start_sidecar, wait
+from tasks.tracking_client import parting_words, start_sidecar
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class RunSpec:
     seed: int = 0
     body: dict[str, Any] = field(default_factory=dict)
     forced: frozenset[tuple[str, int, str]] = frozenset()
+    read: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    """Reads a stored body as this version writes it."""
 
 
 @contextlib.contextmanager
@@ -49,7 +51,7 @@ def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> G
         journal.run_started(_facts(spec))  # before Prefect is asked: a run killed meanwhile is listed
         status, why, sidecar = "finished", "", None
         try:
-            close_dangling(left, home.prefect)
+            close_dangling(left)
             _label_flow_run(spec)
             sidecar = start_sidecar(folder) if track else None
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + apart))})
@@ -71,22 +73,27 @@ def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> G
         finally:
             journal.run_finished(status=status, error=why)
             if sidecar is not None:
-                untold = wait(sidecar, timeout_s=15).sentence
+                untold = parting_words(sidecar, home.root)
                 if untold:
                     print(untold, file=sys.stderr)  # noqa: T201 - for the person at the terminal
 
 
 def guard(folder: Path, spec: RunSpec) -> None:
-    """Refuse a run folder that belongs to another recipe; the message gives the ways out."""
+    """Refuse a run folder that belongs to another recipe; the message gives the ways out.
+
+    A body that an earlier version wrote, and that means the same, is brought up to date.
+    """
     path = folder / "run.json"
-    body = {"verb": spec.verb, "seed": spec.seed, **spec.body}
+    body = json.loads(json.dumps({"verb": spec.verb, "seed": spec.seed, **spec.body}))
     if path.exists():
-        if json.loads(path.read_text()) != json.loads(json.dumps(body)):
+        stored = json.loads(path.read_text())
+        if stored == body:
+            return
+        if spec.read(stored) != body:
             raise UsageError(
                 f"run {spec.name} exists with other settings ({path})",
                 hint="give this one another name with --run, repeat the settings it had, or delete its folder",
             )
-        return
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(body, indent=1, sort_keys=True))
     temporary.replace(path)

@@ -30,6 +30,7 @@ from tasks.config import (
 from tasks.policies import refuse_training
 from tasks.stage import Outcome, Session
 from tasks.supply import export, supply
+from tasks.verdicts import refuse_without_verdicts
 
 Json = dict[str, Any]
 
@@ -195,6 +196,7 @@ def profile(
     problems: str,
     policy: str = "bundled",
     sample: SampleConfig | None = None,
+    config: DifficultyConfig | None = None,
     score_config: ScoreConfig | None = None,
     seed: int = 0,
     out: str | None = None,
@@ -205,15 +207,18 @@ def profile(
         problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
         policy: bundled, a folder, a checkpoint artefact, or id@revision.
         sample: How each problem is sampled.
+        config: How difficulty is counted.
         score_config: How completions are judged.
         seed: Every other seed derives from it.
         out: Also write the result here (.parquet, .jsonl or a folder).
     """
     started = time.perf_counter()
+    settings = config or DifficultyConfig()
+    refuse_without_verdicts(score_config or ScoreConfig(), "profile", settings.max_unjudged_frac)
     with _alone("profile", seed) as session:
         _problems, rollouts, scores = _sampled(session, problems, policy, sample, score_config)
         inputs = {"rollouts": [rollouts], "scores": [scores]}
-        return _answer(session, session.stage("difficulty", DifficultyConfig(), inputs), out, started)
+        return _answer(session, session.stage("difficulty", settings, inputs), out, started)
 
 
 @gradus_flow("evaluate")
@@ -241,6 +246,7 @@ def evaluate(
     """
     started = time.perf_counter()
     settings = config or EvaluateConfig()
+    refuse_without_verdicts(score_config or ScoreConfig(), "evaluate", settings.max_unjudged_frac)
     with _alone("evaluate", seed) as session:
 
         def of(name: str, baseline: list[Ref]) -> Outcome:
@@ -264,13 +270,13 @@ def _sampled(
     return table, rollouts, session.stage("score", score_config or ScoreConfig(), scored).ref
 
 
-def problems_ref(session: Session, text: str, config: IngestConfig | None = None) -> Ref:
+def problems_ref(session: Session, text: str, config: IngestConfig | None = None, purpose: str = "train") -> Ref:
     """Problems by artefact or bundled name, or a file through `ingest` with all its checks."""
     path = Path(text)
     if not path.is_file():
         return supply(session.store, text, "problems")
     settings = (config or IngestConfig()).model_copy(update={"source": text})
-    return session.stage("ingest", settings, {}).ref
+    return session.stage("ingest", settings, {}, purpose=purpose).ref
 
 
 def _single(

@@ -1,23 +1,29 @@
 """The training loop: which stage follows which. Reads as the picture in the README."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from data.store import Ref
 from flows.ahead import side_by_side
 from flows.config import Recipe, stage_config
-from tasks.config import Config, CurateConfig, EscalateConfig
+from flows.measuring import Choice, Figures, Measurements
+from flows.suites import Suite
+from tasks.config import Config, CurateConfig, EscalateConfig, ScoreConfig
 from tasks.stage import Outcome, Session
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training run ends with."""
+    """What a training run ends with: its last and its best policy, and the figures of the reported suites by name.
+
+    Without a choice the best policy is the last one.
+    """
 
     policy: Ref
     best: Ref
-    before: Outcome
-    after: Outcome
+    figures: Mapping[str, Figures]
+    choice: Choice | None
 
 
 @dataclass(frozen=True)
@@ -26,15 +32,16 @@ class Inputs:
 
     policy: Ref
     problems: Ref
-    heldout: Ref
+    suites: Mapping[str, Ref]
+    """Problems of each evaluation suite by its name."""
 
 
 def train(session: Session, recipe: Recipe, start: Inputs) -> Trained:
     """Profile, build hints, then rounds of curate, rollout, score, update, with evaluations between."""
     steps = _Steps(session, recipe, start)
-    before = steps.evaluate(start.policy, 0, baseline=None)
-    policy, best, after = start.policy, before, before
-    best_policy = start.policy
+    measured = Measurements(recipe.evaluate, start.suites, steps.evaluate)
+    measured.take(0, start.policy, last=not recipe.rounds)
+    policy = start.policy
     difficulty = steps.profile(start.policy)
     hints = steps.hints()
     ahead: _Gathered | None = None
@@ -47,17 +54,10 @@ def train(session: Session, recipe: Recipe, start: Inputs) -> Trained:
             policy, ahead = side_by_side(learn, following, session.pool.halt)
         else:
             policy, ahead = learn(), None
-        every = recipe.evaluate.every
-        if index == recipe.rounds or (every and index % every == 0):
-            after = steps.evaluate(policy, index, baseline=before.ref)
-            if pass_at_1(after) > pass_at_1(best):
-                best, best_policy = after, policy
-    return Trained(policy=policy, best=best_policy, before=before, after=after)
-
-
-def pass_at_1(evaluation: Outcome) -> float:
-    """The pass@1 of an evaluation's report."""
-    return float(evaluation.summary["pass_at"]["1"]["value"])
+        measured.take(index, policy, last=index == recipe.rounds)
+    choice = measured.choice()
+    best = choice.round if choice else recipe.rounds
+    return Trained(policy, measured.policies[best], measured.figures(best), choice)
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,27 @@ class _Steps:
     recipe: Recipe
     start: Inputs
 
-    def run(self, name: str, base: Config, inputs: dict[str, list[Ref]], index: int, purpose: str = "train") -> Outcome:
-        """One stage with this round's settings."""
+    def run(
+        self,
+        name: str,
+        base: Config,
+        inputs: dict[str, list[Ref]],
+        index: int,
+        purpose: str = "train",
+        seed: int | None = None,
+    ) -> Outcome:
+        """One stage with this round's settings; its seed is the run's unless given."""
         config = stage_config(self.recipe, name, index, base)
-        return self.session.stage(name, config, inputs, round=index, purpose=purpose)
+        return self.session.stage(name, config, inputs, round=index, purpose=purpose, seed=seed)
 
     def profile(self, policy: Ref) -> Ref | None:
         """Difficulty of the training problems under the starting policy, where the recipe asks for it."""
         if self.recipe.profile is None:
             return None
         plan = CurateConfig(sample=self.recipe.profile)
-        rollouts, scores = self.sample_plan(plan, self.start.problems, policy, 0, "profile")
+        problems = {"problems": [self.start.problems]}
+        planned = self.session.stage("curate", plan, problems, purpose="profile").ref
+        rollouts, scores = self.sample_and_score(planned, [self.start.problems], policy, 0, "profile")
         inputs = {"rollouts": [rollouts], "scores": [scores]}
         return self.run("difficulty", self.recipe.difficulty, inputs, 0, "profile").ref
 
@@ -123,36 +133,40 @@ class _Steps:
             learned["reference"] = [self.start.policy]
         return self.run("update", self.recipe.update, learned, index).ref
 
-    def evaluate(self, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
-        """The policy on the held-out problems, with the same seeds every time, beside the starting policy."""
-        plan = CurateConfig(sample=self.recipe.evaluate.sample)
-        rollouts, scores = self.sample_plan(plan, self.start.heldout, policy, index, "eval")
+    def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
+        """The policy on a suite, with the same seeds every time, beside the evaluation of the starting policy."""
+        problems, seed, purpose = self.start.suites[suite.name], suite.seed, self.recipe.evaluate.purpose(suite)
+        plan = CurateConfig(sample=suite.sample)
+        planned = self.session.stage(
+            "curate", plan, {"problems": [problems]}, round=index, purpose=purpose, seed=seed
+        ).ref
+        rollouts, scores = self.sample_and_score(planned, [problems], policy, index, purpose, suite.score, seed)
         inputs = {
-            "problems": [self.start.heldout],
+            "problems": [problems],
             "rollouts": [rollouts],
             "scores": [scores],
             "baseline": _maybe(baseline),
         }
-        return self.run("evaluate", self.recipe.evaluate.report, inputs, index, "eval")
-
-    def sample_plan(
-        self, curate: CurateConfig, problems: Ref, policy: Ref, index: int, purpose: str
-    ) -> tuple[Ref, Ref]:
-        """Roll out and score every problem of a table."""
-        plan = self.session.stage("curate", curate, {"problems": [problems]}, round=index, purpose=purpose).ref
-        return self.sample_and_score(plan, [problems], policy, index, purpose)
+        return self.run("evaluate", suite.report, inputs, index, purpose, seed)
 
     def sample_and_score(
-        self, plan: Ref, problems: list[Ref], policy: Ref, index: int, purpose: str = "train"
+        self,
+        plan: Ref,
+        problems: list[Ref],
+        policy: Ref,
+        index: int,
+        purpose: str = "train",
+        score: ScoreConfig | None = None,
+        seed: int | None = None,
     ) -> tuple[Ref, Ref]:
-        """Rollouts of a plan and their scores."""
+        """Rollouts of a plan and their scores; judged and seeded as in training unless said otherwise."""
         # An evaluation is the same whenever it happens, so that two policies are given the same seeds.
-        labelled = 0 if purpose in ("eval", "profile") else index
-        rollout = self.recipe.rollout.model_copy(update={"round": labelled})
+        apart = purpose == "profile" or purpose.startswith("eval")
+        rollout = self.recipe.rollout.model_copy(update={"round": 0 if apart else index})
         inputs = {"plan": [plan], "problems": problems, "policy": [policy]}
-        rollouts = self.run("rollout", rollout, inputs, index, purpose).ref
+        rollouts = self.run("rollout", rollout, inputs, index, purpose, seed).ref
         scored = {"rollouts": [rollouts], "problems": problems}
-        return rollouts, self.run("score", self.recipe.score, scored, index, purpose).ref
+        return rollouts, self.run("score", score or self.recipe.score, scored, index, purpose, seed).ref
 
 
 def _maybe(ref: Ref | None) -> list[Ref]:

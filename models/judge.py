@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, cast
 
 from models.rewards import RewardSpec, load
 from models.rewards.base import Verdict, failed
+from models.rewards.imports import Module, look_ahead, watch
 from models.rewards.user import BatchRefusedError, RewardFileError, RewardFunction, describe, judge_batch, load_function
 
 GRACE_S = 2.0
@@ -49,7 +50,11 @@ def main() -> None:
 
     try:
         _limit(hello["memory_bytes"])
-        answer = _judging(RewardSpec(**hello["spec"]), float(hello["item_timeout_s"]))
+        spec = RewardSpec(**hello["spec"])
+        if spec.is_user:
+            answer = _judging_with_function(spec, float(hello["item_timeout_s"]), say, inspect=hello["inspect"])
+        else:
+            answer = _judging(spec, float(hello["item_timeout_s"]))
     except BaseException as error:
         say({"fatal": str(error) if isinstance(error, RewardFileError) else describe(error)})
         raise
@@ -86,9 +91,6 @@ def _limit(memory_bytes: int) -> None:
 
 
 def _judging(spec: RewardSpec, item_timeout_s: float) -> Callable[[bytes, Say], None]:
-    if spec.is_user:
-        function = load_function(Path(spec.path), spec.function, spec.sha256)
-        return lambda line, say: _judge_with_function(function, line, say, item_timeout_s)
     judge_row = load(spec.name)
 
     def one(row: RowJson) -> Verdict:
@@ -96,6 +98,24 @@ def _judging(spec: RewardSpec, item_timeout_s: float) -> Callable[[bytes, Say], 
         return judge_row(row, "" if gold is None else str(gold), spec.settings)
 
     return lambda line, say: _each(json.loads(line)["rows"], one, say, item_timeout_s)
+
+
+def _judging_with_function(
+    spec: RewardSpec, item_timeout_s: float, say: Say, *, inspect: bool
+) -> Callable[[bytes, Say], None]:
+    """Load a user's function; every module of the user's is reported when it is loaded, whenever that is."""
+    loaded: list[Module] = []
+
+    def report(module: Module) -> None:
+        loaded.append(module)
+        say({"module": vars(module)})
+
+    watch(report)
+    function = load_function(Path(spec.path), spec.function, spec.sha256)
+    if inspect:
+        for package in sorted(look_ahead(Path(spec.path), list(loaded), report)):
+            say({"package": package})
+    return lambda line, say: _judge_with_function(function, line, say, item_timeout_s)
 
 
 def _judge_with_function(function: RewardFunction, line: bytes, say: Say, item_timeout_s: float) -> None:

@@ -16,7 +16,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import Any
 
@@ -32,10 +32,26 @@ CHUNK_ROWS = 64
 CHUNK_CHARS = 256 * 1024
 USER_BATCH_ROWS = 256
 MAX_DEATHS = 2
+MEMORY_BYTES = 8 * 1024**3
+
+_VERDICT = tuple(field.name for field in fields(Verdict))
 
 
 class JudgeStartError(RuntimeError):
     """The judge processes of a reward cannot start (a user's file that fails to load, no memory)."""
+
+
+class UnpinnedModulesError(RuntimeError):
+    """A user's reward loaded modules that its spec does not name with that content.
+
+    `late` are those whose names the spec lacks, `changed` those that it names with another content; each is a mapping
+    of the module's name to its file.
+    """
+
+    def __init__(self, late: dict[str, str], changed: dict[str, str]) -> None:
+        super().__init__(f"modules that are not pinned: {', '.join([*late, *changed])}")
+        self.late = late
+        self.changed = changed
 
 
 @dataclass(frozen=True)
@@ -55,7 +71,7 @@ class JudgePool:
         *,
         num_workers: int = 2,
         item_timeout_s: float = 5.0,
-        memory_bytes: int = 8 * 1024**3,
+        memory_bytes: int = MEMORY_BYTES,
         batch_rows: int = USER_BATCH_ROWS,
     ) -> None:
         if num_workers < 1 or item_timeout_s <= 0 or batch_rows < 1:
@@ -67,6 +83,7 @@ class JudgePool:
         self._batch_rows = batch_rows
         self._judges: list[JudgeProcess] = []
         self._start_failures = 0
+        self._unpinned: dict[str, str] = {}
         self._finalizer = weakref.finalize(self, _end_all, self._judges)
 
     def __enter__(self) -> "JudgePool":
@@ -87,12 +104,14 @@ class JudgePool:
     def judge(self, rows: Sequence[Row], on_progress: Callable[[int], None] | None = None) -> list[Judged]:
         """Judge every row; `on_progress` hears the number of finished rows at least once a second.
 
-        Raises JudgeStartError where judges cannot start at all.
+        Raise JudgeStartError where judges cannot start at all, UnpinnedModulesError where a user's function loaded a
+        module, at any time, that is not in the spec with the content loaded. A spec without digests is not checked.
         """
         if not self._finalizer.alive:
             raise RuntimeError("the judge pool is closed")
         job = _Job(rows, deque(self._chunks(rows)))
         self._start_failures = 0
+        self._unpinned.clear()
         try:
             with contextlib.closing(DefaultSelector()) as selector:
                 self._run(job, selector, on_progress or _ignore)
@@ -126,6 +145,7 @@ class JudgePool:
             if time.monotonic() >= next_beat:
                 on_progress(len(job.results))
                 next_beat = time.monotonic() + 1.0
+        self._refuse_unpinned()
         on_progress(len(job.results))
 
     def _feed(self, job: "_Job") -> None:
@@ -185,16 +205,31 @@ class JudgePool:
     def _take(self, job: "_Job", judge: JudgeProcess, message: dict[str, Any]) -> None:
         if "fatal" in message:
             raise JudgeStartError(str(message["fatal"]))
-        if "ready" in message:
+        if "module" in message:
+            self._note(**message["module"])
+        elif "ready" in message:
+            self._refuse_unpinned()
             judge.ready = True
             self._start_failures = 0
         elif "one_by_one" in message and judge.in_flight:
             judge.in_flight[0].singly = True
         elif judge.in_flight and message.get("at") == judge.in_flight[0].answered:
+            # All that was loaded for this verdict has been reported before it.
+            self._refuse_unpinned()
             index = judge.advance()
-            verdict = Verdict(message["value"], message["outcome"], message["extracted"], message["error"])
+            verdict = Verdict(**{name: message[name] for name in _VERDICT})
             job.results[index] = Judged(verdict, message["seconds"])
         self._restart_clock(judge)
+
+    def _note(self, name: str, path: str, sha256: str) -> None:
+        if self.spec.sha256 and not self.spec.has_pinned(name, sha256):
+            self._unpinned[name] = path
+
+    def _refuse_unpinned(self) -> None:
+        if self._unpinned:
+            known = {name: path for name, path in self._unpinned.items() if self.spec.names(name)}
+            late = {name: path for name, path in self._unpinned.items() if name not in known}
+            raise UnpinnedModulesError(late, known)
 
     def _restart_clock(self, judge: JudgeProcess) -> None:
         """Give the row, or batch, at the head of the line its whole limit; a judge that still starts keeps its own."""

@@ -49,9 +49,14 @@ class Chunk:
 
 
 class JudgeProcess:
-    """One judge. `deadline` is when its present work is overdue (monotonic seconds), None while it has none."""
+    """One judge. `deadline` is when its present work is overdue (monotonic seconds), None while it has none.
 
-    def __init__(self, spec: RewardSpec, *, item_timeout_s: float, memory_bytes: int, deadline: float) -> None:
+    `inspect` has a user's file looked through for modules that it would load later (models.judge_inspection).
+    """
+
+    def __init__(
+        self, spec: RewardSpec, *, item_timeout_s: float, memory_bytes: int, deadline: float, inspect: bool = False
+    ) -> None:
         self.ready = False
         self.deadline: float | None = deadline
         self.in_flight: deque[Chunk] = deque()
@@ -81,6 +86,7 @@ class JudgeProcess:
                 "spec": spec.to_json(),
                 "item_timeout_s": item_timeout_s,
                 "memory_bytes": memory_bytes,
+                "inspect": inspect,
             }
         )
 

@@ -23,6 +23,8 @@ class Config(BaseModel):
                 del found[name]
             elif isinstance(value, Config):
                 found[name] = value.identified()
+            elif isinstance(value, tuple) and all(isinstance(part, Config) for part in value):
+                found[name] = [part.identified() for part in value]
         return found
 
 
@@ -32,6 +34,11 @@ INCIDENTAL: dict[str, Any] = {"incidental": True}
 
 LIMIT: dict[str, Any] = {"limit": True}
 """Marks a limit of a gate: it is looked at whenever a result is used, and changing it computes nothing."""
+
+
+def _unset(value: object) -> bool:
+    """Left out of what is written: settings that don't use an optional rule have the identity they had without it."""
+    return value is None or value is False
 
 
 class IngestConfig(Config):
@@ -86,7 +93,7 @@ class CurateConfig(Config):
 
     filters: tuple[FilterConfig, ...] = ()
     """Filters applied in order; a row is dropped by the first that refuses it."""
-    rank: Literal["", "historical_std", "variance", "pass_rate"] = ""
+    rank: Literal["", "historical_std", "variance", "pass_rate", "reward_mean", "reward_variance"] = ""
     """Rank by this column, highest first, before `top`."""
     top: int = Field(default=0, ge=0)
     """Keep the first so many after ranking; 0 keeps all."""
@@ -217,6 +224,11 @@ class RolloutConfig(Config):
     """Round of the run, written in each row."""
 
 
+def _none(value: dict[str, str]) -> bool:
+    """Left out of what is written: a reward that needs no such entries is what it was before there were any."""
+    return not value
+
+
 class RewardConfig(Config):
     """One reward and its weight."""
 
@@ -226,15 +238,31 @@ class RewardConfig(Config):
     """Weight in the sum."""
     settings: dict[str, str | float | int | bool] = Field(default_factory=dict)
     """Arguments of the reward (format: pattern ...)."""
+    decides: bool = Field(default=False, exclude_if=_unset)
+    """Whether this reward decides the column `correct`, where several could."""
     source_sha256: str = ""
-    """Digest of the user's file, filled in by the command line, so that a changed reward is a changed identity."""
+    """Digest of the user's file, filled in when the stage runs, so that a changed reward is a changed identity."""
+    modules: dict[str, str] = Field(default_factory=dict, exclude_if=_none)
+    """Digest of each of the user's own modules that the file leads to, by name; filled in likewise."""
+    libraries: dict[str, str] = Field(default_factory=dict, exclude_if=_none)
+    """Version of each installed distribution that those import, by name; filled in likewise."""
+
+    def identified(self) -> dict[str, Any]:
+        """The settings without the folder of a user's file: what is in it counts, not where it lies."""
+        return {**super().identified(), "name": self.name.rpartition("/")[2]}
 
 
 class ScoreConfig(Config):
     """How rollouts are judged."""
 
     rewards: tuple[RewardConfig, ...] = (RewardConfig(name="math"),)
-    """The rewards; the first that judges correctness decides the column `correct`."""
+    """The rewards; the one that `decides`, else the first that judges correctness, decides the column `correct`."""
+    correct_at: float | None = Field(default=None, allow_inf_nan=False, exclude_if=_unset)
+    """Threshold: a row without a verdict of its own is correct if the value of the deciding reward is at least this.
+
+    If no reward decides, the weighted sum is compared. Without a threshold only the values 1 and 0 of a deciding reward
+    are verdicts.
+    """
     item_timeout_s: float = Field(default=5.0, gt=0.0)
     """Wall limit for one completion."""
     max_chars: int = Field(default=50_000, ge=1)
@@ -244,6 +272,12 @@ class ScoreConfig(Config):
     shard_rows: int = Field(default=4096, ge=1)
     """Rows per shard."""
 
+    @model_validator(mode="after")
+    def _at_most_one_decides(self) -> "ScoreConfig":
+        if sum(reward.decides for reward in self.rewards) > 1:
+            raise ValueError("more than one reward has decides = true")
+        return self
+
 
 class DifficultyConfig(Config):
     """How scores become a difficulty table (added to the previous one where given)."""
@@ -252,6 +286,8 @@ class DifficultyConfig(Config):
     """Round of these measurements."""
     unhinted_only: bool = True
     """Count only rollouts without a hint: a hinted pass says nothing of the bare problem."""
+    max_unjudged_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
+    """Gate: a larger share of the rollouts counted without a verdict fails the stage; 1 accepts rewards alone."""
 
 
 class UpdateConfig(Config):
@@ -354,3 +390,5 @@ class EvaluateConfig(Config):
     """Bootstrap resamples of problems."""
     confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
     """Coverage of the intervals."""
+    max_unjudged_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
+    """Gate: a larger share of rollouts without a verdict fails the stage; 1 accepts an evaluation of rewards alone."""

@@ -115,7 +115,10 @@ def _hints(ctx: StageContext, config: CurateConfig, chosen: pa.Table) -> tuple[I
 
 
 def _measured_text(chosen: pa.Table) -> Any:
-    """`pass rate 3/8, variance 0.234` or `never measured` per row, without a Python string per row."""
+    """`pass rate 3/8, variance 0.234`, `mean reward 0.412 of 8, variance 0.020` or `never measured` per row (N,).
+
+    No Python string is made per row.
+    """
     counts = pc.binary_join_element_wise(
         "pass rate ",
         one_array(chosen.column("k")).cast(pa.string()),
@@ -125,23 +128,40 @@ def _measured_text(chosen: pa.Table) -> Any:
         _decimals(floats(chosen.column("variance"))),
         "",
     )
-    return pc.if_else(one_array(chosen.column("pass_rate")).is_valid(), counts, "never measured")
+    graded = pc.binary_join_element_wise(
+        "mean reward ",
+        _decimals(floats(chosen.column("reward_mean"))),
+        " of ",
+        pc.fill_null(one_array(chosen.column("reward_n")).cast(pa.string()), "an unknown number"),
+        ", variance ",
+        _decimals(floats(chosen.column("reward_variance"))),
+        "",
+    )
+    judged, rewarded = (one_array(chosen.column(name)).is_valid() for name in ("pass_rate", "reward_mean"))
+    return pc.if_else(judged, counts, pc.if_else(rewarded, graded, "never measured"))
 
 
 def _decimals(values: Floats) -> Any:
-    """Numbers of 0 to 1 as text with three decimals (N,); `unknown` for NaN."""
-    thousandths = np.round(np.nan_to_num(values) * 1000).astype(np.int64)
-    whole = pa.array(thousandths // 1000).cast(pa.string())
-    rest = pc.utf8_lpad(pa.array(thousandths % 1000).cast(pa.string()), width=3, padding="0")
-    return pc.if_else(pa.array(np.isnan(values)), "unknown", pc.binary_join_element_wise(whole, rest, "."))
+    """Numbers as text with three decimals (N,), those from 1e12 on as they are; `unknown` for NaN."""
+    large = np.abs(values) >= 1e12
+    thousandths = np.round(np.where(large, 0.0, np.nan_to_num(values)) * 1000).astype(np.int64)
+    sign = pc.if_else(pa.array(thousandths < 0), "-", "")
+    whole = pa.array(np.abs(thousandths) // 1000).cast(pa.string())
+    rest = pc.utf8_lpad(pa.array(np.abs(thousandths) % 1000).cast(pa.string()), width=3, padding="0")
+    text = pc.binary_join_element_wise(pc.binary_join_element_wise(sign, whole, ""), rest, ".")
+    text = pc.if_else(pa.array(large), pa.array(values).cast(pa.string()), text)
+    return pc.if_else(pa.array(np.isnan(values)), "unknown", text)
 
 
 def _result(pool: pa.Table, chosen: pa.Table, plan: pa.Table, verdict: Verdict, reasons: dict[str, int]) -> StageResult:
     kept, total = plan.num_rows, pool.num_rows
     rate = floats(chosen.column("pass_rate"))
-    metrics = {"data/kept_frac": kept / total, "data/hint_level_mean": float(ints(plan.column("hint_level")).mean())}
+    metrics = {
+        "data/kept_frac": kept / total,
+        "data/planned_hint_level_mean": float(ints(plan.column("hint_level")).mean()),
+    }
     if not np.isnan(rate).all():
-        metrics["data/pass_rate_mean"] = float(np.nanmean(rate))
+        metrics["data/planned_pass_rate_mean"] = float(np.nanmean(rate))
     return StageResult(
         metrics=metrics,
         summary={

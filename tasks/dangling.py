@@ -1,15 +1,16 @@
-"""What a killed process leaves behind in Prefect: a run that is Running for ever and an orphaned embedded server.
+"""What a killed process leaves behind in Prefect: a run that is Running for ever.
 
     left = left_behind(home.runs)           # before a run of one's own begins
-    close_dangling(left, home.prefect)
+    close_dangling(left)
     close_unbegun(deployments)              # what a killed `gradus serve` had taken and not begun
 
-The next start closes all of it. MLflow's part is closed by the reporter, which outlives the flow (tasks.tracking).
+The next start closes all of it. MLflow's part is closed by the reporter, which outlives the flow (tasks.tracking); the
+server leaves by itself when nobody uses it (tasks.found_servers).
 """
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -21,12 +22,10 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
 
-from models.processes import kill_tree
 from tasks.ending import AGAIN
 from tasks.journal import read_events
 from tasks.runlock import left_by_the_dead
 
-_SERVER = "prefect.server.api.server:create_app"
 _FLOW_RUN = "PREFECT__FLOW_RUN_ID"
 
 
@@ -49,15 +48,14 @@ def left_behind(runs: Path) -> list[Left]:
     return found
 
 
-def close_dangling(left: Sequence[Left], prefect_home: Path) -> None:
-    """End the flow runs of dead processes in Prefect, and the embedded servers that they left."""
+def close_dangling(left: Sequence[Left]) -> None:
+    """End the flow runs of dead processes in Prefect."""
     if not left:
         return
     with get_client(sync_client=True) as client:
         for flow_run_id in (each for run in left for each in run.flow_runs):
             with contextlib.suppress(ObjectNotFound):
                 _end(client, client.read_flow_run(UUID(flow_run_id)), f"the process was killed; {AGAIN}")
-    _end_orphaned_servers(prefect_home)
 
 
 def close_unbegun(deployments: Collection[UUID]) -> None:
@@ -97,17 +95,3 @@ def _worked_on() -> set[str]:
             if process.uids().real == os.getuid():
                 found.add(process.environ().get(_FLOW_RUN, ""))
     return found
-
-
-def _end_orphaned_servers(prefect_home: Path) -> None:
-    for process in _servers(prefect_home):
-        if process.ppid() == 1:
-            kill_tree(process.pid)
-
-
-def _servers(prefect_home: Path) -> Iterator[psutil.Process]:
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            mine = process.uids().real == os.getuid() and _SERVER in " ".join(process.cmdline())
-            if mine and process.environ().get("PREFECT_HOME") == str(prefect_home):
-                yield process

@@ -64,7 +64,7 @@ def run(ctx: StageContext, config: EscalateConfig) -> StageResult:
         "the hint was already shown": int(seen.sum()),
     }
     return StageResult(
-        metrics={"data/hint_level_mean": float(config.level)} if table.num_rows else {},
+        metrics={"data/escalated_hint_level": float(config.level)} if table.num_rows else {},
         summary={
             "groups": table.num_rows,
             "failed": len(failed),

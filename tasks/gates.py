@@ -10,7 +10,8 @@ already knows; figures that are missing breach nothing.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tasks.config import Config, RolloutConfig, ScoreConfig, UpdateConfig
+from tasks.config import Config, DifficultyConfig, EvaluateConfig, RolloutConfig, ScoreConfig, UpdateConfig
+from tasks.verdicts import WAYS_TO_A_VERDICT
 
 Report = Mapping[str, Any]
 
@@ -48,6 +49,21 @@ def score_breach(report: Report, config: ScoreConfig) -> str:
     )
 
 
+def verdict_breach(report: Report, config: DifficultyConfig | EvaluateConfig) -> str:
+    """Too many rollouts whose score has no verdict on correctness."""
+    summary = report.get("summary", {})
+    num_rollouts, num_unjudged, num_failed = (summary.get(key, 0) for key in ("rollouts", "unjudged", "failed"))
+    if num_unjudged <= config.max_unjudged_frac * num_rollouts:
+        return ""
+    way = WAYS_TO_A_VERDICT if num_unjudged > num_failed else "see the column `error` of the scores"
+    return (
+        f"{num_unjudged} of {num_rollouts} rollouts ({num_unjudged / num_rollouts:.1%}) have no verdict on "
+        f"correctness, more than max_unjudged_frac {config.max_unjudged_frac:.1%} allows: "
+        f"{num_unjudged - num_failed} have a reward that makes no claim, {num_failed} could not be judged "
+        f"(the first: {', '.join(summary.get('first_unjudged', ()))}); {way}"
+    )
+
+
 def update_breach(report: Report, config: UpdateConfig) -> str:
     """Rollouts that are too old, too far from this policy, or too uniform."""
     metrics, summary = report.get("metrics", {}), report.get("summary", {})
@@ -81,5 +97,7 @@ def update_breach(report: Report, config: UpdateConfig) -> str:
 _GATES: Mapping[str, Callable[[Report, Any], str]] = {
     "rollout": rollout_breach,
     "score": score_breach,
+    "difficulty": verdict_breach,
+    "evaluate": verdict_breach,
     "update": update_breach,
 }

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from data.arrays import Ints, ints, positions
 from data.errors import BadInputError
+from data.schema import sample_key
 from data.seeds import derive_seed
 from models.engines.base import Request
 from models.policy import PolicyError, PromptSide, chat_turns, prompt_text, prompt_tokens
@@ -39,11 +40,11 @@ class Group:
     prompt: tuple[int, ...]
     messages: tuple[Mapping[str, str], ...]
 
-    def requests(self, config: RolloutConfig) -> list[Request]:
-        """One request a sample, its seed derived from the group's."""
+    def requests(self, config: RolloutConfig, digest: str) -> list[Request]:
+        """One request per sample of the rollouts artefact `digest`; the seed derives from the group's, not the id."""
         return [
             Request(
-                rollout_id=f"{self.group_id}:{sample}",
+                rollout_id=sample_key(digest, f"{self.group_id}:{sample}"),
                 prompt_tokens=self.prompt,
                 seed=derive_seed(self.seed, sample),
                 max_tokens=self.max_tokens,

@@ -1,4 +1,4 @@
-"""What runs there are and what each did, read from their journals; and SQL over the lake."""
+"""What runs there are and what each did, read from their journals."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -6,74 +6,81 @@ from pathlib import Path
 from typing import Any
 
 from data.errors import UsageError
-from data.queries import run_sql
-from data.schema import TABLES
-from data.store import Ref, Store
 from tasks.journal import read_events
 from tasks.runlock import holder
-from tasks.settings import Home
 
 
 def list_runs(runs: Path) -> list[dict[str, Any]]:
     """Every run, newest first: verb, status, stage attempts, reused stages, seconds computed, why it did not finish."""
-    folders = sorted((p for p in runs.glob("*") if (p / "run.json").is_file()), key=_age, reverse=True)
-    return [_brief(folder) for folder in folders]
+    return [brief(folder) for folder in run_folders(runs)]
+
+
+def run_folders(runs: Path) -> list[Path]:
+    """The folder of every run, newest first."""
+    return sorted((p for p in runs.glob("*") if (p / "run.json").is_file()), key=_age, reverse=True)
 
 
 def read_run(runs: Path, run: str) -> dict[str, Any]:
     """One run: its settings, its status and every stage attempt."""
-    folder = runs / run
-    if not (folder / "run.json").is_file():
-        raise UsageError(f"there is no run {run}", hint="list them with `gradus runs`")
+    folder = run_folder(runs, run)
     return {
-        **_brief(folder),
+        **brief(folder),
         "attempts": list(attempts(folder)),
         "settings": json.loads((folder / "run.json").read_text()),
     }
 
 
+def run_folder(runs: Path, run: str) -> Path:
+    """The folder of a run; UsageError where there is none of that name."""
+    if not (runs / run / "run.json").is_file():
+        raise UsageError(f"there is no run {run}", hint="list them with `gradus runs`")
+    return runs / run
+
+
 def attempts(folder: Path) -> Iterator[dict[str, Any]]:
-    """Stage attempts in the order they began, each with how it ended."""
+    """Stage attempts in the order they began, each with how it ended.
+
+    `attempt` is the name that the journal's metrics have, null where a stage was reused; `start` is the number of the
+    command, of those that were given for the run, that came to the stage.
+    """
     rows: dict[str, dict[str, Any]] = {}
+    start = 0
     for event in read_events(folder):
         match event["event"]:
+            case "run_started":
+                _kill(rows)
+                start += 1
+            case "run_finished":
+                _kill(rows)
             case "stage_started":
-                facts = {k: event[k] for k in ("stage", "round", "purpose", "output")}
-                rows[event["attempt"]] = {**facts, "status": "running", "seconds": 0.0}
+                rows[event["attempt"]] = {**_facts(event, start), "status": "running"}
             case "stage_finished":
                 ended = {"status": event["status"], "seconds": round(event["seconds"], 3)}
                 rows[event["attempt"]].update(ended, error=event.get("error", ""))
             case "stage_reused":
-                facts = {k: event[k] for k in ("stage", "round", "purpose", "output")}
-                rows[f"reused-{len(rows)}"] = {**facts, "status": "reused", "seconds": 0.0}
+                rows[f"reused-{len(rows)}"] = {**_facts(event, start), "status": "reused"}
             case _:
                 continue
+    if any(row["status"] == "running" for row in rows.values()) and holder(folder) is None:
+        _kill(rows)
     yield from rows.values()
 
 
-def query(home: Home, text: str, run: str | None) -> dict[str, Any]:
-    """Run SQL over the finished artefacts of the lake, or of one run."""
-    store = Store(home.lake)
-    if run is None:
-        refs = {table: _all_refs(store, table) for table in TABLES}
-    else:
-        named = {
-            Ref.parse(a["output"])
-            for a in read_run(home.runs, run)["attempts"]
-            if a["status"] in ("finished", "reused")
-        }
-        refs = {table: sorted((r for r in named if r.table == table), key=str) for table in TABLES}
-    answer = run_sql(store, {table: found for table, found in refs.items() if found}, text)
-    return {"columns": answer.column_names, "rows": [list(row.values()) for row in answer.to_pylist()]}
+def _kill(rows: Mapping[str, dict[str, Any]]) -> None:
+    """Attempts that did not end before their command did were killed with it."""
+    for row in rows.values():
+        if row["status"] == "running":
+            row["status"] = "killed"
 
 
-def _all_refs(store: Store, table: str) -> list[Ref]:
-    folders = sorted((store.root / table).glob("*"))
-    refs = [Ref(table, folder.name) for folder in folders if folder.is_dir()]
-    return [ref for ref in refs if store.find(ref) is not None]
+def _facts(event: Mapping[str, Any], start: int) -> dict[str, Any]:
+    named = {key: event[key] for key in ("stage", "round", "purpose", "output")}
+    found = {"attempt": event.get("attempt"), "start": start, "started": event["time"]}
+    return {**named, **found, "seconds": 0.0, "error": ""}
 
 
-def _brief(folder: Path) -> dict[str, Any]:
+def brief(folder: Path) -> dict[str, Any]:
+    """What a list of runs shows of one."""
     body: Mapping[str, Any] = json.loads((folder / "run.json").read_text())
     rows = list(attempts(folder))
     reused = sum(row["status"] == "reused" for row in rows)

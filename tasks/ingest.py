@@ -36,5 +36,5 @@ def run(ctx: StageContext, config: IngestConfig) -> StageResult:
     num_refused = sum(refused.reasons.values())
     summary = {"rows": table.num_rows, "refused": dict(refused.reasons.most_common()), "examples": refused.examples}
     shown = table.slice(0, NUM_SAMPLES).select(["problem_id", "question", "solution", "answer"])
-    metrics = {"data/kept_frac": table.num_rows / (table.num_rows + num_refused)}
+    metrics = {"data/ingested_frac": table.num_rows / (table.num_rows + num_refused)}
     return StageResult(metrics=metrics, summary=summary, samples=shown.to_pylist())

@@ -105,12 +105,12 @@ class Journal:
         """A stage's artefact was there and whole, so nothing was computed."""
         self._event("stage_reused", {"stage": stage, "round": round, "purpose": purpose, "output": output})
 
-    def model_alias(self, model: str, alias: str, ref: str) -> None:
+    def model_alias(self, model: str, alias: str, ref: str, *, note: str = "") -> None:
         """A checkpoint bears a name from now on: `champion` the best by evaluation, `newest` the last one made.
 
-        MLflow keeps the name `latest` to itself and refuses it.
+        MLflow keeps the name `latest` to itself and refuses it. `note` says how the checkpoint came to the name.
         """
-        self._event("model_alias", {"model": model, "alias": alias, "ref": ref}, durable=True)
+        self._event("model_alias", {"model": model, "alias": alias, "ref": ref, "note": note}, durable=True)
 
     def run_finished(self, *, status: str, summary: Mapping[str, Any] | None = None, error: str = "") -> None:
         """The command ended, with one of STATUSES; `error` is the sentence if it did not finish."""

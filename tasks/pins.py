@@ -1,13 +1,14 @@
 """What settings name but do not hold, a person's own files: their digests make them part of a stage's identity.
 
-Left out: modules that a reward's file imports; keep a reward that matters in one file.
+Left out: files that a reward reads as data.
 """
 
 import hashlib
 from pathlib import Path
 
 from data.manifest import sha256_file
-from tasks.config import Config, IngestConfig, RewardConfig, ScoreConfig
+from tasks.config import Config, IngestConfig, ScoreConfig
+from tasks.reward_modules import pinned_reward
 
 
 def pinned(config: Config, *, renew: bool = False) -> Config:
@@ -18,7 +19,7 @@ def pinned(config: Config, *, renew: bool = False) -> Config:
     if isinstance(config, IngestConfig) and (renew or not config.source_sha256):
         return config.model_copy(update={"source_sha256": content_sha256(Path(config.source))})
     if isinstance(config, ScoreConfig):
-        return config.model_copy(update={"rewards": tuple(_pinned_reward(r, renew) for r in config.rewards)})
+        return config.model_copy(update={"rewards": tuple(pinned_reward(r, renew=renew) for r in config.rewards)})
     return config
 
 
@@ -29,10 +30,3 @@ def content_sha256(path: Path) -> str:
         named = [f"{sha256_file(file)} {file.relative_to(path)}" for file in files]
         return hashlib.sha256("\n".join(named).encode()).hexdigest()
     return sha256_file(path) if path.is_file() else ""
-
-
-def _pinned_reward(reward: RewardConfig, renew: bool) -> RewardConfig:
-    file, colon, _function = reward.name.rpartition(":")
-    if not colon or (reward.source_sha256 and not renew):
-        return reward
-    return reward.model_copy(update={"source_sha256": content_sha256(Path(file))})

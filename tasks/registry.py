@@ -54,12 +54,12 @@ STAGES = {
         StageSpec("curate", 1, "plan", config.CurateConfig),
         StageSpec("hint", 1, "hints", config.HintConfig, draws=False),
         StageSpec("escalate", 1, "plan", config.EscalateConfig),
-        StageSpec("rollout", 1, "rollouts", config.RolloutConfig, worker="policy"),
-        StageSpec("score", 1, "scores", config.ScoreConfig, worker="score", draws=False),
-        StageSpec("difficulty", 1, "difficulty", config.DifficultyConfig, draws=False),
+        StageSpec("rollout", 2, "rollouts", config.RolloutConfig, worker="policy"),
+        StageSpec("score", 2, "scores", config.ScoreConfig, worker="score", draws=False),
+        StageSpec("difficulty", 2, "difficulty", config.DifficultyConfig, draws=False),
         StageSpec("update", 1, "checkpoints", config.UpdateConfig, worker="policy"),
         StageSpec("warmstart", 1, "checkpoints", config.WarmstartConfig, worker="policy"),
-        StageSpec("evaluate", 1, "evaluations", config.EvaluateConfig),
+        StageSpec("evaluate", 2, "evaluations", config.EvaluateConfig),
     )
 }
 

@@ -60,7 +60,7 @@ def visible(text: str, max_chars: int = MAX_CELL_CHARS) -> str:
 
 def summary_md(title: str, facts: Mapping[str, Any], report: Mapping[str, Any]) -> str:
     """A page of Markdown: what the attempt was, how it ended, its counts and its metrics."""
-    parts = [f"# {_markdown(title)}", _markdown_table(("", ""), facts.items())]
+    parts = [f"# {markdown(title)}", _markdown_table(("", ""), facts.items())]
     for heading, key in (("Counts", "summary"), ("Metrics", "metrics")):
         if report.get(key):
             parts.append(f"## {heading}\n\n{_markdown_table(('name', 'value'), report[key].items())}")
@@ -69,7 +69,7 @@ def summary_md(title: str, facts: Mapping[str, Any], report: Mapping[str, Any]) 
 
 def table_md(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A Markdown table of rows."""
-    lines = [columns, ["---"] * len(columns), *([_markdown(_text(cell)) for cell in row] for row in rows)]
+    lines = [columns, ["---"] * len(columns), *([markdown(_text(cell)) for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -121,7 +121,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _markdown(text: str) -> str:
+def markdown(text: str) -> str:
     """One line of Markdown that shows the text as it is."""
     one_line = html.escape(visible(text, 500).replace("\n", " ⏎ "), quote=False)
     return re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", one_line)

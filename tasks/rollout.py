@@ -115,7 +115,7 @@ class _Work:
 
     def write(self, index: int, groups: Sequence[Group]) -> None:
         """Make one shard, from what an earlier attempt kept of it and what is missing, in the order of the plan."""
-        asked = Asked.of(groups, self.config)
+        asked = Asked.of(groups, self.config, self.ctx.out.ref.digest)
         folder = None if self.engine.reproducible else self.ctx.out.scratch
         opened = OpenShard(folder, index, self.config.flush_s)
         kept = opened.rows()

@@ -23,12 +23,12 @@ class Asked:
     requests: Sequence[Request]
 
     @classmethod
-    def of(cls, groups: Sequence[Group], config: RolloutConfig) -> "Asked":
-        """All requests of these groups."""
+    def of(cls, groups: Sequence[Group], config: RolloutConfig, digest: str) -> "Asked":
+        """All requests of these groups, for the rollouts artefact `digest`."""
         return cls(
             [group for group in groups for _ in range(group.n)],
             [sample for group in groups for sample in range(group.n)],
-            [request for group in groups for request in group.requests(config)],
+            [request for group in groups for request in group.requests(config, digest)],
         )
 
     @property

@@ -7,27 +7,27 @@ of the rollouts in their order; a shard that an earlier attempt finished is read
 A row that cannot be judged (no gold answer, a reward that raised, ran out of time or died) has a null reward.
 """
 
-import hashlib
 import json
 import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 
 from data.errors import BadInputError, StageError, UsageError
 from data.schema import SCORES
-from models.judge_pool import Judged, JudgePool, JudgeStartError
+from models.judge_pool import Judged, JudgePool, JudgeStartError, UnpinnedModulesError
 from models.rewards import RewardSpec, UnknownRewardError, resolve
 from models.rewards.base import failed
-from models.rewards.combine import Score, combine, component_names, deciding_reward
+from models.rewards.combine import Score, combine, component_names
 from tasks.config import RewardConfig, ScoreConfig
 from tasks.context import StageContext, StageResult
 from tasks.faults import fault_point
+from tasks.reward_modules import pinned_reward, refusal
 from tasks.score_report import Judgement, clock, metrics, plain, samples, summary
+from tasks.verdicts import decider
 
 MAX_JUDGES = 16
 _TOKEN_COLUMNS = ("prompt_tokens", "completion_tokens", "logprobs")
@@ -44,6 +44,7 @@ class _Plan:
     names: list[str]
     weights: list[float]
     deciding: int | None
+    correct_at: float | None
     pools: list[JudgePool]
 
     @property
@@ -59,7 +60,8 @@ def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
         specs,
         component_names(specs),
         [reward.weight for reward in config.rewards],
-        deciding_reward(specs),
+        decider(config, specs),
+        config.correct_at,
         _warm_pools(ctx, specs, config.item_timeout_s),
     )
     latencies_s: list[float] = []
@@ -84,23 +86,18 @@ def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
 def _specs(config: ScoreConfig) -> list[RewardSpec]:
     if not config.rewards:
         raise UsageError("no reward was given", hint="name at least one, for example --reward math")
-    return [_spec(reward, config.max_chars) for reward in config.rewards]
+    return [_spec(pinned_reward(reward), config.max_chars) for reward in config.rewards]
 
 
 def _spec(reward: RewardConfig, max_chars: int) -> RewardSpec:
     if not math.isfinite(reward.weight):
         raise UsageError(f"the weight of {reward.name} is {reward.weight}", hint="give a finite number")
     try:
-        spec = resolve(reward.name, reward.settings, sha256=reward.source_sha256, max_chars=max_chars)
+        return resolve(
+            reward.name, reward.settings, sha256=reward.source_sha256, modules=reward.modules, max_chars=max_chars
+        )
     except UnknownRewardError as error:
         raise UsageError(str(error), hint="`gradus methods` lists the rewards") from error
-    if not spec.is_user or spec.sha256:
-        return spec
-    try:
-        digest = hashlib.sha256(Path(spec.path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise BadInputError(f"{spec.path} cannot be read: {error.strerror}", hint="check the path") from error
-    return resolve(reward.name, reward.settings, sha256=digest)
 
 
 def _warm_pools(ctx: StageContext, specs: Sequence[RewardSpec], item_timeout_s: float) -> list[JudgePool]:
@@ -181,7 +178,7 @@ def _judge(plan: _Plan, rows: list[Row], progress: Callable[[int], None], latenc
         columns.append(column)
         latencies_s.extend(column[i].seconds for i in able)
     return [
-        combine(plan.names, plan.weights, [column[i].verdict for column in columns], plan.deciding)
+        combine(plan.names, plan.weights, [column[i].verdict for column in columns], plan.deciding, plan.correct_at)
         for i in range(len(rows))
     ]
 
@@ -189,6 +186,8 @@ def _judge(plan: _Plan, rows: list[Row], progress: Callable[[int], None], latenc
 def _ask(pool: JudgePool, rows: list[Row], told: Callable[[int], None]) -> list[Judged]:
     try:
         return pool.judge(rows, told)
+    except UnpinnedModulesError as error:
+        raise refusal(pool.spec, error) from error
     except JudgeStartError as error:
         if pool.spec.is_user:
             raise BadInputError(plain(str(error)), hint="correct the file and run the same command again") from error

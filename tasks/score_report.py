@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.verdicts import WAYS_TO_A_VERDICT
+
 OUTCOMES = ("correct", "wrong", "unparsed", "timeout", "error")
 FAILED = ("timeout", "error")
 NUM_SAMPLES = 16
@@ -50,18 +52,24 @@ def clock(latencies_s: Sequence[float]) -> dict[str, float]:
 
 
 def summary(judged: Sequence[Judgement]) -> dict[str, Any]:
-    """Rows by outcome and the mean reward; `unclaimed` rows have a reward that says nothing about correctness."""
+    """Rows by outcome and the mean reward; `unclaimed` rows have a reward and no verdict, `note` says what to do."""
     rewards = [j.score["reward"] for j in judged if j.score["reward"] is not None]
     counts = _counts(judged)
-    return {
+    unclaimed = len(judged) - sum(counts.values())
+    found: dict[str, Any] = {
         "rows": len(judged),
         **counts,
-        "unclaimed": len(judged) - sum(counts.values()),
+        "unclaimed": unclaimed,
         "mean_reward": float(np.mean(rewards)) if rewards else None,
         "first_failed": [f"{plain(j.score['rollout_id'])}: {plain(j.score['error'])}" for j in judged if j.failed][
             :NUM_NAMED
         ],
     }
+    if unclaimed:
+        found["note"] = (
+            f"{unclaimed} of {len(judged)} rows have a reward and no verdict: to have one, {WAYS_TO_A_VERDICT}"
+        )
+    return found
 
 
 def samples(judged: Sequence[Judgement]) -> list[dict[str, Any]]:

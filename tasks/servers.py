@@ -2,11 +2,10 @@
 
     with start_servers(home, 4200, 5000) as servers:         # gradus ui
         print(servers.prefect_url, servers.mlflow_url)
-    with start_embedded(home) as server:                     # a command of its own
-        os.environ["PREFECT_API_URL"] = f"{server.url}/api"
 
-Each server runs below a guard (this module as a program) that ends it, and all it started, when the pipe from here is
-closed; a kill -9 closes it too. Left out: anything reachable from another machine.
+Prefect's is behind the door of tasks.door; the commands of its home find and use it. Each server runs below a
+guard (this module as a program) that ends it, and all it started, when the pipe from here is closed; a kill -9 closes
+it too. Left out: anything reachable from another machine.
 """
 
 import contextlib
@@ -17,25 +16,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
 from data.errors import StageError
 from models.processes import kill_tree
+from tasks.found_servers import Lease, folder_of, forget, sole_starter, write_state
+from tasks.prefect_server import LOOPBACK, SERVE, START_LIMIT_S, describe, door
 from tasks.settings import code_root
 from tasks.tracking_client import artifacts_uri, database, tracking_uri
 
-LOOPBACK = "127.0.0.1"
-START_LIMIT_S = 180.0
 _POLL_S = 0.2
 _STOP_S = 5.0
 
 
 @dataclass(frozen=True)
-class _Server:
+class Server:
     """One server below its guard."""
 
     name: str
@@ -43,6 +42,7 @@ class _Server:
     health: str
     log_path: Path
     guard: subprocess.Popen[bytes]
+    at_end: Callable[[], None] = field(default=lambda: None)
 
     def wait_until_healthy(self, limit_s: float) -> None:
         """Wait until it answers; StageError with its last words where it ends or takes too long."""
@@ -63,8 +63,9 @@ class _Server:
         except subprocess.TimeoutExpired:
             kill_tree(self.guard.pid)
             self.guard.wait()
+        self.at_end()
 
-    def __enter__(self) -> "_Server":
+    def __enter__(self) -> "Server":
         return self
 
     def __exit__(
@@ -79,7 +80,7 @@ class Servers:
 
     prefect_url: str
     mlflow_url: str
-    running: tuple[_Server, ...]
+    running: tuple[Server, ...]
 
     def close(self) -> None:
         """End the servers."""
@@ -102,9 +103,9 @@ def start_servers(home: Path, prefect_port: int = 4200, mlflow_port: int = 5000)
     """
     uri = tracking_uri(home)
     remote = urlsplit(uri).scheme in ("http", "https")
-    running: list[_Server] = []
+    running: list[Server] = []
     try:
-        running.append(_start_prefect(home, free_port(prefect_port)))
+        running.append(start_prefect(home, free_port(prefect_port)))
         if not remote:
             running.append(_start_mlflow(home, uri, free_port(mlflow_port)))
         for server in running:
@@ -114,28 +115,6 @@ def start_servers(home: Path, prefect_port: int = 4200, mlflow_port: int = 5000)
             server.close()
         raise
     return Servers(running[0].url, uri if remote else running[1].url, tuple(running))
-
-
-def start_embedded(home: Path) -> _Server:
-    """Start Prefect's API for one command, at once: who connects before it listens waits in the socket's queue.
-
-    Prefect's own embedded server starts only when the first flow does, which costs seconds that the imports of that
-    flow could hide, and outlives a killed process.
-    """
-    with socket.socket() as listener:
-        listener.bind((LOOPBACK, 0))
-        listener.listen(128)
-        url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
-        env = {
-            "PREFECT_HOME": os.environ.get("PREFECT_HOME", str(home.resolve() / "prefect")),
-            "PREFECT_API_URL": f"{url}/api",
-            "PREFECT_UI_ENABLED": "0",
-            "PREFECT__SERVER_EPHEMERAL": "1",
-            "PREFECT__SERVER_FINAL": "1",
-        }
-        command = ["uvicorn", "--factory", "prefect.server.api.server:create_app", "--log-level", "error"]
-        command += ["--lifespan", "on", "--fd", str(listener.fileno())]
-        return _start("Prefect", command, env, url, "/api/health", home, listener.fileno())
 
 
 def free_port(preferred: int) -> int:
@@ -156,19 +135,20 @@ def server_environment() -> dict[str, str]:
     return {**{key.strip(): value.strip() for key, value in pairs}, "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
 
 
-def _start_prefect(home: Path, port: int) -> _Server:
-    url = f"http://{LOOPBACK}:{port}"
-    env = {
-        "PREFECT_HOME": os.environ.get("PREFECT_HOME", str(home.resolve() / "prefect")),
-        "PREFECT_API_URL": f"{url}/api",
-        "PREFECT_UI_API_URL": f"{url}/api",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    }
-    command = ["prefect", "server", "start", "--host", LOOPBACK, "--port", str(port)]
-    return _start("Prefect", command, env, url, "/api/health", home)
+def start_prefect(home: Path, port: int) -> Server:
+    """Start Prefect's whole server, pages and schedules included, for the commands of this home to find."""
+    address = f"http://{LOOPBACK}:{port}"
+    with sole_starter(home):
+        env = {**door(home, address), "PREFECT_UI_API_URL": f"{address}/api"}
+        command = [*SERVE, "--host", LOOPBACK, "--port", str(port)]
+        server = _start("Prefect", command, env, address, "/api/health", home)
+        found = describe(home, address, server.guard.pid, f"{server.guard.pid}.lease", schedules=True)
+        Lease(folder_of(home) / found.lease, create=True).close()
+        write_state(home, found)
+    return replace(server, at_end=lambda: forget(home, found))
 
 
-def _start_mlflow(home: Path, uri: str, port: int) -> _Server:
+def _start_mlflow(home: Path, uri: str, port: int) -> Server:
     database(home).parent.mkdir(parents=True, exist_ok=True)
     command = ["mlflow", "server", "--backend-store-uri", uri, "--artifacts-destination", artifacts_uri(home)]
     command += ["--host", LOOPBACK, "--port", str(port), "--workers", "1"]
@@ -183,15 +163,13 @@ def _start(
     url: str,
     health: str,
     home: Path,
-    listener: int | None = None,
-) -> _Server:
+) -> Server:
     log_path = home / "logs" / f"{name.lower()}-server.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
     with log_path.open("wb") as log:
         guard = subprocess.Popen(
-            [sys.executable, "-m", "tasks.servers", str(listener or ""), sys.executable, "-m", *module],
-            pass_fds=() if listener is None else (listener,),
+            [sys.executable, "-m", "tasks.servers", sys.executable, "-m", *module],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -199,7 +177,7 @@ def _start(
             env={**os.environ, **env, "PYTHONPATH": path, "NO_COLOR": "1"},
             start_new_session=True,
         )
-    return _Server(name, url, health, log_path, guard)
+    return Server(name, url, health, log_path, guard)
 
 
 def _answers(url: str, path: str) -> bool:
@@ -215,12 +193,9 @@ def _answers(url: str, path: str) -> bool:
         connection.close()
 
 
-def _guard(listener: str, command: Sequence[str]) -> int:
+def _guard(command: Sequence[str]) -> int:
     """Run a server until it ends, or until the pipe that this process reads is closed; gives the exit code."""
-    handed = (int(listener),) if listener else ()
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=handed)
-    for descriptor in handed:
-        os.close(descriptor)  # the server's alone, so that none waits for an answer once it is dead
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def end_with_parent() -> None:
         while os.read(0, 1024):  # not through sys.stdin, whose lock a thread would hold at the interpreter's end
@@ -237,4 +212,4 @@ def _guard(listener: str, command: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_guard(sys.argv[1], sys.argv[2:]))
+    sys.exit(_guard(sys.argv[1:]))

@@ -47,6 +47,11 @@ def wall_limit_s() -> float:
     return float(os.environ.get("GRADUS_STAGE_LIMIT_S", "86400"))
 
 
+def server_idle_s() -> float:
+    """How long Prefect's server stays for the next command: GRADUS_SERVER_IDLE_S, or five minutes; 0 is not at all."""
+    return float(os.environ.get("GRADUS_SERVER_IDLE_S", "300"))
+
+
 def may_wait() -> bool:
     """Whether a command waits for an artefact that another one computes: unless GRADUS_NO_WAIT is set."""
     return not os.environ.get("GRADUS_NO_WAIT")

@@ -33,6 +33,7 @@ from tasks.progress import ProgressArtifact
 from tasks.registry import stage_spec
 from tasks.settings import wall_limit_s
 from tasks.supervise import Limits, WorkerPool
+from tasks.versions import code_identity
 from tasks.waiting import wait_until_free
 
 Inputs = Mapping[str, Sequence[Ref]]
@@ -156,6 +157,7 @@ def _job(request: _Request) -> Job:
     identity: dict[str, Any] = {
         "stage": spec.name,
         "version": spec.version,
+        "code": code_identity(request.config),
         "config": request.config.identified(),
         "parents": {role: [session.store.content_key(ref) for ref in refs] for role, refs in given.items()},
     }

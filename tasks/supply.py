@@ -6,7 +6,6 @@ supply(store, "my_lora+bundled", "checkpoints")    # an adapter and the policy b
 """
 
 import json
-import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -20,10 +19,8 @@ from data.manifest import FILE_NAME, read_manifest
 from data.schema import CHECKPOINTS, TABLES
 from data.store import Ref, Store
 from data.tabular import read_user_table
+from tasks.checks import REFERENCE, bundled, no_policy, not_there
 from tasks.policies import ADAPTER_CONFIG, BASE, adopt_adapter, base_named_by, is_adapter_folder
-
-SAMPLES = Path(__file__).parents[1] / "data" / "samples"
-_REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{8,64}")
 
 
 def supply(store: Store, text: str, table: str, columns: dict[str, str] | None = None) -> Ref:
@@ -33,9 +30,9 @@ def supply(store: Store, text: str, table: str, columns: dict[str, str] | None =
         return found
     if table == CHECKPOINTS:
         return _policy(store, text)
-    path = _bundled(text) or Path(text)
+    path = bundled(text) or Path(text)
     if not path.is_file():
-        raise UsageError(f"{text} is neither a file nor an artefact", hint=f"give a JSONL or Parquet file of {table}")
+        raise not_there(text, table)
     rows, _refused = read_user_table(path, TABLES[table], columns or {}, strict=True)
     return store.put(table, _with_keys(rows, table))
 
@@ -58,7 +55,7 @@ def export(store: Store, ref: Ref, out: Path) -> Path:
 
 
 def _existing(store: Store, text: str, table: str) -> Ref | None:
-    if _REFERENCE.fullmatch(text):
+    if REFERENCE.fullmatch(text):
         ref = Ref.parse(text)
         if ref.table != table:
             raise UsageError(f"{text} is a {ref.table} artefact", hint=f"give one of {table}")
@@ -79,17 +76,10 @@ def _existing(store: Store, text: str, table: str) -> Ref | None:
     return ref
 
 
-def _bundled(text: str) -> Path | None:
-    if text == "bundled":
-        return SAMPLES / "policy"
-    name = text.removeprefix("bundled:")
-    return SAMPLES / f"{name}.parquet" if name != text else None
-
-
 def _policy(store: Store, text: str) -> Ref:
     """A policy folder, or one on the hub; an adapter with the base that it names, or that follows it after a plus."""
     above, plus, below = (text, "", "") if Path(text).is_dir() else text.partition("+")
-    path = _bundled(above) or Path(above)
+    path = bundled(above) or Path(above)
     folder = path if path.is_dir() else _download(above)
     if is_adapter_folder(folder):
         return adopt_adapter(store, folder, supply(store, below or base_named_by(folder), CHECKPOINTS))
@@ -106,7 +96,7 @@ def _download(text: str) -> Path:
 
     repository, _, revision = text.partition("@")
     if not revision:
-        raise UsageError(f"{text} is no folder; a policy on the hub needs its revision", hint=f"write {text}@<commit>")
+        raise no_policy(text)
     try:
         return Path(snapshot_download(repository, revision=revision, ignore_patterns=["*.bin", "*.pt", "*.pth"]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:

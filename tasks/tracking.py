@@ -11,7 +11,6 @@ Left out on purpose: rollouts beyond a few samples (Parquet holds them all) and 
 
 import argparse
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -44,16 +43,15 @@ from data.errors import StageError
 from data.store import Ref, Store
 from tasks.attempt import read_report
 from tasks.journal import Json, read_metric_rows
-from tasks.report import table_md, visible
+from tasks.report import visible
 from tasks.settings import Home
 from tasks.tracking_client import TRACKER_ENVIRONMENT, artifacts_uri, database, tracking_uri
 from tasks.tracking_facts import (
-    STAGE_COLUMNS,
     ends,
     points,
     roles_by_artifact,
+    run_page,
     shown,
-    stage_table,
     time_ms,
     title,
     to_parent,
@@ -69,7 +67,7 @@ from tasks.tracking_names import (
     flat_params,
     model_name,
 )
-from tasks.tracking_state import State, status
+from tasks.tracking_state import State, setup_lock, status
 
 EXPERIMENT = "gradus"
 _MAX_TRACES_PER_ROUND = 16
@@ -85,18 +83,19 @@ def ensure_database(home: Path) -> str:
     _settle()
     uri = tracking_uri(home)
     if uri.startswith("sqlite:"):
-        database(home).parent.mkdir(parents=True, exist_ok=True)
-        with (database(home).parent / ".setup.lock").open("a", encoding="utf-8") as file, _classified():
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with setup_lock(database(home).parent), _classified():
             upgrade: Any = mlflow.db.upgrade
             upgrade.callback(uri)
             _experiment(MlflowClient(tracking_uri=uri), home, uri)
     return uri
 
 
-def drain(folder: Path) -> int:
-    """Tell MLflow all of a run's journal that it was not told; gives the number of events."""
-    told = _follower(folder, owner=None).drain()
+def drain(folder: Path, wait_s: float = 0.0) -> int:
+    """Tell MLflow all of a run's journal that it was not told; gives the number of events.
+
+    A reporter that is at it is waited for; LockedError if it takes longer than `wait_s`.
+    """
+    told = _follower(folder, owner=None).drain(wait_s)
     left = status(folder)
     if left.untold:
         raise StageError(left.sentence, hint="start the tracker first (`gradus ui`), or see MLFLOW_TRACKING_URI")
@@ -117,8 +116,11 @@ class MlflowTeller:
         _settle()
         with _classified(opening=True):
             uri = tracking_uri(home.root)
-            if uri.startswith("sqlite:") and not database(home.root).exists():
-                ensure_database(home.root)
+            if uri.startswith("sqlite:"):
+                with setup_lock(database(home.root).parent):  # another reporter may be creating it just now
+                    is_new = not database(home.root).exists()
+                if is_new:
+                    ensure_database(home.root)
             mlflow.set_tracking_uri(uri)
             self._client = MlflowClient(tracking_uri=uri)
             self._experiment = _experiment(self._client, home.root, uri)
@@ -238,8 +240,8 @@ class MlflowTeller:
             return
         self.flush(state)
         state.backlog = []
-        rows, counts = stage_table(self._folder, state)
-        self._client.log_text(state.parent, table_md(STAGE_COLUMNS, rows), "summary.md")
+        page, counts = run_page(self._folder, state)
+        self._client.log_text(state.parent, page, "summary.md")
         tags = [RunTag(f"gradus.{name}", str(count)) for name, count in counts.items()]
         self._client.log_batch(state.parent, tags=tags)
         for attempt in list(state.live):
@@ -309,6 +311,8 @@ class MlflowTeller:
                 name, source=f"models:/{model_id}", run_id=state.parent or None, tags={"gradus.output": str(ref)}
             )
         )
+        if event.get("note"):
+            self._client.update_model_version(name, version.version, description=event["note"])
         self._client.set_registered_model_alias(name, event["alias"], version.version)
 
     def _create(self, key: str, name: str, title: str, time_ms: int, tags: Mapping[str, str]) -> str:

@@ -4,16 +4,22 @@ MLflow is never imported here: that takes three seconds, and a tracker that is d
 """
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from tasks.settings import code_root
 from tasks.tracking_state import Status, status
 
-__all__ = ["Sidecar", "artifacts_uri", "database", "start_sidecar", "status", "tracking_uri", "wait"]
+__all__ = ["Sidecar", "artifacts_uri", "database", "parting_words", "start_sidecar", "status", "tracking_uri", "wait"]
+
+MOMENT_S = 0.3
+_PORTS = {"http": 80, "https": 443}
 
 TRACKER_ENVIRONMENT = {
     "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",
@@ -78,3 +84,26 @@ def wait(sidecar: Sidecar, timeout_s: float) -> Status:
         sidecar.process.returncode = 0
         return replace(status(sidecar.folder), telling=True)
     return status(sidecar.folder)
+
+
+def parting_words(sidecar: Sidecar, home: Path) -> str:
+    """What a person should know when a command ends: that the tracker does not answer, or refused something.
+
+    The reporter goes on without the command, so a tracker that is well is not waited for.
+    """
+    found = wait(sidecar, MOMENT_S)
+    if found.untold and found.telling and not found.problem and not _listens(tracking_uri(home)):
+        found = replace(found, problem="the tracker does not answer")
+    return found.sentence
+
+
+def _listens(uri: str) -> bool:
+    """Whether a connection to a tracker's address is taken; taken for granted where it is no server, or by a proxy."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https") or getproxies():
+        return True
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or _PORTS[parts.scheme]), timeout=MOMENT_S):
+            return True
+    except OSError:
+        return False

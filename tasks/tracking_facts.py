@@ -7,7 +7,7 @@ from typing import Any
 
 from data.manifest import FILE_NAME
 from tasks.journal import EVENTS, Json, read_lines
-from tasks.report import visible, write_report
+from tasks.report import markdown, table_md, visible, write_report
 from tasks.tracking_names import metric_name, run_metric_name
 from tasks.tracking_state import State
 
@@ -32,7 +32,9 @@ def title(facts: Mapping[str, Any]) -> str:
 def to_parent(facts: Mapping[str, Any], metrics: Mapping[str, float], state: State) -> None:
     """Put a stage's metrics among those of the whole run, at the step of its round: the curves of the run."""
     for name, value in metrics.items():
-        state.backlog.append((run_metric_name(facts["purpose"], name), value, time_ms(facts), facts["round"]))
+        state.backlog.append(
+            (run_metric_name(facts["stage"], facts["purpose"], name), value, time_ms(facts), facts["round"])
+        )
 
 
 def points(rows: list[Json], round_: int) -> list[tuple[str, float, int, int]]:
@@ -83,6 +85,17 @@ def write_files(folder: Path, artefact: Path, facts: Mapping[str, Any], report: 
     if (artefact / FILE_NAME).exists():
         (folder / FILE_NAME).write_bytes((artefact / FILE_NAME).read_bytes())
     return (folder / "summary.md").read_text(encoding="utf-8")
+
+
+def run_page(folder: Path, state: State) -> tuple[str, dict[str, int]]:
+    """The summary of the present invocation as Markdown, and the sums of its stages.
+
+    It says what each checkpoint that got a name got it for, then what was done, stage by stage.
+    """
+    rows, counts = stage_table(folder, state)
+    events = [event for event, _ in read_lines(folder / EVENTS, state.begun_at, state.offset)]
+    notes = [f"{event['alias']}: {event['note']}" for event in events if event.get("note")]
+    return "\n\n".join([*map(markdown, notes), table_md(STAGE_COLUMNS, rows)]), counts
 
 
 def stage_table(folder: Path, state: State) -> tuple[list[tuple[Any, ...]], dict[str, int]]:

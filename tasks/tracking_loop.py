@@ -65,15 +65,22 @@ class Follower:
     _failing_since: float | None = None
     _backoff_s: float = field(default=POLL_S)
 
-    def drain(self) -> int:
-        """Tell what is there; gives the number of events told. LockedError where another process tells already."""
-        with sole_teller(self.folder) as mine:
-            if not mine:
+    def drain(self, wait_s: float = 0.0) -> int:
+        """Tell what is there; gives the number of events told.
+
+        The reporter of a command that has just ended is waited for; LockedError if another process tells for longer.
+        """
+        until = time.monotonic() + wait_s
+        while True:
+            with sole_teller(self.folder) as mine:
+                if mine:
+                    self._until_ended()
+                    return self.told
+            if time.monotonic() >= until:
                 raise LockedError(
                     f"another process is telling MLflow about {self.folder.name}", hint="wait for it to end"
                 )
-            self._until_ended()
-        return self.told
+            time.sleep(POLL_S)
 
     def follow(self) -> int:
         """Tell until the run or its process ended; gives the exit code."""

@@ -48,15 +48,29 @@ def metric_name(name: str) -> str:
     return "/".join(part for part in parts if part.strip(".")) or "unnamed"
 
 
-def run_metric_name(purpose: str, name: str) -> str:
-    """A metric's name on the run as a whole, where the stages of a round would otherwise share one.
+def run_metric_name(stage: str, purpose: str, name: str) -> str:
+    """A metric's name on the run as a whole, where each name has one writer in a round.
 
-    >>> run_metric_name("train", "reward/mean"), run_metric_name("hint1", "reward/mean")
+    Every stage measures its own time, so `perf/` is divided by stage; the purpose comes first unless it is training.
+
+    >>> run_metric_name("score", "train", "reward/mean"), run_metric_name("score", "hint1", "reward/mean")
     ('reward/mean', 'hint1/reward/mean')
+    >>> run_metric_name("rollout", "train", "perf/tokens_per_s")
+    'perf/rollout/tokens_per_s'
+    >>> run_metric_name("rollout", "eval-aime", "length/mean")
+    'eval/aime/length/mean'
+    >>> run_metric_name("evaluate", "eval-aime", "eval/aime/gain")
+    'eval/aime/gain'
     """
     spelled = metric_name(name)
-    plain = purpose in ("", "train") or spelled.startswith(f"{purpose}/")
-    return spelled if plain else f"{metric_name(purpose)}/{spelled}"
+    if spelled.startswith("perf/"):
+        spelled = f"perf/{metric_name(stage)}/{spelled.removeprefix('perf/')}"
+    if purpose in ("", "train"):
+        return spelled
+    kind, _, suite = purpose.partition("-")
+    if kind == "eval" and spelled.startswith("eval/"):
+        return spelled
+    return "/".join(metric_name(part) for part in (kind, suite, spelled) if part)
 
 
 def model_name(run: str, model: str) -> str:

@@ -79,9 +79,9 @@ class Status:
 
     @property
     def sentence(self) -> str:
-        """What a person should know, with the command that helps; empty where all is told."""
-        if self.untold and self.telling:
-            return f"MLflow is still being told {self.untold} events of {self.run}, without this command"
+        """What a person should know, with the command that helps; empty if all is told or will be without problems."""
+        if self.untold and self.telling and not self.problem:
+            return ""  # its reporter is at it, without this command
         if self.untold:
             why = f" ({self.problem})" if self.problem else ""
             return f"MLflow has not been told {self.untold} events{why}; tell it with `gradus sync {self.run}`"
@@ -112,3 +112,12 @@ def sole_teller(folder: Path) -> Generator[bool]:
             yield False
         else:
             yield True
+
+
+@contextlib.contextmanager
+def setup_lock(folder: Path) -> Generator[None]:
+    """Hold the lock under which the embedded database is created: processes that do it at the same time break it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".setup.lock").open("a", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -321,16 +321,16 @@ def _report(rows: Judged, batch: ScoredBatch, zero_std: torch.Tensor) -> dict[st
     not_right.index_add_(0, batch.group, (batch.correct != 1).double())
     lengths = batch.length.double()
     return {
-        "reward/mean": float(batch.reward.mean()),
-        "reward/std": float(batch.reward.std(correction=0)),
-        "reward/frac_zero_std_groups": float(zero_std.double().mean()),
-        "reward/frac_all_right": float((not_right == 0).double().mean()),
-        "length/mean": float(lengths.mean()),
-        "length/max": float(lengths.max()),
-        "length/truncated_frac": float(np.mean([reason == "length" for reason in rows.texts("finish_reason")])),
+        "trained/reward_mean": float(batch.reward.mean()),
+        "trained/reward_std": float(batch.reward.std(correction=0)),
+        "trained/frac_zero_std_groups": float(zero_std.double().mean()),
+        "trained/frac_all_right": float((not_right == 0).double().mean()),
+        "trained/length_mean": float(lengths.mean()),
+        "trained/length_max": float(lengths.max()),
+        "trained/truncated_frac": float(np.mean([reason == "length" for reason in rows.texts("finish_reason")])),
         "data/age_mean": float(np.mean(rows.texts("age"))),
         "data/age_max": float(np.max(rows.texts("age"))),
-        "data/hint_level_mean": float(np.mean([level or 0 for level in rows.texts("hint_level")])),
+        "trained/hint_level_mean": float(np.mean([level or 0 for level in rows.texts("hint_level")])),
     }
 
 

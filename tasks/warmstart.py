@@ -38,9 +38,9 @@ def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
     scratch = ctx.out.scratch / "policy"
     scratch.mkdir(exist_ok=True)
     write_policy(policy, scratch, ctx.out.write_file)
-    steps = [{"policy/loss": loss} for loss in losses]
+    steps = [{"sft/loss": loss} for loss in losses]
     summary = {"updates": config.steps, "problems": len(examples), "first_loss": losses[0], "last_loss": losses[-1]}
-    return StageResult(metrics={"policy/loss": losses[-1]}, summary=summary, steps=steps)
+    return StageResult(metrics={"sft/loss": losses[-1]}, summary=summary, steps=steps)
 
 
 def examples_of(ctx: StageContext, policy: Policy) -> list[Example]:

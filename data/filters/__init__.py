@@ -19,7 +19,7 @@ from data.filters.difficulty import group_variance, pass_rate, zero_variance
 from data.filters.length import length
 from data.filters.verdict import Verdict
 
-__all__ = ["FILTERS", "Filter", "Verdict", "apply_filters"]
+__all__ = ["FILTERS", "Filter", "Verdict", "apply_filters", "unknown_filter"]
 
 Filter = Callable[..., Verdict]
 
@@ -49,7 +49,7 @@ def apply_filters(candidates: pa.Table, filters: Sequence[tuple[str, Mapping[str
 def run_filter(candidates: pa.Table, name: str, settings: Mapping[str, Any]) -> Verdict:
     """Apply one filter by name; UsageError lists what there is."""
     if name not in FILTERS:
-        raise UsageError(f"there is no filter {name!r}", hint=f"the filters are {', '.join(FILTERS)}")
+        raise unknown_filter(name)
     function = FILTERS[name]
     known = [p for p in inspect.signature(function).parameters if p != "candidates"]
     unknown = sorted(set(settings) - set(known))
@@ -58,3 +58,8 @@ def run_filter(candidates: pa.Table, name: str, settings: Mapping[str, Any]) -> 
             f"the filter {name} has no setting {unknown[0]!r}", hint=f"its settings are {', '.join(known)}"
         )
     return function(candidates, **settings)
+
+
+def unknown_filter(name: str) -> UsageError:
+    """The error for a filter that does not exist; it lists what there is."""
+    return UsageError(f"there is no filter {name!r}", hint=f"the filters are {', '.join(FILTERS)}")

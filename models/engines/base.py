@@ -26,7 +26,7 @@ class EngineError(RuntimeError):
 class Request:
     """One completion to sample; `seed` alone decides its random numbers.
 
-    Request("p1@r0h0:3", (5, 9, 2), seed=17, max_tokens=96, temperature=1.0, top_p=1.0)
+    Request("00aa11bb22cc33dd:p1@r0h0:3", (5, 9, 2), seed=17, max_tokens=96, temperature=1.0, top_p=1.0)
     """
 
     rollout_id: str

@@ -4,8 +4,10 @@ reward("numeric").needs_gold            # True
 resolve("mine.py:by_length", {})        # a user's function
 """
 
+import hashlib
 import importlib
 import importlib.metadata
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,6 +17,12 @@ from typing import Any, cast
 from models.rewards.base import Row, Settings, Verdict
 
 JudgeRow = Callable[[Row, str, Settings], Verdict]
+
+USER_MODULE = "gradus_user_reward"
+"""The module name under which the file of a user's function is loaded."""
+
+SAME_NAME = "#"
+"""Several modules may bear one name (plugins loaded from paths): the second is called name#2, and so on."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,8 @@ class RewardSpec:
     path: str = ""
     function: str = ""
     sha256: str = ""
+    modules: dict[str, str] = field(default_factory=dict)
+    """Name -> SHA-256 of every other module of the user's that the function's file leads to."""
 
     @property
     def is_user(self) -> bool:
@@ -80,11 +90,28 @@ class RewardSpec:
 
     @property
     def verifier(self) -> str:
-        """name@version, as in the column `verifier`; a user's function is versioned by its file's digest."""
+        """name@version, as in the column `verifier`; a user's function is versioned by its modules' digest."""
         if self.is_user:
-            return f"{Path(self.path).name}:{self.function}@{self.sha256[:12] or 'unversioned'}"
+            return f"{Path(self.path).name}:{self.function}@{self._digest[:12] or 'unversioned'}"
         entry = REWARDS[self.name]
         return f"{self.name}@{_version(entry)}"
+
+    def names(self, module: str) -> bool:
+        """Whether a user's module is among those of this reward, with whatever content."""
+        return any(module == key.partition(SAME_NAME)[0] for key in (USER_MODULE, *self.modules))
+
+    def has_pinned(self, module: str, sha256: str) -> bool:
+        """Whether a user's module is among those of this reward with this content."""
+        pinned = {USER_MODULE: self.sha256, **self.modules}
+        return any(module == key.partition(SAME_NAME)[0] and sha256 == found for key, found in pinned.items())
+
+    @property
+    def _digest(self) -> str:
+        """Digest of the user's own modules; of the function's file alone where there are no others."""
+        if not self.modules:
+            return self.sha256
+        text = json.dumps([self.sha256, self.modules], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """What goes to the judge process."""
@@ -92,14 +119,20 @@ class RewardSpec:
 
 
 def resolve(
-    name: str, settings: Mapping[str, str | float | int | bool], *, sha256: str = "", max_chars: int = 0
+    name: str,
+    settings: Mapping[str, str | float | int | bool],
+    *,
+    sha256: str = "",
+    modules: Mapping[str, str] | None = None,
+    max_chars: int = 0,
 ) -> RewardSpec:
     """The reward of a name, settings checked; UnknownRewardError says what there is instead."""
     path, separator, function = name.rpartition(":")
     if separator and path.endswith(".py"):
         if settings:
             raise UnknownRewardError(f"{name} is a function of yours and takes no settings")
-        return RewardSpec(name, path=str(Path(path).expanduser().resolve()), function=function, sha256=sha256)
+        file = str(Path(path).expanduser().resolve())
+        return RewardSpec(name, path=file, function=function, sha256=sha256, modules=dict(modules or {}))
     if name not in REWARDS:
         raise UnknownRewardError(
             f"there is no reward {name!r}: choose {', '.join(REWARDS)} or path/to/file.py:function"

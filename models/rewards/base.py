@@ -21,15 +21,18 @@ class Verdict:
     """One reward's word on one completion.
 
     `value` is None exactly where the outcome is timeout or error: a judge that failed says nothing, and never 0.
+    A value alone (outcome empty) leaves correctness to models.rewards.combine, unless the reward `abstains`: it looked
+    and cannot say whether the answer is correct, so no rule may say it in its place.
 
     >>> Verdict(value=1.0, outcome="correct", extracted="34")
-    Verdict(value=1.0, outcome='correct', extracted='34', error='')
+    Verdict(value=1.0, outcome='correct', extracted='34', error='', abstains=False)
     """
 
     value: float | None
     outcome: Outcome = ""
     extracted: str | None = None
     error: str = ""
+    abstains: bool = False
 
 
 def judged(*, correct: bool, extracted: str) -> Verdict:

@@ -2,9 +2,15 @@
 
     reward = sum of weight * value, and null as soon as one of them failed: a missing part is never counted as 0.
 
-Who says `correct`: the first of the rewards that judges correctness (math, numeric, exact). Where there is none and
-exactly one user's function is among the rewards, that function does: 1 is correct, 0 is wrong, any other value makes no
-claim (correct and outcome stay null). A format alone, or several functions, make no claim.
+One reward decides `correct`: the one chosen (`decides`); else the first that judges correctness (math, numeric, exact);
+else a user's function, if there is exactly one. Of the deciding reward these count, the first that there is:
+
+    1. its own verdict (the built-in judges; a user's function that returns `correct`)
+    2. value >= correct_at, if a threshold is stated
+    3. value 1 is correct, value 0 is wrong; any other value makes no claim (correct and outcome stay null)
+
+If no reward decides (a format alone, several functions), a stated threshold is compared with the combined reward;
+without one there is no claim.
 """
 
 from collections.abc import Sequence
@@ -36,8 +42,10 @@ def component_names(specs: Sequence[RewardSpec]) -> list[str]:
     return names
 
 
-def deciding_reward(specs: Sequence[RewardSpec]) -> int | None:
-    """Index of the reward that says whether an answer is correct; None where none does."""
+def deciding_reward(specs: Sequence[RewardSpec], chosen: int | None = None) -> int | None:
+    """Index of the reward that says whether an answer is correct, `chosen` before all; None if none does."""
+    if chosen is not None:
+        return chosen
     judges = [i for i, spec in enumerate(specs) if spec.judges_correctness]
     if judges:
         return judges[0]
@@ -45,12 +53,20 @@ def deciding_reward(specs: Sequence[RewardSpec]) -> int | None:
     return functions[0] if len(functions) == 1 else None
 
 
-def combine(names: Sequence[str], weights: Sequence[float], verdicts: Sequence[Verdict], deciding: int | None) -> Score:
+def combine(
+    names: Sequence[str],
+    weights: Sequence[float],
+    verdicts: Sequence[Verdict],
+    deciding: int | None,
+    correct_at: float | None = None,
+) -> Score:
     """One score of the verdicts of all rewards on one completion.
 
     >>> both = (Verdict(1.0, "correct", "34"), Verdict(0.0))
     >>> combine(("math", "format"), (1.0, 0.5), both, deciding=0).reward
     1.0
+    >>> combine(("graded",), (1.0,), (Verdict(0.7),), deciding=0, correct_at=0.5).correct
+    True
     """
     components = {n: v.value for n, v in zip(names, verdicts, strict=True) if v.value is not None}
     extracted = next((v.extracted for v in verdicts if v.extracted is not None), None)
@@ -59,13 +75,21 @@ def combine(names: Sequence[str], weights: Sequence[float], verdicts: Sequence[V
         name, failure = failures[0]
         return Score(None, None, components, extracted, failure.outcome, f"{name}: {failure.error}")
     reward = sum(w * components[n] for n, w in zip(names, weights, strict=True))
-    outcome = "" if deciding is None else _claim(verdicts[deciding])
+    outcome = _threshold(reward, correct_at) if deciding is None else _claim(verdicts[deciding], correct_at)
     return Score(reward, outcome == "correct" if outcome else None, components, extracted, outcome, "")
 
 
-def _claim(verdict: Verdict) -> Outcome:
-    if verdict.outcome:
+def _claim(verdict: Verdict, correct_at: float | None) -> Outcome:
+    if verdict.outcome or verdict.abstains or verdict.value is None:
         return verdict.outcome
+    if correct_at is not None:
+        return _threshold(verdict.value, correct_at)
     if verdict.value == 1.0:
         return "correct"
     return "wrong" if verdict.value == 0.0 else ""
+
+
+def _threshold(value: float, correct_at: float | None) -> Outcome:
+    if correct_at is None:
+        return ""
+    return "correct" if value >= correct_at else "wrong"

@@ -3,11 +3,22 @@
     def by_length(rows: list[dict]) -> list[float | None]:
         return [1.0 if len(row["completion"]) < 200 else 0.0 for row in rows]
 
+    def graded(rows: list[dict]) -> list[dict]:
+        return [{"value": 0.7, "correct": True, "extracted": "34"} for row in rows]
+
 The file is loaded in a judge process only, with its folder on the import path and an empty folder as working directory.
 A row has problem_id, completion, answer, question and every other column of the rollouts file that is not null.
-Values are numbers; None means that the row could not be judged, which is an error on that row, as are NaN and infinity.
-A value must not depend on the other rows of the batch: batches are cut by size, and rows are judged alone where a batch
-raises, to find the ones at fault.
+One answer a row: a number; None, which means that the row could not be judged (an error on that row, as are NaN and
+infinity); or a mapping with
+
+    value      a number or None, as above; required
+    correct    True or False: the verdict, whatever the value; None: no claim about this row, whatever the value;
+               left out: a stated threshold (`correct_at`) or the values 1 and 0 decide, as for a number alone
+    extracted  the answer read from the completion, as text; optional
+
+A mapping with another key, or with another kind of value, is an error on that row.
+An answer must not depend on the other rows of the batch: batches are cut by size, and rows are judged alone where a
+batch raises, to find the ones at fault.
 """
 
 import hashlib
@@ -15,13 +26,16 @@ import importlib.util
 import math
 import numbers
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from models.rewards.base import Verdict, failed
+from models.rewards import USER_MODULE
+from models.rewards.base import MAX_EXTRACTED_CHARS, Verdict, failed
 
 RewardFunction = Callable[[list[dict[str, Any]]], Any]
+
+_KEYS = ("value", "correct", "extracted")
 
 
 class RewardFileError(ValueError):
@@ -40,7 +54,7 @@ def load_function(path: Path, function: str, sha256: str = "") -> RewardFunction
         raise RewardFileError(f"{path} cannot be read: {error.strerror}") from error
     if sha256 and hashlib.sha256(source).hexdigest() != sha256:
         raise RewardFileError(f"{path} was changed while the command ran")
-    spec = importlib.util.spec_from_file_location("gradus_user_reward", path)
+    spec = importlib.util.spec_from_file_location(USER_MODULE, path)
     if spec is None or spec.loader is None:
         raise RewardFileError(f"{path} is not a Python file")
     sys.dont_write_bytecode = True
@@ -58,7 +72,7 @@ def load_function(path: Path, function: str, sha256: str = "") -> RewardFunction
 
 
 def judge_batch(function: RewardFunction, rows: list[dict[str, Any]]) -> list[Verdict]:
-    """The values of a batch as verdicts; BatchRefusedError where there is not exactly one value a row."""
+    """The answers of a batch as verdicts; BatchRefusedError if there is not exactly one answer a row."""
     returned = function(rows)
     if hasattr(returned, "tolist"):
         returned = returned.tolist()
@@ -76,7 +90,37 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:500] if text else type(error).__name__
 
 
-def _verdict(value: object) -> Verdict:
+def _verdict(answer: object) -> Verdict:
+    """The verdict of one answer; a mapping that cannot be read is an error on its row."""
+    if not isinstance(answer, Mapping):
+        return _of_value(answer)
+    given = cast("Mapping[Any, Any]", answer)
+    correct, extracted = _plain(given.get("correct")), given.get("extracted")
+    wrong = _complaint(given, correct, extracted)
+    if wrong:
+        return failed(f"the function returned {wrong}")
+    verdict = _of_value(given["value"])
+    if verdict.value is None:
+        return verdict
+    outcome = "" if correct is None else "correct" if correct else "wrong"
+    shown = None if extracted is None else extracted[:MAX_EXTRACTED_CHARS]
+    return Verdict(verdict.value, outcome, shown, abstains="correct" in given and correct is None)
+
+
+def _complaint(given: Mapping[Any, Any], correct: object, extracted: object) -> str:
+    """What is wrong with a mapping; empty if it can be read."""
+    unknown = [key for key in given if key not in _KEYS]
+    if unknown:
+        return f"the key {unknown[0]!r}: the keys are {', '.join(_KEYS)}"
+    if "value" not in given:
+        return "a mapping without the key 'value'"
+    if not isinstance(correct, bool | None):
+        return f"{correct!r} as 'correct', not True, False or None"
+    return "" if isinstance(extracted, str | None) else f"{type(extracted).__name__} as 'extracted', not text"
+
+
+def _of_value(value: object) -> Verdict:
+    value = _plain(value)
     if value is None:
         return failed("the function returned None: it could not judge this row")
     if not isinstance(value, numbers.Real):
@@ -86,3 +130,10 @@ def _verdict(value: object) -> Verdict:
     except OverflowError:
         return failed("the function returned a number too large for a double")
     return Verdict(number) if math.isfinite(number) else failed(f"the function returned {number}")
+
+
+def _plain(value: object) -> object:
+    """A scalar of NumPy or PyTorch as Python's own; anything else as it is."""
+    if getattr(value, "shape", None) == ():
+        return cast("Any", value).item()
+    return value

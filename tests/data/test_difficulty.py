@@ -1,5 +1,7 @@
 """Difficulty: what is counted, what is remembered, what a user's own counts become."""
 
+import statistics
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from data.difficulty import Measurement, add, candidates, complete, measure
 from data.errors import BadInputError
+from data.grading import Grades
 from data.schema import DIFFICULTY, ROLLOUTS, SCORES, conform
 
 
@@ -39,14 +42,30 @@ def rollouts(rows: list[tuple[str, str, int | None, str | None]]) -> pa.Table:
 
 
 def measured(counts: dict[str, tuple[int, int]], policy: str | None = None) -> Measurement:
-    n, k = ([pair[i] for pair in counts.values()] for i in (0, 1))
-    return Measurement(pa.array(counts, pa.string()), np.array(n), np.array(k), policy, 0, 0)
+    n, k = (np.array([pair[i] for pair in counts.values()], dtype=np.int64) for i in (0, 1))
+    nothing = Grades(np.zeros(len(n), np.int64), np.full(len(n), np.nan), np.full(len(n), np.nan))
+    return Measurement(pa.array(counts, pa.string()), n, k, nothing, policy, 0, 0, pa.array([], pa.string()))
+
+
+def graded(rewards: dict[str, list[float]], policy: str | None = "p", *, verdicts: bool = False) -> Measurement:
+    rows = [(f"{p}:{i}", p, r) for p, rs in rewards.items() for i, r in enumerate(rs)]
+    ids, problems, values = zip(*rows, strict=True)
+    table = pa.table({"rollout_id": ids, "problem_id": problems, "reward": pa.array(values, pa.float64())})
+    if verdicts:
+        table = table.append_column("correct", pa.array([v >= 0.5 for v in values]))
+    rolled = rollouts([(i, p, 0, policy) for i, p, _ in rows])
+    return measure(conform(table, SCORES), rolled)
 
 
 def test_null_verdicts_count_neither_way() -> None:
     found = measure(scores([("1", "a", True), ("2", "a", None), ("3", "a", False), ("4", "b", None)]))
     assert found.problem_ids.to_pylist() == ["a"]
-    assert (found.n.tolist(), found.k.tolist(), found.num_unjudged, found.policy) == ([2], [1], 2, None)
+    assert (found.n.tolist(), found.k.tolist(), found.unjudged.to_pylist(), found.policy) == (
+        [2],
+        [1],
+        ["2", "4"],
+        None,
+    )
 
 
 def test_hinted_rollouts_are_left_out_unless_asked_for() -> None:
@@ -174,3 +193,79 @@ def test_a_difficulty_table_that_names_no_problem_is_a_mistake() -> None:
     problems = pa.table({"problem_id": ["a"], "question": ["?"]})
     with pytest.raises(BadInputError, match=r"none of the 1 difficulty rows.*'x'.*'a'"):
         candidates(problems, pa.table({"problem_id": ["x"], "n": [1], "k": [1]}))
+
+
+def test_mean_and_variance_of_graded_rewards_stand_beside_no_verdict() -> None:
+    row = add(graded({"a": [0.2, 0.4, 0.9]}), None, round_index=4).to_pylist()[0]
+    assert (row["n"], row["k"], row["pass_rate"], row["history"], row["policies"]) == (0, 0, None, [], [])
+    assert (row["reward_n"], row["reward_policy"], row["last_round"]) == (3, "p", 4)
+    # mean 1.5 / 3; squares 0.09 + 0.01 + 0.16 = 0.26, divided by 3 (population)
+    assert row["reward_mean"] == pytest.approx(0.5, abs=1e-15)
+    assert row["reward_variance"] == pytest.approx(0.26 / 3, abs=1e-15)
+
+
+def test_equal_rewards_have_no_variance_at_all() -> None:
+    row = add(graded({"a": [0.1] * 7}), None, round_index=0).to_pylist()[0]
+    assert (row["reward_mean"], row["reward_variance"]) == (0.1, 0.0)  # 0.1 summed seven times is not 0.7
+
+
+def test_the_reward_columns_describe_the_newest_policy_and_verdicts_do_so_apart() -> None:
+    first = add(graded({"a": [0.0, 1.0], "b": [0.25]}, "p0", verdicts=True), None, round_index=0)
+    later = add(graded({"a": [0.3, 0.5]}, "p1"), first, round_index=1)
+    a, b = later.to_pylist()
+    assert (a["n"], a["k"], a["policies"]) == (2, 1, ["p0"])  # no verdict came with p1
+    assert (a["reward_n"], a["reward_mean"], a["reward_policy"], a["last_round"]) == (2, 0.4, "p1", 1)
+    assert (b["reward_n"], b["reward_mean"], b["reward_policy"], b["last_round"]) == (1, 0.25, "p0", 0)
+
+
+def test_a_table_without_the_reward_columns_is_read_and_added_to() -> None:
+    old = complete(pa.table({"problem_id": ["a", "b"], "n": [8, 8], "k": [2, 4]}))
+    assert old.column("reward_n").null_count == 2
+    a, b = add(graded({"a": [0.5, 1.0]}, None), old, round_index=1).to_pylist()
+    assert (a["reward_n"], a["reward_mean"], a["reward_variance"], a["n"]) == (2, 0.75, 0.0625, 8)
+    assert (b["reward_n"], b["reward_mean"], b["reward_variance"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"reward_n": -1}, "a negative reward_n"),
+        ({"reward_mean": None}, "no finite reward_mean"),
+        ({"reward_mean": float("inf")}, "no finite reward_mean"),
+        ({"reward_variance": -0.1}, "no finite reward_variance"),
+    ],
+)
+def test_impossible_reward_columns_name_their_row(changed: dict[str, object], message: str) -> None:
+    row = {"problem_id": "bad one", "n": 0, "k": 0, "reward_n": 2, "reward_mean": 0.5, "reward_variance": 0.25}
+    with pytest.raises(BadInputError, match=f"'bad one'.*{message}"):
+        complete(pa.Table.from_pylist([row | changed]))
+
+
+_REWARDS = st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6)
+_BATCHES = st.lists(
+    st.tuples(st.dictionaries(st.sampled_from("abc"), _REWARDS, min_size=1), st.sampled_from(["p", "q", None])),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(_BATCHES)
+@settings(max_examples=100, deadline=None)
+def test_merged_mean_and_variance_are_those_of_all_rows_of_the_newest_policy(
+    batches: list[tuple[dict[str, list[float]], str | None]],
+) -> None:
+    table, rows, newest = None, {}, {}
+    for index, (rewards, policy) in enumerate(batches):
+        table = add(graded(rewards, policy), table, round_index=index)
+        for problem, values in rewards.items():
+            same = policy is not None and newest.get(problem) == policy
+            rows[problem] = [*(rows[problem] if same else []), *values]
+            newest[problem] = policy
+    assert table is not None
+    found = {row["problem_id"]: row for row in table.to_pylist()}
+    assert set(found) == set(rows)
+    for problem, values in rows.items():
+        row = found[problem]
+        assert row["reward_n"] == len(values)
+        assert row["reward_mean"] == pytest.approx(statistics.fmean(values), rel=1e-12, abs=1e-9)
+        assert row["reward_variance"] == pytest.approx(statistics.pvariance(values), rel=1e-9, abs=1e-9)

@@ -74,3 +74,21 @@ def test_variance_and_pass_rate_rank_by_the_counts() -> None:
 def test_an_unknown_ranking_lists_the_known() -> None:
     with pytest.raises(UsageError, match="historical_std, variance, pass_rate"):
         rank(pool({"a": [0.5]}), "std")
+
+
+def test_mean_and_variance_of_graded_rewards_rank_and_unrewarded_problems_come_last() -> None:
+    problems = pa.table({"problem_id": list("abcd"), "question": list("abcd")})
+    known = pa.table(
+        {
+            "problem_id": ["a", "b", "c"],
+            "n": [0, 0, 8],
+            "k": [0, 0, 8],
+            "reward_n": [4, 4, 8],
+            "reward_mean": [0.2, -0.5, 1.0],
+            "reward_variance": [0.1, 0.3, 0.0],
+        }
+    )
+    table = candidates(problems, known)
+    assert named(table, "reward_mean") == ["c", "a", "b", "d"]
+    assert named(table, "reward_variance") == ["b", "a", "c", "d"]
+    assert named(table, "pass_rate") == ["c", "a", "b", "d"]  # a and b have no verdict: unmeasured, as d

@@ -14,7 +14,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.servers import _start_prefect, free_port
+from tasks.secret import secret
+from tasks.servers import free_port, start_prefect
+from tasks.tracking_state import status
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Path(__file__).parent / "tiny.toml"
@@ -29,11 +31,11 @@ def _write_some(table: Path, file: Path, every: int) -> None:
 
 
 class Program:
-    """The `gradus` program with a home of its own."""
+    """The `gradus` program with a home of its own; a server that it starts ends with its command."""
 
-    def __init__(self, home: Path, api: str = "") -> None:
+    def __init__(self, home: Path, api: str = "", key: str = "") -> None:
         self.home = home
-        self.settings = {"PREFECT_API_URL": api} if api else {}
+        self.settings = {"PREFECT_API_URL": api, "PREFECT_API_AUTH_STRING": key} if api else {}
 
     def environment(self, **extra: str) -> dict[str, str]:
         """The program's environment; the tracker is tested by itself."""
@@ -41,6 +43,7 @@ class Program:
         return {
             **kept,
             "GRADUS_HOME": str(self.home),
+            "GRADUS_SERVER_IDLE_S": "0",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(ROOT),
             **self.settings,
@@ -89,6 +92,11 @@ class Program:
         events = [json.loads(line) for line in journal.read_text().splitlines()]
         return [event["prefect_flow_run_id"] for event in events if event["event"] == "run_started"]
 
+    def started(self) -> list[str]:
+        """Prefect's ids of every start of every run of this home, in order."""
+        folders = sorted((self.home / "runs").glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime)
+        return [found for path in folders for found in self.launches(path.parent.name)]
+
     def outputs(self, run: str, stage: str) -> list[Path]:
         """The folders that a stage of a run wrote, in order."""
         lines = (self.home / "runs" / run / "events.jsonl").read_text().splitlines()
@@ -106,7 +114,11 @@ class Program:
         return self.prefect("select state_type from flow_run where id = ?", flow_run)[0][0]
 
     def mlflow_states(self, flow_run: str) -> list[str]:
-        """What MLflow's database says of the runs that one start made, the parent and its stages."""
+        """What MLflow's database says of the runs that one start made, once their reporters have told all."""
+        deadline = time.monotonic() + 120
+        while any(status(folder).untold for folder in (self.home / "runs").iterdir()):
+            assert time.monotonic() < deadline, "the reporter has not told everything"
+            time.sleep(0.1)
         query = """select status from runs join tags using (run_uuid) where key = 'prefect.flow_run_id' and value = ?"""
         with contextlib.closing(sqlite3.connect(self.home / "mlflow" / "mlflow.db")) as database:
             return [status for (status,) in database.execute(query, [flow_run])]
@@ -129,7 +141,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def prefect_api(shared: Path) -> Iterator[str]:
     """A real Prefect server on the shared database, whose start would otherwise be most of every short command."""
-    server = _start_prefect(shared, free_port(0))
+    server = start_prefect(shared, free_port(0))
     try:
         server.wait_until_healthy(120)
         yield f"{server.url}/api"
@@ -147,7 +159,7 @@ def new_program(shared: Path, prefect_api: str, tmp_path_factory: pytest.TempPat
             _write_some(SAMPLES / f"{name}.parquet", home / f"{name}.jsonl", every)
         for name in ("prefect", "mlflow"):
             (home / name).symlink_to(shared / name)
-        return Program(home, "" if alone else prefect_api)
+        return Program(home) if alone else Program(home, prefect_api, secret(shared))
 
     return make
 

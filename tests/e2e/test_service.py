@@ -1,5 +1,6 @@
 """The place itself: real servers, a deployment that is triggered, what the machine can do, telling MLflow later."""
 
+import base64
 import json
 import os
 import signal
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from tasks.secret import secret
 
 Program = Any
 
@@ -59,14 +62,17 @@ def test_a_deployment_triggered_through_a_real_server_runs_its_stage(
     with running(servers.start("ui", "--prefect-port", "4310", "--mlflow-port", "5310")):
         until(lambda: len(addresses(servers)) == 2, "addresses")
         api = addresses(servers)["Prefect"] + "/api"
-        with running(server.start("serve", PREFECT_API_URL=api)):
-            deployed = until(lambda: names(api) >= {"train", "score", "ingest", "evaluate"}, "deployments")
+        key = secret(servers.home)
+        reach = {"PREFECT_API_URL": api, "PREFECT_API_AUTH_STRING": key}
+        client = httpx.Client(headers={"Authorization": f"Basic {base64.b64encode(key.encode()).decode()}"})
+        with running(server.start("serve", **reach)), client:
+            deployed = until(lambda: names(client, api) >= {"train", "score", "ingest", "evaluate"}, "deployments")
             assert deployed
             out = tmp_path / "problems.parquet"
             given = f'{{"source": "{rows}", "out": "{out}"}}'
             done = subprocess.run(
                 [sys.executable, "-c", TRIGGER, given],
-                env=server.environment(PREFECT_API_URL=api),
+                env=server.environment(**reach),
                 capture_output=True,
                 text=True,
                 check=True,
@@ -74,14 +80,14 @@ def test_a_deployment_triggered_through_a_real_server_runs_its_stage(
             state, flow_run = json.loads(done.stdout.splitlines()[-1])
             assert state == "COMPLETED"
             assert out.is_file()
-            train = httpx.get(f"{api}/deployments/name/train/train").json()
+            train = client.get(f"{api}/deployments/name/train/train").json()
             assert [schedule["active"] for schedule in train["schedules"]] == [False]
-            tasks = httpx.post(f"{api}/task_runs/filter", json={"flow_runs": {"id": {"any_": [flow_run]}}}).json()
+            tasks = client.post(f"{api}/task_runs/filter", json={"flow_runs": {"id": {"any_": [flow_run]}}}).json()
             assert [(t["name"], t["state"]["name"]) for t in tasks] == [("ingest-0", "Completed")]
 
 
-def names(api: str) -> set[str]:
-    return {found["name"] for found in httpx.post(f"{api}/deployments/filter", json={}).json()}
+def names(client: httpx.Client, api: str) -> set[str]:
+    return {found["name"] for found in client.post(f"{api}/deployments/filter", json={}).json()}
 
 
 def test_what_could_not_be_told_is_told_later(new_program: Callable[..., Program], tmp_path: Path) -> None:

@@ -23,7 +23,11 @@ from tasks.stage import Outcome
 from tasks.supervise import HaltedError, Limits, WorkerPool
 
 WAIT_S = 20
-START = Inputs(policy=Ref("checkpoints", "0" * 8), problems=Ref("problems", "a" * 8), heldout=Ref("problems", "b" * 8))
+START = Inputs(
+    policy=Ref("checkpoints", "0" * 8),
+    problems=Ref("problems", "a" * 8),
+    suites={"heldout": Ref("problems", "b" * 8)},
+)
 
 
 def nothing() -> None:
@@ -118,7 +122,17 @@ class Rehearsal:
     def halt(self) -> None:
         raise AssertionError("nothing failed")
 
-    def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, purpose: str = "train") -> Outcome:  # noqa: A002
+    def stage(
+        self,
+        name: str,
+        config: Any,
+        inputs: Any,
+        *,
+        round: int = 0,  # noqa: A002
+        purpose: str = "train",
+        seed: int | None = None,
+    ) -> Outcome:
+        assert seed == (1 if purpose == "eval" else None)
         self.calls.append((name, round, purpose))
         ref = Ref({"update": "checkpoints", "rollout": "rollouts"}.get(name, "problems"), digest(name, round, purpose))
         policy = str(inputs["policy"][0]) if "policy" in inputs else ""

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from data.store import Ref
-from flows.progress import StageView
+from flows.progress import StageView, milestone
 from tasks.stage import Outcome
 
 
@@ -32,5 +32,23 @@ def test_an_update_leaves_a_line_and_a_rollout_none() -> None:
     with StageView(Console(file=said, width=160)) as view:
         view.beat("rollout-2", 1.0, "done")
         view.outcome(ended("rollout", {}))
+        view.outcome(ended("update", {"metrics": {"trained/reward_mean": 0.5}, "summary": {"tokens_trained": 1234}}))
         view.outcome(ended("update", {"metrics": {"reward/mean": 0.5}, "summary": {"tokens_trained": 1234}}))
-    assert said.getvalue() == "round   2  update    reward 0.500, 1,234 tokens trained (1.0 s)\n"
+    assert said.getvalue().splitlines() == [
+        "round   2  update    reward 0.500, 1,234 tokens trained (1.0 s)",
+        "round   2  update    1,234 tokens trained (1.0 s)",
+    ]
+
+
+def test_an_evaluation_leaves_pass_at_1_and_how_many_rollouts_it_is_of() -> None:
+    reward = {"value": 0.25, "low": 0.2, "high": 0.3}
+    counts = {"suite": "aime", "judged": 2, "unjudged": 126, "rollouts": 128}
+    half = {**counts, "pass_at": {"1": {"value": 0.5}}, "reward_mean": reward}
+    whole = {**half, "judged": 128, "unjudged": 0}
+    none = {**half, "pass_at": {}, "judged": 0, "unjudged": 128}
+    told = [milestone(ended("evaluate", {"summary": summary})) for summary in (half, whole, none)]
+    assert told == [
+        "round   2  evaluate  aime pass@1 0.500 (2 of 128 judged) (1.0 s)",
+        "round   2  evaluate  aime pass@1 0.500 (1.0 s)",
+        "round   2  evaluate  aime reward 0.250 (0 of 128 judged) (1.0 s)",
+    ]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from data.errors import UsageError
 from flows.cli_stages import mapping, parse_filter, parse_reward
-from flows.config import RECIPES, Override, load_recipe, set_dotted, stage_config, toml_value
+from flows.config import RECIPES, Override, load_recipe, refuse_unjudged, set_dotted, stage_config, toml_value
 from flows.runs import run_name
 
 
@@ -25,7 +25,19 @@ def test_set_reaches_nested_keys_and_reads_toml_values() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("update.learning_rate=1", "update.learning_rate: Extra inputs"),
+        ("update.learning_rate=1", "there is no setting update.learning_rate; the settings of update are .* lr,"),
+        ("update.lrr=1", r"there is no setting update.lrr; did you mean update.lr\?"),
+        ("lr=1", r"there is no setting lr; did you mean update.lr\?"),
+        ("updat.lr=1", r"there is no setting updat; did you mean update\?"),
+        ("evaluate.evry=2", r"there is no setting evaluate.evry; did you mean evaluate.every\?"),
+        ("evaluate.sample.m=2", "there is no setting evaluate.sample.m; did you mean evaluate.sample.n "),
+        ("rounds.x=1", "rounds is one value"),
+        ("escalate.7=1", "escalate is a list of 1"),
+        ("escalate.x=1", "escalate is a list of 1"),
+        ("escalate=[0]", "escalate.0: Input should be greater than or equal to 1"),
+        ("overrides=[{stage='updat'}]", r"there is no stage 'updat' in it; did you mean update\?"),
+        ("overrides=[{stage='update',changes={lr='x'}}]", "update: lr: Input should be a valid number"),
+        ("overrides=[{stage='evaluate',changes={ks=[1,20]}}]", "pass@20 needs 20 samples of each problem, and n is 8"),
         ("update.lr=-1", "update.lr: Input should be greater than 0"),
         ("rounds=many", "rounds: Input should be a valid integer"),
         ("rounds", "is not an assignment"),
@@ -53,6 +65,15 @@ def test_an_override_changes_one_stage_in_one_round() -> None:
     assert stage_config(recipe, "score", 2, recipe.score).max_error_frac == 0.5
     assert stage_config(recipe, "score", 3, recipe.score).max_error_frac == 0.05
     assert stage_config(recipe, "update", 2, recipe.update) == recipe.update
+
+
+def test_a_recipe_whose_rewards_can_say_nothing_of_correctness_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"training demo needs to know which answers are correct.*\(format\)"):
+        load_recipe("demo", ['score.rewards=[{name="format"}]'])
+    assert load_recipe("demo", ['score.rewards=[{name="format"}]', "score.correct_at=1.0"]).score.correct_at == 1.0
+    changed = Override(stage="score", round=2, changes={"rewards": [{"name": "format"}]})
+    with pytest.raises(UsageError, match="needs to know which answers are correct"):
+        refuse_unjudged(load_recipe("demo").model_copy(update={"overrides": (changed,)}))
 
 
 @given(st.integers(-1000, 1000))

@@ -276,8 +276,9 @@ def test_a_judge_whose_parent_is_gone_ends(user_file, tmp_path, what):
     script = (
         "import os, models.judge_pool as p\n"
         "from models.rewards import resolve\n"
-        f"pool = p.JudgePool(resolve({str(user_file)!r} + ':misbehave', {{}}), num_workers=1, item_timeout_s=0.2)\n"
+        f"pool = p.JudgePool(resolve({str(user_file)!r} + ':misbehave', {{}}), num_workers=1, item_timeout_s=2)\n"
         "def heard(done):\n"
+        "    if not pool._judges[0].ready: return\n"
         f"    open({str(tmp_path / 'folder')!r}, 'w').write(str(pool._judges[0].folder))\n"
         f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(pool.pids[0])); os._exit(0)\n"
         f"pool.judge([{{'completion': {what!r}, 'answer': '1'}}], heard)\n"

@@ -3,6 +3,7 @@
 import re
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from models.rewards import REWARDS, UnknownRewardError, exact, load, pattern, resolve, user
@@ -123,6 +124,39 @@ def test_a_users_values_are_checked_one_by_one():
     assert "None" in verdicts[4].error
 
 
+def test_a_user_may_return_a_value_with_a_verdict():
+    answers = [
+        {"value": 0.7, "correct": True, "extracted": "34"},
+        {"value": 0.7, "correct": np.bool_(False)},
+        {"value": 0.0, "correct": None},
+        {"value": np.float32(0.25)},
+        {"value": None, "correct": True},
+    ]
+    verdicts = user.judge_batch(lambda rows: answers, [{}] * len(answers))
+    assert [v.value for v in verdicts] == [0.7, 0.7, 0.0, 0.25, None]
+    assert [v.outcome for v in verdicts] == ["correct", "wrong", "", "", "error"]
+    assert [v.abstains for v in verdicts] == [False, False, True, False, False]
+    assert verdicts[0].extracted == "34"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"value": 0.7, "corect": True}, "the key 'corect': the keys are value, correct, extracted"),
+        ({"correct": True}, "a mapping without the key 'value'"),
+        ({"value": 1.0, "correct": "yes"}, "'yes' as 'correct', not True, False or None"),
+        ({"value": 1.0, "correct": 1}, "1 as 'correct', not True, False or None"),
+        ({"value": 1.0, "extracted": 34}, "int as 'extracted', not text"),
+        ({"value": "1"}, "str, not a number"),
+        ({"value": float("nan"), "correct": True}, "returned nan"),
+    ],
+)
+def test_a_mapping_that_cannot_be_read_is_an_error_on_its_row_alone(answer, said):
+    bad, good = user.judge_batch(lambda rows: [answer, {"value": 1.0}], [{}, {}])
+    assert (bad.value, bad.outcome, good.value) == (None, "error", 1.0)
+    assert said in bad.error
+
+
 @pytest.mark.parametrize("returned", [[1.0], 1.0, None, {"a": 1}, "11"])
 def test_a_users_answer_of_another_shape_is_refused(returned):
     with pytest.raises(user.BatchRefusedError):
@@ -183,6 +217,36 @@ def test_the_reward_is_the_weighted_sum_and_null_where_a_part_failed():
     assert bad.error == "format: slow"
     unread = combine(names, weights, [Verdict(0.0, "unparsed"), Verdict(0.0)], 0)
     assert (unread.reward, unread.correct, unread.outcome) == (0.0, False, "unparsed")
+
+
+def test_a_chosen_reward_decides_before_all_others():
+    assert deciding_reward([resolve(n, {}) for n in ("math", "a.py:f")], chosen=1) == 1
+
+
+GRADED = Verdict(0.7)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "deciding", "correct_at", "correct"),
+    [
+        ([GRADED], 0, 0.7, True),  # at the threshold
+        ([GRADED], 0, 0.71, False),
+        ([GRADED], 0, None, None),
+        ([Verdict(1.0)], 0, 1.5, False),  # a stated threshold stands before 1 and 0
+        ([Verdict(0.9, "wrong")], 0, 0.5, False),  # a verdict stands before a threshold
+        ([Verdict(0.1, "correct")], 0, 0.5, True),
+        ([Verdict(1.0, abstains=True)], 0, 0.5, None),  # who abstains is decided by nothing
+        ([Verdict(0.0, abstains=True)], 0, None, None),
+        ([Verdict(1.0), GRADED], 1, 0.8, False),  # of the deciding reward, not of the sum 1.7
+        ([Verdict(1.0), GRADED], None, 1.6, True),  # of the sum where none decides: 1.0 + 0.7
+        ([Verdict(1.0), GRADED], None, 1.8, False),
+        ([Verdict(1.0), GRADED], None, None, None),
+        ([GRADED, Verdict(None, "error")], 0, 0.5, None),  # a part that failed leaves no verdict
+    ],
+)
+def test_what_is_correct_is_the_verdict_else_the_threshold(verdicts, deciding, correct_at, correct):
+    names = ["f", "g"][: len(verdicts)]
+    assert combine(names, [1.0] * len(names), verdicts, deciding, correct_at).correct is correct
 
 
 @pytest.mark.parametrize(("value", "correct", "said"), [(1.0, True, "correct"), (0.0, False, "wrong"), (0.5, None, "")])

@@ -52,7 +52,7 @@ def test_without_settings_every_problem_is_planned_in_order(tmp_path: Path) -> N
     assert result.summary == {
         "kept": 6, "dropped": 0, "reasons": {}, "problem_ids": list("abcdef"), "hinted": 0,
     }  # fmt: skip
-    assert result.metrics == {"data/kept_frac": 1.0, "data/hint_level_mean": 0.0}
+    assert result.metrics == {"data/kept_frac": 1.0, "data/planned_hint_level_mean": 0.0}
 
 
 def test_a_planned_row_carries_its_settings_group_seed_and_reason(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_filters_rank_and_top_count_every_row_they_drop(tmp_path: Path) -> None:
         "pass_rate: never measured": 1,
         "top: below the first 1": 1,
     }
-    assert result.metrics["data/pass_rate_mean"] == 0.5
+    assert result.metrics["data/planned_pass_rate_mean"] == 0.5
     assert {"problem_id": "b", "reason": "zero_variance: all wrong", "planned": False, "question": "what is b?"} in (
         result.samples
     )
@@ -99,6 +99,26 @@ def test_ranking_by_historical_std_reads_ragged_histories(tmp_path: Path) -> Non
     assert result.summary["problem_ids"] == ["d", "b", "a", "c", "e", "f"]
     assert plan[0]["reason"] == "pass rate 4/8, variance 0.250, rank 1 by historical_std 0.500"
     assert plan[4]["reason"] == "never measured, rank 5 by historical_std unknown"
+
+
+def test_a_problem_with_rewards_and_no_verdict_is_ranked_by_them(tmp_path: Path) -> None:
+    difficulty = pa.table(
+        {
+            "problem_id": list("abc"),
+            "n": [0, 0, 4],
+            "k": [0, 0, 1],
+            "reward_n": [4, 2, 4],
+            "reward_mean": [-0.0625, 2e15, 0.25],
+            "reward_variance": [0.01, 0.25, 0.1875],
+        }
+    )
+    plan, _ = curate(tmp_path, CurateConfig(rank="reward_mean"), difficulty=difficulty)
+    assert [row["reason"] for row in plan[:4]] == [
+        "mean reward 2e+15 of 2, variance 0.250, rank 1 by reward_mean 2e+15",
+        "pass rate 1/4, variance 0.188, rank 2 by reward_mean 0.250",
+        "mean reward -0.062 of 4, variance 0.010, rank 3 by reward_mean -0.062",
+        "never measured, rank 4 by reward_mean unknown",
+    ]
 
 
 def test_a_variance_draw_explains_who_was_weighted_and_who_explored(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_open_flow_runs_of_the_dead_are_ended_and_others_left_alone(
 
     monkeypatch.setattr("tasks.dangling.get_client", connected)
     left = [Left("one", (str(deleted), str(running))), Left("two", (str(cancelling), str(completed)))]
-    close_dangling(left, tmp_path)
+    close_dangling(left)
     again = "the same command goes on where it stopped"
     assert (client.states[running].type, client.states[running].message) == (
         StateType.CRASHED,

@@ -10,6 +10,7 @@ from data.store import Ref, Store
 from tasks.config import DifficultyConfig
 from tasks.context import StageContext, StageResult
 from tasks.difficulty import run
+from tasks.gates import verdict_breach
 
 
 def scores(verdicts: dict[str, list[bool | None]], tag: str = "") -> pa.Table:
@@ -61,9 +62,11 @@ def test_rounds_of_two_policies_with_hinted_shards(tmp_path: Path) -> None:
     )
     assert result.summary == {
         "rows": 2, "measured": 2, "judged": 4, "correct": 1, "unjudged": 1, "hinted": 2, "all_wrong": 1,
-        "all_right": 0, "pass_rate_mean": 0.25,
+        "all_right": 0, "pass_rate_mean": 0.25, "reward_mean": 0.25, "reward_variance_mean": 0.125,
+        "rollouts": 5, "failed": 1, "coverage": 0.8, "first_unjudged": ["a:2"],
     }  # fmt: skip
-    assert result.metrics == {"data/pass_rate_mean": 0.25, "data/fresh_frac": 1.0}
+    wanted = {"data/pass_rate_mean": 0.25, "data/reward_variance_mean": 0.125, "data/fresh_frac": 1.0}
+    assert result.metrics == wanted
     later = scores({"b": [True, True]}, "later")
     second, result = measure(
         store,
@@ -91,3 +94,28 @@ def test_nothing_judged_is_a_failure(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with pytest.raises(GateError, match=r"none of 2 scores .*2 without a verdict, 0 hinted"):
         measure(store, "0", DifficultyConfig(), scores=[store.put("scores", scores({"a": [None, None]}))])
+
+
+def graded(rewards: dict[str, list[float]]) -> pa.Table:
+    rows = [
+        {"rollout_id": f"{p}:{i}", "problem_id": p, "reward": r, "correct": None}
+        for p, rs in rewards.items()
+        for i, r in enumerate(rs)
+    ]
+    types = [("rollout_id", pa.string()), ("problem_id", pa.string()), ("reward", pa.float64())]
+    return pa.Table.from_pylist(rows, schema=pa.schema([*types, ("correct", pa.bool_())]))
+
+
+def test_graded_scores_without_a_verdict_breach_the_gate_unless_it_is_raised(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    judged = [store.put("scores", graded({"a": [0.2, 0.4], "b": [0.5, 0.5]}))]
+    ref, result = measure(store, "0", DifficultyConfig(), scores=judged)
+    told = verdict_breach(result.kept, DifficultyConfig())
+    assert "4 of 4 rollouts (100.0%) have no verdict on correctness" in told
+    assert "the first: a:0, a:1, b:0, b:1" in told
+    a, b = store.read(ref).to_pylist()
+    assert (a["n"], a["k"], a["reward_n"], a["reward_mean"]) == (0, 0, 2, pytest.approx(0.3))
+    assert (a["reward_variance"], b["reward_variance"]) == (pytest.approx(0.01), 0.0)
+    assert result.summary["pass_rate_mean"] is None
+    assert "data/pass_rate_mean" not in result.metrics
+    assert verdict_breach(result.kept, DifficultyConfig(max_unjudged_frac=1.0)) == ""

@@ -84,7 +84,7 @@ def test_only_groups_that_failed_for_certain_go_on(tmp_path: Path) -> None:
     assert result.summary == {
         "groups": 1, "failed": 1, "skipped": {"not every rollout was judged": 2}, "level": 1,
     }  # fmt: skip
-    assert result.metrics == {"data/hint_level_mean": 1.0}
+    assert result.metrics == {"data/escalated_hint_level": 1.0}
 
 
 def test_missing_leaking_and_repeated_hints_are_skipped_and_counted(tmp_path: Path) -> None:

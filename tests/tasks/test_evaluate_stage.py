@@ -11,6 +11,7 @@ from data.store import Ref, Store
 from tasks.config import EvaluateConfig
 from tasks.context import StageContext, StageResult
 from tasks.evaluate import run
+from tasks.gates import verdict_breach
 
 Answers = dict[str, list[tuple[str | None, bool | None]]]
 
@@ -28,6 +29,7 @@ def evaluate(
     domains: dict[str, str | None] | None = None,
     hint_level: int = 0,
     known: list[str] | None = None,
+    rewards: dict[str, list[float]] | None = None,
 ) -> tuple[Ref, list[dict[str, object]], StageResult]:
     store = Store(tmp_path)
     problems = known or list(answers)
@@ -62,6 +64,9 @@ def evaluate(
             }
         ),
     }
+    if rewards is not None:
+        values = pa.array([value for p in answers for value in rewards[p]], pa.float64())
+        tables["scores"] = tables["scores"].set_column(2, "reward", values)
     inputs = {role: (store.put(role, table),) for role, table in tables.items()}
     if baseline is not None:
         inputs["baseline"] = (baseline,)
@@ -109,6 +114,58 @@ def test_one_row_per_problem_with_its_counts_majority_and_length(tmp_path: Path)
     assert all(np.isfinite(value) for value in result.metrics.values())
     assert len(result.samples) == 13
     assert result.samples[0]["question"] == "what is a?"
+
+
+UNCLAIMED = (None, None)
+
+
+def test_the_mean_reward_has_an_interval_and_counts_rows_without_a_verdict(tmp_path: Path) -> None:
+    answers: Answers = {"a": [RIGHT, UNCLAIMED], "b": [UNCLAIMED, UNCLAIMED], "c": [WRONG, WRONG]}
+    rewards = {"a": [1.0, 0.5], "b": [0.2, 0.6], "c": [0.0, 0.0]}
+    config = EvaluateConfig(ks=(1, 2), suite="s", max_unjudged_frac=0.5)
+    _, rows, result = evaluate(tmp_path, answers, config, rewards=rewards)
+    found = [(r["n"], r["k"], r["reward_n"], r["reward_mean"], r["reward_variance"]) for r in rows]
+    assert found[0] == (1, 1, 2, 0.75, 0.0625)  # distances 0.25 and 0.25
+    assert found[1] == (0, 0, 2, pytest.approx(0.4), pytest.approx(0.04))
+    assert found[2] == (2, 0, 2, 0.0, 0.0)
+    interval = result.summary["reward_mean"]
+    assert interval["value"] == pytest.approx((0.75 + 0.4 + 0.0) / 3)
+    assert 0.0 <= interval["low"] < interval["value"] < interval["high"] <= 0.75
+    assert (result.summary["judged"], result.summary["rollouts"], result.summary["coverage"]) == (3, 6, 0.5)
+    assert result.metrics["eval/s/coverage"] == 0.5
+    assert result.metrics["eval/s/reward_mean"] == interval["value"]
+    assert result.summary["pass_at"]["2"]["value"] == 0.0  # of c alone
+    assert verdict_breach(result.kept, config) == ""
+
+
+def test_too_few_verdicts_breach_the_gate_which_says_what_to_do(tmp_path: Path) -> None:
+    answers: Answers = {"a": [RIGHT] + [UNCLAIMED] * 7, "b": [WRONG] + [UNCLAIMED] * 6 + [FAILED]}
+    rewards = {"a": [1.0] + [0.5] * 7, "b": [0.0] + [0.5] * 6 + [float("nan")]}
+    _, _, result = evaluate(tmp_path, answers, EvaluateConfig(), rewards=rewards)
+    told = verdict_breach(result.kept, EvaluateConfig())
+    assert "14 of 16 rollouts (87.5%) have no verdict on correctness" in told
+    assert "13 have a reward that makes no claim, 1 could not be judged (the first: a@r0h0:1, a@r0h0:2" in told
+    assert "correct_at" in told
+    assert result.summary["fewer_samples_than"] == {"8": 2}  # and pass@8 is left out
+    assert set(result.summary["pass_at"]) == {"1"}
+    assert verdict_breach(result.kept, EvaluateConfig(max_unjudged_frac=0.875)) == ""
+
+
+def test_rewards_without_any_verdict_are_compared_by_their_mean(tmp_path: Path) -> None:
+    answers: Answers = {"a": [UNCLAIMED] * 2, "b": [UNCLAIMED] * 2}
+    config = EvaluateConfig(ks=(1,), max_unjudged_frac=1.0)
+    base, _, _ = evaluate(tmp_path, answers, config, rewards={"a": [0.1, 0.3], "b": [0.5, 0.5]})
+    _, rows, result = evaluate(
+        tmp_path, answers, config, name="1", rewards={"a": [0.5, 0.5], "b": [0.5, 0.7]}, baseline=base
+    )
+    assert [(r["n"], r["k"], r["majority_correct"], r["mean_tokens"]) for r in rows] == [(0, 0, None, 1.5)] * 2
+    assert (result.summary["pass_at"], result.summary["coverage"]) == ({}, 0.0)
+    assert verdict_breach(result.kept, config) == ""
+    # a from 0.2 to 0.5, b from 0.5 to 0.6: paired, (0.3 + 0.1) / 2
+    assert result.summary["versus"]["reward_gain"]["value"] == pytest.approx(0.2)
+    assert "gain" not in result.summary["versus"]
+    assert result.metrics["eval/heldout/reward_gain"] == pytest.approx(0.2)
+    assert "eval/heldout/pass_at_1" not in result.metrics
 
 
 def test_the_gain_is_paired_and_counts_what_was_solved_and_lost(tmp_path: Path) -> None:

@@ -33,16 +33,16 @@ def test_a_source_is_pinned_once_unless_renewed(tmp_path: Path) -> None:
 
 def test_a_reward_of_ones_own_is_pinned_and_the_others_are_left(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    file.write_text("old")
+    file.write_text("def judge(rows): return [1.0]")
     named = RewardConfig(name="numeric")
     first = pinned(ScoreConfig(rewards=(RewardConfig(name=f"{file}:judge"), named)))
     assert isinstance(first, ScoreConfig)
-    assert [reward.source_sha256 for reward in first.rewards] == [sha256("old"), ""]
-    file.write_text("new")
+    assert [reward.source_sha256 for reward in first.rewards] == [sha256("def judge(rows): return [1.0]"), ""]
+    file.write_text("def judge(rows): return [0.0]")
     assert pinned(first) == first
     renewed = pinned(first, renew=True)
     assert isinstance(renewed, ScoreConfig)
-    assert renewed.rewards[0].source_sha256 == sha256("new")
+    assert renewed.rewards[0].source_sha256 == sha256("def judge(rows): return [0.0]")
 
 
 def test_settings_that_name_no_file_stay_as_they_are() -> None:

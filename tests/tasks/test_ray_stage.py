@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="the package ra
 
 ROOT = Path(__file__).parents[2]
 NUM_GROUPS, NUM_SAMPLES = 6, 4
-IDS = [f"p{group}@h0:{sample}" for group in range(NUM_GROUPS) for sample in range(NUM_SAMPLES)]
+IDS = [f"{0:016x}:p{group}@h0:{sample}" for group in range(NUM_GROUPS) for sample in range(NUM_SAMPLES)]
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 Look = Callable[[float, str], None]
 Server = Any

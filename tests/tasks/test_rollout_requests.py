@@ -24,7 +24,8 @@ from tasks.config import RolloutConfig
 from tasks.groups import Planned
 
 NUM_GROUPS, NUM_SAMPLES = 5, 4
-IDS = [f"p{g}@h0:{s}" for g in range(NUM_GROUPS) for s in range(NUM_SAMPLES)]
+KEY = "c" * 16
+IDS = [f"{KEY}:p{g}@h0:{s}" for g in range(NUM_GROUPS) for s in range(NUM_SAMPLES)]
 
 
 class Engine:
@@ -96,17 +97,17 @@ def rows(store: Store) -> list[dict[str, Any]]:
 
 
 def test_a_request_that_fails_is_asked_again_and_nothing_else_is(roll: Roll, store: Store) -> None:
-    engine = Engine({"p1@h0:2": 2})
+    engine = Engine({f"{KEY}:p1@h0:2": 2})
     report = roll(engine)
     assert [row["rollout_id"] for row in rows(store)] == IDS
-    assert engine.asked == Counter({**dict.fromkeys(IDS, 1), "p1@h0:2": 3})
+    assert engine.asked == Counter({**dict.fromkeys(IDS, 1), f"{KEY}:p1@h0:2": 3})
     assert report["summary"]["failed_requests"] == 0
 
 
 def test_what_fails_for_good_is_a_row_with_its_reason(roll: Roll, store: Store) -> None:
-    report = roll(Engine({"p1@h0:2": 99}), max_failed_frac=0.05)
+    report = roll(Engine({f"{KEY}:p1@h0:2": 99}), max_failed_frac=0.05)
     (failed,) = [row for row in rows(store) if row["finish_reason"] == "error"]
-    assert (failed["rollout_id"], failed["error"]) == ("p1@h0:2", "bad luck")
+    assert (failed["rollout_id"], failed["error"]) == (f"{KEY}:p1@h0:2", "bad luck")
     assert (failed["completion"], failed["completion_tokens"], failed["logprobs"]) == (None, None, None)
     # The update checks who sampled before it leaves out what nobody judged.
     assert len({row["policy"] for row in rows(store)}) == 1
@@ -115,20 +116,20 @@ def test_what_fails_for_good_is_a_row_with_its_reason(roll: Roll, store: Store) 
 
 
 def test_too_many_failures_end_the_stage_and_the_next_attempt_asks_for_the_rest_alone(roll: Roll, store: Store) -> None:
-    with pytest.raises(StageError, match=r"2 of 20 requests failed.*p\d@h0:0: bad luck"):
-        roll(Engine({"p2@h0:0": 99, "p3@h0:0": 99}), max_failed_frac=0.05)
+    with pytest.raises(StageError, match=r"2 of 20 requests failed.*: c{16}:p\d@h0:0: bad luck"):
+        roll(Engine({f"{KEY}:p2@h0:0": 99, f"{KEY}:p3@h0:0": 99}), max_failed_frac=0.05)
     again = Engine()
     roll(again, max_failed_frac=0.05)
-    assert set(again.asked) == {"p2@h0:0", "p3@h0:0", *IDS[16:]}
+    assert set(again.asked) == {f"{KEY}:p2@h0:0", f"{KEY}:p3@h0:0", *IDS[16:]}
     assert set(again.asked.values()) == {1}
     assert [row["rollout_id"] for row in rows(store)] == IDS
 
 
 def test_failures_of_all_attempts_count_against_the_limit(roll: Roll) -> None:
     with pytest.raises(StageError, match="the engine is gone"):
-        roll(Engine({"p1@h0:2": 99}, ends_at=9), max_failed_frac=0.05)
+        roll(Engine({f"{KEY}:p1@h0:2": 99}, ends_at=9), max_failed_frac=0.05)
     with pytest.raises(StageError, match="2 of 20 requests failed"):
-        roll(Engine({"p4@h0:0": 99}), max_failed_frac=0.05)
+        roll(Engine({f"{KEY}:p4@h0:0": 99}), max_failed_frac=0.05)
 
 
 @pytest.mark.parametrize("ends_at", [0, 3, 8, 13])

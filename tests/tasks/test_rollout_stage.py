@@ -81,7 +81,7 @@ def test_every_row_of_the_plan_is_rolled_out_in_order_with_what_it_needs(house: 
     job = house.job(round=3, top_p=0.9)
     report = house.run(job)
     rows = house.rows(job)
-    expected = [f"{g}:{i}" for g, n in (("a@r3h0", 4), ("b@r3h0", 3), ("a@r3h1", 4)) for i in range(n)]
+    expected = [f"{0:016x}:{g}:{i}" for g, n in (("a@r3h0", 4), ("b@r3h0", 3), ("a@r3h1", 4)) for i in range(n)]
     assert [row["rollout_id"] for row in rows] == expected
     first, middle, hinted = rows[0], rows[4], rows[7]
     # The seed of a sample: eight bytes of SHA-256 over "group seed:sample", less one bit.

@@ -205,6 +205,52 @@ def test_a_users_function(store, warm, tmp_path):
     assert result.metrics["reward/short"] == 0.5
 
 
+GRADED = """
+def graded(rows):
+    return [len(row["completion"]) / 10 for row in rows]
+
+def judged(rows):
+    return [{"value": len(r["completion"]) / 10, "correct": r["completion"] < "b", "extracted": r["completion"]}
+            if r["completion"] != "?" else {"value": 1.0, "correct": "yes"} for r in rows]
+"""
+
+
+def graded_config(tmp_path, function, **settings):
+    (tmp_path / "mine.py").write_text(GRADED)
+    return ScoreConfig(rewards=(RewardConfig(name=f"{tmp_path}/mine.py:{function}"),), **settings)
+
+
+def test_a_graded_reward_without_a_threshold_makes_no_claim_and_says_what_to_set(store, warm, tmp_path):
+    rollouts = rollouts_of(store, row("a", "abc"), row("a", "abcdef"))
+    result, scores = score(store, warm, graded_config(tmp_path, "graded"), rollouts)
+    assert [(s["reward"], s["correct"], s["outcome"]) for s in scores] == [(0.3, None, None), (0.6, None, None)]
+    assert result.summary["note"].startswith("2 of 2 rows have a reward and no verdict")
+    assert "`correct_at`" in result.summary["note"]
+
+
+def test_a_stated_threshold_decides_what_a_graded_reward_calls_correct(store, warm, tmp_path):
+    rollouts = rollouts_of(store, row("a", "abc"), row("a", "abcdef"))
+    result, scores = score(store, warm, graded_config(tmp_path, "graded", correct_at=0.6), rollouts)
+    assert [(s["reward"], s["correct"], s["outcome"]) for s in scores] == [
+        (0.3, False, "wrong"),
+        (0.6, True, "correct"),
+    ]
+    assert "note" not in result.summary
+
+
+def test_a_functions_own_verdicts_stand_and_a_bad_answer_names_its_row(store, warm, tmp_path):
+    rollouts = rollouts_of(store, row("a", "abc"), row("a", "xyz"), row("b", "?"))
+    config = graded_config(tmp_path, "judged", correct_at=0.9)
+    result, scores = score(store, warm, config, rollouts)
+    assert [(s["reward"], s["correct"], s["extracted"]) for s in scores] == [
+        (0.3, True, "abc"),
+        (0.3, False, "xyz"),
+        (None, None, None),
+    ]
+    told = score_breach(result.kept, config)
+    assert "b:0: judged: the function returned 'yes' as 'correct', not True, False or None" in told
+
+
 @pytest.mark.parametrize(
     ("reward", "error", "said"),
     [

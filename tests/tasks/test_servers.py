@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from data.errors import StageError
-from tasks.servers import _start, free_port, server_environment, start_embedded, start_servers
+from tasks.servers import _start, free_port, server_environment, start_servers
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +44,7 @@ def test_both_servers_start_answer_and_end(mlflow_home: Path, monkeypatch: pytes
 
 def test_a_server_elsewhere_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker.example:5000")
-    monkeypatch.setattr("tasks.servers._start_prefect", lambda home, port: _Ready(f"http://127.0.0.1:{port}"))
+    monkeypatch.setattr("tasks.servers.start_prefect", lambda home, port: _Ready(f"http://127.0.0.1:{port}"))
     with start_servers(tmp_path, free_port(0), 1) as servers:
         assert servers.mlflow_url == "http://tracker.example:5000"
         assert len(servers.running) == 1
@@ -78,24 +78,6 @@ def test_a_taken_port_is_replaced_by_the_next_free_one() -> None:
     assert free_port(number) == number
 
 
-def test_an_embedded_server_answers_who_connects_before_it_listens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PREFECT_HOME", raising=False)
-    with start_embedded(tmp_path) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(server.url).port, timeout=120)
-        connection.request("GET", "/api/health")  # at once: the server is still importing
-        assert connection.getresponse().read() == b"true"
-        connection.close()
-        family = psutil.Process(server.guard.pid).children(recursive=True)
-        assert _listening_addresses(server.url) == {"127.0.0.1"}
-        family[0].kill()
-        _until(lambda: server.guard.poll() is not None)
-        with pytest.raises(ConnectionRefusedError):
-            connection.request("GET", "/api/health")  # no copy of its socket is left to wait at
-    assert not [child for child in family if _runs(child.pid)]
-
-
 def test_the_guard_ends_the_server_and_its_children_when_its_parent_is_killed(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     server = (
@@ -104,7 +86,7 @@ def test_the_guard_ends_the_server_and_its_children_when_its_parent_is_killed(tm
     )
     parent = (
         "import subprocess, sys, time; "
-        f"subprocess.Popen([sys.executable, '-m', 'tasks.servers', '', sys.executable, '-c', {server!r}], "
+        f"subprocess.Popen([sys.executable, '-m', 'tasks.servers', sys.executable, '-c', {server!r}], "
         "stdin=subprocess.PIPE, start_new_session=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", parent], cwd=ROOT)

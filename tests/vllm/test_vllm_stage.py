@@ -98,7 +98,7 @@ def test_a_killed_worker_leaves_its_rows_and_no_process(
         with pytest.raises(StageError, match="engine core ended"):
             run(pool, job("b"))
         assert run(pool, job("b"))["summary"]["rows"] == len(IDS)
-    assert [row["rollout_id"] for row in rows] == IDS
+    assert [row["rollout_id"] for row in rows] == [f"{'a' * 16}:{name}" for name in IDS]
     assert report["summary"]["shards_reused"] == 1
     assert report["summary"]["promise"] == "requests"
     # Tokens are counted where they are sampled: what was kept was not asked for again.
@@ -131,7 +131,7 @@ def test_a_killed_flow_takes_its_engine_along_and_the_same_command_asks_only_for
     assert done.returncode == 0, (tmp_path / "log").read_text()
     (folder,) = (tmp_path / "home" / "lake" / "rollouts").iterdir()
     rows = [row for part in sorted(folder.glob("part-*.parquet")) for row in pq.read_table(part).to_pylist()]
-    assert [row["rollout_id"] for row in rows] == IDS
+    assert [row["rollout_id"] for row in rows] == [f"{folder.name[:16]}:{name}" for name in IDS]
     assert not list(folder.glob(".scratch"))
     (remark,) = json.loads(done.stdout)["remarks"]
     assert remark.startswith("vLLM has no sleep mode on this machine: its engine was ended")

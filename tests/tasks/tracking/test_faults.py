@@ -156,7 +156,7 @@ def test_a_sidecar_killed_while_it_follows_is_replaced_without_a_trace(new_run: 
     run.update(1)
     run.journal.run_finished(status="finished")
     second = start_sidecar(run.folder)
-    assert "still being told" in wait(second, 0.01).sentence
+    assert wait(second, 0.01).telling
     second.process.returncode = None
     assert wait(second, 60).sentence == ""
     assert second.process.returncode == 0

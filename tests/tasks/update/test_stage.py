@@ -39,10 +39,10 @@ def test_an_update_reports_what_it_did_and_leaves_a_loadable_policy(house: House
     }
     assert report["summary"]["most_mismatched"] in {row["rollout_id"] for row in rows}
     metrics = report["metrics"]
-    assert metrics["reward/mean"] == pytest.approx(7 / 12)
-    assert metrics["reward/std"] == pytest.approx(math.sqrt(7 / 12 * 5 / 12))
-    assert metrics["reward/frac_zero_std_groups"] == metrics["reward/frac_all_right"] == pytest.approx(1 / 3)
-    assert metrics["length/truncated_frac"] == pytest.approx(1 / 12)
+    assert metrics["trained/reward_mean"] == pytest.approx(7 / 12)
+    assert metrics["trained/reward_std"] == pytest.approx(math.sqrt(7 / 12 * 5 / 12))
+    assert metrics["trained/frac_zero_std_groups"] == metrics["trained/frac_all_right"] == pytest.approx(1 / 3)
+    assert metrics["trained/truncated_frac"] == pytest.approx(1 / 12)
     assert metrics["mismatch/logp_diff_max"] < 1e-4
     assert metrics["policy/lr"] == pytest.approx(5e-5 / 15)
     assert {"policy/entropy", "policy/grad_norm", "perf/tokens_per_s", "mismatch/kl"} <= set(metrics)
@@ -80,7 +80,7 @@ def test_a_failed_bare_group_gives_way_to_its_hinted_retry(house: House) -> None
     folder, report = house.run(house.job(inputs))
     assert report["summary"]["replaced_groups"] == 3
     assert report["summary"]["groups"] == 3
-    assert report["metrics"]["data/hint_level_mean"] == 1.0
+    assert report["metrics"]["trained/hint_level_mean"] == 1.0
     kept = [*bare[8:], *level1[:4], *level2]
     alone, _ = house.update(kept, [1, 0, 0, 1, 0, 1, 0, 0, 0, 1, 1, 1])
     first, second = house.weights(folder), house.weights(alone)

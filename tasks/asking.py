@@ -1,0 +1,117 @@
+"""`gradus sql`: the views runs, stages, metrics and samples above the tables of the lake, of all runs or of some.
+
+with ask(home, "select purpose, avg(reward) from samples group by purpose", "demo-1a2b3c4d") as answer: ...
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from data.queries import Answer, Relation, select
+from data.store import Ref, Store
+from data.upgrade import open_lake
+from data.views import samples, tables
+from tasks.attempt import read_report
+from tasks.history import run_folder, run_folders
+from tasks.journal import METRICS, read_events, read_lines
+from tasks.lineage import Lineage, Run
+from tasks.settings import Home
+
+_TEXT, _INT, _FLOAT, _TIME = pa.string(), pa.int64(), pa.float64(), pa.timestamp("ms")
+RUNS = pa.schema(
+    [
+        *(("run", _TEXT), ("verb", _TEXT), ("status", _TEXT), ("started", _TIME), ("seconds", _FLOAT)),
+        *(("stages", _INT), ("reused", _INT), ("seed", _INT), ("settings", _TEXT)),
+    ]
+)
+"""One row for each run; `started` in UTC, `seconds` of its stages, `settings` as JSON."""
+STAGES = pa.schema(
+    [
+        *(("run", _TEXT), ("round", _INT), ("purpose", _TEXT), ("stage", _TEXT), ("attempt", _TEXT)),
+        *(("status", _TEXT), ("started", _TIME), ("seconds", _FLOAT), ("output", _TEXT), ("artefact", _TEXT)),
+        ("error", _TEXT),
+    ]
+)
+"""One row for each attempt of a stage and for each reuse, which has no attempt."""
+METRIC_ROWS = pa.schema(
+    [
+        *(("run", _TEXT), ("round", _INT), ("purpose", _TEXT), ("stage", _TEXT), ("step", _INT)),
+        *(("name", _TEXT), ("value", _FLOAT), ("artefact", _TEXT)),
+    ]
+)
+"""One row for each metric of each artefact that a run has; `step` is null for what the whole stage reported."""
+
+
+@contextlib.contextmanager
+def ask(home: Home, sql: str, run: str | None, say: Callable[[str], None]) -> Generator[Answer]:
+    """The answer to a query over the lake, or over the artefacts that one run made or was given.
+
+    `say` gets a sentence if the lake was written by an earlier version and was brought up to date.
+    """
+    store = open_lake(home.lake, say)
+    runs = [Run(run_folder(home.runs, run))] if run is not None else list(map(Run, run_folders(home.runs)))
+    lineage = Lineage(store, runs, whole_lake=run is None)
+    hidden, view = samples(store, lineage)
+    told = {
+        "runs": Relation(RUNS, lambda: _table(map(_run, runs), RUNS)),
+        "stages": Relation(STAGES, lambda: _table(_stages(runs), STAGES)),
+        "metrics": Relation(METRIC_ROWS, lambda: _table(_metrics(store, lineage), METRIC_ROWS)),
+    }
+    with select({**told, **tables(store, lineage), **hidden}, {"samples": view}, sql) as answer:
+        yield answer
+
+
+def _table(rows: Iterator[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), schema=schema)
+
+
+def _run(run: Run) -> dict[str, Any]:
+    settings = json.loads((run.folder / "run.json").read_text())
+    started = next((event["time"] for event in read_events(run.folder)), None)
+    return {**run.brief, "started": _time(started), "seed": settings["seed"], "settings": json.dumps(settings)}
+
+
+def _stages(runs: list[Run]) -> Iterator[dict[str, Any]]:
+    for run in runs:
+        for row in run.attempts:
+            artefact = Ref.parse(row["output"]).digest
+            yield {**row, "run": run.name, "started": _time(row["started"]), "artefact": artefact}
+
+
+def _metrics(store: Store, lineage: Lineage) -> Iterator[dict[str, Any]]:
+    for run in lineage.runs:
+        found = _journalled(run)
+        last = {row["output"]: row["attempt"] for row in run.attempts if row["attempt"] in found and _ended(row)}
+        for row in lineage.current(run):
+            ref = Ref.parse(row["output"])
+            rows = found.get(last.get(row["output"], ""))
+            label = {key: row[key] for key in ("round", "purpose", "stage")}
+            for step, metrics in _reported(read_report(store, ref)) if rows is None else rows:
+                for name, value in metrics.items():
+                    yield {"run": run.name, **label, "step": step, "name": name, "value": value, "artefact": ref.digest}
+
+
+def _ended(row: Mapping[str, Any]) -> bool:
+    return row["status"] in ("finished", "failed")
+
+
+def _journalled(run: Run) -> dict[str | None, list[tuple[int | None, dict[str, float]]]]:
+    """The metrics of every attempt, as the journal has them."""
+    found: dict[str | None, list[tuple[int | None, dict[str, float]]]] = {}
+    for row, _ in read_lines(run.folder / METRICS):
+        found.setdefault(row.get("attempt"), []).append((row["step"], row["metrics"]))
+    return found
+
+
+def _reported(report: Mapping[str, Any]) -> Iterator[tuple[int | None, dict[str, float]]]:
+    """The metrics that an artefact's report has: of every step, and of the whole."""
+    yield from enumerate(report.get("steps", ()))
+    yield None, report.get("metrics", {})
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)

@@ -1,0 +1,140 @@
+"""Keep the digests of what our versions cover: what there is, what is recorded, and what is wrong between the two.
+
+    python -m tests.code_versions                       # after a version was raised, or a component added or removed
+    python -m tests.code_versions --same-results WHY    # after a change that leaves every result as it was
+
+The record is tests/golden/code_versions.json; a reason stays in it until the entry's version is raised.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from models.rewards import REWARDS
+from tasks.registry import STAGES
+from tasks.versions import COMPONENTS
+from tests.code_closure import Tree
+
+ROOT = Path(__file__).parents[1]
+RECORD = Path(__file__).parent / "golden" / "code_versions.json"
+
+TABLES = {
+    "filter": "data.filters.FILTERS",
+    "ranking": "data.ranking.RANKINGS",
+    "sampler": "data.samplers.SAMPLERS",
+    "hint strategy": "data.hints.STRATEGIES",
+    "advantage": "models.advantages.ADVANTAGES",
+    "loss": "models.losses.LOSSES",
+    "aggregation": "models.losses.AGGREGATIONS",
+}
+"""Kinds whose components are the functions of one table."""
+
+ENGINES = {
+    "transformers": "models.engines.hf.HfEngine",
+    "vllm": "models.engines.vllm.VllmEngine",
+    "openai": "models.engines.server.ServerEngine",
+}
+CORRECTION = "models.corrections.weights"
+REWARD_TABLE = "models.rewards.REWARDS"
+STORE = ("data.store", "data.manifest", "tasks.context")
+"""How artefacts are written and read, whoever makes them."""
+
+LIMITS = {
+    **{table: kind for kind, table in TABLES.items()},
+    **dict.fromkeys(ENGINES.values(), "engine"),
+    CORRECTION: "correction",
+    REWARD_TABLE: "reward",
+    **dict.fromkeys(STORE, "shared"),
+}
+"""Where the closure of a stage ends: what lies behind has a version of its own."""
+
+Entry = dict[str, Any]
+
+
+def versions() -> dict[str, int]:
+    """Every version in the code, by stage/NAME or KIND/NAME."""
+    stages = {f"stage/{spec.name}": spec.version for spec in STAGES.values()}
+    return stages | {f"{kind}/{name}": v for kind, names in COMPONENTS.items() for name, v in names.items()}
+
+
+def roots(tree: Tree) -> dict[str, list[str]]:
+    """What each version covers: dotted names of definitions or modules."""
+    found = {f"stage/{name}": [f"tasks.{name}.run"] for name in STAGES}
+    for kind, table in TABLES.items():
+        found |= {f"{kind}/{name}": [".".join(key)] for name, key in tree.table(table).items()}
+    found |= {f"engine/{name}": [root] for name, root in ENGINES.items()}
+    found |= {f"reward/{name}": [reward.module] for name, reward in REWARDS.items()}
+    return found | {"correction/weights": [CORRECTION], "shared/store": list(STORE)}
+
+
+def digests(root: Path = ROOT) -> dict[str, str]:
+    """The digest of everything that each version covers, of the source below a folder."""
+    tree = Tree(root)
+    found: dict[str, str] = {}
+    for label, covered in roots(tree).items():
+        kind = label.partition("/")[0]
+        limits = {dotted: other for dotted, other in LIMITS.items() if other != kind}
+        found[label] = "".join(tree.digest(dotted, limits) for dotted in covered)
+    return found
+
+
+def wrongs(now: dict[str, int], digest: dict[str, str], record: dict[str, Entry]) -> dict[str, str]:
+    """What does not agree between versions, code and record: label -> sentence."""
+    found: dict[str, str] = {}
+    for label in sorted({*now, *digest, *record}):
+        entry = record.get(label)
+        if label not in digest or label not in now:
+            found[label] = "vanished" if label in record else "has code or a version, not both"
+        elif entry is None:
+            found[label] = "is new"
+        elif entry["version"] == now[label] and entry["digest"] != digest[label]:
+            found[label] = "changed and its version did not"
+        elif entry["version"] != now[label]:
+            same = entry["digest"] == digest[label]
+            found[label] = "has another version and the same code" if same else "has another version, not yet recorded"
+    return found
+
+
+def renewed(now: dict[str, int], digest: dict[str, str], record: dict[str, Entry], why: str) -> dict[str, Entry]:
+    """The record brought up to date; ValueError for a version or code that moved alone, unless a reason is given."""
+    alone = [label for label, wrong in wrongs(now, digest, record).items() if wrong in ALONE]
+    if alone and not why:
+        raise ValueError(", ".join(alone))
+    found: dict[str, Entry] = {}
+    for label in sorted(set(now) & set(digest)):
+        old = record.get(label, {})
+        entry = {"version": now[label], "digest": digest[label]}
+        reason = why if label in alone else old.get("why", "") if old.get("version") == now[label] else ""
+        found[label] = entry | ({"why": reason} if reason else {})
+    return found
+
+
+ALONE = ("changed and its version did not", "has another version and the same code")
+
+ADVICE = """
+Raise the version where a result changes for the same inputs and settings (tasks/registry.py for a stage,
+tasks/versions.py or models/rewards/__init__.py for a component) and run `python -m tests.code_versions`;
+where no result changes, run `python -m tests.code_versions --same-results "why"`."""
+
+
+def read() -> dict[str, Entry]:
+    """The record as it lies on disk."""
+    return json.loads(RECORD.read_text()) if RECORD.exists() else {}
+
+
+def main() -> None:
+    """Bring the record up to date, or refuse."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--same-results", default="", metavar="WHY")
+    why = parser.parse_args().same_results
+    try:
+        record = renewed(versions(), digests(), read(), why)
+    except ValueError as error:
+        sys.exit(f"changed without its version, or the other way round: {error}{ADVICE}")
+    RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()

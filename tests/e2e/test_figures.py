@@ -1,0 +1,173 @@
+"""A training run in figures: one writer of each metric, suites, the choice of the best checkpoint, wrong names."""
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.journal import read_events, read_metric_rows
+
+Program = Any
+Undisturbed = tuple[Program, dict[str, Any]]
+
+SUITES = """
+name = "suites"
+seed = {seed}
+rounds = 2
+problems = "train.jsonl"
+escalate = []
+
+[curate]
+draw = 8
+sampler = "uniform"
+sample = {{ n = 4, temperature = 1.0, max_tokens = 80 }}
+
+[score]
+rewards = [{{ name = "numeric" }}]
+
+[evaluate]
+sample = {{ n = 2, max_tokens = 80 }}
+report = {{ ks = [1, 2], bootstrap = 50 }}
+"""
+APART = """
+select = "validation"
+[[evaluate.suites]]
+name = "heldout"
+problems = "half-0.jsonl"
+[[evaluate.suites]]
+name = "short"
+problems = "half-0.jsonl"
+sample = { n = 1, temperature = 0.0, max_tokens = 4 }
+report = { ks = [1], bootstrap = 50 }
+score = { rewards = [{ name = "format", settings = { pattern = "." } }] }
+[[evaluate.suites]]
+name = "validation"
+problems = "half-1.jsonl"
+every = 1
+"""
+ONE = """
+problems = "half-0.jsonl"
+every = 1
+"""
+
+
+def curves(program: Program, run: str) -> list[tuple[str, int, int]]:
+    """Name, step and number of points of every metric of the run as a whole, as MLflow's database has them."""
+    launch = program.launches(run)[0]
+    query = """select m.key, m.step, count(*) from metrics m join runs r using (run_uuid)
+        join tags t using (run_uuid) where t.key = 'prefect.flow_run_id' and t.value = ? and r.status = 'FINISHED'
+        and run_uuid not in (select run_uuid from tags where key = 'mlflow.parentRunId') group by 1, 2"""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.closing(sqlite3.connect(program.home / "mlflow" / "mlflow.db")) as database:
+            found = database.execute(query, [launch]).fetchall()
+        if found:
+            return found
+        time.sleep(0.5)
+    raise AssertionError("MLflow heard nothing of the run")
+
+
+def test_every_metric_of_a_training_has_one_point_a_round_and_one_stage_that_writes_it(
+    undisturbed: Undisturbed,
+) -> None:
+    program, result = undisturbed
+    points = curves(program, result["run"])
+    names = {name for name, _, _ in points}
+    assert {"reward/mean", "length/mean", "data/hint_level_mean", "trained/reward_mean", "hint2/reward/mean"} <= names
+    assert {"perf/rollout/compute_s", "perf/update/compute_s", "eval/heldout/pass_at_1", "eval/length/mean"} <= names
+    assert [point for point in points if point[2] != 1] == []
+    # The journal says which stage wrote which: times apart, that each stage has, each name has one.
+    folder = program.home / "runs" / result["run"]
+    stages: dict[str, set[str]] = defaultdict(set)
+    for event in read_events(folder):
+        if event["event"] == "stage_finished":
+            for row in read_metric_rows(folder, event["metric_bytes"]):
+                for name in row["metrics"]:
+                    stages[name].add(row["stage"])
+    shared = {name for name, writers in stages.items() if len(writers) > 1}
+    assert {name for name in shared if not name.startswith("perf/")} == set()
+
+
+def prepared(program: Program, name: str, evaluate: str, seed: int = 3) -> str:
+    """A recipe in the program's folder, beside two halves of its held-out problems."""
+    lines = (program.home / "heldout.jsonl").read_text().splitlines(keepends=True)
+    for half in (0, 1):
+        (program.home / f"half-{half}.jsonl").write_text("".join(lines[half:24:2]))
+    (program.home / f"{name}.toml").write_text(SUITES.format(seed=seed) + evaluate)
+    return f"{name}.toml"
+
+
+def test_the_best_checkpoint_is_chosen_apart_and_a_choice_on_a_reported_set_is_said(
+    new_program: Callable[..., Program],
+) -> None:
+    program = new_program()
+    apart = program.json("train", prepared(program, "apart", APART))
+    assert list(apart["suites"]) == ["heldout", "short"]
+    assert apart["remarks"] == []
+    choice = apart["choice"]
+    assert [c["round"] for c in choice["compared"]] == [0, 1, 2]
+    assert choice["round"] == max(choice["compared"], key=lambda c: (c["pass_at_1"], -c["round"]))["round"]
+    for figures in apart["suites"].values():
+        assert set(figures) == {"before", "after", "best"}
+    assert apart["before"] == apart["suites"]["heldout"]["before"]
+    # Any character satisfies the pattern: the suite is judged by its own reward, 4 tokens of each problem.
+    short = apart["suites"]["short"]["after"]
+    assert short["mean_tokens"] <= 4
+    shown = program.json("show", apart["run"])["attempts"]
+    done = [(a["stage"], a["purpose"], a["round"]) for a in shown]
+    assert len(done) == len(set(done))
+    assert {purpose for stage, purpose, _ in done if stage == "evaluate"} == {"eval", "eval-short", "eval-validation"}
+    # The same set chooses and is reported; another seed of the run has the first evaluation already.
+    code, out, err = program.run("train", prepared(program, "one", ONE, seed=4))
+    assert code == 0, err
+    assert "was chosen on heldout, so its figure there is optimistic" in " ".join(out.split())
+    one = program.json("train", "one.toml")
+    assert one["choice"]["optimistic"] == ["heldout"]
+    first = {(a["stage"], a["purpose"]): a["status"] for a in program.json("show", one["run"])["attempts"][:6]}
+    assert first["rollout", "eval"] == first["score", "eval"] == first["evaluate", "eval"] == "reused"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{run}", "updat"], "there is no stage 'updat'; did you mean update?"),
+        (["{run}", "updat", "--set", "lr=1"], "there is no stage 'updat'; did you mean update?"),
+        (["{run}", "update", "--round", "7"], "had no update in round 7; it had one in round 1"),
+        (["{run}", "update", "--set", "lrr=1"], "there is no setting lrr; did you mean lr?"),
+        (["{run}", "update", "--set", "lr=fast"], "lr: Input should be a valid number"),
+    ],
+)
+def test_a_rerun_of_what_there_is_not_starts_nothing(
+    undisturbed: Undisturbed, arguments: list[str], message: str
+) -> None:
+    program, result = undisturbed
+    before = sorted((program.home / "runs").iterdir())
+    journal = (program.home / "runs" / result["run"] / "events.jsonl").read_bytes()
+    servers = sorted((program.home / "logs").glob("*")) if (program.home / "logs").exists() else []
+    code, out, err = program.run("rerun", *(text.format(run=result["run"]) for text in arguments))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert sorted((program.home / "runs").iterdir()) == before
+    assert (program.home / "runs" / result["run"] / "events.jsonl").read_bytes() == journal
+    assert (sorted((program.home / "logs").glob("*")) if (program.home / "logs").exists() else []) == servers
+
+
+def test_a_run_that_an_earlier_version_wrote_goes_on_by_its_name(undisturbed: Undisturbed) -> None:
+    program, result = undisturbed
+    path = program.home / "runs" / result["run"] / "run.json"
+    stored = json.loads(path.read_text())
+    old = json.loads(path.read_text())
+    (suite,) = old["recipe"]["evaluate"].pop("suites")
+    old["recipe"]["evaluate"] = {key: suite[key] for key in ("problems", "every", "sample", "report")}
+    path.write_text(json.dumps(old))
+    again = program.json("rerun", result["run"], "difficulty", "--round", "1")
+    assert again["stages"]["difficulty"]["ran"] == 1
+    assert sum(stage["ran"] for stage in again["stages"].values()) == 1
+    assert json.loads(path.read_text()) == stored
+    assert Path(again["out"]).is_dir()

@@ -1,0 +1,127 @@
+"""A reward of a person's own with values between 0 and 1, through the real program; every figure counted again here."""
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+Program = Any
+RECIPE = Path(__file__).parent / "tiny.toml"
+
+# The share of the completion's last eight characters that are digits; 1 and 0 are rare.
+GRADED = """
+def graded(rows):
+    return [min(1.0, (1 + sum(c.isdigit() for c in row["completion"][-8:])) / 10) for row in rows]
+"""
+PROBLEMS = [
+    {"problem_id": f"p{i}", "question": f"{i} + {i + 1} =", "answer": str(2 * i + 1), "domain": f"d{i % 2}"}
+    for i in range(6)
+]
+THRESHOLD = 0.5
+
+
+@pytest.fixture(scope="module")
+def program(new_program: Callable[..., Program]) -> Program:
+    made = new_program()
+    (made.home / "mine.py").write_text(GRADED)
+    (made.home / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PROBLEMS))
+    return made
+
+
+def rows_of(program: Program, table: str) -> list[dict[str, Any]]:
+    """Every row of a table of the lake, by the files themselves."""
+    files = sorted((program.home / "lake" / table).glob("*/part-*.parquet"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
+def in_groups(completions: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """The grades of each problem's completions, by the definition of the reward."""
+    grades: dict[str, list[float]] = defaultdict(list)
+    for row in completions:
+        digits = len([c for c in row["completion"][-8:] if c in "0123456789"])
+        grades[row["problem_id"]].append((1 + digits) / 10)
+    return grades
+
+
+COMMAND = ("--problems", "p.jsonl", "-n", "4", "--max-tokens", "24", "--reward", "mine.py:graded")
+
+
+def test_a_graded_reward_with_a_threshold_is_evaluated_by_it(program: Program) -> None:
+    found = program.json("evaluate", *COMMAND, "--set", f"correct_at={THRESHOLD}", "--out", "e.parquet")
+    grades = in_groups(rows_of(program, "rollouts"))
+    assert sum(map(len, grades.values())) == 24
+    assert len({g for values in grades.values() for g in values}) > 1
+    table = {row["problem_id"]: row for row in pq.read_table(program.home / "e.parquet").to_pylist()}
+    assert set(table) == set(grades)
+    for problem, values in grades.items():
+        row = table[problem]
+        assert (row["n"], row["k"]) == (4, len([v for v in values if v >= THRESHOLD]))
+        assert row["reward_n"] == 4
+        assert row["reward_mean"] == pytest.approx(statistics.fmean(values), abs=1e-12)
+        assert row["reward_variance"] == pytest.approx(statistics.pvariance(values), abs=1e-12)
+    right = [v >= THRESHOLD for values in grades.values() for v in values]
+    assert found["pass_at"]["1"]["value"] == pytest.approx(statistics.fmean(right), abs=1e-12)
+    everything = [v for values in grades.values() for v in values]
+    assert found["reward_mean"]["value"] == pytest.approx(statistics.fmean(everything), abs=1e-12)
+    assert (found["coverage"], found["judged"], found["rollouts"]) == (1.0, 24, 24)
+
+
+def test_a_graded_reward_alone_measures_difficulty_by_mean_and_variance(program: Program) -> None:
+    code, _, err = program.run("profile", *COMMAND, "--json")
+    assert code == 1
+    assert "have no verdict on correctness" in err
+    assert "max_unjudged_frac" in err
+    assert "`correct_at`" in err
+    found = program.json("profile", *COMMAND, "--set", "max_unjudged_frac=1", "--out", "d.parquet")
+    assert (found["judged"], found["rollouts"], found["coverage"]) == (0, 24, 0.0)
+    grades = in_groups(rows_of(program, "rollouts"))
+    table = {row["problem_id"]: row for row in pq.read_table(program.home / "d.parquet").to_pylist()}
+    assert set(table) == set(grades)
+    for problem, values in grades.items():
+        row = table[problem]
+        assert (row["n"], row["k"], row["pass_rate"], row["reward_n"]) == (0, 0, None, 4)
+        assert row["reward_mean"] == pytest.approx(statistics.fmean(values), abs=1e-12)
+        assert row["reward_variance"] == pytest.approx(statistics.pvariance(values), abs=1e-12)
+    plan = program.json(
+        *("curate", "--problems", "p.jsonl", "--difficulty", "d.parquet", "--rank", "reward_variance", "--top", "1")
+    )
+    most = max(statistics.pvariance(values) for values in grades.values())
+    assert plan["problem_ids"][0] in [p for p, v in grades.items() if statistics.pvariance(v) == pytest.approx(most)]
+
+
+def test_what_could_never_be_evaluated_is_refused_before_anything_is_sampled(program: Program) -> None:
+    before = sorted((program.home / "lake").glob("*/*"))
+    recipe = ("train", str(RECIPE), "--set", 'score.rewards=[{name="format"}]')
+    for command in (("evaluate", *COMMAND[:6], "--reward", "format"), recipe):
+        code, _, err = program.run(*command, "--json")
+        assert code == 2
+        assert "needs to know which answers are correct, and the rewards cannot say so (format)" in err
+    assert sorted((program.home / "lake").glob("*/*")) == before
+
+
+def training(program: Program, *more: str) -> tuple[str, ...]:
+    """The command that trains by the graded reward."""
+    return ("train", str(RECIPE), "--set", f'score.rewards=[{{name="{program.home}/mine.py:graded"}}]', *more)
+
+
+def test_training_by_a_graded_reward_without_a_verdict_ends_at_the_first_evaluation(program: Program) -> None:
+    code, _, err = program.run(*training(program, "--set", "name=none"))
+    assert code == 1
+    assert "rollouts (100.0%) have no verdict on correctness" in err
+    stages = {stage for run in program.home.glob("runs/none-*") for stage in _stages(run)}
+    assert stages == {"ingest", "curate", "rollout", "score", "evaluate"}  # no difficulty, no update
+
+
+def test_training_by_a_graded_reward_with_a_threshold_comes_to_its_end(program: Program) -> None:
+    found = program.json(*training(program, "--set", "name=stated", "--set", f"score.correct_at={THRESHOLD}"))
+    assert (found["updates"], found["before"]["coverage"], found["after"]["coverage"]) == (1, 1.0, 1.0)
+
+
+def _stages(run: Path) -> set[str]:
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return {event["stage"] for event in events if event["event"] == "stage_started"}

@@ -1,0 +1,94 @@
+"""What a command costs beside its stage: nothing is begun for a wrong one, and a server that is there is used."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+Program = Any
+
+REFERENCE = "problems/" + "0" * 32
+WRONG = [
+    (["ingest", "nowhere.jsonl"], "nowhere.jsonl is neither a file nor a folder"),
+    (["ingest", "train.jsonl", "--map", "question"], "is not ours=theirs"),
+    (["ingest", "train.jsonl", "--set", "limit=many"], "limit: "),
+    (["hint", "--problems", "nowhere.jsonl"], "nowhere.jsonl is neither a file nor an artefact"),
+    (["hint", "--problems", REFERENCE], f"there is no artefact {REFERENCE}"),
+    (["hint", "--problems", "scores/" + "0" * 32], "is a scores artefact"),
+    (["curate", "--problems", "train.jsonl", "--filter", "nonesuch:low=1"], "there is no filter 'nonesuch'"),
+    (["score", "--rollouts", "train.jsonl", "--reward", "nonesuch"], "there is no reward 'nonesuch'"),
+    (["score", "--rollouts", "train.jsonl", "--map", "x"], "is not ours=theirs"),
+    (["evaluate", "--problems", "train.jsonl", "--policy", "nowhere"], "nowhere is no folder"),
+    (["train", "nonesuch"], "there is no recipe nonesuch"),
+    (["train", "demo", "--set", "problems=nowhere.jsonl"], "nowhere.jsonl is neither a file nor an artefact"),
+    (["rerun", "nonesuch", "score"], "there is no run nonesuch"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), WRONG, ids=lambda value: value if isinstance(value, str) else value[0]
+)
+def test_a_wrong_command_begins_nothing(
+    new_program: Callable[..., Program], arguments: list[str], message: str
+) -> None:
+    program = new_program(alone=True)
+    before = set(program.home.iterdir())
+    code, _, err = program.run(*arguments, PYTHONPROFILEIMPORTTIME="1")
+    said = [line for line in err.splitlines() if not line.startswith("import time:")]
+    assert code == 2
+    assert message in said[-1]
+    imported = {line.rpartition("|")[2].strip() for line in err.splitlines() if line.startswith("import time:")}
+    assert "typer" in imported
+    assert not imported & {"prefect", "torch", "transformers", "datasets"}
+    made = {path.name for path in set(program.home.iterdir()) - before}
+    assert made <= {"stdout", "stderr"}
+
+
+def serving(program: Program) -> list[int]:
+    """The processes that serve this home."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            leased = process.environ().get("GRADUS_SERVER_LEASE", "").startswith(str(program.home))
+            if leased and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def gone(program: Program, limit_s: float = 60) -> bool:
+    until = time.monotonic() + limit_s
+    while serving(program):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_the_server_of_a_command_serves_the_next_and_leaves_by_itself(new_program: Callable[..., Program]) -> None:
+    program = new_program(alone=True)
+    command = ("ingest", "train.jsonl", "--set", "limit=3", "--json")
+    code, _, err = program.run(*command, GRADUS_SERVER_IDLE_S="10")
+    assert (code, err) == (0, "")
+    (server,) = serving(program)
+    assert psutil.Process(server).terminal() is None
+    assert {c.laddr.ip for c in psutil.Process(server).net_connections() if c.status == "LISTEN"} == {"127.0.0.1"}
+    process = program.start(*command, GRADUS_SERVER_IDLE_S="10")
+    while len(program.started()) != 2:
+        assert process.poll() is None, program.told()
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert serving(program) == [server]
+    first, killed = program.started()
+    assert gone(program)
+    code, _, err = program.run(*command)
+    assert (code, err) == (0, "")
+    assert program.prefect_state(first) == "COMPLETED"
+    assert program.prefect_state(killed) == "CRASHED"
+    assert gone(program)
