@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.found_servers import read_state
 from tasks.journal import read_events
+from tasks.secret import secret
 
 RECIPE = Path(__file__).parent / "tiny.toml"
 SLOW = "import time\n\n\ndef slow(rows):\n    time.sleep(600)\n    return [0.0 for _ in rows]\n"
@@ -36,10 +38,10 @@ def until(found: Callable[[], Any], what: str, limit_s: float = 240) -> Any:
 class Served:
     """A program that serves its deployments, and Prefect's API beside it."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, url: str, key: str) -> None:
         self.program = program
-        url = program.settings["PREFECT_API_URL"]
-        self.api = httpx.Client(base_url=url, auth=None, timeout=60)
+        user, _, password = key.partition(":")
+        self.api = httpx.Client(base_url=url, auth=(user, password), timeout=60)
         self.process: subprocess.Popen[bytes] | None = None
         self.start_s = 0.0
 
@@ -111,7 +113,7 @@ def served(new_program: Callable[..., Program]) -> Iterator[Served]:
     shutil.copy(RECIPE, program.home / "mine.toml")
     (program.home / "slow.py").write_text(SLOW)
     (program.home / "rows.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n')
-    server = Served(program)
+    server = Served(program, program.settings["PREFECT_API_URL"], program.settings["PREFECT_API_AUTH_STRING"])
     server.start()
     yield server
     server.kill()
@@ -141,6 +143,34 @@ def test_wrong_parameters_end_as_failed_with_one_sentence(served: Served) -> Non
         assert "\n" not in ended["message"]
     failed = [run for run in served.listed().values() if run["status"] == "failed"]
     assert [run["error"].partition(" is")[0] for run in failed] == ["nowhere.jsonl"]
+
+
+def test_serve_alone_starts_a_server_that_fires_schedules(new_program: Callable[..., Program]) -> None:
+    program = new_program(alone=True)
+    (program.home / "prefect").unlink()  # a database of its own, which no other server looks at
+    (program.home / "rows.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n')
+    process = program.start("serve", PREFECT_RUNNER_POLL_FREQUENCY="1")
+    try:
+        found = until(lambda: read_state(program.home), "server")
+        server = Served(program, f"{found.address}/api", secret(program.home))
+        with server.api:
+            until(lambda: answers(server) and len(server.ask("POST", "/deployments/filter", {})) >= 10, "deployments")
+            every = {"active": True, "schedule": {"interval": 15}, "parameters": {"source": "rows.jsonl"}}
+            path = f"/deployments/{server.deployment('ingest')['id']}/schedules"
+            (made,) = server.ask("POST", path, [every])
+            until(lambda: server.runs_of("ingest", "COMPLETED"), "scheduled run")
+            server.ask("DELETE", f"{path}/{made['id']}")
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def answers(server: Served) -> bool:
+    """Whether the server listens by now."""
+    try:
+        return server.api.get("/health").is_success
+    except httpx.HTTPError:
+        return False
 
 
 def test_a_schedule_fires_fails_and_goes_on_after_its_server_was_killed(served: Served) -> None:
