@@ -244,8 +244,11 @@ def test_what_a_person_changed_stays_when_serve_starts_again(served: Served) -> 
 
 
 def cancelled(served: Served, flow_run: str) -> list[psutil.Process]:
-    """Cancel a run as Prefect's pages do and see every process of it end; the processes."""
-    family = served.family()
+    """Cancel a run as Prefect's pages do and see its processes end; those processes.
+
+    Not the reporter's: it stays until MLflow knows how the run ended.
+    """
+    family = [process for process in served.family() if "tasks.tracking" not in process.cmdline()]
     began = time.monotonic()
     served.ask("POST", f"/flow_runs/{flow_run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
     _, alive = psutil.wait_procs(family, timeout=GONE_S)
@@ -277,7 +280,7 @@ def test_a_killed_run_is_closed_and_a_cancelled_one_leaves_nothing(served: Serve
     second = served.trigger("train", **given)
     until(lambda: judged(2), "reward that is slow, again")
     time.sleep(1)  # the judges, which are below the worker, are up
-    assert len(cancelled(served, second)) >= 3  # the flow, its reporter, the worker
+    assert len(cancelled(served, second)) >= 2  # the flow, the worker
     assert served.listed()["slow"]["status"] == "cancelled"
     *_, attempt, run = read_events(journal)
     assert (attempt["status"], run["status"]) == ("cancelled", "cancelled")
