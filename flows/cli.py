@@ -15,6 +15,8 @@ from flows.cli_runs import register_runs
 from flows.cli_service import register_service
 from flows.cli_stages import register_stages
 from flows.environment import prepare
+from tasks.access import prefect_answer
+from tasks.redaction import hide, hide_in_logs, refuse_credentials
 from tasks.report import terminal_safe
 from tasks.settings import Home
 
@@ -36,7 +38,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the program; every failure is one sentence and a non-zero exit."""
     home = Home.from_environment()
     prepare(home)
+    hide_in_logs()
+    words = sys.argv[1:] if arguments is None else arguments
     try:
+        refuse_credentials(words)
         app(arguments)  # says what is wrong with the usage by itself and exits 2
     except SystemExit as end:
         if end.code == INTERRUPTED:  # Ctrl-C, which typer answers without a word
@@ -46,18 +51,19 @@ def main(arguments: list[str] | None = None) -> None:
         _say(f"gradus: {error}")
         sys.exit(error.exit_code)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence, not a traceback
-        _say(f"gradus: {type(error).__name__}: {error}; the details are in {_keep_details(home)}")
+        known = prefect_answer(error).sentence
+        _say(f"gradus: {known or f'{type(error).__name__}: {error}; the details are in {_keep_details(home)}'}")
         sys.exit(1)
 
 
 def _say(text: str) -> None:
-    print(terminal_safe(text), file=sys.stderr)  # noqa: T201 - the program's voice
+    print(terminal_safe(hide(text)), file=sys.stderr)  # noqa: T201 - the program's voice
 
 
 def _keep_details(home: Home) -> str:
     path = home.root / "errors" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(traceback.format_exc())
+    path.write_text(hide(traceback.format_exc()))
     return str(path)
 
 

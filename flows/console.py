@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tasks.redaction import hide
 from tasks.report import terminal_safe
 
 Json = Mapping[str, Any]
@@ -45,13 +46,13 @@ def table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], *, 
 
 
 def line(text: str) -> None:
-    """One plain line."""
-    View().print(Text(terminal_safe(text)))
+    """One plain line, without secrets."""
+    View().print(Text(terminal_safe(hide(text))))
 
 
 def aside(text: str) -> None:
     """One plain line on stderr, beside the answer."""
-    View(stderr=True).print(Text(terminal_safe(text)))
+    View(stderr=True).print(Text(terminal_safe(hide(text))))
 
 
 def safe(text: str) -> Text:

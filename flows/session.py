@@ -12,6 +12,7 @@ from uuid import UUID
 from data.errors import UsageError
 from data.upgrade import open_lake
 from flows.progress import StageView
+from tasks.access import require_mlflow
 from tasks.dangling import close_dangling, left_behind
 from tasks.ending import ending
 from tasks.journal import Journal
@@ -19,7 +20,7 @@ from tasks.runlock import RunLock
 from tasks.settings import Home, worker_threads
 from tasks.stage import Session, git_sha
 from tasks.supervise import WorkerPool
-from tasks.tracking_client import parting_words, start_sidecar
+from tasks.tracking_client import parting_words, start_sidecar, tracking_uri
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> G
     `apart` lets sampling and learning go on at once, each in a worker with half of the threads.
     """
     home = Home.from_environment()
+    if track:
+        require_mlflow(tracking_uri(home.root))
     folder = home.runs / spec.name
     folder.mkdir(parents=True, exist_ok=True)
     left = left_behind(home.runs)

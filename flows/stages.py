@@ -28,6 +28,7 @@ from tasks.config import (
     WarmstartConfig,
 )
 from tasks.policies import refuse_training
+from tasks.redaction import refuse_credentials
 from tasks.stage import Outcome, Session
 from tasks.supply import export, supply
 from tasks.verdicts import refuse_without_verdicts
@@ -64,6 +65,7 @@ def ingest(source: str, config: IngestConfig | None = None, out: str | None = No
         out: Also write the result here (.parquet, .jsonl or a folder).
     """
     started = time.perf_counter()
+    refuse_credentials([source])
     settings = (config or IngestConfig()).model_copy(update={"source": source})
     with _alone("ingest") as session:
         return _answer(session, session.stage("ingest", settings, {}), out, started)

@@ -6,34 +6,9 @@ Left out on purpose: where things are stored and how processes are supervised (s
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-
-class Config(BaseModel):
-    """The base of all settings: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    def identified(self) -> dict[str, Any]:
-        """The settings that a result depends on, as plain values: neither incidental ones nor limits."""
-        found = self.model_dump(mode="json")
-        for name, field in type(self).model_fields.items():
-            value = getattr(self, name)
-            if field.json_schema_extra in (INCIDENTAL, LIMIT):
-                del found[name]
-            elif isinstance(value, Config):
-                found[name] = value.identified()
-            elif isinstance(value, tuple) and all(isinstance(part, Config) for part in value):
-                found[name] = [part.identified() for part in value]
-        return found
-
-
-INCIDENTAL: dict[str, Any] = {"incidental": True}
-"""Marks a field that the result does not depend on: it may change while an artefact is in the making."""
-
-
-LIMIT: dict[str, Any] = {"limit": True}
-"""Marks a limit of a gate: it is looked at whenever a result is used, and changing it computes nothing."""
+from tasks.base_config import INCIDENTAL, LIMIT, Config
 
 
 def _unset(value: object) -> bool:
@@ -157,8 +132,10 @@ class ServerConfig(Config):
     """Address of its API."""
     model: str = ""
     """Name of the model there; empty takes the only one it has."""
-    api_key_variable: str = Field(default="OPENAI_API_KEY", json_schema_extra=INCIDENTAL)
-    """Environment variable with the key; the key itself is never stored."""
+    api_key_variable: str = Field(
+        default="OPENAI_API_KEY", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", json_schema_extra=INCIDENTAL
+    )
+    """Environment variable with the key, or with `user:password` after the word Basic; itself never stored."""
     concurrency: int = Field(default=64, ge=1, json_schema_extra=INCIDENTAL)
     """Requests under way at once."""
     timeout_s: float = Field(default=600.0, gt=0.0, json_schema_extra=INCIDENTAL)

@@ -16,6 +16,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from data.store import HEADROOM_BYTES
+from tasks.access import Answer, ask_mlflow
+from tasks.redaction import hide
 from tasks.settings import Home, code_root
 from tasks.tracking_client import database, tracking_uri
 
@@ -27,6 +29,21 @@ import json, torch
 names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 print(json.dumps({"version": torch.__version__, "gpus": names}))
 """
+_PREFECT_PROBE = """
+import dataclasses, json
+from prefect.client.orchestration import get_client
+from tasks.access import Answer, prefect_answer
+found = Answer()
+try:
+    with get_client(sync_client=True) as client:
+        client.api_version()
+except Exception as error:
+    found = prefect_answer(error)
+    if not found.problem:
+        raise
+print(json.dumps(dataclasses.asdict(found)))
+"""
+"""Asked with Prefect's own client, which has more sources of settings than the environment."""
 
 
 @dataclass(frozen=True)
@@ -144,29 +161,31 @@ def disk(root: Path) -> Check:
 
 
 def tracker(home: Path) -> Check:
-    """Whether the MLflow database is there, or the MLflow server that MLFLOW_TRACKING_URI names answers."""
+    """Whether the MLflow database is there, or the server that MLFLOW_TRACKING_URI names takes our credentials."""
     uri = tracking_uri(home)
-    address = urlsplit(uri)
-    if address.scheme in ("http", "https"):
-        reached = _reaches(address.hostname or "", address.port or (443 if address.scheme == "https" else 80))
-        return _check(
-            "MLflow", reached, uri, "start that server, or unset MLFLOW_TRACKING_URI; runs are kept meanwhile"
-        )
+    if urlsplit(uri).scheme in ("http", "https"):
+        return _server("MLflow", f"{hide(uri)} answers and accepts this account", ask_mlflow(uri))
     there = not uri.startswith("sqlite:///") or Path(uri.removeprefix("sqlite:///")).exists()
     cure = "call `gradus setup`" if uri.endswith(str(database(home))) else "create that database, or unset the variable"
-    return _check("MLflow", there, uri if there else f"{uri} is not there", cure)
+    return _check("MLflow", there, hide(uri) if there else f"{hide(uri)} is not there", cure)
 
 
 def workflow() -> Check:
-    """Whether Prefect is installed and the server that PREFECT_API_URL names, if any, answers."""
+    """Whether Prefect is installed, and the server that PREFECT_API_URL names, if any, takes our credentials."""
     found, url = _installed("prefect"), os.environ.get("PREFECT_API_URL", "")
     if found is None:
         return _check("Prefect", False, "not installed", "call `make setup`")
     if not url:
         return _check("Prefect", True, f"{found}, a server of its own for each command")
-    address = urlsplit(url)
-    reached = _reaches(address.hostname or "", address.port or (443 if address.scheme == "https" else 80))
-    return _check("Prefect", reached, f"{found} at {url}", "start it with `gradus ui`, or unset PREFECT_API_URL")
+    done = _run([sys.executable, "-c", _PREFECT_PROBE])
+    lines = done.stdout.splitlines()
+    if done.returncode != 0 or not lines:
+        lines = [json.dumps({"problem": hide((done.stderr.strip().splitlines() or ["no answer"])[-1])[:200]})]
+    return _server("Prefect", f"{found} at {hide(url)}, which accepts this account", Answer(**json.loads(lines[-1])))
+
+
+def _server(name: str, welcome: str, answer: Answer) -> Check:
+    return _check(name, not answer.problem, answer.problem or welcome, answer.cure or f"see the log of {name}'s server")
 
 
 def environments() -> Check:
@@ -219,17 +238,16 @@ def _asked_for() -> frozenset[str]:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=_PROBE_LIMIT_S, check=False, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_LIMIT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 1, "", str(error))
-
-
-def _reaches(host: str, number: int) -> bool:
-    try:
-        with socket.create_connection((host, number), timeout=2):
-            return True
-    except OSError:
-        return False

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from data.errors import CorruptArtifactError
+from tasks.redaction import hide
 
 EVENTS = "events.jsonl"
 METRICS = "metrics.jsonl"
@@ -92,7 +93,7 @@ class Journal:
             "status": status,
             "seconds": seconds,
             "compute_s": told.get("metrics", {}).get("perf/compute_s", 0.0),
-            "error": error,
+            "error": hide(error),
             "folder": folder,
             "summary": told.get("summary", {}),
         }

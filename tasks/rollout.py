@@ -22,6 +22,7 @@ from tasks.engines import open_engine, rest
 from tasks.faults import fault_point
 from tasks.groups import Group, Planned
 from tasks.open_shard import OpenShard
+from tasks.redaction import secret_variable
 from tasks.rollout_rows import Asked, Sampler
 
 NUM_SAMPLES = 16
@@ -36,6 +37,7 @@ Each = Callable[[Callable[..., None], Iterable[tuple[Any, ...]]], None]
 
 def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
     """Roll out every row of the plan; reports what was generated in this attempt and what there is in all."""
+    secret_variable(config.server.api_key_variable)
     if config.ray.workers:
         from tasks.ray_engine import ray_engine  # noqa: PLC0415 - for those who ask for it
 

@@ -12,6 +12,7 @@ from models.engines.base import Finished, Request
 from models.policy import completion_texts
 from tasks.config import RolloutConfig
 from tasks.groups import Group
+from tasks.redaction import hide
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Sampler:
             "completion_tokens": self._known(done, [d.tokens for d in done]),
             "logprobs": self._known(done, [d.logprobs for d in done]),
             "finish_reason": [d.finish_reason for d in done],
-            "error": [d.error or None for d in done],
+            "error": [hide(d.error) if d.error else None for d in done],
             "hint_level": [group.hint_level for group in groups],
             "hint_text": [group.hint_text for group in groups],
             "policy": [self.policy] * num_rows,

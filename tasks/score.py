@@ -205,7 +205,8 @@ def _view(row: Row, spec: RewardSpec) -> Row:
     """What a reward is shown: a user's function everything, ours no more than they read."""
     if spec.is_user:
         return {"answer": None, **row}
-    return {"completion": row["completion"], "answer": row.get("answer")}
+    more = {name: row[name] for name in spec.columns if name in row}
+    return {"completion": row["completion"], "answer": row.get("answer"), **more}
 
 
 def _table(rows: list[Row], scores: list[Score], verifier: str) -> pa.Table:

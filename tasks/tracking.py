@@ -41,11 +41,13 @@ from mlflow.exceptions import MlflowException
 
 from data.errors import StageError
 from data.store import Ref, Store
+from tasks.access import mlflow_words
 from tasks.attempt import read_report
 from tasks.journal import Json, read_metric_rows
+from tasks.redaction import hide, hide_in_logs
 from tasks.report import visible
 from tasks.settings import Home
-from tasks.tracking_client import TRACKER_ENVIRONMENT, artifacts_uri, database, tracking_uri
+from tasks.tracking_client import artifacts_uri, database, tracker_environment, tracking_uri
 from tasks.tracking_facts import (
     ends,
     points,
@@ -215,9 +217,9 @@ class MlflowTeller:
             raise RefusedError(f"attempt {attempt} ended, but its beginning was not told")
         run_id, ref = state.runs[attempt], Ref.parse(live["output"])
         manifest = self._store.find(ref)
-        report = read_report(self._store, ref) if manifest is not None else {}
+        kept = read_report(self._store, ref) if manifest is not None else {}
         rows = read_metric_rows(self._folder, event["metric_bytes"])
-        report = {**report, "metrics": rows[-1]["metrics"] if rows else {}}
+        report: Json = {**kept, "metrics": rows[-1]["metrics"] if rows else {}}
         metrics = [Metric(*point) for point in points(rows, live["round"])]
         with tempfile.TemporaryDirectory(prefix="gradus-") as name:
             note = write_files(Path(name), self._store.path(ref), {**live, **event}, report)
@@ -344,7 +346,7 @@ class MlflowTeller:
 
 def _settle() -> None:
     """Make MLflow quiet, synchronous and quick to give up: this process has the patience."""
-    for name, value in TRACKER_ENVIRONMENT.items():
+    for name, value in tracker_environment().items():
         os.environ.setdefault(name, value)
     logging.getLogger("mlflow").setLevel(logging.WARNING)
 
@@ -366,13 +368,12 @@ def _classified(*, opening: bool = False) -> Generator[None]:
     try:
         yield
     except MlflowException as error:
-        text = f"{error.error_code}: {str(error).splitlines()[0]}"
-        text = text if len(text) <= 200 else f"{text[:100]} … {text[-90:]}"
+        text = mlflow_words(str(mlflow.get_tracking_uri()), error.error_code, str(error))
         if error.error_code in _FINAL and not opening:
             raise RefusedError(text) from error
         raise UnreachableError(text) from error
     except OSError as error:
-        raise UnreachableError(f"{type(error).__name__}: {error}") from error
+        raise UnreachableError(hide(f"{type(error).__name__}: {error}")) from error
 
 
 def _follower(folder: Path, owner: int | None) -> Follower:
@@ -390,6 +391,7 @@ def main() -> None:
     how.add_argument("--drain", action="store_true", help="tell what is there and end")
     options = parser.parse_args()
     os.nice(10)  # the run itself goes first
+    hide_in_logs()
     sys.exit(_follower(options.folder, options.owner).follow())
 
 

@@ -31,6 +31,15 @@ TRACKER_ENVIRONMENT = {
 """Told at once, not asynchronously, which a kill would lose; a dead server shows at once, not after many retries."""
 
 
+def tracker_environment() -> dict[str, str]:
+    """What MLflow's client is to find in the environment: SSL_CERT_FILE too, which it does not read by itself."""
+    authority = os.environ.get("SSL_CERT_FILE")
+    named = ("MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "MLFLOW_TRACKING_INSECURE_TLS")
+    if not authority or any(os.environ.get(name) for name in named):
+        return TRACKER_ENVIRONMENT
+    return {**TRACKER_ENVIRONMENT, "MLFLOW_TRACKING_SERVER_CERT_PATH": authority}
+
+
 def database(home: Path) -> Path:
     """The embedded tracking database."""
     return home.resolve() / "mlflow" / "mlflow.db"
@@ -69,7 +78,7 @@ def start_sidecar(folder: Path, env: Mapping[str, str] | None = None) -> Sidecar
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**TRACKER_ENVIRONMENT, **os.environ, **(env or {}), "PYTHONPATH": path},
+            env={**tracker_environment(), **os.environ, **(env or {}), "PYTHONPATH": path},
             start_new_session=True,
         )
     return Sidecar(folder, process)

@@ -142,7 +142,7 @@ class Follower:
         except UnreachableError as error:
             self._teller = None
             # Back to what is on the disk, since this event may have been noted in part.
-            vars(state).update(vars(State.load(self.folder)), problem=str(error)[:200])
+            vars(state).update(vars(State.load(self.folder)), problem=str(error)[:400])
             state.save(self.folder)
             self._failing_since = self._failing_since or time.monotonic()
             return False

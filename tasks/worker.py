@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from data.errors import GradusError
+from tasks.redaction import hide, hide_in_logs
 
 HEARTBEAT_S = 2.0
 _AGAIN_S = 0.05
@@ -55,6 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     _leave_guardian()
     jobs, channel = _claim_pipes()
+    hide_in_logs()
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_heartbeat, args=(channel,), daemon=True).start()
@@ -78,14 +80,14 @@ def _work(execute: Executor, job: dict[str, Any], warm: dict[str, Any], channel:
     try:
         channel.send({"kind": "done", "result": execute(job, warm, beat)})
     except Exception as error:  # noqa: BLE001 - whatever a stage raises must reach the parent
-        traceback.print_exc()
+        sys.stderr.write(hide(traceback.format_exc()))
         known = isinstance(error, GradusError)
         channel.send(
             {
                 "kind": "error",
                 "type": type(error).__name__,
                 "known": known,
-                "message": error.message if isinstance(error, GradusError) else str(error),
+                "message": hide(error.message if isinstance(error, GradusError) else str(error)),
                 "hint": error.hint if isinstance(error, GradusError) else "",
             }
         )

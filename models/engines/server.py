@@ -8,6 +8,7 @@ which is checked before anything is sampled at another temperature than 1 or fro
 Left out: streaming, tools, images.
 """
 
+import base64
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
@@ -52,9 +53,11 @@ class ServerEngine:
         except ImportError:
             raise EngineError("the package openai is not installed", "pip install 'gradus[openai]'") from None
         self._settings = settings
+        key = os.environ.get(settings.api_key_variable) or "none"
         self._client = OpenAI(
             base_url=settings.url,
-            api_key=os.environ.get(settings.api_key_variable) or "none",
+            api_key=key,
+            default_headers=_basic(key),
             max_retries=settings.retries,
             timeout=settings.timeout_s,
         )
@@ -215,6 +218,12 @@ class ServerEngine:
             f"the server at {self._settings.url} does not answer ({_sentence(error)})",
             "start it, then repeat the command: finished rollouts are kept",
         )
+
+
+def _basic(key: str) -> dict[str, str]:
+    """The header for a server behind Basic authentication, from `Basic user:password`; none for an ordinary key."""
+    scheme, _, login = key.partition(" ")
+    return {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"} if scheme == "Basic" else {}
 
 
 def _reason(given: str | None) -> FinishReason:

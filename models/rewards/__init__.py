@@ -36,6 +36,8 @@ class Reward:
     settings: frozenset[str] = frozenset()
     version: str = "1"
     distribution: str = ""
+    columns: tuple[str, ...] = ()
+    """Columns of a row that it reads beside completion and answer."""
 
 
 REWARDS: Mapping[str, Reward] = {
@@ -46,6 +48,13 @@ REWARDS: Mapping[str, Reward] = {
         ),
         Reward("numeric", "models.rewards.numeric", "one plain number, compared exactly", True),
         Reward("exact", "models.rewards.exact", "the normalised answer string", True),
+        Reward(
+            "choice",
+            "models.rewards.choice",
+            "the letter of a multiple-choice question",
+            True,
+            columns=("options", "choices", "extra"),
+        ),
         Reward(
             "format",
             "models.rewards.pattern",
@@ -82,6 +91,11 @@ class RewardSpec:
     def needs_gold(self) -> bool:
         """Whether a row without a gold answer cannot be judged."""
         return not self.is_user and REWARDS[self.name].needs_gold
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that a registered reward reads beside completion and answer; a user's function is shown them all."""
+        return () if self.is_user else REWARDS[self.name].columns
 
     @property
     def judges_correctness(self) -> bool:

@@ -1,5 +1,6 @@
 """`gradus serve` beside a real Prefect server: schedules, wrong parameters, kills, cancellations, people's changes."""
 
+import base64
 import importlib.util
 import shutil
 import subprocess
@@ -40,8 +41,8 @@ class Served:
 
     def __init__(self, program: Program, url: str, key: str) -> None:
         self.program = program
-        user, _, password = key.partition(":")
-        self.api = httpx.Client(base_url=url, auth=(user, password), timeout=60)
+        login = base64.b64encode(key.encode()).decode()
+        self.api = httpx.Client(base_url=url, headers={"Authorization": f"Basic {login}"}, timeout=60)
         self.process: subprocess.Popen[bytes] | None = None
         self.start_s = 0.0
 
@@ -132,7 +133,9 @@ def test_wrong_parameters_end_as_failed_with_one_sentence(served: Served) -> Non
             "nowhere.jsonl is neither a file nor a folder; a dataset on the hub needs its revision; "
             "give --set revision=<commit>"
         ),
-        served.trigger("train", recipe="mine.toml", set=["updat.lr=1"]): "mine.toml: updat: Extra inputs are not ",
+        served.trigger(
+            "train", recipe="mine.toml", set=["updat.lr=1"]
+        ): "mine.toml: there is no setting updat; did you mean update?",
         served.trigger("ingest", source=5): f"ingest: source: Input should be a valid string; {correct}",
         served.trigger("train"): f"train needs recipe; {correct}",
     }

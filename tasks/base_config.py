@@ -1,0 +1,41 @@
+"""What all settings have in common: frozen, no unknown keys, no credentials, and which fields a result depends on."""
+
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from tasks.redaction import credentials_in
+
+INCIDENTAL: dict[str, Any] = {"incidental": True}
+"""Marks a field that the result does not depend on: it may change while an artefact is in the making."""
+
+
+LIMIT: dict[str, Any] = {"limit": True}
+"""Marks a limit of a gate: it is looked at whenever a result is used, and changing it computes nothing."""
+
+
+class Config(BaseModel):
+    """The base of all settings: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+
+    @model_validator(mode="after")
+    def _without_credentials(self) -> Self:
+        """Settings are stored with every result and shown by the tracker: refuse a password or key in a URL."""
+        for name in type(self).model_fields:
+            if credentials_in(getattr(self, name)):
+                raise ValueError(f"{name} holds credentials, which would be stored with every result; leave them out")
+        return self
+
+    def identified(self) -> dict[str, Any]:
+        """The settings that a result depends on, as plain values: neither incidental ones nor limits."""
+        found = self.model_dump(mode="json")
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if field.json_schema_extra in (INCIDENTAL, LIMIT):
+                del found[name]
+            elif isinstance(value, Config):
+                found[name] = value.identified()
+            elif isinstance(value, tuple) and all(isinstance(part, Config) for part in value):
+                found[name] = [part.identified() for part in value]
+        return found
