@@ -297,7 +297,7 @@ def test_a_killed_run_is_closed_and_a_cancelled_one_leaves_nothing(served: Serve
 def test_cancelling_ends_the_engine_of_vllm_too(served: Served) -> None:
     home = served.program.home
     names = [f"p{i}" for i in range(6)]
-    problems = {"problem_id": names, "question": ["3 + 4 ="] * 6, "answer": ["7"] * 6}
+    problems = {"problem_id": names, "question": [f"{i} + 4 =" for i in range(6)], "answer": ["7"] * 6}
     plan = {"problem_id": names, "group_id": [f"{name}@r0h0" for name in names], "n": pa.array([4] * 6, pa.int32())}
     pq.write_table(pa.table(problems), home / "problems.parquet")
     pq.write_table(pa.table({**plan, "max_tokens": pa.array([60] * 6, pa.int32())}), home / "plan.parquet")
