@@ -19,7 +19,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TextIO, cast
 from urllib.parse import quote, unquote
 
 from data.errors import UsageError
@@ -100,6 +100,26 @@ def hide_in_logs() -> None:
 
     logging.setLogRecordFactory(make_clean)
     sys.excepthook = end
+
+
+def hide_in_output() -> None:
+    """Clean what this process prints, for processes whose output is a log: libraries print addresses as they are."""
+    sys.stdout, sys.stderr = cast("TextIO", _Clean(sys.stdout)), cast("TextIO", _Clean(sys.stderr))
+
+
+class _Clean:
+    """A stream that hides secrets in every text that is written to it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text without its secrets."""
+        self._stream.write(hide(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _pattern(secret: str) -> str:
