@@ -41,7 +41,11 @@ class Relation:
     @classmethod
     def of(cls, table: pa.Table) -> "Relation":
         """Rows that are in memory already."""
-        return cls(table.schema, lambda: table)
+
+        def read() -> pa.Table:
+            return table
+
+        return cls(table.schema, read)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ was scored twice, or is used by two runs, doubles no row of a run. Which run use
 """
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from typing import Protocol
 
 import duckdb
@@ -122,7 +121,7 @@ def _merged(schemas: Sequence[pa.Schema]) -> pa.Schema:
 def _field(name: str, same: Sequence[pa.Field]) -> pa.Field | None:
     try:
         alone = [pa.schema([field]) for field in same]
-        return reduce(lambda a, b: pa.unify_schemas([a, b], promote_options="permissive"), alone).field(0)
+        return pa.unify_schemas(alone, promote_options="permissive").field(0)
     except pa.ArrowTypeError:
         nested = any(pa.types.is_nested(field.type) for field in same)
         return None if nested else pa.field(name, pa.string())

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.cli_stages import AsJson, Sets
+from flows.cli_waiting import may_wait
 from flows.config import Recipe, load_recipe
 from flows.console import answer, aside, fields, line, table
 from flows.environment import api
@@ -143,7 +144,9 @@ RUN_VERBS = (train, demo, rerun)
 
 def register_runs(app: typer.Typer) -> None:
     """Add these verbs to the program."""
-    for verb in (*RUN_VERBS, show, sql, methods):
+    for verb in RUN_VERBS:
+        app.command(verb.__name__)(may_wait(verb))
+    for verb in (show, sql, methods):
         app.command(verb.__name__)(verb)
     app.command("runs")(list_runs)
 

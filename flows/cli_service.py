@@ -39,10 +39,14 @@ def _how_to_log_in(home: Path) -> str:
 
 
 def serve() -> None:
-    """Serve every flow as a deployment, with an example schedule, until stopped."""
-    from flows.serve import serve_all  # noqa: PLC0415
+    """Serve every flow as a deployment until stopped, beside `gradus ui` or a server of its own."""
+    from flows.environment import prefect_api  # noqa: PLC0415
 
-    serve_all()
+    with prefect_api(Home.from_environment(), schedules=True) as ready:
+        from flows.serve import serve_all  # noqa: PLC0415
+
+        ready()
+        serve_all()
 
 
 def doctor(as_json: AsJson = False) -> None:

@@ -7,6 +7,7 @@ import typer
 from pydantic import ValidationError
 
 from data.errors import UsageError
+from flows.cli_waiting import may_wait
 from flows.config import assign, toml_value
 from flows.console import answer
 from flows.environment import api
@@ -241,7 +242,7 @@ def evaluate(
 def register_stages(app: typer.Typer) -> None:
     """Add the stage verbs to the program."""
     for verb in STAGE_VERBS:
-        app.command(verb.__name__)(verb)
+        app.command(verb.__name__)(may_wait(verb))
 
 
 STAGE_VERBS = (ingest, profile, curate, hint, rollout, score, update, warmstart, evaluate)

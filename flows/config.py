@@ -123,13 +123,20 @@ def _refused(error: ValidationError, origin: str, evaluate: Any) -> UsageError:
 
 
 def refuse_unjudged(recipe: Recipe) -> None:
-    """UsageError if the rewards of a round or of a suite, overrides included, can never say what is correct."""
+    """UsageError if the rewards of a round can never say what is correct where the recipe has to know it.
+
+    That is in every suite, for escalation, and for difficulty unless rewards alone are accepted there.
+    """
     rounds = {0, *(o.round or 0 for o in recipe.overrides if o.stage == "score")}
     for index in sorted(rounds):
-        refuse_without_verdicts(stage_config(recipe, "score", index, recipe.score), f"training {recipe.name}")
-    for suite in recipe.evaluate.suites:
-        if suite.score is not None:
-            refuse_without_verdicts(suite.score, f"the suite {suite.name}", suite.report.max_unjudged_frac)
+        for suite in recipe.evaluate.suites:
+            score = stage_config(recipe, "score", index, suite.score or recipe.score)
+            refuse_without_verdicts(score, f"training {recipe.name}: the suite {suite.name}")
+        training = stage_config(recipe, "score", index, recipe.score)
+        if recipe.escalate:
+            refuse_without_verdicts(training, f"training {recipe.name}: escalation")
+        accepted = stage_config(recipe, "difficulty", index, recipe.difficulty).max_unjudged_frac
+        refuse_without_verdicts(training, f"training {recipe.name}: difficulty", accepted)
 
 
 def assign(body: dict[str, Any], assignments: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Generator
 
 from tasks.interrupt import remember_interrupts
@@ -40,8 +41,31 @@ def api() -> Generator[Callable[[], None]]:
         stages.hint("problems.jsonl")
     """
     remember_interrupts()
-    with prefect_api(Home.from_environment()) as ready:
-        yield ready
+    with prefect_api(Home.from_environment()) as ready, _without("pandas") as unhide:
+
+        def begin() -> None:
+            unhide()
+            ready()
+
+        yield begin
+
+
+@contextlib.contextmanager
+def _without(module: str) -> Generator[Callable[[], None]]:
+    """Hide a module from imports until the function that this yields is called.
+
+    Prefect imports pandas if it is installed, a fifth of its own import, for keys of its task cache, which is off here.
+    """
+
+    def unhide() -> None:
+        if sys.modules.get(module, unhide) is None:
+            del sys.modules[module]
+
+    sys.modules.setdefault(module, None)  # pyright: ignore[reportArgumentType] - Python's own mark for "not importable"
+    try:
+        yield unhide
+    finally:
+        unhide()
 
 
 @contextlib.contextmanager

@@ -5,8 +5,9 @@ with ask(home, "select purpose, avg(reward) from samples group by purpose", "dem
 
 import contextlib
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -57,16 +58,20 @@ def ask(home: Home, sql: str, run: str | None, say: Callable[[str], None]) -> Ge
     lineage = Lineage(store, runs, whole_lake=run is None)
     hidden, view = samples(store, lineage)
     told = {
-        "runs": Relation(RUNS, lambda: _table(map(_run, runs), RUNS)),
-        "stages": Relation(STAGES, lambda: _table(_stages(runs), STAGES)),
-        "metrics": Relation(METRIC_ROWS, lambda: _table(_metrics(store, lineage), METRIC_ROWS)),
+        "runs": Relation(RUNS, partial(_table, partial(_runs, runs), RUNS)),
+        "stages": Relation(STAGES, partial(_table, partial(_stages, runs), STAGES)),
+        "metrics": Relation(METRIC_ROWS, partial(_table, partial(_metrics, store, lineage), METRIC_ROWS)),
     }
     with select({**told, **tables(store, lineage), **hidden}, {"samples": view}, sql) as answer:
         yield answer
 
 
-def _table(rows: Iterator[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), schema=schema)
+def _table(rows: Callable[[], Iterable[Mapping[str, Any]]], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist(list(rows()), schema=schema)
+
+
+def _runs(runs: list[Run]) -> Iterator[dict[str, Any]]:
+    return map(_run, runs)
 
 
 def _run(run: Run) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from tasks.found_servers import (
     sole_starter,
     write_state,
 )
+from tasks.prefect_database import is_migrated, note_migrated
 from tasks.secret import secret
 from tasks.settings import code_root, server_idle_s
 
@@ -47,12 +48,15 @@ _LOG = "prefect-background.log"
 class Connection:
     """A command's use of a server: its address, its secret, its lease."""
 
-    def __init__(self, home: Path, found: Found, key: str, lease: Lease, *, proved: bool) -> None:
+    def __init__(
+        self, home: Path, found: Found, key: str, lease: Lease, *, proved: bool, migrates: bool = False
+    ) -> None:
         self.address = found.address
         self.secret = key
         self._home = home
         self._found = found
         self._lease = lease
+        self._migrates = migrates
         self._answer = Answer.PROVED if proved else Answer.SILENT
         self._asking = threading.Thread(target=self._ask, daemon=True)
         if not proved:
@@ -63,6 +67,8 @@ class Connection:
         if self._asking.ident is not None:
             self._asking.join()
         if self._answer is Answer.PROVED:
+            if self._migrates:
+                note_migrated(Path(self._found.prefect_home), self._found.fingerprint)
             return
         log = self._home / "logs" / _LOG
         words = (log.read_text(errors="replace").splitlines() if log.exists() else [])[-1:] or ["no answer"]
@@ -157,6 +163,9 @@ def _start(home: Path, key: str, *, schedules: bool) -> Connection:
         env = {**door(home, address), LEASE: str(path), IDLE: str(server_idle_s())}
         if not schedules:
             env |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
+        migrates = not is_migrated(Path(prefect_home(home)), fingerprint())
+        if not migrates:
+            env["PREFECT_API_DATABASE_MIGRATE_ON_START"] = "false"
         process = _spawn(home, listener.fileno(), env)
     found = describe(home, address, process.pid, path.name, schedules=schedules)
     process.returncode = 0  # it outlives this handle; Python need not warn of that
@@ -164,7 +173,7 @@ def _start(home: Path, key: str, *, schedules: bool) -> Connection:
     write_state(home, found)
     if old is not None and not old.lives:
         forget(home, old)
-    return Connection(home, found, key, lease, proved=False)
+    return Connection(home, found, key, lease, proved=False, migrates=migrates)
 
 
 def _spawn(home: Path, listener: int, env: dict[str, str]) -> "subprocess.Popen[bytes]":

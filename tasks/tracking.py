@@ -217,9 +217,9 @@ class MlflowTeller:
             raise RefusedError(f"attempt {attempt} ended, but its beginning was not told")
         run_id, ref = state.runs[attempt], Ref.parse(live["output"])
         manifest = self._store.find(ref)
-        report = read_report(self._store, ref) if manifest is not None else {}
+        kept = read_report(self._store, ref) if manifest is not None else {}
         rows = read_metric_rows(self._folder, event["metric_bytes"])
-        report = {**report, "metrics": rows[-1]["metrics"] if rows else {}}
+        report: Json = {**kept, "metrics": rows[-1]["metrics"] if rows else {}}
         metrics = [Metric(*point) for point in points(rows, live["round"])]
         with tempfile.TemporaryDirectory(prefix="gradus-") as name:
             note = write_files(Path(name), self._store.path(ref), {**live, **event}, report)

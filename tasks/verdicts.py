@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from data.errors import UsageError
-from models.rewards import RewardSpec, UnknownRewardError, resolve
+from models.rewards import RewardSpec, resolve
 from models.rewards.combine import deciding_reward
+from tasks.checks import check_rewards
 from tasks.config import ScoreConfig
 
 NUM_NAMED = 5
@@ -37,10 +38,8 @@ def refuse_without_verdicts(config: ScoreConfig, purpose: str, max_unjudged_frac
 
     A user's function alone may return verdicts; what it returned is known after the first scoring, at the gate.
     """
-    try:
-        specs = [resolve(reward.name, reward.settings) for reward in config.rewards]
-    except UnknownRewardError as error:
-        raise UsageError(str(error), hint="`gradus methods` lists the rewards") from error
+    check_rewards(config)
+    specs = [resolve(reward.name, reward.settings) for reward in config.rewards]
     decides = decider(config, specs) is not None or config.correct_at is not None
     if decides or max_unjudged_frac >= 1:
         return

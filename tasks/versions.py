@@ -15,7 +15,7 @@ from tasks.libraries import library_versions
 
 COMPONENTS: Mapping[str, Mapping[str, int]] = {
     "filter": {"pass_rate": 1, "zero_variance": 1, "group_variance": 1, "length": 1},
-    "ranking": {"historical_std": 1, "variance": 1, "pass_rate": 1},
+    "ranking": {"historical_std": 1, "variance": 1, "pass_rate": 1, "reward_mean": 1, "reward_variance": 1},
     "sampler": {"uniform": 1, "variance": 1},
     "hint strategy": {"prefix": 1, "tiers": 1},
     "engine": {"transformers": 1, "vllm": 1, "openai": 1},

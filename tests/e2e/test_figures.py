@@ -45,7 +45,7 @@ name = "short"
 problems = "half-0.jsonl"
 sample = { n = 1, temperature = 0.0, max_tokens = 4 }
 report = { ks = [1], bootstrap = 50 }
-score = { rewards = [{ name = "format", settings = { pattern = "." } }] }
+score = { rewards = [{ name = "exact" }] }
 [[evaluate.suites]]
 name = "validation"
 problems = "half-1.jsonl"
@@ -116,9 +116,15 @@ def test_the_best_checkpoint_is_chosen_apart_and_a_choice_on_a_reported_set_is_s
     for figures in apart["suites"].values():
         assert set(figures) == {"before", "after", "best"}
     assert apart["before"] == apart["suites"]["heldout"]["before"]
-    # Any character satisfies the pattern: the suite is judged by its own reward, 4 tokens of each problem.
-    short = apart["suites"]["short"]["after"]
-    assert short["mean_tokens"] <= 4
+    assert apart["suites"]["short"]["after"]["mean_tokens"] <= 4
+    events = list(read_events(program.home / "runs" / apart["run"]))
+    judged = {
+        (e["purpose"], e["config"]["rewards"][0]["name"])
+        for e in events
+        if e["event"] == "stage_started" and e["stage"] == "score"
+    }
+    rewards = {"train": "numeric", "eval": "numeric", "eval-validation": "numeric", "eval-short": "exact"}
+    assert judged == set(rewards.items())
     shown = program.json("show", apart["run"])["attempts"]
     done = [(a["stage"], a["purpose"], a["round"]) for a in shown]
     assert len(done) == len(set(done))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from data.errors import GateError
 from data.store import Ref
 from flows.config import parse_recipe
 from flows.measuring import Measurements
@@ -112,3 +113,11 @@ def test_a_run_without_rounds_has_one_checkpoint_and_no_choice() -> None:
     assert rehearsal.run(rounds=0) == 0
     assert rehearsal.measured.choice() is None
     assert len(rehearsal.calls) == 1
+
+
+def test_a_suite_without_any_verdict_ends_training_at_its_first_evaluation() -> None:
+    report = {"summary": {"suite": "main", "pass_at": {}, "judged": 0, "rollouts": 128}}
+    unjudged = Outcome("evaluate", "eval", 0, Ref("evaluations", "0" * 8), reused=False, seconds=0.0, report=report)
+    measured = Measurements(plan(suites=[{"name": "main"}]), PROBLEMS, lambda *_: unjudged)
+    with pytest.raises(GateError, match=r"round 0 on main has no pass@1 \(0 of 128 rollouts judged\)"):
+        measured.take(0, policy_of(0), last=False)

@@ -68,9 +68,16 @@ def test_an_override_changes_one_stage_in_one_round() -> None:
 
 
 def test_a_recipe_whose_rewards_can_say_nothing_of_correctness_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"training demo needs to know which answers are correct.*\(format\)"):
+    with pytest.raises(UsageError, match=r"suite heldout needs to know which answers are correct.*\(format\)"):
         load_recipe("demo", ['score.rewards=[{name="format"}]'])
     assert load_recipe("demo", ['score.rewards=[{name="format"}]', "score.correct_at=1.0"]).score.correct_at == 1.0
+    apart = ['score.rewards=[{name="format"}]', 'evaluate.score.rewards=[{name="numeric"}]']
+    with pytest.raises(UsageError, match="escalation needs to know which answers are correct"):
+        load_recipe("demo", apart)
+    with pytest.raises(UsageError, match="difficulty needs to know which answers are correct"):
+        load_recipe("demo", [*apart, "escalate=[]"])
+    accepted = load_recipe("demo", [*apart, "escalate=[]", "difficulty.max_unjudged_frac=1"])
+    assert accepted.score.rewards[0].name == "format"
     changed = Override(stage="score", round=2, changes={"rewards": [{"name": "format"}]})
     with pytest.raises(UsageError, match="needs to know which answers are correct"):
         refuse_unjudged(load_recipe("demo").model_copy(update={"overrides": (changed,)}))

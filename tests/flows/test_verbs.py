@@ -1,5 +1,9 @@
 """What a flow makes of wrong parameters and of errors that a person can mend."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +11,10 @@ from prefect.states import State
 
 from data.errors import UsageError
 from flows import deployed, stages
-from flows.verbs import gradus_flow, refuse_unbound
+from flows.verbs import gradus_flow, plain_parameters, refuse_unbound
+from tasks.config import IngestConfig
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -75,3 +82,15 @@ def test_a_recipe_that_does_not_exist_or_a_wrong_setting_is_a_failed_state() -> 
     wrong = ended(deployed.train, "demo", ["updat.lr=1"])
     assert wrong.message is not None
     assert "updat: Extra inputs are not permitted" in wrong.message
+
+
+def test_parameters_are_stored_as_json_without_the_web_framework() -> None:
+    given = {"config": IngestConfig(columns={"question": "q"}), "out": None, "paths": [Path("a")], "odd": object}
+    found = plain_parameters(given)
+    assert found["config"]["columns"] == {"question": "q"}
+    assert (found["out"], found["paths"]) == (None, ["a"])
+    assert json.loads(json.dumps(found)) == found
+    code = "import sys; from flows import stages; stages.ingest.serialize_parameters({'source': 'a'}); "
+    code += "print('fastapi' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,9 +1,11 @@
 """A home's server: one at a time, proved before it is trusted, gone when nobody uses it. The door without Prefect."""
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from data.errors import StageError
 from flows.environment import prefect_api
 from tasks import prefect_server
 from tasks.found_servers import Answer, Found, ask, folder_of, read_state, write_state
+from tasks.prefect_database import is_migrated, note_migrated
 from tasks.prefect_server import connect, describe, prefect_home
 from tasks.secret import proof, secret, secret_path
 from tasks.settings import Home
@@ -267,3 +270,32 @@ def test_the_secret_goes_to_the_homes_own_server_alone(home: Path, monkeypatch: 
         assert heard == []
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "theirs")
     assert known() == "theirs"
+
+
+def test_a_database_is_migrated_by_who_knows_it_only_while_it_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFECT_API_DATABASE_CONNECTION_URL", raising=False)
+
+    def revise(statement: str) -> None:
+        with contextlib.closing(sqlite3.connect(tmp_path / "prefect.db")) as database:
+            database.execute(statement)
+            database.commit()
+
+    note_migrated(tmp_path, "3.7.7")
+    assert not is_migrated(tmp_path, "3.7.7")  # there is no database
+    revise("create table alembic_version (version_num text)")
+    revise("insert into alembic_version values ('aaa')")
+    assert not is_migrated(tmp_path, "3.7.7")
+    note_migrated(tmp_path, "3.7.7")
+    assert is_migrated(tmp_path, "3.7.7")
+    assert not is_migrated(tmp_path, "3.8.0")
+    (tmp_path / "profiles.toml").write_text('PREFECT_API_DATABASE_CONNECTION_URL = "postgresql://elsewhere"')
+    assert not is_migrated(tmp_path, "3.7.7")
+    (tmp_path / "profiles.toml").unlink()
+    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "sqlite:///elsewhere")
+    assert not is_migrated(tmp_path, "3.7.7")
+    monkeypatch.delenv("PREFECT_API_DATABASE_CONNECTION_URL")
+    assert is_migrated(tmp_path, "3.7.7")
+    revise("update alembic_version set version_num = 'of a backup'")
+    assert not is_migrated(tmp_path, "3.7.7")
