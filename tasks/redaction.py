@@ -156,8 +156,13 @@ def _variables() -> Iterator[tuple[str, str]]:
         if not (name in _also or _SECRET_NAME.search(name)):
             continue
         for text in _texts(value):
-            if len(text) >= _MIN_CHARS and text.casefold() not in _NO_SECRET and not text.startswith(("/", "~/", "./")):
+            if len(text) >= _MIN_CHARS and text.casefold() not in _NO_SECRET and not _is_path(text):
                 yield name, text
+
+
+def _is_path(text: str) -> bool:
+    """Whether a variable names a file that holds a secret rather than the secret."""
+    return text.startswith(("/", "~", ".")) and os.path.exists(os.path.expanduser(text))  # noqa: PTH110, PTH111 - any text
 
 
 def _texts(value: str) -> list[str]:
