@@ -371,7 +371,7 @@ def test_a_choice_sees_the_options_of_its_row(store, warm):
     )
     _, scores = score(store, warm, choice, rollouts)
     assert [(s["outcome"], s["extracted"]) for s in scores] == [("correct", "B"), ("correct", "B")]
-    problem = {"problem_id": "c", "answer": "aspirin", "extra": json.dumps({"options": options})}
+    problem = {"problem_id": "c", "question": "?", "answer": "aspirin", "extra": json.dumps({"options": options})}
     problems = store.put("problems", pa.Table.from_pylist([problem]))
     store.discard(OUT)
     _, scores = score(store, warm, choice, rollouts_of(store, row("c", "(B)"), row("c", "(A)")), problems)
