@@ -19,7 +19,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TextIO, cast
 from urllib.parse import quote, unquote
 
 from data.errors import UsageError
@@ -102,6 +102,26 @@ def hide_in_logs() -> None:
     sys.excepthook = end
 
 
+def hide_in_output() -> None:
+    """Clean what this process prints, for processes whose output is a log: libraries print addresses as they are."""
+    sys.stdout, sys.stderr = cast("TextIO", _Clean(sys.stdout)), cast("TextIO", _Clean(sys.stderr))
+
+
+class _Clean:
+    """A stream that hides secrets in every text that is written to it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text without its secrets."""
+        self._stream.write(hide(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def _pattern(secret: str) -> str:
     text = re.escape(secret)
     return text if len(secret) >= _EMBEDDED_CHARS else rf"(?<!\w){text}(?!\w)"
@@ -136,8 +156,13 @@ def _variables() -> Iterator[tuple[str, str]]:
         if not (name in _also or _SECRET_NAME.search(name)):
             continue
         for text in _texts(value):
-            if len(text) >= _MIN_CHARS and text.casefold() not in _NO_SECRET and not text.startswith(("/", "~/", "./")):
+            if len(text) >= _MIN_CHARS and text.casefold() not in _NO_SECRET and not _is_path(text):
                 yield name, text
+
+
+def _is_path(text: str) -> bool:
+    """Whether a variable names a file that holds a secret rather than the secret."""
+    return text.startswith(("/", "~", ".")) and os.path.exists(os.path.expanduser(text))  # noqa: PTH110, PTH111 - any text
 
 
 def _texts(value: str) -> list[str]:

@@ -150,10 +150,12 @@ def start_prefect(home: Path, port: int) -> Server:
 
 def _start_mlflow(home: Path, uri: str, port: int) -> Server:
     database(home).parent.mkdir(parents=True, exist_ok=True)
-    command = ["mlflow", "server", "--backend-store-uri", uri, "--artifacts-destination", artifacts_uri(home)]
+    command = ["mlflow", "server", "--artifacts-destination", artifacts_uri(home)]
     command += ["--host", LOOPBACK, "--port", str(port), "--workers", "1"]
     command += ["--allowed-hosts", f"{LOOPBACK}:{port},localhost:{port}"]
-    return _start("MLflow", command, server_environment(), f"http://{LOOPBACK}:{port}", "/health", home)
+    # Not an argument: it may have a password, and every account of the machine reads the arguments of a process.
+    env = {**server_environment(), "MLFLOW_BACKEND_STORE_URI": uri}
+    return _start("MLflow", command, env, f"http://{LOOPBACK}:{port}", "/health", home)
 
 
 def _start(

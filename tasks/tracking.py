@@ -44,7 +44,7 @@ from data.store import Ref, Store
 from tasks.access import mlflow_words
 from tasks.attempt import read_report
 from tasks.journal import Json, read_metric_rows
-from tasks.redaction import hide, hide_in_logs
+from tasks.redaction import hide, hide_in_logs, hide_in_output
 from tasks.report import visible
 from tasks.settings import Home
 from tasks.tracking_client import artifacts_uri, database, tracker_environment, tracking_uri
@@ -391,6 +391,7 @@ def main() -> None:
     how.add_argument("--drain", action="store_true", help="tell what is there and end")
     options = parser.parse_args()
     os.nice(10)  # the run itself goes first
+    hide_in_output()
     hide_in_logs()
     sys.exit(_follower(options.folder, options.owner).follow())
 

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from data.errors import GradusError
-from tasks.redaction import hide, hide_in_logs
+from tasks.redaction import hide, hide_in_logs, hide_in_output
 
 HEARTBEAT_S = 2.0
 _AGAIN_S = 0.05
@@ -57,6 +57,7 @@ def main() -> None:
     _leave_guardian()
     jobs, channel = _claim_pipes()
     hide_in_logs()
+    hide_in_output()
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_heartbeat, args=(channel,), daemon=True).start()
@@ -80,7 +81,7 @@ def _work(execute: Executor, job: dict[str, Any], warm: dict[str, Any], channel:
     try:
         channel.send({"kind": "done", "result": execute(job, warm, beat)})
     except Exception as error:  # noqa: BLE001 - whatever a stage raises must reach the parent
-        sys.stderr.write(hide(traceback.format_exc()))
+        traceback.print_exc()
         known = isinstance(error, GradusError)
         channel.send(
             {

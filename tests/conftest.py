@@ -73,6 +73,7 @@ class Server:
     def __init__(self) -> None:
         self.answer: Callable[[str, dict[str, Any]], tuple[int, Any]] = lambda _path, _body: (500, {})
         self.asked: list[dict[str, Any]] = []
+        self.logins: set[str] = set()
         self.busy = self.most_busy = 0
         self._lock = threading.Lock()
         outer = self
@@ -85,6 +86,7 @@ class Server:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 with outer._lock:
                     outer.asked.append(body)
+                    outer.logins.add(self.headers["authorization"])
                     outer.busy += 1
                     outer.most_busy = max(outer.busy, outer.most_busy)
                 status, found = outer.answer(self.path, body)

@@ -116,6 +116,16 @@ def test_a_key_is_read_from_the_environment_and_told_to_nobody(server: Server, m
     assert "MY_KEY" in refused.value.hint
 
 
+@pytest.mark.parametrize(
+    ("key", "header"), [("sk-secret", "Bearer sk-secret"), ("Basic ann:hunter22", "Basic YW5uOmh1bnRlcjIy")]
+)
+def test_a_key_or_a_login_is_sent(server: Server, monkeypatch: pytest.MonkeyPatch, key: str, header: str) -> None:
+    monkeypatch.setenv("MY_KEY", key)
+    server.answer = lambda _path, _body: (200, completion(token_ids=[7]))
+    assert len(list(engine(server, api_key_variable="MY_KEY").generate(ASKED))) == 6
+    assert server.logins == {header}
+
+
 def test_a_server_that_is_not_there_is_told_of() -> None:
     with pytest.raises(EngineError, match="does not answer"):
         ServerEngine(ServerSettings(url="http://127.0.0.1:9/v1", retries=0)).load(Path("unused"))

@@ -1,5 +1,6 @@
 """The stage `score` on a real store with real judges."""
 
+import json
 import os
 import signal
 import subprocess
@@ -359,3 +360,19 @@ def test_killed_at_a_shard_and_started_again_gives_the_same_bytes(store, warm, f
     resumed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert resumed.stdout.count("part-") == done
     assert [path.read_bytes() for path in store.files(OUT)] == undisturbed
+
+
+def test_a_choice_sees_the_options_of_its_row(store, warm):
+    """In a column of the rollouts, or in the `extra` of the problem, as `ingest` keeps what it does not know."""
+    choice = ScoreConfig(rewards=(RewardConfig(name="choice"),))
+    options = ["ibuprofen", "aspirin"]
+    rollouts = rollouts_of(
+        store, row("a", "(B)", "aspirin", options=options), row("b", "Aspirin.", "B", options=options)
+    )
+    _, scores = score(store, warm, choice, rollouts)
+    assert [(s["outcome"], s["extracted"]) for s in scores] == [("correct", "B"), ("correct", "B")]
+    problem = {"problem_id": "c", "question": "?", "answer": "aspirin", "extra": json.dumps({"options": options})}
+    problems = store.put("problems", pa.Table.from_pylist([problem]))
+    store.discard(OUT)
+    _, scores = score(store, warm, choice, rollouts_of(store, row("c", "(B)"), row("c", "(A)")), problems)
+    assert [s["outcome"] for s in scores] == ["correct", "wrong"]
