@@ -132,7 +132,7 @@ def test_wrong_parameters_end_as_failed_with_one_sentence(served: Served) -> Non
             "nowhere.jsonl is neither a file nor a folder; a dataset on the hub needs its revision; "
             "give --set revision=<commit>"
         ),
-        served.trigger("train", recipe="mine.toml", set=["updat.lr=1"]): "mine.toml: updat: Extra inputs are not ",
+        served.trigger("train", recipe="mine.toml", set=["updat.lr=1"]): "mine.toml: there is no setting updat",
         served.trigger("ingest", source=5): f"ingest: source: Input should be a valid string; {correct}",
         served.trigger("train"): f"train needs recipe; {correct}",
     }

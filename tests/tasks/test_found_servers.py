@@ -227,9 +227,9 @@ def test_a_killed_command_leaves_no_server_for_longer_than_an_idle_one(home: Pat
     assert second.stdout is not None
     second.stdout.readline()
     assert servers(home) == [server]
+    began = time.monotonic()
     second.kill()
     second.communicate()
-    began = time.monotonic()
     until(lambda: not servers(home))
     assert time.monotonic() - began > 1
 
