@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,12 @@ class Module:
         return {alias.asname or alias.name: (base, alias.name) for alias in statement.names}
 
 
+@cache
+def _module(name: str, text: str, is_package: bool) -> Module:
+    """A module, parsed once for each text: the trees of a test differ in a file or two."""
+    return Module(name, ast.parse(text), is_package)
+
+
 @dataclass
 class Definition:
     """A definition without what does not matter, and the definitions that it uses, in the order they occur."""
@@ -115,7 +121,7 @@ class Tree:
                 parts = path.relative_to(self._root).with_suffix("").parts
                 is_package = parts[-1] == "__init__"
                 name = ".".join(parts[:-1] if is_package else parts)
-                found[name] = Module(name, ast.parse(path.read_text(encoding="utf-8")), is_package)
+                found[name] = _module(name, path.read_text(encoding="utf-8"), is_package)
         return found
 
     def key(self, dotted: str) -> Key:

@@ -19,7 +19,7 @@ from tasks.config import (
 )
 from tasks.registry import STAGES
 from tasks.versions import COMPONENTS, code_identity
-from tests.code_closure import PACKAGES, Tree
+from tests.code_closure import PACKAGES, Tree, is_text
 from tests.code_versions import ADVICE, LIMITS, ROOT, digests, read, renewed, versions, wrongs
 
 
@@ -132,7 +132,7 @@ def test_comments_docstrings_and_layout_move_nothing(copy: Path, now: dict[str, 
             tree = ast.parse(path.read_text())
             for node in ast.walk(tree):
                 for statement in getattr(node, "body", []) if isinstance(getattr(node, "body", []), list) else []:
-                    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                    if is_text(statement):
                         statement.value.value = "Other words."
             path.write_text("# another comment\n" + ast.unparse(tree))
     assert moved(copy, now) == set()
