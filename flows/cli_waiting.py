@@ -23,5 +23,5 @@ def may_wait(verb: Callable[..., None]) -> Callable[..., None]:
     known = inspect.signature(verb)
     option = inspect.Parameter("no_wait", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=NoWait)
     run.__annotations__ = {**verb.__annotations__, "no_wait": NoWait}
-    run.__signature__ = known.replace(parameters=[*known.parameters.values(), option])  # pyright: ignore[reportFunctionMemberAccess]
+    run.__signature__ = known.replace(parameters=[*known.parameters.values(), option])  # pyright: ignore[reportAttributeAccessIssue]
     return run
