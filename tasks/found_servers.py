@@ -9,6 +9,7 @@ A server found in this way is sent nothing but a nonce until it has proved that 
 
 import contextlib
 import fcntl
+import hashlib
 import hmac
 import http.client
 import json
@@ -85,8 +86,9 @@ def folder_of(home: Path) -> Path:
 
 
 def fingerprint() -> str:
-    """Prefect's version and the database setting of this environment: another server would not do."""
-    return f"{version('prefect')} {os.environ.get('PREFECT_API_DATABASE_CONNECTION_URL', '')}".strip()
+    """Prefect's version and a digest of the database setting, which may hold a password: another server would not do."""
+    database = os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL", "")
+    return f"{version('prefect')} {hashlib.sha256(database.encode()).hexdigest()[:16] if database else ''}".strip()
 
 
 def read_state(home: Path) -> Found | None:

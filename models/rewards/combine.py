@@ -1,6 +1,7 @@
 """Several rewards' verdicts on one completion become one score.
 
-    reward = sum of weight * value, and null as soon as one of them failed: a missing part is never counted as 0.
+    reward = sum of weight * value, and null if one of them failed (a missing part is never counted as 0) or if the sum
+    overflows.
 
 One reward decides `correct`: the one chosen (`decides`); else the first that judges correctness (math, numeric, exact);
 else a user's function, if there is exactly one. Of the deciding reward these count, the first that there is:
@@ -13,6 +14,7 @@ If no reward decides (a format alone, several functions), a stated threshold is 
 without one there is no claim.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,6 +77,8 @@ def combine(
         name, failure = failures[0]
         return Score(None, None, components, extracted, failure.outcome, f"{name}: {failure.error}")
     reward = sum(w * components[n] for n, w in zip(names, weights, strict=True))
+    if not math.isfinite(reward):
+        return Score(None, None, components, extracted, "error", f"the weighted sum of the rewards is {reward}")
     outcome = _threshold(reward, correct_at) if deciding is None else _claim(verdicts[deciding], correct_at)
     return Score(reward, outcome == "correct" if outcome else None, components, extracted, outcome, "")
 

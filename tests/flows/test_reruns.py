@@ -87,6 +87,7 @@ def test_a_change_is_another_run_whose_recipe_has_it(runs: Path) -> None:
         ("mine", "update", None, ["lr=-1"], "update: lr: Input should be greater than 0"),
         ("mine", "update", None, ["lr"], "'lr' is not an assignment"),
         ("mine", "score", None, ["rewards.4.weight=1"], "rewards is a list of 1, and has no entry 4"),
+        ("mine", "score", None, ['rewards=[{name="nonesuch"}]'], "there is no reward 'nonesuch': choose math"),
         ("mine", "curate", None, ["round=4"], "curate.round is decided by the run"),
         ("mine", "evaluate", None, ["suite=x"], "evaluate.suite is decided by the run"),
         ("mine", "evaluate", None, ["ks=[1,16]"], "pass@16 needs 16 samples of each problem, and n is 8"),

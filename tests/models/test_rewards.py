@@ -219,6 +219,13 @@ def test_the_reward_is_the_weighted_sum_and_null_where_a_part_failed():
     assert (unread.reward, unread.correct, unread.outcome) == (0.0, False, "unparsed")
 
 
+def test_a_sum_that_overflows_is_a_failure_and_no_reward():
+    score = combine(["f", "g"], [10.0, 1.0], [Verdict(1e308, "correct"), Verdict(0.5)], 0)
+    assert (score.reward, score.correct, score.outcome) == (None, None, "error")
+    assert score.error == "the weighted sum of the rewards is inf"
+    assert score.components == {"f": 1e308, "g": 0.5}
+
+
 def test_a_chosen_reward_decides_before_all_others():
     assert deciding_reward([resolve(n, {}) for n in ("math", "a.py:f")], chosen=1) == 1
 
