@@ -2,48 +2,39 @@
 
     python docs/screenshots.py RUN            # a run of this GRADUS_HOME, as `gradus runs` lists it
 
-Needs Chromium (`apt-get install chromium`). Starts both servers on loopback, writes PNG files beside this script and
-ends the servers.
+Needs Chromium and playwright (`apt-get install chromium`, `pip install playwright`). Starts both servers on loopback,
+writes PNG files beside this script and ends the servers.
 """
 
+import base64
 import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import mlflow
+from playwright.sync_api import Browser, sync_playwright
 
 from tasks.journal import read_events
+from tasks.secret import secret
 from tasks.servers import start_servers
 from tasks.settings import Home
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SETTLED_MS = 25_000
-"""Time of the page's own clock after which it is taken to be drawn."""
+SETTLED_MS = 8_000
+"""After how long a page is taken to be drawn."""
 
 
-def photograph(browser: str, url: str, path: Path, size: str = "1600,1000") -> None:
-    """Open a page and keep what it shows."""
-    with tempfile.TemporaryDirectory() as profile:
-        subprocess.run(
-            [
-                browser,
-                "--headless=new",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--hide-scrollbars",
-                f"--user-data-dir={profile}",
-                f"--window-size={size}",
-                f"--virtual-time-budget={SETTLED_MS}",
-                f"--screenshot={path}",
-                url,
-            ],
-            check=True,
-            capture_output=True,
-            timeout=180,
-        )
+def photograph(browser: Browser, url: str, path: Path, password: str = "") -> None:
+    """Open a page, logged in to Prefect if a password is given, and keep what it shows."""
+    with browser.new_context(viewport={"width": 1600, "height": 1000}) as context:
+        if password:  # where Prefect's own login page keeps it
+            login = base64.b64encode(password.encode()).decode()
+            context.add_init_script(f"localStorage.setItem('prefect-password', '{login}')")
+        page = context.new_page()
+        page.goto(url)
+        page.wait_for_timeout(SETTLED_MS)
+        page.screenshot(path=path)
 
 
 def pages(run: str, prefect_url: str, mlflow_url: str, home: Home) -> dict[str, str]:
@@ -72,9 +63,11 @@ def main() -> None:
     if browser is None:
         sys.exit("no Chromium here: apt-get install chromium")
     home = Home.from_environment()
-    with start_servers(home.root) as servers:
+    with start_servers(home.root) as servers, sync_playwright() as player:
+        opened = player.chromium.launch(executable_path=browser)
         for name, url in pages(sys.argv[1], servers.prefect_url, servers.mlflow_url, home).items():
-            photograph(browser, url, HERE / f"{name}.png")
+            password = secret(home.root) if url.startswith(servers.prefect_url) else ""
+            photograph(opened, url, HERE / f"{name}.png", password)
             print(HERE / f"{name}.png")
 
 

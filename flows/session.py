@@ -17,7 +17,7 @@ from tasks.dangling import close_dangling, left_behind
 from tasks.ending import ending
 from tasks.journal import Journal
 from tasks.runlock import RunLock
-from tasks.settings import Home, worker_threads
+from tasks.settings import Home, reports_now, worker_threads
 from tasks.stage import Session, git_sha
 from tasks.supervise import WorkerPool
 from tasks.tracking_client import parting_words, start_sidecar, tracking_uri
@@ -37,13 +37,13 @@ class RunSpec:
 
 
 @contextlib.contextmanager
-def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> Generator[Session]:
+def open_session(spec: RunSpec, *, apart: bool = False) -> Generator[Session]:
     """A session on a run: the lock held, workers supervised, everything told to the journal, all closed at the end.
 
     `apart` lets sampling and learning go on at once, each in a worker with half of the threads.
     """
     home = Home.from_environment()
-    if track:
+    if reports_now():
         require_mlflow(tracking_uri(home.root))
     folder = home.runs / spec.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def open_session(spec: RunSpec, *, apart: bool = False, track: bool = True) -> G
         try:
             close_dangling(left)
             _label_flow_run(spec)
-            sidecar = start_sidecar(folder) if track else None
+            sidecar = start_sidecar(folder) if reports_now() else None
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + apart))})
             with pool, StageView() as view:
                 yield Session(

@@ -86,7 +86,7 @@ def folder_of(home: Path) -> Path:
 
 
 def fingerprint() -> str:
-    """Prefect's version and a digest of the database setting, which may hold a password: another server would not do."""
+    """Prefect's version and a digest of the database setting (it may hold a password): both must agree."""
     database = os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL", "")
     return f"{version('prefect')} {hashlib.sha256(database.encode()).hexdigest()[:16] if database else ''}".strip()
 

@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from data.errors import UsageError
+
 
 @dataclass(frozen=True)
 class Home:
@@ -50,6 +52,14 @@ def wall_limit_s() -> float:
 def server_idle_s() -> float:
     """How long Prefect's server stays for the next command: GRADUS_SERVER_IDLE_S, or five minutes; 0 is not at all."""
     return float(os.environ.get("GRADUS_SERVER_IDLE_S", "300"))
+
+
+def reports_now() -> bool:
+    """Whether a run is reported to MLflow while it goes on: unless GRADUS_REPORT is `later`."""
+    chosen = os.environ.get("GRADUS_REPORT", "now")
+    if chosen not in ("now", "later"):
+        raise UsageError(f"GRADUS_REPORT is {chosen!r}", hint="set it to now or later, or not at all")
+    return chosen == "now"
 
 
 def may_wait() -> bool:

@@ -33,17 +33,19 @@ def _write_some(table: Path, file: Path, every: int) -> None:
 class Program:
     """The `gradus` program with a home of its own; a server that it starts ends with its command."""
 
-    def __init__(self, home: Path, api: str = "", key: str = "") -> None:
+    def __init__(self, home: Path, api: str = "", key: str = "", *, reports: bool = False) -> None:
         self.home = home
+        self.reports = reports
         self.settings = {"PREFECT_API_URL": api, "PREFECT_API_AUTH_STRING": key} if api else {}
 
     def environment(self, **extra: str) -> dict[str, str]:
-        """The program's environment; the tracker is tested by itself."""
+        """The program's environment; only who looks at MLflow pays for its import by every command."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
         return {
             **kept,
             "GRADUS_HOME": str(self.home),
             "GRADUS_SERVER_IDLE_S": "0",
+            "GRADUS_REPORT": "now" if self.reports else "later",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(ROOT),
             **self.settings,
@@ -153,13 +155,14 @@ def prefect_api(shared: Path) -> Iterator[str]:
 def new_program(shared: Path, prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Program]:
     """Make programs with fresh homes; told so, with no server about, as on a laptop, where each command starts one."""
 
-    def make(*, alone: bool = False) -> Program:
+    def make(*, alone: bool = False, reports: bool = False) -> Program:
         home = tmp_path_factory.mktemp("home")
         for name, every in (("train", 7), ("heldout", 3)):
             _write_some(SAMPLES / f"{name}.parquet", home / f"{name}.jsonl", every)
         for name in ("prefect", "mlflow"):
             (home / name).symlink_to(shared / name)
-        return Program(home) if alone else Program(home, prefect_api, secret(shared))
+        api, key = ("", "") if alone else (prefect_api, secret(shared))
+        return Program(home, api, key, reports=reports)
 
     return make
 
@@ -167,5 +170,5 @@ def new_program(shared: Path, prefect_api: str, tmp_path_factory: pytest.TempPat
 @pytest.fixture(scope="session")
 def undisturbed(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
     """The tiny recipe, run to its end by nobody disturbed."""
-    program = new_program(alone=True)
+    program = new_program(alone=True, reports=True)
     return program, program.json("train", str(RECIPE))

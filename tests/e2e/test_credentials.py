@@ -84,7 +84,7 @@ def in_the_url(company: Any) -> dict[str, str]:
 def test_credentials_and_an_own_authority_are_used_as_given_and_stored_nowhere(
     new_program: Callable[..., Program], company: Any, rows: str, environment: Callable[[Any], dict[str, str]]
 ) -> None:
-    program = new_program()
+    program = new_program(reports=True)
     code, out, err = program.run("ingest", rows, "--json", **environment(company))
     assert code == 0, err
     assert json.loads(out)["rows"] == 1
@@ -127,7 +127,7 @@ SYSTEM = certifi.where()
 def test_a_refusal_is_a_sentence_that_names_the_variable_and_nothing_is_computed(
     new_program: Callable[..., Program], company: Any, rows: str, changes: dict[str, str], what: str, cure: str
 ) -> None:
-    program = new_program()
+    program = new_program(reports=True)
     code, out, err = program.run("ingest", rows, "--json", **over_tls(company, **changes))
     assert (code, out, err) == (1, "", f"gradus: {what.format(**vars(company))}; {cure}\n")
     assert not (program.home / "lake").exists()
@@ -137,7 +137,7 @@ def test_a_refusal_is_a_sentence_that_names_the_variable_and_nothing_is_computed
 def test_the_doctor_says_whether_the_servers_accept_the_credentials(
     new_program: Callable[..., Program], company: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    program = new_program()
+    program = new_program(reports=True)
     code, out, err = program.run("doctor", "--json", **over_tls(company, PREFECT_API_AUTH_STRING=f"ann:{WRONG}"))
     assert (code, err) == (0, "")
     found = {check["name"]: check for check in json.loads(out)["checks"]}
@@ -161,7 +161,7 @@ def test_the_doctor_says_whether_the_servers_accept_the_credentials(
 def test_a_run_that_could_not_be_reported_is_sent_later_and_a_refusal_of_that_is_a_failure(
     new_program: Callable[..., Program], company: Any, rows: str
 ) -> None:
-    program = new_program()
+    program = new_program(reports=True)
     away = over_tls(company, MLFLOW_TRACKING_URI=f"http://bob:{WRONG}@127.0.0.1:9", MLFLOW_TRACKING_TOKEN="")
     code, out, err = program.run("ingest", rows, "--json", GRADUS_TRACKING_PATIENCE_S="1", **away)
     assert code == 0, err
@@ -187,7 +187,7 @@ def test_a_run_that_could_not_be_reported_is_sent_later_and_a_refusal_of_that_is
 def test_settings_with_credentials_are_refused_before_anything_is_stored(
     new_program: Callable[..., Program], words: tuple[str, ...]
 ) -> None:
-    program = new_program()
+    program = new_program(reports=True)
     recipe = program.home / "secret.toml"
     recipe.write_text('name = "x"\n[rollout.server]\nurl = "https://h/v1?api_key=Wrong-Secret-1AB"\n')
     code, out, err = program.run(*words)

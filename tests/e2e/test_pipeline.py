@@ -103,7 +103,7 @@ def test_a_killed_flow_takes_its_workers_along_and_the_next_start_goes_on(
     undisturbed: Undisturbed, new_program: Callable[..., Program]
 ) -> None:
     calm, result = undisturbed
-    program = new_program()
+    program = new_program(reports=True)
     process = program.start("train", str(RECIPE), "--json")
     program.wait_for("rollouts/*/part-*.parquet")
     workers = workers_of(process.pid)
@@ -125,7 +125,7 @@ def test_ctrl_c_ends_everything_says_how_to_go_on_and_loses_nothing(
     undisturbed: Undisturbed, new_program: Callable[..., Program]
 ) -> None:
     _, result = undisturbed
-    program = new_program(alone=True)
+    program = new_program(alone=True, reports=True)
     process = program.start("train", str(RECIPE))
     program.wait_for("rollouts/*/part-*.parquet")
     workers = workers_of(process.pid)

@@ -71,7 +71,7 @@ def gone(program: Program, limit_s: float = 60) -> bool:
 
 
 def test_the_server_of_a_command_serves_the_next_and_leaves_by_itself(new_program: Callable[..., Program]) -> None:
-    program = new_program(alone=True)
+    program = new_program(alone=True, reports=True)
     command = ("ingest", "train.jsonl", "--set", "limit=3", "--json")
     code, _, err = program.run(*command, GRADUS_SERVER_IDLE_S="10")
     assert (code, err) == (0, "")

@@ -91,7 +91,7 @@ def names(client: httpx.Client, api: str) -> set[str]:
 
 
 def test_what_could_not_be_told_is_told_later(new_program: Callable[..., Program], tmp_path: Path) -> None:
-    program = new_program()
+    program = new_program(reports=True)
     rows = tmp_path / "mine.jsonl"
     rows.write_text('{"question": "1 + 1 =", "answer": "2"}\n')
     code, out, err = program.run("ingest", str(rows), "--json", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
@@ -102,6 +102,19 @@ def test_what_could_not_be_told_is_told_later(new_program: Callable[..., Program
     code, out, err = program.run("sync", run)
     assert (code, err) == (0, "")
     assert "events sent" in out
+    assert program.mlflow_states(program.launches()[0]) == ["FINISHED", "FINISHED"]
+
+
+def test_a_run_without_a_reporter_is_reported_when_it_is_wanted(new_program: Callable[..., Program]) -> None:
+    program = new_program()
+    (program.home / "mine.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n')
+    code, _, err = program.run("ingest", "mine.jsonl", "--json", GRADUS_REPORT="never")
+    assert code == 2
+    assert "GRADUS_REPORT is 'never'; set it to now or later" in err
+    program.json("ingest", "mine.jsonl")
+    run = program.json("runs")["runs"][0]["run"]
+    assert not (program.home / "runs" / run / "logs" / "tracking.log").exists()
+    assert program.run("sync", run)[0] == 0
     assert program.mlflow_states(program.launches()[0]) == ["FINISHED", "FINISHED"]
 
 

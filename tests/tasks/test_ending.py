@@ -27,4 +27,6 @@ def test_errors_and_signals(error: BaseException, expected: tuple[str, str]) -> 
 def test_a_cancellation_is_a_signal_that_prefect_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prefect._internal.control_listener._intent", "cancel")
     assert ending(TerminationSignal(15)) == ("cancelled", f"cancelled in Prefect; {AGAIN}")
+    assert ending(RuntimeError("what a library made of the signal"))[0] == "cancelled"
     assert ending(KeyboardInterrupt())[0] == "killed"
+    assert ending(GateError("too many errors", hint="raise it"))[0] == "failed"

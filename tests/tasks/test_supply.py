@@ -7,7 +7,8 @@ import pytest
 
 from data.errors import BadInputError, UsageError
 from data.store import Store
-from tasks.supply import SAMPLES, supply
+from tasks.checks import SAMPLES
+from tasks.supply import supply
 
 
 @pytest.fixture

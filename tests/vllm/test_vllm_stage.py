@@ -90,14 +90,13 @@ def test_a_killed_worker_leaves_its_rows_and_no_process(
     with WorkerPool(tmp_path, path) as pool:
         report = run(pool, job("a"))
         rows = store.read(Ref.parse(job("a")["output"])).to_pylist()
-        # The same worker loses its engine core: an error, and the next command is served by another.
+        # The same worker loses its engine core: an error (test_vllm_engine.py loads another).
         look(1.0, "")
         for process in seen:
             if lives(process) and "EngineCore" in " ".join(process.cmdline()):
                 process.kill()
         with pytest.raises(StageError, match="engine core ended"):
             run(pool, job("b"))
-        assert run(pool, job("b"))["summary"]["rows"] == len(IDS)
     assert [row["rollout_id"] for row in rows] == [f"{'a' * 16}:{name}" for name in IDS]
     assert report["summary"]["shards_reused"] == 1
     assert report["summary"]["promise"] == "requests"
@@ -113,7 +112,13 @@ def test_a_killed_flow_takes_its_engine_along_and_the_same_command_asks_only_for
     command += ["--engine", "vllm", "--json", "--set", "flush_s=0", "--set", "shard_rows=12"]
     command += ["--set", "vllm.enforce_eager=true", "--set", "vllm.max_num_seqs=2"]
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
-    env = {**kept, "GRADUS_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    env = {
+        **kept,
+        "GRADUS_HOME": str(tmp_path / "home"),
+        "GRADUS_SERVER_IDLE_S": "10",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+    }
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + 240
@@ -122,6 +127,7 @@ def test_a_killed_flow_takes_its_engine_along_and_the_same_command_asks_only_for
             assert time.monotonic() < deadline
             time.sleep(0.02)
         family = psutil.Process(process.pid).children(recursive=True)
+        family = [p for p in family if "uvicorn" not in p.cmdline()]  # Prefect's server stays for the next command
         assert any("EngineCore" in " ".join(p.cmdline()) for p in family)
         process.send_signal(signal.SIGKILL)
         process.wait()
