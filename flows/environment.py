@@ -1,6 +1,7 @@
 """The environment that Prefect and MLflow must find before they are imported."""
 
 import contextlib
+import gc
 import logging
 import os
 import sys
@@ -44,13 +45,34 @@ def api() -> Generator[Callable[[], None]]:
         stages.hint("problems.jsonl")
     """
     remember_interrupts()
-    with prefect_api(Home.from_environment()) as ready, _without("pandas") as unhide:
+    home = Home.from_environment()
+    own = not _named_api(home)
+    with prefect_api(home) as ready, _without("pandas") as unhide, contextlib.ExitStack() as settings:
+        gc.disable()  # a tenth of what the imports take
 
         def begin() -> None:
+            gc.enable()
             unhide()
+            if own:
+                settings.enter_context(_no_heartbeats())
             ready()
 
-        yield begin
+        try:
+            yield begin
+        finally:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _no_heartbeats() -> Generator[None]:
+    """Send none of Prefect's heart-beats: at the end it waits up to a second for the thread that does.
+
+    They serve automations of a server that somebody else keeps; at a home's own, a later command finds killed runs.
+    """
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings  # noqa: PLC0415
+
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        yield
 
 
 @contextlib.contextmanager
