@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+EXTRAS ?= envs
 export OMP_NUM_THREADS ?= 2
+# Python compiles what it imports, a third of what pip would compile.
+export PIP_NO_COMPILE ?= 1
 
 .PHONY: setup demo test check format ui bench clean
 
@@ -11,7 +14,7 @@ setup: $(VENV)/.installed $(VENV)/.database  ## virtual environment, pinned inst
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Gradus needs Python 3.11 or newer; name one: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[envs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.installed
@@ -34,6 +37,8 @@ $(VENV)/.database: $(VENV)/.installed
 demo: setup  ## the whole loop on bundled problems, on a CPU, in minutes
 	$(BIN)/gradus demo
 
+# One resolution by pip, not two.
+test: EXTRAS := dev
 test: setup $(VENV)/.developer $(VENV)/.vllm  ## every check that CI runs
 	$(MAKE) --no-print-directory check
 
