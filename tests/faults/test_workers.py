@@ -119,6 +119,7 @@ def test_a_worker_that_is_killed_takes_its_children_along_though_nobody_looks(
 
 def test_two_kinds_of_workers_work_at_once_and_halting_ends_both(pool: WorkerPool) -> None:
     begun = {kind: threading.Event() for kind in ("one", "other")}
+    others = {process.pid for process in psutil.Process().children()}  # workers of other tests' pools
 
     def sleep(kind: str) -> dict[str, Any]:
         return pool.run(kind, {"stage": kind, "do": "sleep"}, LIMITS, lambda _frac, _text: begun[kind].set())
@@ -126,8 +127,8 @@ def test_two_kinds_of_workers_work_at_once_and_halting_ends_both(pool: WorkerPoo
     with ThreadPoolExecutor(max_workers=2) as threads:
         asleep = [threads.submit(sleep, kind) for kind in begun]
         assert all(event.wait(LIMITS.start_s) for event in begun.values())
-        alive = [process for process in psutil.Process().children() if process.status() != psutil.STATUS_ZOMBIE]
-        workers = [process.pid for process in alive if "tasks.worker" in process.cmdline()]
+        made = [process for process in psutil.Process().children() if process.pid not in others]
+        workers = [process.pid for process in made if "tasks.worker" in process.cmdline()]
         assert len(workers) == 2
         pool.halt()
         for future in asleep:
