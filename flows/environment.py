@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 
 from tasks.interrupt import remember_interrupts
 from tasks.prefect_server import connect, lent_secret
-from tasks.settings import Home
+from tasks.settings import Home, reports_now
 
 
 def prepare(home: Home) -> None:
@@ -45,6 +45,7 @@ def api() -> Generator[Callable[[], None]]:
         stages.hint("problems.jsonl")
     """
     remember_interrupts()
+    reports_now()  # a wrong value is refused before anything starts
     home = Home.from_environment()
     own = not _named_api(home)
     with prefect_api(home) as ready, _without("pandas") as unhide, contextlib.ExitStack() as settings:

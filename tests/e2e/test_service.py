@@ -111,6 +111,7 @@ def test_a_run_without_a_reporter_is_reported_when_it_is_wanted(new_program: Cal
     code, _, err = program.run("ingest", "mine.jsonl", "--json", GRADUS_REPORT="never")
     assert code == 2
     assert "GRADUS_REPORT is 'never'; set it to now or later" in err
+    assert not (program.home / "runs").exists()
     program.json("ingest", "mine.jsonl")
     run = program.json("runs")["runs"][0]["run"]
     assert not (program.home / "runs" / run / "logs" / "tracking.log").exists()

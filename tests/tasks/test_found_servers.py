@@ -26,7 +26,7 @@ import pytest
 from data.errors import StageError
 from flows.environment import prefect_api
 from tasks import prefect_server
-from tasks.found_servers import Answer, Found, ask, folder_of, read_state, write_state
+from tasks.found_servers import Answer, Found, ask, fingerprint, folder_of, read_state, write_state
 from tasks.prefect_database import is_migrated, note_migrated
 from tasks.prefect_server import connect, describe, prefect_home
 from tasks.secret import proof, secret, secret_path
@@ -270,6 +270,15 @@ def test_the_secret_goes_to_the_homes_own_server_alone(home: Path, monkeypatch: 
         assert heard == []
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "theirs")
     assert known() == "theirs"
+
+
+def test_the_fingerprint_tells_databases_apart_and_holds_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = set[str]()
+    for database in ("", "postgresql://ann:hunter22@db/x", "postgresql://ann:hunter22@db/y"):
+        monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", database)
+        found.add(fingerprint())
+    assert len(found) == 3
+    assert not [text for text in found if "hunter22" in text]
 
 
 def test_a_database_is_migrated_by_who_knows_it_only_while_it_stays_as_it_was(
