@@ -1,12 +1,11 @@
 """The environment that Prefect and MLflow must find before they are imported."""
 
 import contextlib
-import gc
 import logging
 import os
-import sys
 from collections.abc import Callable, Generator
 
+from tasks.imports import lean_imports
 from tasks.interrupt import remember_interrupts
 from tasks.prefect_server import connect, lent_secret
 from tasks.settings import Home, reports_now
@@ -48,20 +47,16 @@ def api() -> Generator[Callable[[], None]]:
     reports_now()  # a wrong value is refused before anything starts
     home = Home.from_environment()
     own = not _named_api(home)
-    with prefect_api(home) as ready, _without("pandas") as unhide, contextlib.ExitStack() as settings:
-        gc.disable()  # a tenth of what the imports take
+    # Prefect imports pandas, a fifth of its own import, for keys of its task cache, which is off here.
+    with prefect_api(home) as ready, lean_imports("pandas") as imported, contextlib.ExitStack() as settings:
 
         def begin() -> None:
-            gc.enable()
-            unhide()
+            imported()
             if own:
                 settings.enter_context(_no_heartbeats())
             ready()
 
-        try:
-            yield begin
-        finally:
-            gc.enable()
+        yield begin
 
 
 @contextlib.contextmanager
@@ -74,24 +69,6 @@ def _no_heartbeats() -> Generator[None]:
 
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         yield
-
-
-@contextlib.contextmanager
-def _without(module: str) -> Generator[Callable[[], None]]:
-    """Hide a module from imports until the function that this yields is called.
-
-    Prefect imports pandas if it is installed, a fifth of its own import, for keys of its task cache, which is off here.
-    """
-
-    def unhide() -> None:
-        if sys.modules.get(module, unhide) is None:
-            del sys.modules[module]
-
-    sys.modules.setdefault(module, None)  # pyright: ignore[reportArgumentType] - Python's own mark for "not importable"
-    try:
-        yield unhide
-    finally:
-        unhide()
 
 
 @contextlib.contextmanager

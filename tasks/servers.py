@@ -171,7 +171,7 @@ def _start(
     path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
     with log_path.open("wb") as log:
         guard = subprocess.Popen(
-            [sys.executable, "-m", "tasks.servers", sys.executable, "-m", *module],
+            [sys.executable, "-P", "-m", "tasks.servers", sys.executable, "-P", "-m", *module],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

@@ -71,7 +71,7 @@ class Worker:
         self.kind = kind
         self.log_path = log_path
         log_path.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "tasks.worker", "--execute", execute, "--preload", PRELOAD.get(kind, "")]
+        command = [sys.executable, "-P", "-m", "tasks.worker", "--execute", execute, "--preload", PRELOAD.get(kind, "")]
         given = [env.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]
         path = os.pathsep.join(filter(None, [str(code_root()), *given]))
         with log_path.open("ab") as log:

@@ -76,7 +76,7 @@ def start_sidecar(folder: Path, env: Mapping[str, str] | None = None) -> Sidecar
     log_path = folder / "logs" / "tracking.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
-    command = [sys.executable, "-m", "tasks.tracking", str(folder), "--owner", str(os.getpid())]
+    command = [sys.executable, "-P", "-m", "tasks.tracking", str(folder), "--owner", str(os.getpid())]
     with log_path.open("ab") as log:
         process = subprocess.Popen(
             command,

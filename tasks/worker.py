@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from data.errors import GradusError
+from tasks.imports import lean_imports
 from tasks.redaction import hide, hide_in_logs, hide_in_output
 
 HEARTBEAT_S = 2.0
@@ -62,8 +63,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_heartbeat, args=(channel,), daemon=True).start()
     incoming = _reader(jobs)
-    for name in filter(None, options.preload.split(",")):
-        importlib.import_module(name)
+    # transformers imports these, a fifth of its own import, for assisted decoding and for models of images.
+    with lean_imports("pandas", "scipy", "sklearn"):
+        for name in filter(None, options.preload.split(",")):
+            importlib.import_module(name)
     module, _, function = options.execute.partition(":")
     execute: Executor = getattr(importlib.import_module(module), function)
     channel.send({"kind": "ready"})

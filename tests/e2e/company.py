@@ -136,7 +136,7 @@ def guarded(upstream: int, certificate: Path | None = None) -> Iterator[int]:
             if given not in welcome:
                 self.answer(401, [], f"You are not authenticated; you sent {given}".encode())
                 return
-            connection = http.client.HTTPConnection("127.0.0.1", upstream, timeout=30)
+            connection = http.client.HTTPConnection("127.0.0.1", upstream, timeout=120)
             headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "authorization")}
             connection.request(self.command, self.path, body, headers)
             found = connection.getresponse()
@@ -182,7 +182,7 @@ def _process(command: list[str], env: dict[str, str], folder: Path) -> Iterator[
         process.wait()
 
 
-def _wait(url: str, limit_s: float = 240) -> None:
+def _wait(url: str, limit_s: float = 720) -> None:
     deadline = time.monotonic() + limit_s
     while True:
         with contextlib.suppress(httpx.TransportError):

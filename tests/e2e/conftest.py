@@ -68,7 +68,7 @@ class Program:
     def run(self, *arguments: str, **extra: str) -> tuple[int, str, str]:
         """Run the program: exit code, stdout, stderr."""
         with self.start(*arguments, **extra) as process:
-            code = process.wait(timeout=280)
+            code = process.wait(timeout=840)
         return code, (self.home / "stdout").read_text(), (self.home / "stderr").read_text()
 
     def told(self) -> str:
@@ -81,7 +81,7 @@ class Program:
         assert code == 0, err
         return json.loads(out)
 
-    def wait_for(self, pattern: str, limit_s: float = 120) -> None:
+    def wait_for(self, pattern: str, limit_s: float = 360) -> None:
         """Wait until the lake has a file."""
         deadline = time.monotonic() + limit_s
         while not list((self.home / "lake").glob(pattern)):
@@ -117,7 +117,7 @@ class Program:
 
     def mlflow_states(self, flow_run: str) -> list[str]:
         """What MLflow's database says of the runs that one start made, once their reporters have told all."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while any(status(folder).untold for folder in (self.home / "runs").iterdir()):
             assert time.monotonic() < deadline, "the reporter has not told everything"
             time.sleep(0.1)
@@ -145,7 +145,7 @@ def prefect_api(shared: Path) -> Iterator[str]:
     """A real Prefect server on the shared database, whose start would otherwise be most of every short command."""
     server = start_prefect(shared, free_port(0))
     try:
-        server.wait_until_healthy(120)
+        server.wait_until_healthy(300)
         yield f"{server.url}/api"
     finally:
         server.close()

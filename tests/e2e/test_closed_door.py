@@ -39,7 +39,7 @@ class Place:
         auth = {"Authorization": f"Basic {base64.b64encode(self.secret.encode()).decode()}"} if known else {}
         # As a page may send it without asking first: no content type that would need permission.
         content = None if body is None else json.dumps(body)
-        return httpx.request(method, self.prefect + path, content=content, headers={**auth, **headers}, timeout=60)
+        return httpx.request(method, self.prefect + path, content=content, headers={**auth, **headers}, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def place(new_program: Callable[..., Program]) -> Iterator[Place]:
     program = new_program(alone=True)
     process = program.start("ui", "--prefect-port", "4330", "--mlflow-port", "5330")
     try:
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 600
         while "password" not in (out := (program.home / "stdout").read_text()):
             assert process.poll() is None, program.told()
             assert time.monotonic() < deadline
@@ -58,7 +58,7 @@ def place(new_program: Callable[..., Program]) -> Iterator[Place]:
     finally:
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(timeout=30)
+            process.wait(timeout=120)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
 

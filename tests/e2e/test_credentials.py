@@ -90,7 +90,7 @@ def test_credentials_and_an_own_authority_are_used_as_given_and_stored_nowhere(
     assert json.loads(out)["rows"] == 1
     (launch,) = program.launches()
     assert program.prefect_state(launch) == "COMPLETED"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while program.mlflow_states(launch) != ["FINISHED", "FINISHED"]:
         assert time.monotonic() < deadline, program.mlflow_states(launch)
         time.sleep(0.2)

@@ -63,7 +63,7 @@ def curves(program: Program, run: str) -> list[tuple[str, int, int]]:
     query = """select m.key, m.step, count(*) from metrics m join runs r using (run_uuid)
         join tags t using (run_uuid) where t.key = 'prefect.flow_run_id' and t.value = ? and r.status = 'FINISHED'
         and run_uuid not in (select run_uuid from tags where key = 'mlflow.parentRunId') group by 1, 2"""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         with contextlib.closing(sqlite3.connect(program.home / "mlflow" / "mlflow.db")) as database:
             found = database.execute(query, [launch]).fetchall()

@@ -61,7 +61,7 @@ def serving(program: Program) -> list[int]:
     return found
 
 
-def gone(program: Program, limit_s: float = 60) -> bool:
+def gone(program: Program, limit_s: float = 300) -> bool:
     until = time.monotonic() + limit_s
     while serving(program):
         if time.monotonic() > until:

@@ -28,7 +28,7 @@ FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 Program = Any
 
 
-def until(found: Callable[[], Any], what: str, limit_s: float = 240) -> Any:
+def until(found: Callable[[], Any], what: str, limit_s: float = 720) -> Any:
     deadline = time.monotonic() + limit_s
     while not (result := found()):
         assert time.monotonic() < deadline, f"no {what} within {limit_s} s"
@@ -42,7 +42,7 @@ class Served:
     def __init__(self, program: Program, url: str, key: str) -> None:
         self.program = program
         login = base64.b64encode(key.encode()).decode()
-        self.api = httpx.Client(base_url=url, headers={"Authorization": f"Basic {login}"}, timeout=60)
+        self.api = httpx.Client(base_url=url, headers={"Authorization": f"Basic {login}"}, timeout=300)
         self.process: subprocess.Popen[bytes] | None = None
         self.start_s = 0.0
 
@@ -163,7 +163,7 @@ def test_serve_alone_starts_a_server_that_fires_schedules(new_program: Callable[
             server.ask("DELETE", f"{path}/{made['id']}")
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(300)
 
 
 def answers(server: Served) -> bool:

@@ -21,7 +21,7 @@ Program = Any
 TRIGGER = """
 import json, sys
 from prefect.deployments import run_deployment
-run = run_deployment("ingest/ingest", parameters=json.loads(sys.argv[1]), timeout=120, poll_interval=0.5)
+run = run_deployment("ingest/ingest", parameters=json.loads(sys.argv[1]), timeout=360, poll_interval=0.5)
 print(json.dumps([run.state.type.value, str(run.id)]))
 """
 
@@ -34,13 +34,13 @@ def running(process: "subprocess.Popen[bytes]") -> Generator["subprocess.Popen[b
     finally:
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(timeout=30)
+            process.wait(timeout=120)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
-def until(found: Callable[[], Any], what: str, limit_s: float = 120) -> Any:
+def until(found: Callable[[], Any], what: str, limit_s: float = 360) -> Any:
     deadline = time.monotonic() + limit_s
     while not (result := found()):
         assert time.monotonic() < deadline, f"no {what} within {limit_s} s"

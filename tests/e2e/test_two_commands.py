@@ -40,13 +40,13 @@ def test_the_second_waits_and_with_no_wait_fails(new_program: Callable[..., Prog
     (tmp_path / "reward.py").write_text(SLOW)
     first = command(program, tmp_path)
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not list(program.home.glob("lake/scores/*/.lock")):
             assert time.monotonic() < deadline
             assert first.poll() is None, first.communicate()
             time.sleep(0.1)
         second, third = command(program, tmp_path), command(program, tmp_path, "--no-wait")
-        _, refused = third.communicate(timeout=200)
+        _, refused = third.communicate(timeout=600)
         assert third.returncode == 1
         run = next(folder.name for folder in (program.home / "runs").iterdir() if folder.name.endswith(f"-{first.pid}"))
         assert f"run {run} (process" in refused
@@ -59,7 +59,7 @@ def test_the_second_waits_and_with_no_wait_fails(new_program: Callable[..., Prog
             time.sleep(0.1)
         assert f"waiting for run {run} (process" in said
         (tmp_path / "go").touch()
-        made, taken = (json.loads(process.communicate(timeout=200)[0]) for process in (first, second))
+        made, taken = (json.loads(process.communicate(timeout=600)[0]) for process in (first, second))
         assert made["artifact"] == taken["artifact"]
         assert (made["reused"], taken["reused"]) == (False, True)
     finally:

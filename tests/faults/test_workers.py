@@ -33,7 +33,7 @@ def do(pool: WorkerPool, what: str, limits: Limits = LIMITS) -> dict[str, Any]:
     return pool.run("test", {"stage": "t", "do": what}, limits, lambda _frac, _text: None)
 
 
-def gone(pid: int, within_s: float = 5.0) -> bool:
+def gone(pid: int, within_s: float = 15.0) -> bool:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:

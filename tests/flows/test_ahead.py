@@ -93,7 +93,7 @@ def test_ctrl_c_ends_the_workers_of_both_sides(tmp_path: Path) -> None:
             threading.Thread(target=interrupt).start()
             with pytest.raises(KeyboardInterrupt):
                 side_by_side(lambda: work("one", "sleep"), lambda: work("other", "sleep"), pool.halt)
-            _, alive = psutil.wait_procs(workers, timeout=5)
+            _, alive = psutil.wait_procs(workers, timeout=15)
             assert not alive
     finally:
         remember_interrupts()

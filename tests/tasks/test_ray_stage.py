@@ -207,7 +207,7 @@ def test_a_stage_that_is_killed_leaves_no_process_and_the_next_attempt_makes_onl
         looking.result()
     names = " ".join(name for had in seen.values() for name in had)
     assert all(name in names for name in ("gcs_server", "raylet", "ray::SamplingActor"))
-    _, alive = psutil.wait_procs(list(seen), timeout=10)
+    _, alive = psutil.wait_procs(list(seen), timeout=15)
     assert not [name for process in alive if (name := said(process))]
     assert len(list(house.store.path(Ref.parse(job["output"])).glob("part-*.parquet"))) == 1
     # Without Ray this time: who samples is no part of what a result is.

@@ -52,7 +52,7 @@ def serving(folder: Path, log_path: Path, *flags: str) -> Generator[tuple["subpr
         process = subprocess.Popen(whole, env=env, stdout=log, stderr=log, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 600
         while not answers(url):
             assert process.poll() is None, log_path.read_text()[-3000:]
             assert time.monotonic() < deadline, log_path.read_text()[-3000:]

@@ -121,7 +121,7 @@ def test_a_killed_flow_takes_its_engine_along_and_the_same_command_asks_only_for
     }
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=log, stderr=log, start_new_session=True)
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 600
         while not list(tmp_path.glob("home/lake/rollouts/*/.scratch/open-*.parquet")):
             assert process.poll() is None, (tmp_path / "log").read_text()
             assert time.monotonic() < deadline
