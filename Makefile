@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS ?= envs
 export OMP_NUM_THREADS ?= 2
+# pip compiles nothing here, so Python must keep what it compiles: some 8,000 files, again in every process otherwise.
+unexport PYTHONDONTWRITEBYTECODE
 # Without --no-compile pip compiles all of some 21,000 files (137 s); Python compiles those that are imported.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 

@@ -1,16 +1,18 @@
 """The verbs about whole runs: train, demo, rerun, runs, show, sql, methods."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from flows.cli_stages import AsJson, Sets
 from flows.cli_waiting import may_wait
-from flows.config import Recipe, load_recipe
+from flows.config import Recipe
 from flows.console import answer, aside, fields, line, table
 from flows.environment import api
-from flows.reruns import Call, plan_rerun
+from flows.reruns import Rerun, chosen_calls, plan_rerun, read_recipe
+from flows.reruns import Rounds as RerunRounds
+from tasks.calls import label
 from tasks.checks import check_filters, check_inputs, check_rewards
 from tasks.settings import Home
 
@@ -20,6 +22,7 @@ Rounds = Annotated[int | None, typer.Option(min=0, help="rounds of curate, rollo
 Overlap = Annotated[int | None, typer.Option(min=0, max=1, help="1: generate the next round during an update")]
 REASONS = 5
 """For how many runs, newest first, `gradus runs` says why they did not finish."""
+DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be computed, why, and its cost; start nothing")]
 RunName = Annotated[str | None, typer.Option("--run", help="name of the run; the recipe's name and digest otherwise")]
 
 
@@ -30,13 +33,14 @@ def train(
     overlap: Overlap = None,
     sets: Sets = None,
     run: RunName = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a recipe; the same command goes on where it stopped."""
+    """Run a recipe, or go on with a run: the same command goes on where it stopped, --rounds with more rounds."""
     chosen = [*(sets or []), *([f"rollout.engine={engine}"] if engine else [])]
-    loaded = load_recipe(recipe, chosen, rounds=rounds, overlap=overlap)
+    loaded, stored = read_recipe(Home.from_environment().runs, recipe, chosen, rounds=rounds, overlap=overlap)
     _check(loaded)
-    _train(loaded, run, (), as_json=as_json)
+    _train(Rerun(loaded, run or stored), as_json=as_json, dry_run=dry_run)
 
 
 def _check(recipe: Recipe) -> None:
@@ -49,31 +53,44 @@ def _check(recipe: Recipe) -> None:
     check_filters(recipe.curate.filters)
 
 
-def _train(recipe: Recipe, run: str | None, forced: Sequence[Call], *, as_json: bool) -> None:
+def _train(plan: Rerun, *, as_json: bool, dry_run: bool) -> None:
+    if dry_run:
+        from flows.dry_run import look_ahead, render  # noqa: PLC0415
+
+        answer(look_ahead(Home.from_environment(), plan), as_json, render)
+        return
     with api() as ready:
         from flows import runs  # noqa: PLC0415 - Prefect, which a wrong recipe need not wait for
 
         ready()
-        answer(runs.train_flow(recipe, run, list(forced)), as_json, render_run)
+        answer(runs.train_flow(plan.recipe, plan.run, list(plan.forced)), as_json, render_run)
 
 
 def demo(
-    rounds: Rounds = None, engine: Engine = None, sets: Sets = None, run: RunName = None, as_json: AsJson = False
+    rounds: Rounds = None,
+    engine: Engine = None,
+    sets: Sets = None,
+    run: RunName = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """The whole loop on bundled problems with the bundled policy, on a CPU, in minutes."""
-    train("demo", rounds=rounds, engine=engine, sets=sets, run=run, as_json=as_json)
+    train("demo", rounds=rounds, engine=engine, sets=sets, run=run, dry_run=dry_run, as_json=as_json)
 
 
 def rerun(
     run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")],
     stage: Annotated[str, typer.Argument(help="the stage to run again")],
     round_index: Annotated[int | None, typer.Option("--round", help="in this round only")] = None,
+    from_round: Annotated[int, typer.Option("--from-round", min=0, help="in this round and all later ones")] = 0,
     sets: Sets = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one stage of a run again, changed or not; what lies upstream is reused."""
-    plan = plan_rerun(Home.from_environment().runs, run, stage, round_index, sets or [])
-    _train(plan.recipe, plan.run, plan.forced, as_json=as_json)
+    plan = plan_rerun(Home.from_environment().runs, run, stage, RerunRounds(round_index, from_round), sets or [])
+    _check(plan.recipe)
+    _train(plan, as_json=as_json, dry_run=dry_run)
 
 
 def list_runs(as_json: AsJson = False) -> None:
@@ -103,6 +120,28 @@ def show(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists 
         table("", keys, [tuple(row[k] for k in keys) for row in shown["attempts"]])
 
     answer(result, as_json, render)
+
+
+def why(
+    run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")],
+    stage: Annotated[str, typer.Argument(help="the stage to explain")],
+    round_index: Annotated[int | None, typer.Option("--round", help="in this round only")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a stage of a run was computed, or reused: what differed from the nearest call before, by name."""
+    from data.store import Store  # noqa: PLC0415
+    from tasks.precedents import precedents  # noqa: PLC0415
+    from tasks.reasons import explain  # noqa: PLC0415
+
+    home = Home.from_environment()
+    chosen = chosen_calls(home.runs, run, stage, RerunRounds(round_index))
+    found = explain(Store(home.lake), precedents(home.runs), home.runs / run, lambda key: key in chosen)
+
+    def render(result: Json) -> None:
+        for row in result["calls"]:
+            line(f"{label(row['stage'], row['round'], row['purpose'])}: {row['status']}: {row['why']}")
+
+    answer({"run": run, "calls": found}, as_json, render)
 
 
 def sql(
@@ -146,7 +185,7 @@ def register_runs(app: typer.Typer) -> None:
     """Add these verbs to the program."""
     for verb in RUN_VERBS:
         app.command(verb.__name__)(may_wait(verb))
-    for verb in (show, sql, methods):
+    for verb in (show, why, sql, methods):
         app.command(verb.__name__)(verb)
     app.command("runs")(list_runs)
 

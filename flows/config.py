@@ -7,9 +7,10 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from data.errors import UsageError
+from flows.guards import Guard
 from flows.nearest import did_you_mean, refusal, settings_of
 from flows.suites import EvaluationPlan, Suite
 from tasks.config import (
@@ -31,20 +32,37 @@ C = TypeVar("C", bound=Config)
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
+def _off(value: object) -> bool:
+    """Left out of what is written: a recipe without an optional setting is, and is called, what it was before."""
+    return not value
+
+
 class Override(Config):
-    """A change of one stage's settings, in one round or in all (what `gradus rerun --set` writes)."""
+    """A change of one stage's settings (what `gradus rerun --set` writes): in one round, from one on, or in all."""
 
     stage: str
     """Which stage."""
     round: int | None = None
-    """Which round; none for all."""
+    """Which round; none for all, or for those from `from_round` on."""
+    from_round: int = Field(default=0, ge=0, exclude_if=_off)
+    """The first round with the change."""
     changes: dict[str, Any] = Field(default_factory=dict)
     """Dotted key -> value."""
 
+    @model_validator(mode="after")
+    def _names_rounds_once(self) -> "Override":
+        if self.round is not None and self.from_round:
+            raise ValueError("round and from_round exclude each other")
+        return self
 
-def _off(value: int) -> bool:
-    """Left out of what is written: a recipe that does not overlap is, and is called, what it was before."""
-    return not value
+    @property
+    def first_round(self) -> int:
+        """The first round in which the change holds."""
+        return self.from_round if self.round is None else self.round
+
+    def holds_in(self, index: int) -> bool:
+        """Whether the change holds in a round."""
+        return index >= self.from_round if self.round is None else index == self.round
 
 
 class Recipe(Config):
@@ -84,6 +102,8 @@ class Recipe(Config):
     """1 generates the next round while an update computes, from the policy that the update began with; 0 waits."""
     overrides: tuple[Override, ...] = ()
     """Changes of single stages."""
+    guards: tuple[Guard, ...] = Field(default=(), exclude_if=_off)
+    """Limits on what rounds measure: outside of them the run ends, or goes back to its best policy."""
 
 
 def load_recipe(name: str, assignments: list[str] | None = None, **changes: Any) -> Recipe:
@@ -96,21 +116,45 @@ def load_recipe(name: str, assignments: list[str] | None = None, **changes: Any)
         body = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from None
-    assign(body, assignments or [])
+    return recipe_from(body, str(path), assignments or [], **changes)
+
+
+def recipe_from(body: dict[str, Any], origin: str, assignments: list[str], **changes: Any) -> Recipe:
+    """Return the recipe of a body with `a.b=c` assignments and direct changes applied; `origin` names it in errors."""
+    assign(body, assignments)
     body.update({k: v for k, v in changes.items() if v is not None})
-    return parse_recipe(body, str(path))
+    return parse_recipe(body, origin)
+
+
+def lasting(recipe: Recipe) -> dict[str, Any]:
+    """Return what of a recipe may not change while its run keeps its name: neither its rounds nor its guards."""
+    body = recipe.model_dump(mode="json")
+    return {key: value for key, value in body.items() if key not in ("rounds", "guards")}
 
 
 def parse_recipe(body: dict[str, Any], origin: str) -> Recipe:
     """Validate a recipe with its overrides; UsageError names the first wrong key, or what could never be evaluated."""
     try:
         recipe = Recipe.model_validate(body)
-        for override in recipe.overrides:
-            _check(recipe, override, origin)
+        changed = recipe.model_copy(update={"overrides": (*recipe.overrides, *_after_guards(recipe))})
+        for override in changed.overrides:
+            _check(changed, override, origin)
     except ValidationError as error:
         raise _refused(error, origin, body.get("evaluate")) from None
     refuse_unjudged(recipe)
+    if any(guard.metric == "policy/kl_ref" for guard in recipe.guards) and not recipe.update.kl_coef:
+        raise UsageError(
+            f"{origin}: a guard looks at policy/kl_ref, which is measured only with a reference policy",
+            hint="set update.kl_coef above 0, if only to 1e-6",
+        )
     return recipe
+
+
+def _after_guards(recipe: Recipe) -> list[Override]:
+    """Return the changes of all guards that go back, as if they held in every round."""
+    return [
+        Override(stage=stage, changes=changes) for guard in recipe.guards for stage, changes in guard.by_stage().items()
+    ]
 
 
 def _refused(error: ValidationError, origin: str, evaluate: Any) -> UsageError:
@@ -127,7 +171,7 @@ def refuse_unjudged(recipe: Recipe) -> None:
 
     That is in every suite, for escalation, and for difficulty unless rewards alone are accepted there.
     """
-    rounds = {0, *(o.round or 0 for o in recipe.overrides if o.stage == "score")}
+    rounds = {0, *(o.first_round for o in recipe.overrides if o.stage == "score")}
     for index in sorted(rounds):
         for suite in recipe.evaluate.suites:
             score = stage_config(recipe, "score", index, suite.score or recipe.score)
@@ -197,7 +241,7 @@ def stage_config(recipe: Recipe, stage: str, round_index: int, base: C) -> C:
 def _overridden(recipe: Recipe, stage: str, round_index: int, base: C, origin: str) -> C:
     body = base.model_dump(mode="json")
     for override in recipe.overrides:
-        if override.stage == stage and override.round in (None, round_index):
+        if override.stage == stage and override.holds_in(round_index):
             for key, value in override.changes.items():
                 set_dotted(body, key, value)
     try:
@@ -213,7 +257,7 @@ def _check(recipe: Recipe, override: Override, origin: str) -> None:
         listed = f"the stages of a training run are {', '.join(stages)}"
         hint = did_you_mean(override.stage, stages, listed)
         raise UsageError(f"{origin}: overrides: there is no stage {override.stage!r} in it", hint=hint)
-    index, where = override.round or 0, f"{origin}: {override.stage}"
+    index, where = override.first_round, f"{origin}: {override.stage}"
     match override.stage:
         case "evaluate":
             for suite in recipe.evaluate.suites:

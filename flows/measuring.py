@@ -7,7 +7,7 @@ from typing import Any
 from data.errors import GateError
 from data.store import Ref
 from flows.suites import EvaluationPlan, Suite
-from tasks.stage import Outcome
+from tasks.calls import Outcome
 
 Evaluate = Callable[[Suite, Ref, int, Ref | None], Outcome]
 """Evaluate a policy on a suite after a round, beside the evaluation of the starting policy where there is one."""
@@ -86,10 +86,14 @@ class Measurements:
             self.outcomes[suite.name, index] = found
         return found
 
-    def choice(self) -> Choice | None:
-        """The earliest checkpoint of the highest pass@1 on the selection suite; none where nothing is compared."""
+    def choice(self, before: int | None = None) -> Choice | None:
+        """The earliest checkpoint of the highest pass@1 on the selection suite; none where nothing is compared.
+
+        `before` leaves out a round and those after it.
+        """
         suite = self.plan.selection
-        rounds = sorted(index for name, index in self.outcomes if suite and name == suite.name)
+        measured = sorted(index for name, index in self.outcomes if suite and name == suite.name)
+        rounds = [index for index in measured if before is None or index < before]
         if suite is None or len(rounds) < 2:
             return None
         compared = tuple((index, pass_at_1(self.outcomes[suite.name, index])) for index in rounds)

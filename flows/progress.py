@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from tasks.calls import Outcome
 from tasks.report import terminal_safe
-from tasks.stage import Outcome
 
 
 class StageView:

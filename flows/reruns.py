@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from data.errors import UsageError
-from flows.config import Override, Recipe, parse_recipe, split_assignment
+from flows.config import Override, Recipe, lasting, load_recipe, parse_recipe, recipe_from, split_assignment
 from flows.nearest import did_you_mean
+from tasks.history import run_folder
 from tasks.journal import read_events
 from tasks.registry import STAGES
 
@@ -35,24 +36,66 @@ class Rerun:
     forced: tuple[Call, ...] = ()
 
 
-def plan_rerun(runs: Path, run: str, stage: str, round_index: int | None, assignments: Sequence[str]) -> Rerun:
+def read_recipe(runs: Path, name: str, assignments: Sequence[str], **changes: Any) -> tuple[Recipe, str | None]:
+    """Return a recipe by its file or name, or that of a run, and the run's own name if it is gone on with.
+
+    With other settings it is another run. Raises UsageError as `load_recipe` does.
+    """
+    if name.endswith(".toml") or not (runs / name / "run.json").is_file():
+        return load_recipe(name, list(assignments), **changes), None
+    stored = stored_recipe(runs, name)
+    changed = recipe_from(stored.model_dump(mode="json"), f"run {name}", list(assignments), **changes)
+    same = lasting(changed) == lasting(stored)
+    return changed, name if same else None
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds that a rerun is about: one, those from one on, or all."""
+
+    only: int | None = None
+    since: int = 0
+
+    def has(self, index: int) -> bool:
+        """Whether a round is among them."""
+        return index >= self.since if self.only is None else index == self.only
+
+
+def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: Sequence[str]) -> Rerun:
     """One stage of a run again: forced where nothing is set, otherwise the recipe with that change.
 
     Raises UsageError for a run, a stage, a round or a setting that does not exist, and for a value that does not fit.
     """
-    recipe = _recipe(runs, run)
+    if rounds.only is not None and rounds.since:
+        raise UsageError("--round and --from-round exclude each other", hint="--from-round 9 means round 9 and later")
+    recipe = stored_recipe(runs, run)
+    _refuse_unknown(stage)
+    done = _calls(runs / run)
+    calls = _chosen(done, run, stage, rounds, changed=bool(assignments))
+    # The run may have gone on further than its last command asked for.
+    longest = recipe.model_copy(update={"rounds": max([recipe.rounds, *(index for _, index, _ in done)])})
+    if not assignments:
+        return Rerun(longest, run, tuple(calls))
+    changes = dict(split_assignment(text) for text in assignments)
+    override = Override(stage=stage, round=rounds.only, from_round=rounds.since, changes=changes)
+    return Rerun(_changed(longest, override), None)
+
+
+def chosen_calls(runs: Path, run: str, stage: str, rounds: Rounds) -> list[Call]:
+    """Return the calls of a run that are meant; UsageError if there is no such run, stage or round."""
+    folder = run_folder(runs, run)
+    _refuse_unknown(stage)
+    return _chosen(_calls(folder), run, stage, rounds, changed=False)
+
+
+def _refuse_unknown(stage: str) -> None:
     if stage not in STAGES:
         listed = f"the stages are {', '.join(STAGES)}"
         raise UsageError(f"there is no stage {stage!r}", hint=did_you_mean(stage, list(STAGES), listed))
-    calls = _chosen(_calls(runs / run), run, stage, round_index, changed=bool(assignments))
-    if not assignments:
-        return Rerun(recipe, run, tuple(calls))
-    changes = dict(split_assignment(text) for text in assignments)
-    override = Override(stage=stage, round=round_index, changes=changes)
-    return Rerun(_changed(recipe, override), None)
 
 
-def _recipe(runs: Path, run: str) -> Recipe:
+def stored_recipe(runs: Path, run: str) -> Recipe:
+    """Return the recipe of a run; UsageError if there is no such run, or it had none."""
     path = runs / run / "run.json"
     if not path.is_file():
         names = [folder.parent.name for folder in runs.glob("*/run.json")]
@@ -69,7 +112,7 @@ def _calls(folder: Path) -> list[Call]:
     return list(dict.fromkeys((e["stage"], e["round"], e["purpose"]) for e in events))
 
 
-def _chosen(calls: list[Call], run: str, stage: str, round_index: int | None, *, changed: bool) -> list[Call]:
+def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed: bool) -> list[Call]:
     """The calls of the run that are meant; UsageError names those there are instead."""
     found = [call for call in calls if call[0] == stage]
     if changed and stage == "curate":  # the plans of profiling and evaluation have settings of their own
@@ -79,9 +122,10 @@ def _chosen(calls: list[Call], run: str, stage: str, round_index: int | None, *,
         what = "stage it could change" if any(name == stage for name, _, _ in calls) else "stage"
         raise UsageError(f"run {run} had no {what} {stage}", hint=f"its stages are {had}" if had else "it did nothing")
     rounds = sorted({index for _, index, _ in found})
-    if round_index is not None and round_index not in rounds:
-        raise UsageError(f"run {run} had no {stage} in round {round_index}", hint=f"it had one in {_rounds(rounds)}")
-    return [call for call in found if round_index in (None, call[1])]
+    if not any(map(chosen.has, rounds)):
+        where = f"from round {chosen.since} on" if chosen.only is None else f"in round {chosen.only}"
+        raise UsageError(f"run {run} had no {stage} {where}", hint=f"it had one in {_rounds(rounds)}")
+    return [call for call in found if chosen.has(call[1])]
 
 
 def _rounds(rounds: Sequence[int]) -> str:

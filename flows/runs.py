@@ -1,83 +1,71 @@
 """The flow of whole runs, and what it answers at the end."""
 
-import hashlib
-import json
 import time
 from collections import defaultdict
 from typing import Any
 
-from data.store import Ref
-from flows.ahead import overlapping
-from flows.config import Recipe, parse_recipe, refuse_unjudged, stage_config
+from data.errors import GateError
+from flows.config import Recipe, lasting, parse_recipe, refuse_unjudged
+from flows.inputs import as_run, run_name, start_of
 from flows.measuring import pass_at_1
 from flows.session import RunSpec, open_session
-from flows.stages import problems_ref
-from flows.training import Inputs, Trained, train
+from flows.training import Trained, train
 from flows.verbs import gradus_flow
-from tasks.pins import pinned
-from tasks.policies import refuse_training
-from tasks.stage import Outcome, Session
-from tasks.supply import supply
+from tasks.calls import Outcome
+from tasks.stage import Session
 
 Json = dict[str, Any]
 
 
 @gradus_flow("train")
 def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, int, str]] | None = None) -> Json:
-    """Rounds of curate, rollout, score and update as a recipe says; the same recipe goes on where it stopped."""
+    """Rounds of curate, rollout, score and update as a recipe says.
+
+    The same recipe goes on where it stopped; with more rounds, from the last one.
+    """
     started = time.perf_counter()
     refuse_unjudged(recipe)
-    recipe = overlapping(_pinned(recipe))
+    recipe = as_run(recipe)
     body = recipe.model_dump(mode="json")
     spec = RunSpec(
         name=run or run_name(recipe),
         verb="train",
         seed=recipe.seed,
         body={"recipe": body},
-        read=_in_this_version,
+        lasting=_lasting,
         forced=frozenset((stage, index, purpose) for stage, index, purpose in forced or []),
     )
     with open_session(spec, apart=bool(recipe.overlap)) as session:
-        policy = supply(session.store, recipe.policy, "checkpoints")
-        refuse_training(session.store, policy)
-        trained = train(session, recipe, _inputs(session, recipe, policy))
-        how = (trained.choice.remark or trained.choice.how) if trained.choice else "the last checkpoint"
+        trained = train(session, recipe, start_of(session, recipe))
+        how = _how(trained)
         session.journal.model_alias("policy", "champion", str(trained.best), note=how)
         session.journal.model_alias("policy", "newest", str(trained.policy))
+        if trained.stopped:
+            raise _outside(spec.name, trained)
         return _answer(spec.name, session, recipe, trained, time.perf_counter() - started)
 
 
-def _pinned(recipe: Recipe) -> Recipe:
-    """The recipe with the digests of all files that its rewards come from, as they are now."""
-    suites = tuple(
-        suite.model_copy(update={"score": pinned(suite.score, renew=True)}) if suite.score else suite
-        for suite in recipe.evaluate.suites
-    )
-    evaluate = recipe.evaluate.model_copy(update={"suites": suites})
-    return recipe.model_copy(update={"score": pinned(recipe.score, renew=True), "evaluate": evaluate})
+def _how(trained: Trained) -> str:
+    """How the best policy was chosen, in a line for the registry."""
+    if trained.stopped:
+        return f"the best policy before {trained.stopped}"
+    return (trained.choice.remark or trained.choice.how) if trained.choice else "the last checkpoint"
 
 
-def _inputs(session: Session, recipe: Recipe, policy: Ref) -> Inputs:
-    """The problems of training and of each suite, as artefacts."""
-    ingest = stage_config(recipe, "ingest", 0, recipe.ingest)
-    plan = recipe.evaluate
-    return Inputs(
-        policy=policy,
-        problems=problems_ref(session, recipe.problems, ingest),
-        suites={s.name: problems_ref(session, s.problems, ingest, plan.purpose(s)) for s in plan.suites},
+def _outside(run: str, trained: Trained) -> GateError:
+    """What a run says that a guard ended."""
+    following = trained.best_round + 1
+    return GateError(
+        f"{trained.stopped}; the best policy so far is that of round {trained.best_round}, {trained.best}",
+        hint=f"go on from there: gradus rerun {run} update --from-round {following} --set lr=...; "
+        "or repeat the command with another guard",
     )
 
 
-def run_name(recipe: Recipe) -> str:
-    """The recipe's name and eight digits of its digest: the same settings are the same run."""
-    text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True)
-    return f"{recipe.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-
-def _in_this_version(body: Json) -> Json:
-    """The body of a run that an earlier version may have written, as this version writes it."""
+def _lasting(body: Json) -> Json:
+    """Return what of a run's body may not change, as this version writes it; an earlier version may have written it."""
     recipe = parse_recipe(body["recipe"], "the run's recipe") if "recipe" in body else None
-    return {**body, "recipe": recipe.model_dump(mode="json")} if recipe else body
+    return {**body, "recipe": lasting(recipe)} if recipe else body
 
 
 def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, seconds: float) -> Json:
@@ -99,7 +87,7 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
         "gain": pass_at_1(main.after) - pass_at_1(main.before),
         "suites": suites,
         "choice": trained.choice.as_dict() if trained.choice else None,
-        "remarks": [trained.choice.remark] if trained.choice and trained.choice.remark else [],
+        "remarks": [*trained.remarks, *([trained.choice.remark] if trained.choice and trained.choice.remark else [])],
         "policy": str(trained.policy),
         "best": str(trained.best),
         "out": str(session.store.path(trained.policy)),

@@ -32,8 +32,8 @@ class RunSpec:
     seed: int = 0
     body: dict[str, Any] = field(default_factory=dict)
     forced: frozenset[tuple[str, int, str]] = frozenset()
-    read: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    """Reads a stored body as this version writes it."""
+    lasting: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    """Returns what of a body, stored by this version or an earlier one, may not change."""
 
 
 @contextlib.contextmanager
@@ -84,7 +84,7 @@ def open_session(spec: RunSpec, *, apart: bool = False) -> Generator[Session]:
 def guard(folder: Path, spec: RunSpec) -> None:
     """Refuse a run folder that belongs to another recipe; the message gives the ways out.
 
-    A body that an earlier version wrote, and that means the same, is brought up to date.
+    A body that an earlier version wrote, or one with other values of what may change, is replaced.
     """
     path = folder / "run.json"
     body = json.loads(json.dumps({"verb": spec.verb, "seed": spec.seed, **spec.body}))
@@ -92,7 +92,7 @@ def guard(folder: Path, spec: RunSpec) -> None:
         stored = json.loads(path.read_text())
         if stored == body:
             return
-        if spec.read(stored) != body:
+        if spec.lasting(stored) != json.loads(json.dumps(spec.lasting(body))):
             raise UsageError(
                 f"run {spec.name} exists with other settings ({path})",
                 hint="give this one another name with --run, repeat the settings it had, or delete its folder",

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from data.store import Ref
+from flows.inputs import problems_ref
 from flows.session import RunSpec, open_session
 from flows.verbs import gradus_flow
+from tasks.calls import Outcome
 from tasks.config import (
     Config,
     CurateConfig,
@@ -29,7 +31,7 @@ from tasks.config import (
 )
 from tasks.policies import refuse_training
 from tasks.redaction import refuse_credentials
-from tasks.stage import Outcome, Session
+from tasks.stage import Session
 from tasks.supply import export, supply
 from tasks.verdicts import refuse_without_verdicts
 
@@ -270,15 +272,6 @@ def _sampled(
     rollouts = session.stage("rollout", RolloutConfig(), inputs).ref
     scored = {"rollouts": [rollouts], "problems": [table]}
     return table, rollouts, session.stage("score", score_config or ScoreConfig(), scored).ref
-
-
-def problems_ref(session: Session, text: str, config: IngestConfig | None = None, purpose: str = "train") -> Ref:
-    """Problems by artefact or bundled name, or a file through `ingest` with all its checks."""
-    path = Path(text)
-    if not path.is_file():
-        return supply(session.store, text, "problems")
-    settings = (config or IngestConfig()).model_copy(update={"source": text})
-    return session.stage("ingest", settings, {}, purpose=purpose).ref
 
 
 def _single(

@@ -1,29 +1,35 @@
 """The training loop: which stage follows which. Reads as the picture in the README."""
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from data.store import Ref
 from flows.ahead import side_by_side
-from flows.config import Recipe, stage_config
+from flows.config import Override, Recipe, stage_config
+from flows.guards import Guard, first_outside
 from flows.measuring import Choice, Figures, Measurements
 from flows.suites import Suite
+from tasks.calls import Outcome, Stages
 from tasks.config import Config, CurateConfig, EscalateConfig, ScoreConfig
-from tasks.stage import Outcome, Session
 
 
 @dataclass(frozen=True)
 class Trained:
     """What a training run ends with: its last and its best policy, and the figures of the reported suites by name.
 
-    Without a choice the best policy is the last one.
+    Without a choice the best policy is the last one. `stopped` is the sentence of the guard that ended the run before
+    its last round, with the round of the best policy as `best_round`; there are no figures then.
     """
 
     policy: Ref
     best: Ref
+    best_round: int
     figures: Mapping[str, Figures]
     choice: Choice | None
+    remarks: tuple[str, ...] = ()
+    stopped: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,42 +42,122 @@ class Inputs:
     """Problems of each evaluation suite by its name."""
 
 
-def train(session: Session, recipe: Recipe, start: Inputs) -> Trained:
+def train(session: Stages, recipe: Recipe, start: Inputs) -> Trained:
     """Profile, build hints, then rounds of curate, rollout, score, update, with evaluations between."""
-    steps = _Steps(session, recipe, start)
-    measured = Measurements(recipe.evaluate, start.suites, steps.evaluate)
-    measured.take(0, start.policy, last=not recipe.rounds)
-    policy = start.policy
-    difficulty = steps.profile(start.policy)
-    hints = steps.hints()
-    ahead: _Gathered | None = None
-    for index in range(1, recipe.rounds + 1):
-        gathered = ahead or steps.gather(index, policy, difficulty, hints)
-        difficulty = gathered.difficulty
+    return _Training(session, recipe, start).run()
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a round begins with: a policy, how difficult the problems are, and the round's rollouts if made ahead."""
+
+    policy: Ref
+    difficulty: Ref | None
+    ahead: "_Gathered | None" = None
+
+
+class _Training:
+    """One training run: its rounds in order, and the way back where a guard asks for it."""
+
+    def __init__(self, session: Stages, recipe: Recipe, start: Inputs) -> None:
+        self._steps = _Steps(session, recipe, start)
+        self._measured = Measurements(recipe.evaluate, start.suites, self._evaluate)
+        self._states: dict[int, _State] = {}
+        self._hints: Ref | None = None
+        self._remarks: list[str] = []
+        self._went_back: Counter[str] = Counter()
+
+    def run(self) -> Trained:
+        """All rounds, up to the one in which a guard ends the run."""
+        recipe, start = self._steps.recipe, self._steps.start
+        self._measured.take(0, start.policy, last=not recipe.rounds)
+        state = self._states[0] = _State(start.policy, self._steps.profile(start.policy))
+        self._hints = self._steps.hints()
+        for index in range(1, recipe.rounds + 1):
+            state, metrics = self._round(index, state)
+            found = first_outside(recipe.guards, index, metrics)
+            if found and not self._may_go_back(found[0]):
+                return self._stopped(found[1], index)
+            self._states[index] = state
+            self._measured.take(index, state.policy, last=index == recipe.rounds)
+            if found:
+                state = self._back(*found, index)
+        choice = self._measured.choice()
+        best = choice.round if choice else recipe.rounds
+        policies = self._measured.policies
+        figures = self._measured.figures(best)
+        return Trained(policies[recipe.rounds], policies[best], best, figures, choice, tuple(self._remarks))
+
+    def _evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
+        """An evaluation with the settings that hold by now."""
+        return self._steps.evaluate(suite, policy, index, baseline)
+
+    def _round(self, index: int, state: _State) -> tuple[_State, Mapping[str, float]]:
+        """The state after a round, and what the round measured."""
+        steps, (policy, difficulty) = self._steps, (state.policy, state.difficulty)
+        gathered = state.ahead or steps.gather(index, policy, difficulty, self._hints)
         learn = partial(steps.learn, index, policy, gathered)
-        if recipe.overlap and index < recipe.rounds:
-            following = partial(steps.gather, index + 1, policy, difficulty, hints)
-            policy, ahead = side_by_side(learn, following, session.pool.halt)
+        ahead: _Gathered | None = None
+        if steps.recipe.overlap and index < steps.recipe.rounds:
+            following = partial(steps.gather, index + 1, policy, gathered.difficulty, self._hints)
+            learned, ahead = side_by_side(learn, following, steps.session.halt)
         else:
-            policy, ahead = learn(), None
-        measured.take(index, policy, last=index == recipe.rounds)
-    choice = measured.choice()
-    best = choice.round if choice else recipe.rounds
-    return Trained(policy, measured.policies[best], measured.figures(best), choice)
+            learned = learn()
+        metrics: dict[str, float] = {**gathered.metrics, **learned.report.get("metrics", {})}
+        return _State(learned.ref, gathered.difficulty, ahead), metrics
+
+    def _may_go_back(self, guard: Guard) -> bool:
+        return guard.then == "back" and self._went_back[guard.model_dump_json()] < guard.times
+
+    def _back(self, guard: Guard, sentence: str, index: int) -> _State:
+        """The state to go on from after a round outside a guard: the best so far, with the guard's settings."""
+        self._went_back[guard.model_dump_json()] += 1
+        best = self._best_before(index)
+        changes = tuple(
+            Override(stage=stage, from_round=index + 1, changes=settings)
+            for stage, settings in guard.by_stage().items()
+        )
+        recipe = self._steps.recipe
+        changed = recipe.model_copy(update={"overrides": (*recipe.overrides, *changes)})
+        self._steps = replace(self._steps, recipe=changed)
+        settings = ", ".join(f"{name} = {value}" for name, value in guard.changes.items())
+        self._remarks.append(f"{sentence}: went back to the policy of round {best}, and on with {settings}")
+        self._steps.session.say(self._remarks[-1])
+        return replace(self._states[best], ahead=None)
+
+    def _best_before(self, index: int) -> int:
+        """The round of the best policy before a round: by the selection suite, else the round before."""
+        choice = self._measured.choice(before=index)
+        return choice.round if choice else index - 1
+
+    def _stopped(self, sentence: str, index: int) -> Trained:
+        best = self._best_before(index)
+        policy = self._states[best].policy
+        return Trained(policy, policy, best, {}, None, tuple(self._remarks), sentence)
 
 
 @dataclass(frozen=True)
 class _Gathered:
-    """What a round learns from, and how difficult the problems are after it."""
+    """What a round learns from, how difficult the problems are after it, and what its own rollouts measured."""
 
     rollouts: list[Ref]
     scores: list[Ref]
     difficulty: Ref
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Rollouts with their scores, and what both stages measured."""
+
+    rollouts: Ref
+    scores: Ref
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class _Steps:
-    session: Session
+    session: Stages
     recipe: Recipe
     start: Inputs
 
@@ -95,8 +181,8 @@ class _Steps:
         plan = CurateConfig(sample=self.recipe.profile)
         problems = {"problems": [self.start.problems]}
         planned = self.session.stage("curate", plan, problems, purpose="profile").ref
-        rollouts, scores = self.sample_and_score(planned, [self.start.problems], policy, 0, "profile")
-        inputs = {"rollouts": [rollouts], "scores": [scores]}
+        batch = self.sample_and_score(planned, [self.start.problems], policy, 0, "profile")
+        inputs = {"rollouts": [batch.rollouts], "scores": [batch.scores]}
         return self.run("difficulty", self.recipe.difficulty, inputs, 0, "profile").ref
 
     def hints(self) -> Ref | None:
@@ -112,8 +198,8 @@ class _Steps:
         plan = self.run("curate", curate, {"problems": problems, "difficulty": _maybe(difficulty)}, index).ref
         batches = [self.sample_and_score(plan, problems, policy, index)]
         for level in self.recipe.escalate if hints else ():
-            rollouts, scores = batches[-1]
-            failed = {"plan": [plan], "rollouts": [rollouts], "scores": [scores], "hints": _maybe(hints)}
+            last = batches[-1]
+            failed = {"plan": [plan], "rollouts": [last.rollouts], "scores": [last.scores], "hints": _maybe(hints)}
             step = self.run(
                 "escalate", EscalateConfig(level=level, sample=curate.sample), failed, index, f"hint{level}"
             )
@@ -121,17 +207,17 @@ class _Steps:
                 break
             plan = step.ref
             batches.append(self.sample_and_score(plan, problems, policy, index, f"hint{level}"))
-        rollouts, scores = [r for r, _ in batches], [s for _, s in batches]
+        rollouts, scores = [batch.rollouts for batch in batches], [batch.scores for batch in batches]
         measured = self.recipe.difficulty.model_copy(update={"round": index})
         seen = {"rollouts": rollouts[:1], "scores": scores[:1], "difficulty": _maybe(difficulty)}
-        return _Gathered(rollouts, scores, self.run("difficulty", measured, seen, index).ref)
+        return _Gathered(rollouts, scores, self.run("difficulty", measured, seen, index).ref, batches[0].metrics)
 
-    def learn(self, index: int, policy: Ref, gathered: _Gathered) -> Ref:
-        """A round's update: the policy that it ends with."""
+    def learn(self, index: int, policy: Ref, gathered: _Gathered) -> Outcome:
+        """A round's update."""
         learned = {"rollouts": gathered.rollouts, "scores": gathered.scores, "policy": [policy]}
         if self.recipe.update.kl_coef:
             learned["reference"] = [self.start.policy]
-        return self.run("update", self.recipe.update, learned, index).ref
+        return self.run("update", self.recipe.update, learned, index)
 
     def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
         """The policy on a suite, with the same seeds every time, beside the evaluation of the starting policy."""
@@ -140,11 +226,11 @@ class _Steps:
         planned = self.session.stage(
             "curate", plan, {"problems": [problems]}, round=index, purpose=purpose, seed=seed
         ).ref
-        rollouts, scores = self.sample_and_score(planned, [problems], policy, index, purpose, suite.score, seed)
+        batch = self.sample_and_score(planned, [problems], policy, index, purpose, suite.score, seed)
         inputs = {
             "problems": [problems],
-            "rollouts": [rollouts],
-            "scores": [scores],
+            "rollouts": [batch.rollouts],
+            "scores": [batch.scores],
             "baseline": _maybe(baseline),
         }
         return self.run("evaluate", suite.report, inputs, index, purpose, seed)
@@ -158,15 +244,17 @@ class _Steps:
         purpose: str = "train",
         score: ScoreConfig | None = None,
         seed: int | None = None,
-    ) -> tuple[Ref, Ref]:
+    ) -> _Batch:
         """Rollouts of a plan and their scores; judged and seeded as in training unless said otherwise."""
         # An evaluation is the same whenever it happens, so that two policies are given the same seeds.
         apart = purpose == "profile" or purpose.startswith("eval")
         rollout = self.recipe.rollout.model_copy(update={"round": 0 if apart else index})
         inputs = {"plan": [plan], "problems": problems, "policy": [policy]}
-        rollouts = self.run("rollout", rollout, inputs, index, purpose, seed).ref
-        scored = {"rollouts": [rollouts], "problems": problems}
-        return rollouts, self.run("score", score or self.recipe.score, scored, index, purpose, seed).ref
+        sampled = self.run("rollout", rollout, inputs, index, purpose, seed)
+        given = {"rollouts": [sampled.ref], "problems": problems}
+        judged = self.run("score", score or self.recipe.score, given, index, purpose, seed)
+        metrics: dict[str, float] = {**sampled.report.get("metrics", {}), **judged.report.get("metrics", {})}
+        return _Batch(sampled.ref, judged.ref, metrics)
 
 
 def _maybe(ref: Ref | None) -> list[Ref]:

@@ -54,10 +54,11 @@ def execute(job: dict[str, Any], warm: dict[str, Any], beat: Beat) -> dict[str, 
         if not task.forced and store.find(ref) is not None:
             return read_report(store, ref)
         store.discard(ref)
-        return _computed(task, store, warm, beat)
+        return computed(task, store, warm, beat)
 
 
-def _computed(task: Job, store: Store, warm: dict[str, Any], beat: Beat) -> dict[str, Any]:
+def computed(task: Job, store: Store, warm: dict[str, Any], beat: Beat) -> dict[str, Any]:
+    """Run a job in this process and commit its artifact to a store; return the full report of the attempt."""
     spec = stage_spec(task.stage)
     out = store.writer(Ref.parse(task.output))
     context = StageContext(

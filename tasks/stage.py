@@ -9,7 +9,7 @@ manifest; such a stage ends as `Completed(name="Reused")`.
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from data.errors import GateError
-from data.manifest import identity_digest
 from data.store import Ref, Store
 from tasks.attempt import Job, execute, read_report
+from tasks.calls import Call, Inputs, Outcome, planned
 from tasks.config import Config
 from tasks.ending import ending
 from tasks.gates import breach
@@ -33,33 +33,7 @@ from tasks.progress import ProgressArtifact
 from tasks.registry import stage_spec
 from tasks.settings import wall_limit_s
 from tasks.supervise import Limits, WorkerPool
-from tasks.versions import code_identity
 from tasks.waiting import wait_until_free
-
-Inputs = Mapping[str, Sequence[Ref]]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a stage: its artefact, whether it was reused, the seconds spent and its report."""
-
-    stage: str
-    purpose: str
-    round: int
-    ref: Ref
-    reused: bool
-    seconds: float
-    report: Mapping[str, Any]
-
-    @property
-    def summary(self) -> Mapping[str, Any]:
-        """The counts that the stage reported."""
-        return self.report.get("summary", {})
-
-    @property
-    def label(self) -> str:
-        """How its progress was called."""
-        return _label(self.stage, self.round, self.purpose)
 
 
 @dataclass
@@ -81,7 +55,7 @@ class Session:
     on_end: Callable[[Outcome], None] | None = None
     """Told of every stage that ended well."""
     on_wait: Callable[[str], None] | None = None
-    """Told for which other run a stage waits, every few seconds."""
+    """Told for which other run a stage waits, every few seconds, and what else is not progress."""
     outcomes: list[Outcome] = field(default_factory=list)
 
     def stage(
@@ -101,79 +75,50 @@ class Session:
         """
         raise_if_interrupted()
         self.pool.raise_if_halted()
-        request = _Request(self, name, pinned(config), inputs, round, purpose, self.seed if seed is None else seed)
+        call = Call(name, pinned(config), inputs, round, purpose)
+        request = _Request(self, call, self.seed if seed is None else seed)
         # No tags: Prefect asks its server for each tag's concurrency slot, seconds a time while that writes events.
-        run = _stage_task.with_options(name=name, task_run_name=request.label)
+        run = _stage_task.with_options(name=name, task_run_name=call.label)
         outcome = run(request).result()
         self.outcomes.append(outcome)
         if self.on_end is not None:
             self.on_end(outcome)
         return outcome
 
+    def halt(self) -> None:
+        """End what the workers compute; the threads that wait for it hear of it."""
+        self.pool.halt()
+
+    def say(self, text: str) -> None:
+        """Say a sentence to the person who watches."""
+        if self.on_wait is not None:
+            self.on_wait(text)
+
 
 class _Request:
     """What a Prefect task is given. No dataclass: Prefect walks through those, and so through all earlier outcomes."""
 
-    def __init__(
-        self, session: Session, name: str, config: Config, inputs: Inputs, round_: int, purpose: str, seed: int
-    ) -> None:
+    def __init__(self, session: Session, call: Call, seed: int) -> None:
         self.session = session
-        self.name = name
-        self.config = config
-        self.inputs = inputs
-        self.round = round_
-        self.purpose = purpose
+        self.call = call
         self.seed = seed
 
     @property
     def forced(self) -> bool:
         """Whether the stage is computed although its artefact exists."""
-        return (self.name, self.round, self.purpose) in self.session.forced
-
-    @property
-    def label(self) -> str:
-        """The name of the task run: purpose where it is not training, stage, round."""
-        return _label(self.name, self.round, self.purpose)
-
-
-def _label(stage: str, round_: int, purpose: str) -> str:
-    return "-".join([*([] if purpose == "train" else [purpose]), stage, str(round_)])
+        return self.call.key in self.session.forced
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retries=0)
 def _stage_task(request: _Request) -> State[Outcome]:
-    job = _job(request)
+    session, call = request.session, request.call
+    job = planned(session.store, call, run=session.journal.run, seed=request.seed, forced=request.forced)
     started = time.perf_counter()
-    reused = not request.forced and _is_finished(request.session, Ref.parse(job.output))
+    reused = not request.forced and _is_finished(session, Ref.parse(job.output))
     report = _reuse(job, request) if reused else _attempt(job, request)
     seconds = time.perf_counter() - started
-    outcome = Outcome(request.name, request.purpose, request.round, Ref.parse(job.output), reused, seconds, report)
+    outcome = Outcome(call.name, call.purpose, call.round, Ref.parse(job.output), reused, seconds, report)
     return Completed(name="Reused" if reused else "Completed", data=outcome)
-
-
-def _job(request: _Request) -> Job:
-    session, spec = request.session, stage_spec(request.name)
-    given = {role: refs for role, refs in sorted(request.inputs.items()) if refs}
-    identity: dict[str, Any] = {
-        "stage": spec.name,
-        "version": spec.version,
-        "code": code_identity(request.config),
-        "config": request.config.identified(),
-        "parents": {role: [session.store.content_key(ref) for ref in refs] for role, refs in given.items()},
-    }
-    if spec.draws:
-        identity["seed"] = request.seed
-    return Job(
-        stage=spec.name,
-        lake=str(session.store.root),
-        output=str(Ref(spec.table, identity_digest(identity))),
-        inputs={role: [str(ref) for ref in refs] for role, refs in given.items()},
-        config=request.config.model_dump(mode="json"),
-        seed=request.seed,
-        identity=identity,
-        run=session.journal.run,
-        forced=request.forced,
-    )
 
 
 def _is_finished(session: Session, ref: Ref) -> bool:
@@ -192,10 +137,12 @@ def _reuse(job: Job, request: _Request) -> dict[str, Any]:
     session, ref = request.session, Ref.parse(job.output)
     session.store.verify(ref)
     report = read_report(session.store, ref)
-    if breach(job.stage, report, request.config):
+    if breach(job.stage, report, request.call.config):
         attempt = _started(job, request)
         return _checked(attempt, report, 0.0, job, request)
-    session.journal.stage_reused(stage=job.stage, round=request.round, purpose=request.purpose, output=job.output)
+    session.journal.stage_reused(
+        stage=job.stage, round=request.call.round, purpose=request.call.purpose, output=job.output
+    )
     return report
 
 
@@ -215,8 +162,8 @@ def _attempt(job: Job, request: _Request) -> dict[str, Any]:
 def _started(job: Job, request: _Request) -> str:
     return request.session.journal.stage_started(
         stage=job.stage,
-        round=request.round,
-        purpose=request.purpose,
+        round=request.call.round,
+        purpose=request.call.purpose,
         output=job.output,
         config=dict(job.config),
         inputs=dict(job.inputs),
@@ -225,7 +172,7 @@ def _started(job: Job, request: _Request) -> str:
 
 def _checked(attempt: str, report: dict[str, Any], seconds: float, job: Job, request: _Request) -> dict[str, Any]:
     """Write the end of an attempt to the journal and return its report; raise GateError if a limit is breached."""
-    sentence = breach(job.stage, report, request.config)
+    sentence = breach(job.stage, report, request.call.config)
     folder = str(request.session.store.path(Ref.parse(job.output)))
     status = "failed" if sentence else "finished"
     request.session.journal.stage_finished(
@@ -237,16 +184,16 @@ def _checked(attempt: str, report: dict[str, Any], seconds: float, job: Job, req
 
 
 def _compute(job: Job, request: _Request) -> dict[str, Any]:
-    session, spec = request.session, stage_spec(request.name)
+    session, spec = request.session, stage_spec(request.call.name)
     artifact = ProgressArtifact(spec.name)
 
     def beat(frac: float, text: str = "") -> None:
         artifact(frac, text)
         if session.on_progress is not None:
-            session.on_progress(request.label, frac, text)
+            session.on_progress(request.call.label, frac, text)
 
     beat(0.0, "begun")
-    worker = spec.worker_for(request.config, apart=session.apart)
+    worker = spec.worker_for(request.call.config, apart=session.apart)
     if session.apart and spec.name == "rollout":
         session.pool.prestart("policy")  # what learns from these rollouts is wanted soon
     if worker:

@@ -76,6 +76,7 @@ def company(home: Path, folder: Path) -> Iterator[Company]:
     mlflow += ["--backend-store-uri", f"sqlite:///{home / 'mlflow' / 'mlflow.db'}"]
     mlflow += ["--artifacts-destination", str(folder / "artifacts")]
     settings = {"PREFECT_HOME": str(home / "prefect"), "PREFECT_SERVER_API_AUTH_STRING": PREFECT_LOGIN}
+    settings["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # seven more processes, which nothing here asks
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
     with contextlib.ExitStack() as running:
         for command in (prefect, mlflow):

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from data.store import Ref
 from flows.ahead import overlapping, side_by_side
 from flows.config import load_recipe, parse_recipe
-from flows.runs import run_name
+from flows.inputs import run_name
 from flows.training import Inputs, train
+from tasks.calls import Outcome
 from tasks.interrupt import remember_interrupts
-from tasks.stage import Outcome
 from tasks.supervise import HaltedError, Limits, WorkerPool
 
 WAIT_S = 20
@@ -115,12 +115,14 @@ class Rehearsal:
     learnt: dict[int, tuple[str, list[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.pool = self
         self.updating = [threading.Event() for _ in range(self.rounds + 1)]
         self.sampled = [threading.Event() for _ in range(self.rounds + 1)]
 
     def halt(self) -> None:
         raise AssertionError("nothing failed")
+
+    def say(self, text: str) -> None:
+        raise AssertionError(text)
 
     def stage(
         self,

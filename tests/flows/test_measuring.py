@@ -9,7 +9,7 @@ from data.store import Ref
 from flows.config import parse_recipe
 from flows.measuring import Measurements
 from flows.suites import EvaluationPlan, Suite
-from tasks.stage import Outcome
+from tasks.calls import Outcome
 
 PROBLEMS = {name: Ref("problems", name.encode().hex().ljust(8, "0")) for name in ("main", "other", "pick")}
 

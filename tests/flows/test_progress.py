@@ -8,7 +8,7 @@ from rich.console import Console
 
 from data.store import Ref
 from flows.progress import StageView, milestone
-from tasks.stage import Outcome
+from tasks.calls import Outcome
 
 
 def ended(stage: str, report: Mapping[str, Any], index: int = 2, purpose: str = "train") -> Outcome:

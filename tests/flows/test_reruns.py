@@ -9,7 +9,7 @@ import pytest
 
 from data.errors import UsageError
 from flows.config import load_recipe, stage_config
-from flows.reruns import plan_rerun
+from flows.reruns import Rounds, plan_rerun
 from tasks.journal import Journal
 
 ROOT = Path(__file__).parents[2]
@@ -47,16 +47,16 @@ def runs(tmp_path: Path) -> Path:
 
 
 def test_a_stage_is_forced_where_the_run_had_it_for_every_purpose(runs: Path) -> None:
-    plan = plan_rerun(runs, "mine", "score", 1, [])
+    plan = plan_rerun(runs, "mine", "score", Rounds(1), [])
     assert (plan.run, set(plan.forced)) == ("mine", {("score", 1, "train"), ("score", 1, "hint2")})
     assert plan.recipe == load_recipe("demo", rounds=2)
-    everywhere = plan_rerun(runs, "mine", "score", None, []).forced
+    everywhere = plan_rerun(runs, "mine", "score", Rounds(), []).forced
     assert set(everywhere) == {call for call in CALLS if call[0] == "score"}
-    assert plan_rerun(runs, "mine", "difficulty", None, []).forced == (("difficulty", 2, "train"),)  # it only began
+    assert plan_rerun(runs, "mine", "difficulty", Rounds(), []).forced == (("difficulty", 2, "train"),)  # it only began
 
 
 def test_a_change_is_another_run_whose_recipe_has_it(runs: Path) -> None:
-    plan = plan_rerun(runs, "mine", "score", 2, ["item_timeout_s=9", "rewards.0.weight=0.5"])
+    plan = plan_rerun(runs, "mine", "score", Rounds(2), ["item_timeout_s=9", "rewards.0.weight=0.5"])
     assert (plan.run, plan.forced) == (None, ())
     changed = stage_config(plan.recipe, "score", 2, plan.recipe.score)
     assert (changed.item_timeout_s, changed.rewards[0].weight) == (9, 0.5)
@@ -99,8 +99,29 @@ def test_what_there_is_not_is_refused_with_what_there_is(
 ) -> None:
     before = {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
     with pytest.raises(UsageError, match=message):
-        plan_rerun(runs, run, stage, index, sets)
+        plan_rerun(runs, run, stage, Rounds(index), sets)
     assert {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()} == before
+
+
+def test_a_change_from_a_round_on_leaves_the_rounds_before(runs: Path) -> None:
+    plan = plan_rerun(runs, "mine", "update", Rounds(since=2), ["lr=3e-5"])
+    assert [stage_config(plan.recipe, "update", index, plan.recipe.update).lr for index in (1, 2, 3)] == [
+        1.5e-4,
+        3e-5,
+        3e-5,
+    ]
+    forced = plan_rerun(runs, "mine", "score", Rounds(since=1), []).forced
+    assert set(forced) == {call for call in CALLS if call[0] == "score" and call[1] >= 1}
+    with pytest.raises(UsageError, match="run mine had no update from round 3 on; it had one in rounds 1, 2"):
+        plan_rerun(runs, "mine", "update", Rounds(since=3), ["lr=3e-5"])
+    with pytest.raises(UsageError, match="--round and --from-round exclude each other"):
+        plan_rerun(runs, "mine", "update", Rounds(2, 1), [])
+
+
+def test_a_rerun_goes_as_far_as_the_run_went_not_as_its_last_command(runs: Path) -> None:
+    shorter = {"verb": "train", "recipe": load_recipe("demo", rounds=1).model_dump(mode="json")}
+    (runs / "mine" / "run.json").write_text(json.dumps(shorter))
+    assert plan_rerun(runs, "mine", "update", Rounds(2), []).recipe.rounds == 2
 
 
 def test_nothing_of_prefect_is_imported_to_check_a_rerun() -> None:

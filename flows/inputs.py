@@ -1,0 +1,57 @@
+"""What a run starts from: a recipe with its files pinned, its name, and its policy and problems as artifacts.
+
+Nothing of Prefect here.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+from data.store import Ref
+from flows.ahead import overlapping
+from flows.config import Recipe, lasting, stage_config
+from flows.training import Inputs
+from tasks.calls import Stages
+from tasks.config import IngestConfig
+from tasks.pins import pinned
+from tasks.policies import refuse_training
+from tasks.supply import supply
+
+
+def as_run(recipe: Recipe) -> Recipe:
+    """Return the recipe as it is run: with the digests of all files that its rewards come from, as they are now."""
+    suites = tuple(
+        suite.model_copy(update={"score": pinned(suite.score, renew=True)}) if suite.score else suite
+        for suite in recipe.evaluate.suites
+    )
+    evaluate = recipe.evaluate.model_copy(update={"suites": suites})
+    renewed = recipe.model_copy(update={"score": pinned(recipe.score, renew=True), "evaluate": evaluate})
+    return overlapping(renewed)
+
+
+def run_name(recipe: Recipe) -> str:
+    """Return the recipe's name and eight digits of its digest: the same settings are the same run."""
+    text = json.dumps(lasting(recipe), sort_keys=True)
+    return f"{recipe.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def start_of(session: Stages, recipe: Recipe) -> Inputs:
+    """Return the policy and the problems that training starts from, as artifacts."""
+    policy = supply(session.store, recipe.policy, "checkpoints")
+    refuse_training(session.store, policy)
+    ingest = stage_config(recipe, "ingest", 0, recipe.ingest)
+    plan = recipe.evaluate
+    return Inputs(
+        policy=policy,
+        problems=problems_ref(session, recipe.problems, ingest),
+        suites={s.name: problems_ref(session, s.problems, ingest, plan.purpose(s)) for s in plan.suites},
+    )
+
+
+def problems_ref(session: Stages, text: str, config: IngestConfig | None = None, purpose: str = "train") -> Ref:
+    """Return problems by artifact or bundled name, or those of a file through `ingest` with all its checks."""
+    path = Path(text)
+    if not path.is_file():
+        return supply(session.store, text, "problems")
+    settings = (config or IngestConfig()).model_copy(update={"source": text})
+    return session.stage("ingest", settings, {}, purpose=purpose).ref
