@@ -46,13 +46,13 @@ def table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], *, 
 
 
 def line(text: str) -> None:
-    """One plain line, without secrets."""
-    View().print(Text(terminal_safe(hide(text))))
+    """One plain line, without secrets; the terminal wraps it, so that names in it can be copied."""
+    View().print(Text(terminal_safe(hide(text))), soft_wrap=True)
 
 
 def aside(text: str) -> None:
     """One plain line on stderr, beside the answer."""
-    View(stderr=True).print(Text(terminal_safe(hide(text))))
+    View(stderr=True).print(Text(terminal_safe(hide(text))), soft_wrap=True)
 
 
 def safe(text: str) -> Text:

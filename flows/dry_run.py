@@ -78,6 +78,11 @@ def render(result: Json) -> None:
     line("nothing was started; time and tokens are those of the nearest stages computed before")
 
 
+def _cells(found: Json) -> tuple[Any, ...]:
+    time = _time(found["seconds"], found["computed"])
+    return found["reused"], found["computed"], _number(found["rollouts"]), _number(found["tokens"]), time
+
+
 def _memory(session: Foresight, recipe: Recipe, start: Inputs) -> Json:
     apart = bool(recipe.overlap)
     found = footprint(session.store, start.policy, recipe.curate.sample, recipe.rollout, recipe.update, apart=apart)

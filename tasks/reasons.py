@@ -36,11 +36,12 @@ def _explained(
     found = differences(identity, old.identity)
     if found:
         return found
-    return [
+    phrases = [
         phrase
         for role in changed_inputs(identity, old.identity)
         for phrase in _of_input(store, role, inputs.get(role, ()), old.parents.get(role, ()), seen)
     ]
+    return list(dict.fromkeys(phrases))  # rollouts and their scores go back to the same update
 
 
 def _of_input(store: Store, role: str, new: Sequence[str], old: Sequence[str], seen: frozenset[str]) -> list[str]:

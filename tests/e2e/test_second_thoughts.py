@@ -1,5 +1,7 @@
 """A changed mind, through the real program: more rounds, a setting changed from a round on, a look ahead, and why."""
 
+import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,8 +9,9 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from tests.e2e.conftest import RECIPE, SAMPLES, Program
-
+Program = Any
+RECIPE = Path(__file__).parent / "tiny.toml"
+POLICY = Path(__file__).parents[2] / "data" / "samples" / "policy" / "model.safetensors"
 Run = tuple[Program, dict[str, Any]]
 
 
@@ -22,7 +25,7 @@ def computed(calls: list[dict[str, Any]], word: str) -> set[tuple[str, int, str]
     return {(c["stage"], c["round"], c["purpose"]) for c in calls if word in (c.get("what"), c.get("status"))}
 
 
-def attempts(program: Program, run: str, start: int) -> list[dict[str, Any]]:
+def attempts(program: Any, run: str, start: int) -> list[dict[str, Any]]:
     """What one command did for a run."""
     return [a for a in program.json("show", run)["attempts"] if a["start"] == start]
 
@@ -65,7 +68,7 @@ def test_what_was_foreseen_is_what_was_done(trained: Run) -> None:
     assert (rollouts["train"], rollouts["eval"]) == (64, 48)  # 16 problems of 4; 48 problems of 1
     assert ahead["tokens"] > 0
     assert ahead["seconds"] > 0
-    weights = load_file(SAMPLES / "policy" / "model.safetensors")
+    weights = load_file(POLICY)
     assert ahead["memory"]["update"] == 16 * sum(tensor.size for tensor in weights.values())
 
 
@@ -97,10 +100,8 @@ def test_a_guard_ends_the_run_with_a_sentence_and_another_guard_goes_on(trained:
     begin, _, rest = err.partition(" is above the guard's max = 0; ")
     value = float(begin.rpartition("policy/entropy = ")[2])
     steps = [json.loads(line) for line in (program.home / "runs" / run / "metrics.jsonl").read_text().splitlines()]
-    measured = [
-        s["metrics"]["policy/entropy"] for s in steps if (s["stage"], s["round"], s["step"]) == ("update", 2, None)
-    ]
-    assert math.isclose(value, measured[-1], rel_tol=1e-3)
+    of_round = [s["metrics"] for s in steps if (s["stage"], s["round"], s["step"]) == ("update", 2, None)]
+    assert math.isclose(value, of_round[-1]["policy/entropy"], rel_tol=1e-3)
     assert rest.startswith(
         f"the best policy so far is that of round 1, {results['first']['policy']}; go on from there: "
     )
