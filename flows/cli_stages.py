@@ -41,6 +41,8 @@ Maps = Annotated[list[str] | None, typer.Option("--map", help="rename a column, 
 Rewards = Annotated[list[str] | None, typer.Option("--reward", help="NAME[=WEIGHT]; repeatable")]
 Samples = Annotated[int, typer.Option("-n", "--samples", min=1, help="completions for each problem")]
 Temperature = Annotated[float, typer.Option(min=0.0, help="sampling temperature; 0 is greedy")]
+Engine = Annotated[str, typer.Option(help="which engine samples: transformers, vllm or openai")]
+Device = Annotated[str, typer.Option(help="where the engine transformers computes: auto, cpu or cuda")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="limit of completion tokens")]
 
 
@@ -189,6 +191,8 @@ def profile(
     samples: Samples = 8,
     temperature: Temperature = 1.0,
     max_tokens: MaxTokens = 96,
+    engine: Engine = "transformers",
+    device: Device = "auto",
     rewards: Rewards = None,
     seed: Seed = 0,
     sets: Sets = None,
@@ -197,7 +201,8 @@ def profile(
 ) -> None:
     """Measure how difficult problems are for a policy."""
     sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
-    judging, rest = of_stage(ScoreConfig, sets)
+    sampling, others = of_rollouts(sets, engine, device)
+    judging, rest = of_stage(ScoreConfig, others)
     judged = configured(ScoreConfig, judging, reward_settings(rewards))
     config = configured(DifficultyConfig, rest)
     check_rewards(judged)
@@ -207,7 +212,7 @@ def profile(
         from flows import stages  # noqa: PLC0415
 
         ready()
-        answer(stages.profile(problems, policy, sample, config, judged, seed, out), as_json)
+        answer(stages.profile(problems, policy, sample, config, judged, seed, out, sampling), as_json)
 
 
 def evaluate(
@@ -217,6 +222,8 @@ def evaluate(
     samples: Samples = 8,
     temperature: Temperature = 1.0,
     max_tokens: MaxTokens = 96,
+    engine: Engine = "transformers",
+    device: Device = "auto",
     rewards: Rewards = None,
     seed: Seed = 0,
     sets: Sets = None,
@@ -226,7 +233,8 @@ def evaluate(
     """Say how good a policy is, with intervals."""
     sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
     ks = tuple(sorted({k for k in EvaluateConfig().ks if k < samples} | {samples}))
-    judging, rest = of_stage(ScoreConfig, sets)
+    sampling, others = of_rollouts(sets, engine, device)
+    judging, rest = of_stage(ScoreConfig, others)
     judged = configured(ScoreConfig, judging, reward_settings(rewards))
     config = configured(EvaluateConfig, rest, {"ks": ks})
     check_rewards(judged)
@@ -236,7 +244,7 @@ def evaluate(
         from flows import stages  # noqa: PLC0415
 
         ready()
-        answer(stages.evaluate(problems, policy, against, sample, config, judged, seed, out), as_json)
+        answer(stages.evaluate(problems, policy, against, sample, config, judged, seed, out, sampling), as_json)
 
 
 def register_stages(app: typer.Typer) -> None:
@@ -269,6 +277,14 @@ def of_stage(model: type[Config], sets: list[str] | None) -> tuple[list[str], li
     """`--set` texts that name a setting of this stage, and the rest: a verb of several stages takes those of each."""
     mine = [text for text in sets or [] if text.partition("=")[0].partition(".")[0].strip() in model.model_fields]
     return mine, [text for text in sets or [] if text not in mine]
+
+
+def of_rollouts(sets: list[str] | None, engine: str, device: str) -> tuple[RolloutConfig, list[str]]:
+    """How a verb that also samples does so, by options and `--set rollout.key=value`; and the other `--set` texts."""
+    prefix = "rollout."
+    mine = [text.strip().removeprefix(prefix) for text in sets or [] if text.strip().startswith(prefix)]
+    rest = [text for text in sets or [] if not text.strip().startswith(prefix)]
+    return configured(RolloutConfig, mine, {"engine": engine, "device": device}), rest
 
 
 def mapping(maps: list[str] | None) -> dict[str, str]:

@@ -105,6 +105,16 @@ class Recipe(Config):
     guards: tuple[Guard, ...] = Field(default=(), exclude_if=_off)
     """Limits on what rounds measure: outside of them the run ends, or goes back to its best policy."""
 
+    @model_validator(mode="after")
+    def _is_measured_on_its_own_kind(self) -> "Recipe":
+        named = all("problems" in suite.model_fields_set for suite in self.evaluate.suites)
+        if not self.problems.startswith("bundled:") and not named:
+            raise ValueError(
+                "evaluate.problems is not set, and the bundled sums say nothing about your own problems: name a set "
+                "of the same kind that training does not use"
+            )
+        return self
+
 
 def load_recipe(name: str, assignments: list[str] | None = None, **changes: Any) -> Recipe:
     """Read a recipe by path or bundled name and apply `a.b=c` assignments and direct changes."""

@@ -47,17 +47,7 @@ def look_ahead(home: Home, plan: Rerun) -> Json:
 
 def render(result: Json) -> None:
     """The answer for people: a table of stages, each reason once, the sums, the memory."""
-    rows = [
-        (
-            name,
-            s["reused"],
-            s["computed"],
-            _number(s["rollouts"]),
-            _number(s["tokens"]),
-            _time(s["seconds"], s["computed"]),
-        )
-        for name, s in result["stages"].items()
-    ]
+    rows = [(name, *_cells(found)) for name, found in result["stages"].items()]
     table("", ("stage", "reused", "computed", "rollouts", "tokens", "time"), rows)
     for text in _reasons(result["calls"]):
         line(text)

@@ -5,9 +5,10 @@ Nothing of Prefect here.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from data.store import Ref
+from data.store import Ref, Store
 from flows.ahead import overlapping
 from flows.config import Recipe, lasting, stage_config
 from flows.training import Inputs
@@ -40,11 +41,11 @@ def start_of(session: Stages, recipe: Recipe) -> Inputs:
     policy = supply(session.store, recipe.policy, "checkpoints")
     refuse_training(session.store, policy)
     ingest = stage_config(recipe, "ingest", 0, recipe.ingest)
-    plan = recipe.evaluate
+    plan, whole = recipe.evaluate, ingest.model_copy(update={"limit": 0})  # a limit cuts the training set alone
     return Inputs(
         policy=policy,
         problems=problems_ref(session, recipe.problems, ingest),
-        suites={s.name: problems_ref(session, s.problems, ingest, plan.purpose(s)) for s in plan.suites},
+        suites={s.name: problems_ref(session, s.problems, whole, plan.purpose(s)) for s in plan.suites},
     )
 
 
@@ -55,3 +56,9 @@ def problems_ref(session: Stages, text: str, config: IngestConfig | None = None,
         return supply(session.store, text, "problems")
     settings = (config or IngestConfig()).model_copy(update={"source": text})
     return session.stage("ingest", settings, {}, purpose=purpose).ref
+
+
+def problems_of(store: Store, rollouts: Sequence[Ref]) -> list[Ref]:
+    """Return the problems that our own rollouts were made of, by their manifests; empty for anybody else's."""
+    named = [text for ref in rollouts for text in store.manifest(ref).parents.get("problems", [])]
+    return [ref for ref in map(Ref.parse, dict.fromkeys(named)) if store.find(ref) is not None]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data.store import Ref
-from flows.inputs import problems_ref
+from flows.inputs import problems_of, problems_ref
 from flows.session import RunSpec, open_session
 from flows.verbs import gradus_flow
 from tasks.calls import Outcome
@@ -141,7 +141,7 @@ def score(
 
     Args:
         rollouts: Rollouts: an artefact or a file, ours or anybody's.
-        problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
+        problems: A file, a folder, an artefact, bundled:train or bundled:heldout; those of our own rollouts are found.
         config: Settings of the stage; what is left out keeps its default.
         columns: Names of the columns, ours = theirs.
         out: Also write the result here (.parquet, .jsonl or a folder).
@@ -204,6 +204,7 @@ def profile(
     score_config: ScoreConfig | None = None,
     seed: int = 0,
     out: str | None = None,
+    rollout_config: RolloutConfig | None = None,
 ) -> Json:
     """Difficulty of problems for a policy: rollouts, scored.
 
@@ -215,12 +216,13 @@ def profile(
         score_config: How completions are judged.
         seed: Every other seed derives from it.
         out: Also write the result here (.parquet, .jsonl or a folder).
+        rollout_config: With which engine, where and how completions are sampled.
     """
     started = time.perf_counter()
     settings = config or DifficultyConfig()
     refuse_without_verdicts(score_config or ScoreConfig(), "profile", settings.max_unjudged_frac)
     with _alone("profile", seed) as session:
-        _problems, rollouts, scores = _sampled(session, problems, policy, sample, score_config)
+        _problems, rollouts, scores = _sampled(session, problems, policy, sample, score_config, rollout_config)
         inputs = {"rollouts": [rollouts], "scores": [scores]}
         return _answer(session, session.stage("difficulty", settings, inputs), out, started)
 
@@ -235,6 +237,7 @@ def evaluate(
     score_config: ScoreConfig | None = None,
     seed: int = 0,
     out: str | None = None,
+    rollout_config: RolloutConfig | None = None,
 ) -> Json:
     """pass@k, maj@k and lengths of a policy, beside another on the same problems and seeds.
 
@@ -247,6 +250,7 @@ def evaluate(
         score_config: How completions are judged.
         seed: Every other seed derives from it.
         out: Also write the result here (.parquet, .jsonl or a folder).
+        rollout_config: With which engine, where and how completions are sampled.
     """
     started = time.perf_counter()
     settings = config or EvaluateConfig()
@@ -254,7 +258,7 @@ def evaluate(
     with _alone("evaluate", seed) as session:
 
         def of(name: str, baseline: list[Ref]) -> Outcome:
-            table, rollouts, scores = _sampled(session, problems, name, sample, score_config)
+            table, rollouts, scores = _sampled(session, problems, name, sample, score_config, rollout_config)
             inputs = {"problems": [table], "rollouts": [rollouts], "scores": [scores], "baseline": baseline}
             return session.stage("evaluate", settings, inputs)
 
@@ -263,13 +267,18 @@ def evaluate(
 
 
 def _sampled(
-    session: Session, problems: str, policy: str, sample: SampleConfig | None, score_config: ScoreConfig | None
+    session: Session,
+    problems: str,
+    policy: str,
+    sample: SampleConfig | None,
+    score_config: ScoreConfig | None,
+    rollout_config: RolloutConfig | None,
 ) -> tuple[Ref, Ref, Ref]:
     """Roll out and score every problem of a table."""
     table = problems_ref(session, problems)
     plan = session.stage("curate", CurateConfig(sample=sample or SampleConfig()), {"problems": [table]}).ref
     inputs = {"plan": [plan], "problems": [table], "policy": [supply(session.store, policy, "checkpoints")]}
-    rollouts = session.stage("rollout", RolloutConfig(), inputs).ref
+    rollouts = session.stage("rollout", rollout_config or RolloutConfig(), inputs).ref
     scored = {"rollouts": [rollouts], "problems": [table]}
     return table, rollouts, session.stage("score", score_config or ScoreConfig(), scored).ref
 
@@ -286,6 +295,8 @@ def _single(
     started = time.perf_counter()
     with _alone(verb, seed) as session:
         refs = {role: _resolve(session, role, texts, columns) for role, texts in inputs.items() if texts}
+        if verb == "score" and "problems" not in refs:
+            refs["problems"] = problems_of(session.store, refs["rollouts"])
         for trained in refs.get("policy", []) if verb in ("update", "warmstart") else []:
             refuse_training(session.store, trained)
         return _answer(session, session.stage(verb, config, refs), out, started)

@@ -91,6 +91,14 @@ def test_a_setting_changed_from_a_round_on_shares_what_came_before(trained: Run)
     assert lines["eval-evaluate-2"] == f"finished: in update lr = 3e-05, before 5e-05 (run {run})"
 
 
+def test_rollouts_of_a_run_are_scored_again_without_naming_their_problems(trained: Run) -> None:
+    program, results = trained
+    done = attempts(program, results["second"]["run"], 2)
+    refs = {a["stage"]: a["output"] for a in done if a["round"] == 2 and a["purpose"] == "train"}
+    again = program.json("score", "--rollouts", refs["rollout"], "--reward", "numeric")
+    assert (again["artifact"], again["reused"]) == (refs["score"], True)
+
+
 def test_a_guard_ends_the_run_with_a_sentence_and_another_guard_goes_on(trained: Run) -> None:
     program, results = trained
     run = results["second"]["run"]
