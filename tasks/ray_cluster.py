@@ -64,20 +64,15 @@ def _own(config: RayConfig) -> Generator[Any]:
 
 def _start(ray: Any, folder: Path, config: RayConfig) -> None:
     try:
-        ray.init(
-            address="local",
-            num_cpus=math.ceil(config.workers * config.cpus),
-            include_dashboard=False,
-            object_store_memory=_OBJECT_BYTES,
-            configure_logging=False,
-            _node_ip_address=LOOPBACK,
-            _temp_dir=str(folder),
-            _system_config={"worker_niceness": 0},
-        )
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise StageError(
-            f"Ray did not start: {_first_line(error)}", hint="mend that, or leave out ray.workers"
-        ) from None
+        _init(ray, folder, config)
+    except Exception as error:  # noqa: BLE001 - Ray raises a plain Exception after the 30 s that it waits for itself
+        if "timed out" not in str(error):
+            raise _not_started(error) from None
+        ray.shutdown()
+        try:
+            _init(ray, folder, config)  # on a busy machine the second start finds the files in memory
+        except Exception as second:  # noqa: BLE001
+            raise _not_started(second) from None
     listens_on = {node["NodeManagerAddress"] for node in ray.nodes()}
     if listens_on != {LOOPBACK}:
         raise StageError(f"Ray listens on {', '.join(sorted(listens_on))}, not on {LOOPBACK} alone; it was ended")
@@ -87,6 +82,23 @@ def _start(ray: Any, folder: Path, config: RayConfig) -> None:
             f"{config.workers} workers with ray.gpus = {config.gpus:g} want {wanted:g} GPUs; Ray sees {there:g} here",
             hint="lower ray.workers or ray.gpus",
         )
+
+
+def _init(ray: Any, folder: Path, config: RayConfig) -> None:
+    ray.init(
+        address="local",
+        num_cpus=math.ceil(config.workers * config.cpus),
+        include_dashboard=False,
+        object_store_memory=_OBJECT_BYTES,
+        configure_logging=False,
+        _node_ip_address=LOOPBACK,
+        _temp_dir=str(folder),
+        _system_config={"worker_niceness": 0},
+    )
+
+
+def _not_started(error: Exception) -> StageError:
+    return StageError(f"Ray did not start: {_first_line(error)}", hint="mend that, or leave out ray.workers")
 
 
 @contextmanager
