@@ -1,10 +1,11 @@
 """Where Gradus keeps its things, and how long a stage may take: nothing here changes a result."""
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.errors import UsageError
+from data.errors import UsageError, in_words
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,18 @@ class Home:
 
     @classmethod
     def from_environment(cls) -> "Home":
-        """The home that GRADUS_HOME names, or `.gradus` here."""
-        return cls(Path(os.environ.get("GRADUS_HOME", ".gradus")).resolve())
+        """The home that GRADUS_HOME names, or `.gradus` here; UsageError if there can be no such folder."""
+        named = os.environ.get("GRADUS_HOME") or ".gradus"
+        try:
+            named.encode()
+            return cls(Path(named).resolve())
+        except UnicodeEncodeError:
+            problem = "its name is not valid UTF-8"
+        except OSError as error:  # the current folder was removed
+            problem = in_words(error, "the current folder").message
+        except RuntimeError:
+            problem = "it is a link that leads to itself"
+        raise UsageError(f"GRADUS_HOME cannot be {named!r}: {problem}", hint="set GRADUS_HOME to another folder")
 
     @property
     def lake(self) -> Path:
@@ -46,12 +57,40 @@ def worker_threads(num_busy: int = 1) -> int:
 
 def wall_limit_s() -> float:
     """Wall time that one attempt of a stage may take: GRADUS_STAGE_LIMIT_S, or a day."""
-    return float(os.environ.get("GRADUS_STAGE_LIMIT_S", "86400"))
+    return _number("GRADUS_STAGE_LIMIT_S", 86400.0)
 
 
 def server_idle_s() -> float:
     """How long Prefect's server stays for the next command: GRADUS_SERVER_IDLE_S, or five minutes; 0 is not at all."""
-    return float(os.environ.get("GRADUS_SERVER_IDLE_S", "300"))
+    return _number("GRADUS_SERVER_IDLE_S", 300.0)
+
+
+def traces_per_round() -> int:
+    """Traces that the reporter keeps of a round: GRADUS_TRACES_PER_ROUND, or two."""
+    return int(_number("GRADUS_TRACES_PER_ROUND", 2.0))
+
+
+def tracking_patience_s() -> float:
+    """How long the reporter tries a tracker that does not answer: GRADUS_TRACKING_PATIENCE_S, or ten seconds."""
+    return _number("GRADUS_TRACKING_PATIENCE_S", 10.0)
+
+
+def check_environment() -> None:
+    """UsageError if a variable of ours has a value that it cannot have."""
+    for read in (wall_limit_s, server_idle_s, traces_per_round, tracking_patience_s, reports_now):
+        read()
+
+
+def _number(name: str, default: float) -> float:
+    """The number that a variable holds; the default if it is not set or empty."""
+    text = os.environ.get(name, "").strip()
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise UsageError(f"{name} is {text!r}, not a number from 0 on", hint="correct it, or unset it")
+    return value
 
 
 def reports_now() -> bool:
