@@ -20,7 +20,7 @@ from flows.environment import prepare
 from tasks.access import prefect_answer
 from tasks.redaction import hide, hide_in_logs, refuse_credentials
 from tasks.report import terminal_safe
-from tasks.settings import Home
+from tasks.settings import Home, check_room
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
         _say(f"gradus: {told}")
         sys.exit(told.exit_code)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence, not a traceback
-        known = prefect_answer(error).sentence
+        known = prefect_answer(error).sentence or _no_room()
         _say(f"gradus: {known or f'the command ended unexpectedly: {in_words(error)}{_details()}'}")
         sys.exit(1)
 
@@ -73,6 +73,15 @@ def _refuse_unreadable(words: Sequence[str]) -> None:
 
 def _say(text: str) -> None:
     print(terminal_safe(hide(text)), file=sys.stderr)  # noqa: T201 - the program's voice
+
+
+def _no_room() -> str:
+    """The sentence if the disk of the home is full, over which a server or a library fails in words of its own."""
+    try:
+        check_room(Home.from_environment())
+    except GradusError as error:
+        return str(error)
+    return ""
 
 
 def _details() -> str:

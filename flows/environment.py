@@ -9,7 +9,7 @@ from data.errors import GradusError, in_words
 from tasks.imports import lean_imports
 from tasks.interrupt import remember_interrupts
 from tasks.prefect_server import connect, lent_secret
-from tasks.settings import Home, check_environment
+from tasks.settings import Home, check_environment, check_room
 
 
 def prepare(home: Home) -> None:
@@ -56,6 +56,7 @@ def api() -> Generator[Callable[[], None]]:
     remember_interrupts()
     check_environment()  # a wrong value is refused before anything starts
     home = Home.from_environment()
+    check_room(home)
     own = not _named_api(home)
     # Prefect imports pandas, a fifth of its own import, for keys of its task cache, which is off here.
     with prefect_api(home) as ready, lean_imports("pandas") as imported, contextlib.ExitStack() as settings:

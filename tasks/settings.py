@@ -2,10 +2,15 @@
 
 import math
 import os
+import resource
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.errors import UsageError, in_words
+from data.errors import GradusError, UsageError, in_words
+
+ROOM_BYTES = 32_000_000
+"""What the databases of a home take, with some of a run's logs; a stage asks for more (data.store)."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,22 @@ def check_environment() -> None:
     """UsageError if a variable of ours has a value that it cannot have."""
     for read in (wall_limit_s, server_idle_s, traces_per_round, tracking_patience_s, reports_now):
         read()
+
+
+def check_room(home: Home) -> None:
+    """GradusError if there is no room for the databases of a home: a server would fail over it without saying so."""
+    free_bytes = shutil.disk_usage(home.root).free
+    if free_bytes < ROOM_BYTES:
+        raise GradusError(
+            f"only {free_bytes / 1e6:.1f} MB are free where {home.root} lies",
+            hint=f"free at least {ROOM_BYTES / 1e6:.0f} MB, or set GRADUS_HOME to a folder on another disk",
+        )
+    file_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if 0 <= file_bytes < ROOM_BYTES:
+        raise GradusError(
+            f"a process may write files of {file_bytes / 1e6:.1f} MB at most here",
+            hint="raise the limit (`ulimit -f unlimited`)",
+        )
 
 
 def _number(name: str, default: float) -> float:
