@@ -6,6 +6,7 @@ A line is one append; its end is on the disk before a stage counts as ended. A l
 the next start and ignored by readers. Left out: the tracker, which a process of its own tells (tasks.tracking).
 """
 
+import errno
 import json
 import math
 import os
@@ -197,7 +198,7 @@ def _append(path: Path, content: bytes, *, durable: bool) -> tuple[int, int]:
         begin = os.fstat(descriptor).st_size
         if os.write(descriptor, content) != len(content):
             os.ftruncate(descriptor, begin)
-            raise OSError(f"{path} could not take {len(content)} bytes: is the disk full?")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         if durable:
             os.fsync(descriptor)
     finally:
