@@ -5,15 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
+from flows.checking import check_recipe, check_settings
 from flows.cli_stages import AsJson, Sets
 from flows.cli_waiting import may_wait
-from flows.config import Recipe
 from flows.console import answer, aside, fields, line, table
 from flows.environment import api
 from flows.reruns import Rerun, chosen_calls, plan_rerun, read_recipe
 from flows.reruns import Rounds as RerunRounds
 from tasks.calls import label
-from tasks.checks import check_filters, check_inputs, check_rewards
+from tasks.checks import check_name
 from tasks.settings import Home
 
 Json = Mapping[str, Any]
@@ -38,19 +38,12 @@ def train(
 ) -> None:
     """Run a recipe, or go on with a run: the same command goes on where it stopped, --rounds with more rounds."""
     chosen = [*(sets or []), *([f"rollout.engine={engine}"] if engine else [])]
-    loaded, stored = read_recipe(Home.from_environment().runs, recipe, chosen, rounds=rounds, overlap=overlap)
-    _check(loaded)
+    home = Home.from_environment()
+    loaded, stored = read_recipe(home.runs, recipe, chosen, rounds=rounds, overlap=overlap)
+    if run is not None:
+        check_name(run, "--run: the name")
+    check_recipe(loaded, home.lake)
     _train(Rerun(loaded, run or stored), as_json=as_json, dry_run=dry_run)
-
-
-def _check(recipe: Recipe) -> None:
-    """Refuse a recipe whose files or names are not there, before anything starts."""
-    suites = recipe.evaluate.suites
-    problems = [recipe.problems, *(suite.problems for suite in suites)]
-    check_inputs(Home.from_environment().lake, problems=problems, policy=recipe.policy)
-    for score in (recipe.score, *(suite.score for suite in suites if suite.score)):
-        check_rewards(score)
-    check_filters(recipe.curate.filters)
 
 
 def _train(plan: Rerun, *, as_json: bool, dry_run: bool) -> None:
@@ -88,8 +81,10 @@ def rerun(
     as_json: AsJson = False,
 ) -> None:
     """Run one stage of a run again, changed or not; what lies upstream is reused."""
-    plan = plan_rerun(Home.from_environment().runs, run, stage, RerunRounds(round_index, from_round), sets or [])
-    _check(plan.recipe)
+    home = Home.from_environment()
+    plan = plan_rerun(home.runs, run, stage, RerunRounds(round_index, from_round), sets or [])
+    if sets:
+        check_settings(plan.recipe, home.lake)
     _train(plan, as_json=as_json, dry_run=dry_run)
 
 

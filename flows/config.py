@@ -7,12 +7,14 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from data.errors import UsageError
+from data.errors import UsageError, shortened
+from data.nearest import did_you_mean
 from flows.guards import Guard
-from flows.nearest import did_you_mean, refusal, settings_of
+from flows.nearest import refusal, settings_of
 from flows.suites import EvaluationPlan, Suite
+from tasks.checks import name_problem
 from tasks.config import (
     Config,
     CurateConfig,
@@ -115,18 +117,24 @@ class Recipe(Config):
             )
         return self
 
+    @field_validator("name")
+    @classmethod
+    def _can_name_a_folder(cls, name: str) -> str:
+        if problem := name_problem(name):
+            raise ValueError(f"the name {shortened(name)!r} {problem}")
+        return name
+
 
 def load_recipe(name: str, assignments: list[str] | None = None, **changes: Any) -> Recipe:
     """Read a recipe by path or bundled name and apply `a.b=c` assignments and direct changes."""
     path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
     if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in RECIPES.glob("*.toml")))
-        raise UsageError(f"there is no recipe {name}", hint=f"give a .toml file or one of: {known}")
-    try:
-        body = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}") from None
-    return recipe_from(body, str(path), assignments or [], **changes)
+        known = sorted(p.stem for p in RECIPES.glob("*.toml"))
+        raise UsageError(
+            f"{path} is a folder, not a recipe" if path.is_dir() else f"there is no recipe {shortened(name)}",
+            hint=did_you_mean(name, known, f"give a .toml file or one of: {', '.join(known)}"),
+        )
+    return recipe_from(_toml(path), str(path), assignments or [], **changes)
 
 
 def recipe_from(body: dict[str, Any], origin: str, assignments: list[str], **changes: Any) -> Recipe:
@@ -142,11 +150,22 @@ def lasting(recipe: Recipe) -> dict[str, Any]:
     return {key: value for key, value in body.items() if key not in ("rounds", "guards")}
 
 
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not valid UTF-8 (byte {error.start})", hint="save it as UTF-8") from None
+    except RecursionError:
+        raise UsageError(f"{path} is not valid TOML: it is nested too deeply") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
+
+
 def parse_recipe(body: dict[str, Any], origin: str) -> Recipe:
     """Validate a recipe with its overrides; UsageError names the first wrong key, or what could never be evaluated."""
     try:
         recipe = Recipe.model_validate(body)
-        changed = recipe.model_copy(update={"overrides": (*recipe.overrides, *_after_guards(recipe))})
+        changed = with_guards_changes(recipe)
         for override in changed.overrides:
             _check(changed, override, origin)
     except ValidationError as error:
@@ -160,11 +179,14 @@ def parse_recipe(body: dict[str, Any], origin: str) -> Recipe:
     return recipe
 
 
-def _after_guards(recipe: Recipe) -> list[Override]:
-    """Return the changes of all guards that go back, as if they held in every round."""
-    return [
-        Override(stage=stage, changes=changes) for guard in recipe.guards for stage, changes in guard.by_stage().items()
+def with_guards_changes(recipe: Recipe) -> Recipe:
+    """Return the recipe with the changes of its guards in a round after the last, for checking them."""
+    changes = [
+        Override(stage=stage, from_round=recipe.rounds + 1, changes=settings)
+        for guard in recipe.guards
+        for stage, settings in guard.by_stage().items()
     ]
+    return recipe.model_copy(update={"overrides": (*recipe.overrides, *changes)})
 
 
 def _refused(error: ValidationError, origin: str, evaluate: Any) -> UsageError:
@@ -230,7 +252,7 @@ def _place(node: Any, part: str, parent: str, key: str) -> str | int:
             f"--set {key}: {parent} is one value, without settings of its own", hint=f"set {parent} itself"
         )
     num = len(cast("list[Any]", node))
-    if not part.isdigit() or int(part) >= num:
+    if part not in map(str, range(num)):
         raise UsageError(f"--set {key}: {parent} is a list of {num}, and has no entry {part}", hint="the first is 0")
     return int(part)
 
@@ -238,9 +260,10 @@ def _place(node: Any, part: str, parent: str, key: str) -> str | int:
 def toml_value(text: str) -> Any:
     """A TOML value, or the text itself where it is none (`lr=1e-4`, `name=abc`, `escalate=[1,2]`)."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        read = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
         return text
+    return read["value"] if len(read) == 1 else text
 
 
 def stage_config(recipe: Recipe, stage: str, round_index: int, base: C) -> C:

@@ -1,12 +1,11 @@
 """What runs there are and what each did, read from their journals."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.errors import UsageError
-from tasks.journal import read_events
+from data.errors import UsageError, shortened
+from tasks.journal import read_events, read_settings
 from tasks.runlock import holder
 
 
@@ -26,14 +25,15 @@ def read_run(runs: Path, run: str) -> dict[str, Any]:
     return {
         **brief(folder),
         "attempts": list(attempts(folder)),
-        "settings": json.loads((folder / "run.json").read_text()),
+        "settings": read_settings(folder),
     }
 
 
 def run_folder(runs: Path, run: str) -> Path:
     """The folder of a run; UsageError where there is none of that name."""
     if not (runs / run / "run.json").is_file():
-        raise UsageError(f"there is no run {run}", hint="list them with `gradus runs`")
+        problem = f"there is no run {shortened(run)}" if run else "the name of the run is empty"
+        raise UsageError(problem, hint="list them with `gradus runs`")
     return runs / run
 
 
@@ -81,7 +81,7 @@ def _facts(event: Mapping[str, Any], start: int) -> dict[str, Any]:
 
 def brief(folder: Path) -> dict[str, Any]:
     """What a list of runs shows of one."""
-    body: Mapping[str, Any] = json.loads((folder / "run.json").read_text())
+    body = read_settings(folder)
     rows = list(attempts(folder))
     reused = sum(row["status"] == "reused" for row in rows)
     status, error = _status(folder)

@@ -39,14 +39,14 @@ from mlflow.entities import (
 )
 from mlflow.exceptions import MlflowException
 
-from data.errors import StageError
+from data.errors import StageError, in_words
 from data.store import Ref, Store
 from tasks.access import mlflow_words
 from tasks.attempt import read_report
 from tasks.journal import Json, read_metric_rows
 from tasks.redaction import hide, hide_in_logs, hide_in_output
 from tasks.report import visible
-from tasks.settings import Home
+from tasks.settings import Home, traces_per_round, tracking_patience_s
 from tasks.tracking_client import artifacts_uri, database, tracker_environment, tracking_uri
 from tasks.tracking_facts import (
     ends,
@@ -113,7 +113,7 @@ class MlflowTeller:
         # After a start nobody knows what an earlier teller told beyond the cursor, so things are looked up before they
         # are created, until the first run that is not there: nothing behind it is.
         self._looks_first = True
-        self._traces_per_round = min(int(os.environ.get("GRADUS_TRACES_PER_ROUND", "2")), _MAX_TRACES_PER_ROUND)
+        self._traces_per_round = min(traces_per_round(), _MAX_TRACES_PER_ROUND)
         self._place = hashlib.sha256(f"{socket.gethostname()}:{folder.resolve()}".encode()).hexdigest()[:16]
         _settle()
         with _classified(opening=True):
@@ -373,13 +373,12 @@ def _classified(*, opening: bool = False) -> Generator[None]:
             raise RefusedError(text) from error
         raise UnreachableError(text) from error
     except OSError as error:
-        raise UnreachableError(hide(f"{type(error).__name__}: {error}")) from error
+        raise UnreachableError(hide(str(in_words(error, "a file of MLflow's")))) from error
 
 
 def _follower(folder: Path, owner: int | None) -> Follower:
     home = Home.from_environment()
-    patience_s = float(os.environ.get("GRADUS_TRACKING_PATIENCE_S", "10"))
-    return Follower(folder, lambda: MlflowTeller(folder, home), owner=owner, patience_s=patience_s)
+    return Follower(folder, lambda: MlflowTeller(folder, home), owner=owner, patience_s=tracking_patience_s())
 
 
 def main() -> None:
