@@ -8,6 +8,7 @@ from typing import Any
 from data.errors import UsageError
 from data.nearest import did_you_mean
 from flows.config import Override, Recipe, lasting, load_recipe, parse_recipe, recipe_from, split_assignment
+from flows.nearest import valid
 from tasks.history import run_folder
 from tasks.journal import read_events, read_settings
 from tasks.registry import STAGES
@@ -76,7 +77,8 @@ def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: Se
     if not assignments:
         return Rerun(longest, run, tuple(calls))
     changes = dict(split_assignment(text) for text in assignments)
-    override = Override(stage=stage, round=rounds.only, from_round=rounds.since, changes=changes)
+    body = {"stage": stage, "round": rounds.only, "from_round": rounds.since, "changes": changes}
+    override = valid(Override, body, "--set")
     return Rerun(_changed(longest, override), None)
 
 

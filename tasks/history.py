@@ -56,7 +56,8 @@ def attempts(folder: Path) -> Iterator[dict[str, Any]]:
                 rows[event["attempt"]] = {**_facts(event, start), "status": "running"}
             case "stage_finished":
                 ended = {"status": event["status"], "seconds": round(event["seconds"], 3)}
-                rows[event["attempt"]].update(ended, error=event.get("error", ""))
+                if event["attempt"] in rows:  # its beginning may have been moved out of the journal
+                    rows[event["attempt"]].update(ended, error=event.get("error", ""))
             case "stage_reused":
                 rows[f"reused-{len(rows)}"] = {**_facts(event, start), "status": "reused"}
             case _:
