@@ -8,6 +8,10 @@ import sys
 import traceback
 from datetime import UTC, datetime
 
+import flows.quiet  # noqa: F401  # pyright: ignore[reportUnusedImport] - what is imported after it may warn
+
+# isort: split
+
 import typer
 
 from data.errors import GradusError

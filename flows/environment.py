@@ -7,12 +7,13 @@ from collections.abc import Callable, Generator
 
 from tasks.imports import lean_imports
 from tasks.interrupt import remember_interrupts
+from tasks.isolation import isolate, refuse_unusable_proxies
 from tasks.prefect_server import connect, lent_secret
 from tasks.settings import Home, reports_now
 
 
 def prepare(home: Home) -> None:
-    """Point Prefect at the home folder, keep it quiet and local; settings that a person made stay."""
+    """Point Prefect at the home folder, keep it quiet, local and isolated; settings that a person made stay."""
     defaults = {
         "PREFECT_HOME": str(home.prefect),
         "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(home.prefect / "results"),
@@ -29,6 +30,7 @@ def prepare(home: Home) -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    isolate(os.environ)
     home.prefect.mkdir(parents=True, exist_ok=True)
     # At the end of a quick command Prefect warns of each event that is still on its way, then sends it all the same.
     logging.getLogger("EventsWorker").setLevel(logging.ERROR)
@@ -45,6 +47,7 @@ def api() -> Generator[Callable[[], None]]:
     """
     remember_interrupts()
     reports_now()  # a wrong value is refused before anything starts
+    refuse_unusable_proxies()
     home = Home.from_environment()
     own = not _named_api(home)
     # Prefect imports pandas, a fifth of its own import, for keys of its task cache, which is off here.

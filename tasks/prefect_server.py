@@ -33,6 +33,7 @@ from tasks.found_servers import (
     sole_starter,
     write_state,
 )
+from tasks.isolation import child_environment
 from tasks.prefect_database import is_migrated, note_migrated
 from tasks.secret import secret
 from tasks.settings import code_root, server_idle_s
@@ -179,7 +180,6 @@ def _start(home: Path, key: str, *, schedules: bool) -> Connection:
 def _spawn(home: Path, listener: int, env: dict[str, str]) -> "subprocess.Popen[bytes]":
     log_path = home / "logs" / _LOG
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-P", "-m", *SERVE, "--app-dir", str(code_root()), "--fd", str(listener)]
     with log_path.open("wb") as log:
         return subprocess.Popen(
@@ -189,6 +189,6 @@ def _spawn(home: Path, listener: int, env: dict[str, str]) -> "subprocess.Popen[
             stdout=log,
             stderr=log,
             cwd=folder_of(home),
-            env={**os.environ, **env, "PYTHONPATH": path, "NO_COLOR": "1"},
+            env=child_environment(env, {"NO_COLOR": "1"}),
             start_new_session=True,
         )
