@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Generator
 
+from data.errors import GradusError
 from tasks.imports import lean_imports
 from tasks.interrupt import remember_interrupts
 from tasks.isolation import isolate, refuse_unusable_proxies
@@ -91,7 +92,14 @@ def prefect_api(home: Home, *, schedules: bool = False) -> Generator[Callable[[]
     connection = connect(home.root, schedules=schedules)
     known = {"PREFECT_API_URL": f"{connection.address}/api", "PREFECT_API_AUTH_STRING": connection.secret}
     with _environment(known):
-        yield connection.wait
+        try:
+            yield connection.wait
+        except GradusError:
+            raise
+        except Exception:
+            if connection.lost:
+                raise connection.explain() from None
+            raise
 
 
 def _named_api(home: Home) -> str:

@@ -14,7 +14,6 @@ import re
 from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.request import getproxies
 
 from data.errors import UsageError
 from tasks.settings import code_root
@@ -71,6 +70,8 @@ def past_proxies(environment: Mapping[str, str]) -> dict[str, str]:
 
 def refuse_unusable_proxies() -> None:
     """Raise UsageError for a SOCKS proxy that no library here can use: clients would fail even on loopback."""
+    from urllib.request import getproxies  # noqa: PLC0415 - slow to import, and asked by commands alone
+
     for scheme in ("http", "https", "all"):
         proxy = getproxies().get(scheme, "")
         if proxy.startswith("socks") and find_spec("socksio") is None:
