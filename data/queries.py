@@ -64,6 +64,8 @@ class Answer:
     columns: list[str]
     batches: Iterator[pa.RecordBatch]
     """Up to BATCH_ROWS rows each, computed while they are read."""
+    interrupt: Callable[[], None]
+    """End, from another thread, what is being computed; whoever reads the batches then gets UsageError."""
 
 
 @contextlib.contextmanager
@@ -100,7 +102,7 @@ def select(relations: Mapping[str, Relation], views: Mapping[str, View], sql: st
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise UsageError("only one query that reads can be run", hint="write a single SELECT")
         found = connection.sql(statements[0].query)
-        yield Answer(found.columns, _batches(found, names))
+        yield Answer(found.columns, _batches(found, names), connection.interrupt)
 
 
 def _needed(relations: set[str], views: Mapping[str, View], sql: str) -> set[str]:

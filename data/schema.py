@@ -180,6 +180,32 @@ def sample_key(digest: str, name: str) -> str:
     return f"{digest[:KEY_DIGITS]}:{name}"
 
 
+def misfit(found: pa.Schema, schema: TableSchema) -> str:
+    """Which column of a file has a type that its table cannot have; empty if none has.
+
+    Numbers may be wider than stated, and whatever has a text may stand for one.
+
+    >>> misfit(pa.schema([("problem_id", pa.string()), ("answer", pa.list_(pa.string()))]), PROBLEMS)
+    'its column answer is list<element: string>, not string'
+    """
+    for column in schema.columns:
+        given = found.field(column.name).type if column.name in found.names else column.type
+        if given != column.type and not _goes_with(given, column.type):
+            return f"its column {column.name} is {given}, not {column.type}"
+    return ""
+
+
+def _goes_with(given: pa.DataType, wanted: pa.DataType) -> bool:
+    if wanted == _TEXT:
+        return not pa.types.is_nested(given)
+    try:
+        alone = [pa.schema([("", type_)]) for type_ in (given, wanted)]
+        pa.unify_schemas(alone, promote_options="permissive")
+    except pa.ArrowTypeError:
+        return False
+    return True
+
+
 def conform(table: pa.Table, schema: TableSchema) -> pa.Table:
     """Cast a table to the schema: required columns present, missing ones null, unknown ones kept at the end.
 

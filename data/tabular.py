@@ -11,9 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.errors import BadInputError, in_words
-from data.schema import TableSchema, conform
+from data.schema import PROBLEMS, TableSchema, conform
 
 MAX_EXAMPLES = 5
+_TEXTS = frozenset(column.name for column in PROBLEMS.columns if column.type == pa.string())
+"""Columns of problems that rollouts may carry along: they mean the same there."""
 
 
 @dataclass
@@ -92,6 +94,10 @@ def _table(rows: list[dict[str, Any]], schema: TableSchema, path: Path) -> pa.Ta
             if name in known:
                 raise BadInputError(f"{path}: column {name} is not {known[name]} throughout") from None
             arrays[name] = pa.array([json.dumps(value, default=str) for value in values])
+        if name in _TEXTS and pa.types.is_nested(arrays[name].type):
+            raise BadInputError(
+                f"{path}: column {name} is a list or an object, not a text", hint="write it as one text"
+            )
     for name in schema.required:
         arrays.setdefault(name, pa.nulls(len(rows), known[name]))
     return conform(pa.table(arrays), schema)

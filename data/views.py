@@ -6,7 +6,8 @@ bring and of lakes whose ids repeat between artefacts; so a join on `rollout_id`
 was scored twice, or is used by two runs, doubles no row of a run. Which run used what is handed in (`USED`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import duckdb
@@ -16,7 +17,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from data.queries import Relation, View
-from data.schema import KEY_DIGITS, TABLES
+from data.schema import KEY_DIGITS, TABLES, misfit
 from data.store import Ref, Store
 
 USED = pa.schema(
@@ -30,6 +31,8 @@ USED = pa.schema(
     ]
 )
 """Digests of the rollouts that a run used, of their scores and their problems; a null run where no run names them."""
+
+Say = Callable[[str], None]
 
 _JUDGED = "rollouts_artefact"
 _ADDED = ("artefact", _JUDGED)
@@ -51,13 +54,13 @@ class Lake(Protocol):
         ...
 
 
-def tables(store: Store, lake: Lake) -> dict[str, Relation]:
-    """Every table of the lake."""
+def tables(store: Store, lake: Lake, say: Say) -> dict[str, Relation]:
+    """Every table of the lake; `say` hears which artefacts are left out of it."""
     none: Mapping[str, str] = {}
 
     def relation(name: str) -> Relation:
         def read() -> ds.Dataset:
-            return _rows(store, _known(name), lake.artefacts(name), lake.judged() if name == "scores" else none)
+            return _rows(name, _fitting(store, lake.artefacts(name), say), lake.judged() if name == "scores" else none)
 
         source = {"rollouts": "artefact", "scores": _JUDGED}.get(name)
         projection = f"* replace ({_unique('rollout_id', source)} as rollout_id)" if source else "*"
@@ -66,13 +69,13 @@ def tables(store: Store, lake: Lake) -> dict[str, Relation]:
     return {name: relation(name) for name in TABLES}
 
 
-def samples(store: Store, lake: Lake) -> tuple[dict[str, Relation], View]:
+def samples(store: Store, lake: Lake, say: Say) -> tuple[dict[str, Relation], View]:
     """The view `samples`, and the relations that it alone reads."""
 
     def relation(name: str) -> Relation:
         def read() -> ds.Dataset:
             digests = sorted({digest for digest in lake.used().column(name).to_pylist() if digest})
-            return _rows(store, _known(name), [Ref(name, digest) for digest in digests], {})
+            return _rows(name, _fitting(store, [Ref(name, digest) for digest in digests], say), {})
 
         return Relation(_known(name), read)
 
@@ -91,19 +94,38 @@ def _unique(name: str, digest: str) -> str:
     return f"case when {digest} is null or starts_with({name}, {key}) then {name} else {key} || {name} end"
 
 
-def _rows(store: Store, known: pa.Schema, refs: Sequence[Ref], judged: Mapping[str, str]) -> ds.Dataset:
+def _fitting(store: Store, refs: Sequence[Ref], say: Say) -> dict[Ref, list[tuple[Path, pa.Schema]]]:
+    """The verified shards of the artefacts whose types are those of their table; the others are named.
+
+    They are older than the check at the door, or made by hand.
+    """
+    found: dict[Ref, list[tuple[Path, pa.Schema]]] = {}
+    for ref in refs:
+        try:
+            shards = [(path, pq.read_schema(path)) for path in store.files(ref)]
+            odd = next(filter(None, (misfit(schema, TABLES[ref.table]) for _, schema in shards)), "")
+        except pa.ArrowInvalid:
+            shards, odd = [], "it holds a file that is no Parquet"
+        if odd:
+            say(f"{ref} is left out: {odd}")
+        else:
+            found[ref] = shards
+    return found
+
+
+def _rows(name: str, found: Mapping[Ref, list[tuple[Path, pa.Schema]]], judged: Mapping[str, str]) -> ds.Dataset:
     """The verified shards of the artefacts, each with its digest as a constant column.
 
     Columns that an older file lacks are null; those that are not ours come after the known ones.
     """
     parquet, disk = ds.ParquetFileFormat(), pyarrow.fs.LocalFileSystem()
-    schemas, fragments = [known], []
-    for ref in dict.fromkeys(refs):
+    schemas, fragments = [_known(name)], []
+    for ref, shards in found.items():
         source = ds.field("artefact") == ref.digest
         if ref.digest in judged:
             source &= ds.field(_JUDGED) == judged[ref.digest]
-        for path in store.files(ref):
-            schemas.append(pq.read_schema(path))
+        for path, schema in shards:
+            schemas.append(schema)
             fragments.append(parquet.make_fragment(str(path), disk, partition_expression=source))
     return ds.FileSystemDataset(fragments, _merged(schemas), parquet, filesystem=disk)
 

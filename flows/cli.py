@@ -10,6 +10,10 @@ import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+import flows.quiet  # noqa: F401  # pyright: ignore[reportUnusedImport] - what is imported after it may warn
+
+# isort: split
+
 import typer
 
 from data.errors import GradusError, UsageError, in_words, shortened

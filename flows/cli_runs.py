@@ -156,9 +156,9 @@ def sql(
 
     with ask(Home.from_environment(), query, run, aside) as found:
         if as_json:
-            print_json(found.columns, found.batches, limit or 0)
+            print_json(found, limit or 0)
         else:
-            print_rows(found.columns, found.batches, limit)
+            print_rows(found, limit)
 
 
 def methods(as_json: AsJson = False) -> None:

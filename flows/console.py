@@ -3,10 +3,13 @@
 import contextlib
 import json
 import os
+import select
 import signal
+import stat
 import sys
+import threading
 from collections.abc import Callable, Generator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +19,7 @@ from tasks.redaction import hide
 from tasks.report import terminal_safe
 
 Json = Mapping[str, Any]
+_LOOK_MS = 200
 
 
 def answer(result: Json, as_json: bool, render: Callable[[Json], None] | None = None) -> None:
@@ -61,14 +65,60 @@ def safe(text: str) -> Text:
 
 
 @contextlib.contextmanager
-def pipe_may_close() -> Generator[None]:
-    """End the program without a word where the reader of its output has gone, as `| head` does."""
+def pipe_may_close(interrupt: Callable[[], None] | None = None) -> Generator[None]:
+    """End the program without a word where the reader of its output has gone, as `| head` does.
+
+    `interrupt` ends from another thread, with an exception, what is computed when the reader goes.
+    """
+    gone = threading.Event()
+    try:
+        with _watching(gone, interrupt):
+            yield
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _end_quietly()
+    except Exception:
+        if gone.is_set():
+            _end_quietly()
+        raise
+
+
+def _end_quietly() -> NoReturn:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer goes nowhere
+    sys.exit(128 + signal.SIGPIPE)
+
+
+@contextlib.contextmanager
+def _watching(gone: threading.Event, interrupt: Callable[[], None] | None) -> Generator[None]:
+    """Look, while this lasts, whether the reader of a pipe has gone; it need not be written to for that."""
+    if interrupt is None or not _is_pipe():
+        yield
+        return
+    over = threading.Event()
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # an error or a hang-up alone
+
+    def watch() -> None:
+        while not over.is_set():
+            if poll.poll(_LOOK_MS):
+                gone.set()
+                interrupt()
+                over.wait(_LOOK_MS / 1000)
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
     try:
         yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer goes nowhere
-        sys.exit(128 + signal.SIGPIPE)
+    finally:
+        over.set()
+        watching.join()
+
+
+def _is_pipe() -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):  # a test's, or closed
+        return False
 
 
 class View(Console):

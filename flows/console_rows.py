@@ -13,11 +13,15 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from data.queries import Answer
 from flows.console import View, line, pipe_may_close, safe
+from flows.plain_rows import draw_records, draw_table
 from tasks.report import terminal_safe
 
 TERMINAL_ROWS = 100
 """Rows that a terminal is shown unless a number is given."""
+PAGE_ROWS = 200
+"""Rows that are read, drawn and written together."""
 MAX_CHARS = 2000
 FOLD = 24
 """Characters that a column keeps at least, or all that it has, before rows become records."""
@@ -25,35 +29,50 @@ FOLD = 24
 Row = tuple[Any, ...]
 
 
-def print_json(columns: Sequence[str], batches: Iterable[pa.RecordBatch], limit: int) -> None:
+def print_json(found: Answer, limit: int) -> None:
     """One object, `{"columns": [...], "rows": [[...], ...]}`, never held as a whole; `limit` 0 is all rows."""
-    with pipe_may_close():
+    with pipe_may_close(found.interrupt):
         out, separator = sys.stdout, ""
-        rows = _some(batches, limit)
+        rows = _some(found.batches, limit)
         first = list(islice(rows, 1))  # a query that fails, fails before anything is written
-        out.write(f'{{"columns": {json.dumps(columns)}, "rows": [')
+        out.write(f'{{"columns": {json.dumps(found.columns)}, "rows": [')
         for row in (row for part in (first, rows) for row in part):
             out.write(separator + json.dumps(list(map(_jsonable, row)), allow_nan=False, default=str))
             separator = ", "
         out.write("]}\n")
 
 
-def print_rows(columns: Sequence[str], batches: Iterable[pa.RecordBatch], limit: int | None) -> None:
-    """Tables where the columns fit the width, records where they do not; on a terminal TERMINAL_ROWS unless limited."""
-    with pipe_may_close():
+def print_rows(found: Answer, limit: int | None) -> None:
+    """Tables where the columns fit the width, records where they do not; on a terminal TERMINAL_ROWS unless limited.
+
+    A page is written as soon as it has been read. Elsewhere than on a terminal pages are drawn without rich, which
+    takes a second for some fifty wide rows.
+    """
+    columns = found.columns
+    with pipe_may_close(found.interrupt):
         console = View()
+        plain = not console.is_terminal and console.encoding.startswith("utf")
         shown = (TERMINAL_ROWS if console.is_terminal else 0) if limit is None else limit
-        rows, printed = _some(batches, shown + 1 if shown else 0), 0
+        rows, printed = _some(found.batches, shown + 1 if shown else 0), 0
         widths: list[int] | None = None
-        while part := list(islice(rows, min(1000, shown - printed) if shown else 1000)):
+        while part := list(islice(rows, min(PAGE_ROWS, shown - printed) if shown else PAGE_ROWS)):
             texts = [tuple(map(_text, row)) for row in part]
             widths = _widths(columns, texts, console.width) if not printed else widths
-            console.print(_table(columns, texts, widths) if widths else _records(columns, texts, printed))
+            drawn = _drawn(columns, texts, printed, console.width, table=bool(widths)) if plain else ""
+            if drawn:
+                sys.stdout.write(drawn)
+            else:
+                console.print(_table(columns, texts, widths) if widths else _records(columns, texts, printed))
             printed += len(part)
         if not printed:
             line(f"no rows (of the columns {', '.join(columns)})")
         elif shown and next(rows, None) is not None:
             line(f"the first {shown} rows; --limit N shows N, --limit 0 all, --json writes all as JSON")
+
+
+def _drawn(columns: Sequence[str], texts: Sequence[Sequence[str]], before: int, width: int, *, table: bool) -> str:
+    names = [safe(name).plain for name in columns]
+    return draw_table(names, texts, width) if table else draw_records(names, texts, before, width)
 
 
 def _some(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[Row]:

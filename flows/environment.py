@@ -8,12 +8,13 @@ from collections.abc import Callable, Generator
 from data.errors import GradusError, in_words
 from tasks.imports import lean_imports
 from tasks.interrupt import remember_interrupts
+from tasks.isolation import isolate, refuse_unusable_proxies
 from tasks.prefect_server import connect, lent_secret
 from tasks.settings import Home, check_environment, check_room
 
 
 def prepare(home: Home) -> None:
-    """Point Prefect at the home folder, keep it quiet and local; settings that a person made stay.
+    """Point Prefect at the home folder, keep it quiet, local and isolated; settings that a person made stay.
 
     GradusError if there can be no home there.
     """
@@ -33,6 +34,7 @@ def prepare(home: Home) -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    isolate(os.environ)
     try:
         home.prefect.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -55,6 +57,7 @@ def api() -> Generator[Callable[[], None]]:
     """
     remember_interrupts()
     check_environment()  # a wrong value is refused before anything starts
+    refuse_unusable_proxies()
     home = Home.from_environment()
     check_room(home)
     own = not _named_api(home)
@@ -99,7 +102,14 @@ def prefect_api(home: Home, *, schedules: bool = False) -> Generator[Callable[[]
     connection = connect(home.root, schedules=schedules)
     known = {"PREFECT_API_URL": f"{connection.address}/api", "PREFECT_API_AUTH_STRING": connection.secret}
     with _environment(known):
-        yield connection.wait
+        try:
+            yield connection.wait
+        except GradusError:
+            raise
+        except Exception:
+            if connection.lost:
+                raise connection.explain() from None
+            raise
 
 
 def _named_api(home: Home) -> str:

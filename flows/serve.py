@@ -22,7 +22,8 @@ from prefect.types.entrypoint import EntrypointType
 
 from flows import deployed, stages
 from tasks.dangling import close_dangling, close_unbegun, left_behind
-from tasks.settings import Home, code_root
+from tasks.isolation import child_environment
+from tasks.settings import Home
 
 NIGHTLY = DeploymentScheduleCreate(
     schedule=CronSchedule(cron="0 2 * * *", timezone="UTC"),
@@ -59,7 +60,7 @@ def serve_all() -> None:
     found = deployments()
     close_unbegun(_keep_theirs(found))
     # The process of a run imports the flow by its name, from whatever folder this is.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
+    os.environ |= child_environment()
     prefect_serve(*found, pause_on_shutdown=False)
 
 

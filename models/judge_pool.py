@@ -8,10 +8,13 @@ back row by row. The clock of a row starts with the verdict before it and is thi
 its limit ends its judge, whole process group and descendants; the row is a time-out, the rest of its chunk goes back
 to the head of the queue. A row whose judge died is judged once more, alone in a new judge, so that a kill from outside
 changes nothing; the second death makes it an error.
+A user's function that hangs on everything is given up after a few rows: rows from all over the job are judged alone
+before the first batch, and HangingRewardError says how many in a row timed out.
 Not covered: a descendant that left the process group and lost its parent; use by several threads at once; Windows.
 """
 
 import contextlib
+import math
 import time
 import weakref
 from collections import deque
@@ -32,6 +35,10 @@ CHUNK_ROWS = 64
 CHUNK_CHARS = 256 * 1024
 USER_BATCH_ROWS = 256
 MAX_DEATHS = 2
+PROBES = 4
+"""Rows that a user's function judges one by one before its first batch; if all of them time out it is given up."""
+HANGS_IN_A_ROW = 32
+"""Time-outs without a verdict between them after which a function that has judged rows is given up."""
 MEMORY_BYTES = 8 * 1024**3
 
 _VERDICT = tuple(field.name for field in fields(Verdict))
@@ -52,6 +59,15 @@ class UnpinnedModulesError(RuntimeError):
         super().__init__(f"modules that are not pinned: {', '.join([*late, *changed])}")
         self.late = late
         self.changed = changed
+
+
+class HangingRewardError(RuntimeError):
+    """Too many rows timed out to go on; `rows` are their indices in the job, `in_a_row` if nothing else was heard."""
+
+    def __init__(self, rows: Sequence[int], *, in_a_row: bool) -> None:
+        super().__init__(f"{len(rows)} rows timed out")
+        self.rows = tuple(rows)
+        self.in_a_row = in_a_row
 
 
 @dataclass(frozen=True)
@@ -78,11 +94,12 @@ class JudgePool:
             raise ValueError("num_workers, item_timeout_s and batch_rows must be positive")
         self.spec = spec
         self._num_workers = num_workers
-        self._item_timeout_s = item_timeout_s
+        self.item_timeout_s = item_timeout_s
         self._memory_bytes = memory_bytes
         self._batch_rows = batch_rows
         self._judges: list[JudgeProcess] = []
         self._start_failures = 0
+        self._proven = False
         self._unpinned: dict[str, str] = {}
         self._finalizer = weakref.finalize(self, _end_all, self._judges)
 
@@ -101,15 +118,22 @@ class JudgePool:
         """Process ids of the living judges."""
         return [judge.pid for judge in self._judges]
 
-    def judge(self, rows: Sequence[Row], on_progress: Callable[[int], None] | None = None) -> list[Judged]:
+    def judge(
+        self,
+        rows: Sequence[Row],
+        on_progress: Callable[[int], None] | None = None,
+        max_timeouts: float = math.inf,
+    ) -> list[Judged]:
         """Judge every row; `on_progress` hears the number of finished rows at least once a second.
 
         Raise JudgeStartError where judges cannot start at all, UnpinnedModulesError where a user's function loaded a
         module, at any time, that is not in the spec with the content loaded. A spec without digests is not checked.
+        Raise HangingRewardError as soon as more than `max_timeouts` rows timed out, or PROBES or HANGS_IN_A_ROW of a
+        user's function did one after another.
         """
         if not self._finalizer.alive:
             raise RuntimeError("the judge pool is closed")
-        job = _Job(rows, deque(self._chunks(rows)))
+        job = _Job(rows, deque(self._chunks(rows)), max_timeouts)
         self._start_failures = 0
         self._unpinned.clear()
         try:
@@ -122,6 +146,12 @@ class JudgePool:
         return [job.results[i] for i in range(len(rows))]
 
     def _chunks(self, rows: Sequence[Row]) -> list[Chunk]:
+        unknown = self.spec.is_user and not self._proven and len(rows) > 2 * PROBES
+        probes = spread(len(rows), PROBES) if unknown else []
+        alone = [Chunk([index], singly=True) for index in probes]
+        return [*alone, *self._batches(rows, set(probes))]
+
+    def _batches(self, rows: Sequence[Row], without: set[int]) -> list[Chunk]:
         if self.spec.is_user:
             limit, size = len(rows) * CHUNK_CHARS + 1, self._batch_rows
         else:
@@ -130,6 +160,8 @@ class JudgePool:
         current: list[int] = []
         chars = 0
         for index, row in enumerate(rows):
+            if index in without:
+                continue
             if current and (len(current) >= size or chars > limit):
                 chunks.append(Chunk(current))
                 current, chars = [], 0
@@ -166,7 +198,7 @@ class JudgePool:
     def _start(self) -> JudgeProcess:
         return JudgeProcess(
             self.spec,
-            item_timeout_s=self._item_timeout_s,
+            item_timeout_s=self.item_timeout_s,
             memory_bytes=self._memory_bytes,
             deadline=time.monotonic() + START_LIMIT_S,
         )
@@ -219,6 +251,8 @@ class JudgePool:
             index = judge.advance()
             verdict = Verdict(**{name: message[name] for name in _VERDICT})
             job.results[index] = Judged(verdict, message["seconds"])
+            job.in_a_row = 0
+            self._proven = True
         self._restart_clock(judge)
 
     def _note(self, name: str, path: str, sha256: str) -> None:
@@ -241,7 +275,7 @@ class JudgePool:
         head = judge.in_flight[0]
         batched = self.spec.is_user and not head.singly
         items = min(len(head.indices), BATCH_ITEMS) if batched else 1
-        judge.deadline = time.monotonic() + self._item_timeout_s * items
+        judge.deadline = time.monotonic() + self.item_timeout_s * items
 
     def _expire(self, job: "_Job", judge: JudgeProcess) -> None:
         if not judge.ready:
@@ -251,9 +285,14 @@ class JudgePool:
             self._replace(job, judge, head.split())
             return
         index = judge.advance()
-        said = f"not judged within {self._item_timeout_s:g} s"
-        job.results[index] = Judged(Verdict(None, "timeout", None, said), self._item_timeout_s)
+        said = f"not judged within {self.item_timeout_s:g} s"
+        job.results[index] = Judged(Verdict(None, "timeout", None, said), self.item_timeout_s)
         self._replace(job, judge, [])
+        job.timed_out.append(index)
+        job.in_a_row += 1
+        in_a_row = self.spec.is_user and job.in_a_row >= (HANGS_IN_A_ROW if self._proven else PROBES)
+        if in_a_row or len(job.timed_out) > job.max_timeouts:
+            raise HangingRewardError(job.timed_out, in_a_row=in_a_row)
 
     def _bury(self, job: "_Job", judge: JudgeProcess) -> None:
         """A judge that died by itself: the row it was judging is suspect."""
@@ -287,10 +326,22 @@ class JudgePool:
 
 
 class _Job:
-    def __init__(self, rows: Sequence[Row], queue: deque[Chunk]) -> None:
+    def __init__(self, rows: Sequence[Row], queue: deque[Chunk], max_timeouts: float) -> None:
         self.rows = rows
         self.queue = queue
+        self.max_timeouts = max_timeouts
+        self.timed_out: list[int] = []
+        self.in_a_row = 0
         self.results: dict[int, Judged] = {}
+
+
+def spread(num_rows: int, num_wanted: int) -> list[int]:
+    """Indices from all over a table, the first row among them.
+
+    >>> spread(10, 4)
+    [0, 2, 5, 7]
+    """
+    return sorted({at * num_rows // num_wanted for at in range(num_wanted)} if num_rows else ())
 
 
 def _ignore(done: int) -> None:

@@ -51,18 +51,26 @@ METRIC_ROWS = pa.schema(
 def ask(home: Home, sql: str, run: str | None, say: Callable[[str], None]) -> Generator[Answer]:
     """The answer to a query over the lake, or over the artefacts that one run made or was given.
 
-    `say` gets a sentence if the lake was written by an earlier version and was brought up to date.
+    `say` gets a sentence if the lake was written by an earlier version and was brought up to date, and one for each
+    artefact that is left out because its columns have other types than its table's.
     """
     store = open_lake(home.lake, say)
     runs = [Run(run_folder(home.runs, run))] if run is not None else list(map(Run, run_folders(home.runs)))
     lineage = Lineage(store, runs, whole_lake=run is None)
-    hidden, view = samples(store, lineage)
+    remarks = dict[str, None]()
+
+    def remark(text: str) -> None:  # once, however many views an artefact is left out of
+        if text not in remarks:
+            say(text)
+        remarks[text] = None
+
+    hidden, view = samples(store, lineage, remark)
     told = {
         "runs": Relation(RUNS, partial(_table, partial(_runs, runs), RUNS)),
         "stages": Relation(STAGES, partial(_table, partial(_stages, runs), STAGES)),
         "metrics": Relation(METRIC_ROWS, partial(_table, partial(_metrics, store, lineage), METRIC_ROWS)),
     }
-    with select({**told, **tables(store, lineage), **hidden}, {"samples": view}, sql) as answer:
+    with select({**told, **tables(store, lineage, remark), **hidden}, {"samples": view}, sql) as answer:
         yield answer
 
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from data.store import HEADROOM_BYTES
 from tasks.access import Answer, ask_mlflow
+from tasks.isolation import child_environment
 from tasks.redaction import hide
 from tasks.settings import Home, code_root
 from tasks.tracking_client import database, tracking_uri
@@ -105,7 +106,7 @@ def pins(constraints: Path) -> Check:
 
 def torch_and_gpu() -> list[Check]:
     """Whether torch loads, and whether it sees a GPU (asked in a process of its own)."""
-    done = _run([sys.executable, "-c", _GPU_PROBE])
+    done = _run([sys.executable, "-P", "-c", _GPU_PROBE])
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no answer"])[-1]
         return [_check("torch", False, last[:200], "call `make setup`")]
@@ -177,7 +178,7 @@ def workflow() -> Check:
         return _check("Prefect", False, "not installed", "call `make setup`")
     if not url:
         return _check("Prefect", True, f"{found}, a server of its own for each command")
-    done = _run([sys.executable, "-c", _PREFECT_PROBE])
+    done = _run([sys.executable, "-P", "-c", _PREFECT_PROBE])
     lines = done.stdout.splitlines()
     if done.returncode != 0 or not lines:
         lines = [json.dumps({"problem": hide((done.stderr.strip().splitlines() or ["no answer"])[-1])[:200]})]
@@ -238,7 +239,6 @@ def _asked_for() -> frozenset[str]:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
     try:
         return subprocess.run(
             command,
@@ -247,7 +247,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
             timeout=_PROBE_LIMIT_S,
             check=False,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
+            env=child_environment(),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 1, "", str(error))

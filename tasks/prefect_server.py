@@ -6,6 +6,8 @@
     connection.close()                  # it stays for the next command, and leaves by itself
 
 The server is a process of its own session: it gets no Ctrl-C of the command and holds none of its pipes.
+If it dies while a command uses it, the command starts another at the same address, with the same database. The command
+that started the first keeps its socket open, so that requests wait in its queue meanwhile; others bind the port anew.
 """
 
 import os
@@ -33,6 +35,7 @@ from tasks.found_servers import (
     sole_starter,
     write_state,
 )
+from tasks.isolation import child_environment
 from tasks.prefect_database import is_migrated, note_migrated
 from tasks.secret import secret
 from tasks.settings import code_root, server_idle_s
@@ -42,49 +45,137 @@ START_LIMIT_S = 180.0
 SERVE = ("uvicorn", "--factory", "tasks.prefect_app:create", "--log-level", "error", "--lifespan", "on")
 _PROBE_S = 0.3
 _AGAIN_S = 5.0
+_LOOK_S = 0.2
+_MAX_RESTARTS = 3
+"""After so many servers in a row that died before they answered, none is started any more."""
 _LOG = "prefect-background.log"
 
 
 class Connection:
-    """A command's use of a server: its address, its secret, its lease."""
+    """A command's use of a server: its address, its secret, its lease.
+
+    `listener` is the socket that the command started the server with.
+    """
 
     def __init__(
-        self, home: Path, found: Found, key: str, lease: Lease, *, proved: bool, migrates: bool = False
+        self,
+        home: Path,
+        found: Found,
+        key: str,
+        lease: Lease,
+        *,
+        proved: bool,
+        migrates: bool = False,
+        listener: int | None = None,
     ) -> None:
         self.address = found.address
         self.secret = key
+        self.lost = False
+        """Whether the server died and none could be started in its place."""
         self._home = home
         self._found = found
         self._lease = lease
         self._migrates = migrates
+        self._listener = listener
+        self._closed = threading.Event()
         self._answer = Answer.PROVED if proved else Answer.SILENT
         self._asking = threading.Thread(target=self._ask, daemon=True)
         if not proved:
             self._asking.start()
 
     def wait(self) -> None:
-        """Wait until the server has proved that it belongs to this home; StageError if it does not."""
+        """Wait until the server has proved that it belongs to this home; StageError if it does not.
+
+        From now on another is started at its address if it dies.
+        """
         if self._asking.ident is not None:
             self._asking.join()
-        if self._answer is Answer.PROVED:
-            if self._migrates:
-                note_migrated(Path(self._found.prefect_home), self._found.fingerprint)
-            return
-        log = self._home / "logs" / _LOG
-        words = (log.read_text(errors="replace").splitlines() if log.exists() else [])[-1:] or ["no answer"]
-        raise StageError(f"the Prefect server did not start: {words[0][:300]}", hint=f"see {log}, then call it again")
+        if self._answer is not Answer.PROVED:
+            self._let_go()
+            raise StageError(f"the Prefect server did not start: {self._last_words()}", hint=self._see_log())
+        if self._migrates:
+            note_migrated(Path(self._found.prefect_home), self._found.fingerprint)
+        threading.Thread(target=self._keep, daemon=True).start()
 
     def close(self) -> None:
         """Let go of the server; it stays for the next command."""
+        self._closed.set()
         self._lease.close()
+        self._let_go()
+
+    def explain(self) -> StageError:
+        """What to tell a person whose command failed because the server is lost."""
+        return StageError(
+            f"the Prefect server ended and did not start again: {self._last_words()}", hint=self._see_log()
+        )
 
     def _ask(self) -> None:
-        until = time.monotonic() + START_LIMIT_S
-        while self._answer is Answer.SILENT and time.monotonic() < until:
-            if not self._found.lives:
-                self._answer = Answer.WRONG
+        self._answer = self._asked(self._found)
+
+    def _asked(self, found: Found) -> Answer:
+        answer, until = Answer.SILENT, time.monotonic() + START_LIMIT_S
+        while answer is Answer.SILENT and time.monotonic() < until:
+            if not found.lives:
+                return Answer.WRONG
+            answer = ask(found, self.secret, _AGAIN_S)
+        return answer
+
+    def _keep(self) -> None:
+        """Have a server at this address as long as the command and its home are there."""
+        failures = 0
+        while not self._closed.wait(_LOOK_S):
+            if self._found.lives:
+                continue
+            if not folder_of(self._home).is_dir():
                 return
-            self._answer = ask(self._found, self.secret, _AGAIN_S)
+            renewed = self._renewed()
+            if renewed is None:  # whoever listens there now, perhaps another command's that is about to start
+                answer = ask(self._found, self.secret, _AGAIN_S)
+            else:
+                self._found, answer = renewed, self._asked(renewed)
+            failures = {Answer.PROVED: 0, Answer.SILENT: failures, Answer.WRONG: failures + 1}[answer]
+            if failures >= _MAX_RESTARTS:
+                self.lost = True
+                self._let_go()  # requests are refused from now on instead of waiting
+                return
+
+    def _renewed(self) -> Found | None:
+        """Another server at the same address, known or started; None if somebody else has the port."""
+        with sole_starter(self._home):
+            state = read_state(self._home)
+            lives = state is not None and state.lives
+            if state is not None and lives and state.address == self.address:
+                self._hold(state.lease)
+                return state
+            if self._listener is None:
+                self._listener = _bound(self.address)
+            if self._listener is None or self._closed.is_set():
+                return None
+            self._hold(self._found.lease)
+            schedules = self._found.schedules
+            found = _launch(
+                self._home, self.address, self._listener, self._found.lease, schedules=schedules, again=True
+            )
+            if not lives:
+                write_state(self._home, found)
+            return found
+
+    def _hold(self, lease: str) -> None:
+        held = self._lease
+        self._lease = Lease(folder_of(self._home) / lease, create=True)
+        held.close()
+
+    def _let_go(self) -> None:
+        if self._listener is not None:
+            os.close(self._listener)
+            self._listener = None
+
+    def _last_words(self) -> str:
+        log = self._home / "logs" / _LOG
+        return ((log.read_text(errors="replace").splitlines() if log.exists() else [])[-1:] or ["no answer"])[0][:300]
+
+    def _see_log(self) -> str:
+        return f"see {self._home / 'logs' / _LOG}, then call it again"
 
 
 def connect(home: Path, *, schedules: bool = False) -> Connection:
@@ -154,34 +245,59 @@ def _use(home: Path, found: Found, key: str) -> Connection | None:
 
 def _start(home: Path, key: str, *, schedules: bool) -> Connection:
     """Start a server on a socket that exists already, so that nobody else can answer at its address."""
-    with socket.socket() as listener:
-        listener.bind((LOOPBACK, 0))
-        listener.listen(128)
-        address = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
-        path = folder_of(home) / f"{listener.getsockname()[1]}-{os.getpid()}.lease"
-        lease = Lease(path, create=True)
-        env = {**door(home, address), LEASE: str(path), IDLE: str(server_idle_s())}
-        if not schedules:
-            env |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
-        migrates = not is_migrated(Path(prefect_home(home)), fingerprint())
-        if not migrates:
-            env["PREFECT_API_DATABASE_MIGRATE_ON_START"] = "false"
-        process = _spawn(home, listener.fileno(), env)
-    found = describe(home, address, process.pid, path.name, schedules=schedules)
-    process.returncode = 0  # it outlives this handle; Python need not warn of that
+    listener = _bound(f"http://{LOOPBACK}:0")
+    assert listener is not None
+    with socket.socket(fileno=os.dup(listener)) as bound:
+        port = bound.getsockname()[1]
+    address, name = f"http://{LOOPBACK}:{port}", f"{port}-{os.getpid()}.lease"
+    lease = Lease(folder_of(home) / name, create=True)
+    migrates = not is_migrated(Path(prefect_home(home)), fingerprint())
+    found = _launch(home, address, listener, name, schedules=schedules, migrates=migrates)
     old = read_state(home)
     write_state(home, found)
     if old is not None and not old.lives:
         forget(home, old)
-    return Connection(home, found, key, lease, proved=False, migrates=migrates)
+    return Connection(home, found, key, lease, proved=False, migrates=migrates, listener=listener)
 
 
-def _spawn(home: Path, listener: int, env: dict[str, str]) -> "subprocess.Popen[bytes]":
+def _bound(address: str) -> int | None:
+    """A socket that listens at an address; None if another one does."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((LOOPBACK, int(address.rpartition(":")[2])))
+        except OSError:
+            return None
+        listener.listen(128)
+        return listener.detach()
+
+
+def _launch(
+    home: Path,
+    address: str,
+    listener: int,
+    lease: str,
+    *,
+    schedules: bool,
+    migrates: bool = False,
+    again: bool = False,
+) -> Found:
+    """Start a server process on a socket; `again` if it takes the place of one that died."""
+    env = {**door(home, address), LEASE: str(folder_of(home) / lease), IDLE: str(server_idle_s())}
+    if not schedules:
+        env |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
+    if not migrates:
+        env["PREFECT_API_DATABASE_MIGRATE_ON_START"] = "false"
+    process = _spawn(home, listener, env, "ab" if again else "wb")
+    process.returncode = 0  # it outlives this handle; Python need not warn of that
+    return describe(home, address, process.pid, lease, schedules=schedules)
+
+
+def _spawn(home: Path, listener: int, env: dict[str, str], mode: str) -> "subprocess.Popen[bytes]":
     log_path = home / "logs" / _LOG
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-P", "-m", *SERVE, "--app-dir", str(code_root()), "--fd", str(listener)]
-    with log_path.open("wb") as log:
+    with log_path.open(mode) as log:
         return subprocess.Popen(
             command,
             pass_fds=(listener,),
@@ -189,6 +305,6 @@ def _spawn(home: Path, listener: int, env: dict[str, str]) -> "subprocess.Popen[
             stdout=log,
             stderr=log,
             cwd=folder_of(home),
-            env={**os.environ, **env, "PYTHONPATH": path, "NO_COLOR": "1"},
+            env=child_environment(env, {"NO_COLOR": "1"}),
             start_new_session=True,
         )

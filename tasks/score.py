@@ -11,14 +11,14 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pyarrow as pa
 
 from data.errors import BadInputError, StageError, UsageError
 from data.schema import SCORES
-from models.judge_pool import Judged, JudgePool, JudgeStartError, UnpinnedModulesError
+from models.judge_pool import HangingRewardError, Judged, JudgePool, JudgeStartError, UnpinnedModulesError
 from models.rewards import RewardSpec, UnknownRewardError, resolve
 from models.rewards.base import failed
 from models.rewards.combine import Score, combine, component_names
@@ -30,6 +30,9 @@ from tasks.score_report import Judgement, clock, metrics, plain, samples, summar
 from tasks.verdicts import decider
 
 MAX_JUDGES = 16
+_MIN_TIMEOUTS = 16
+"""Up to this many rows may time out before the stage is ended early; fewer cost little, and all rows are kept."""
+_NAMED_ROWS = 4
 _TOKEN_COLUMNS = ("prompt_tokens", "completion_tokens", "logprobs")
 _PROBLEM_COLUMNS = ("answer", "question", "messages", "solution", "domain", "source", "extra")
 
@@ -52,6 +55,15 @@ class _Plan:
         return ",".join(spec.verifier for spec in self.specs)
 
 
+@dataclass
+class _Tally:
+    """What is counted from shard to shard."""
+
+    timeouts_left: int
+    """How many more rows may time out before the stage cannot keep its limit whatever comes."""
+    latencies_s: list[float] = field(default_factory=list)
+
+
 def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
     """Judge every rollout; raise StageError if not one of them could be judged."""
     specs = _specs(config)
@@ -64,9 +76,9 @@ def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
         config.correct_at,
         _warm_pools(ctx, specs, config.item_timeout_s),
     )
-    latencies_s: list[float] = []
+    tally = _Tally(max(_MIN_TIMEOUTS, math.floor(config.max_error_frac * len(rows))))
     tables = [
-        _shard(ctx, plan, rows, index, config.shard_rows, latencies_s)
+        _shard(ctx, plan, rows, index, config.shard_rows, tally)
         for index in range(math.ceil(len(rows) / config.shard_rows))
     ]
     judged = [Judgement(row, score) for row, score in zip(rows, pa.concat_tables(tables).to_pylist(), strict=True)]
@@ -79,7 +91,7 @@ def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
         metrics=metrics(judged, plan.names),
         summary=summary(judged),
         samples=samples(judged),
-        clock=clock(latencies_s),
+        clock=clock(tally.latencies_s),
     )
 
 
@@ -143,28 +155,32 @@ def _problems(ctx: StageContext) -> dict[str, Row]:
     }
 
 
-def _shard(
-    ctx: StageContext, plan: _Plan, rows: list[Row], index: int, shard_rows: int, latencies_s: list[float]
-) -> pa.Table:
+def _shard(ctx: StageContext, plan: _Plan, rows: list[Row], index: int, shard_rows: int, tally: _Tally) -> pa.Table:
     """Judge and write one shard, or read it back where it is done."""
     name = f"part-{index:05d}"
     start = index * shard_rows
-    if name in ctx.out.done:
-        return ctx.out.table(name).select(SCORES.arrow.names)
+    done = name in ctx.out.done
+    table = (
+        ctx.out.table(name).select(SCORES.arrow.names) if done else _judged(ctx, plan, rows, start, shard_rows, tally)
+    )
+    tally.timeouts_left -= table.column("outcome").to_pylist().count("timeout")
+    if not done:
+        fault_point("score:before_shard")
+        ctx.out.write_table(table, index)
+        fault_point("score:after_shard")
+    return table
+
+
+def _judged(ctx: StageContext, plan: _Plan, rows: list[Row], start: int, shard_rows: int, tally: _Tally) -> pa.Table:
     part = rows[start : start + shard_rows]
 
     def progress(done: int) -> None:
         ctx.beat((start + done) / len(rows), f"{start + done} of {len(rows)} rows judged")
 
-    scores = _judge(plan, part, progress, latencies_s)
-    table = _table(part, scores, plan.verifier)
-    fault_point("score:before_shard")
-    ctx.out.write_table(table, index)
-    fault_point("score:after_shard")
-    return table
+    return _table(part, _judge(plan, part, progress, tally), plan.verifier)
 
 
-def _judge(plan: _Plan, rows: list[Row], progress: Callable[[int], None], latencies_s: list[float]) -> list[Score]:
+def _judge(plan: _Plan, rows: list[Row], progress: Callable[[int], None], tally: _Tally) -> list[Score]:
     columns: list[list[Judged]] = []
     for turn, (spec, pool) in enumerate(zip(plan.specs, plan.pools, strict=True)):
         column = [Judged(failed(_obstacle(row, spec)), 0.0) for row in rows]
@@ -173,25 +189,41 @@ def _judge(plan: _Plan, rows: list[Row], progress: Callable[[int], None], latenc
         def told(done: int, turn: int = turn) -> None:
             progress(int(len(rows) * turn / len(plan.specs) + done / len(plan.specs)))
 
-        for i, judged in zip(able, _ask(pool, [_view(rows[i], spec) for i in able], told), strict=True):
+        asked = [_view(rows[i], spec) for i in able]
+        try:
+            found = _ask(pool, asked, told, tally.timeouts_left)
+        except HangingRewardError as error:
+            raise _given_up(spec, pool, error, [rows[able[at]] for at in error.rows]) from error
+        for i, judged in zip(able, found, strict=True):
             column[i] = judged
         columns.append(column)
-        latencies_s.extend(column[i].seconds for i in able)
+        tally.latencies_s.extend(column[i].seconds for i in able)
     return [
         combine(plan.names, plan.weights, [column[i].verdict for column in columns], plan.deciding, plan.correct_at)
         for i in range(len(rows))
     ]
 
 
-def _ask(pool: JudgePool, rows: list[Row], told: Callable[[int], None]) -> list[Judged]:
+def _ask(pool: JudgePool, rows: list[Row], told: Callable[[int], None], max_timeouts: int) -> list[Judged]:
     try:
-        return pool.judge(rows, told)
+        return pool.judge(rows, told, max_timeouts)
     except UnpinnedModulesError as error:
         raise refusal(pool.spec, error) from error
     except JudgeStartError as error:
         if pool.spec.is_user:
             raise BadInputError(plain(str(error)), hint="correct the file and run the same command again") from error
         raise StageError(plain(str(error)), hint="`gradus doctor` says what is missing") from error
+
+
+def _given_up(spec: RewardSpec, pool: JudgePool, error: HangingRewardError, rows: list[Row]) -> StageError:
+    """A sentence about a reward that hangs: which, for how long, on which rows."""
+    which = ", ".join(str(row["rollout_id"]) for row in rows[-_NAMED_ROWS:])
+    how = "one after another, and judged none" if error.in_a_row else "more than max_error_frac allows"
+    return StageError(
+        f"the reward {spec.name} did not answer within {pool.item_timeout_s:g} s on {len(rows)} rows, {how} "
+        f"(the last: {which})",
+        hint="mend the reward, or raise item_timeout_s or max_error_frac, and repeat the command",
+    )
 
 
 def _obstacle(row: Row, spec: RewardSpec) -> str:

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from data.errors import StageError
 from models.processes import kill_tree
 from tasks.found_servers import Lease, folder_of, forget, sole_starter, write_state
+from tasks.isolation import child_environment
 from tasks.prefect_server import LOOPBACK, SERVE, START_LIMIT_S, describe, door
 from tasks.settings import code_root
 from tasks.tracking_client import artifacts_uri, database, tracking_uri
@@ -168,15 +169,13 @@ def _start(
 ) -> Server:
     log_path = home / "logs" / f"{name.lower()}-server.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
     with log_path.open("wb") as log:
         guard = subprocess.Popen(
             [sys.executable, "-P", "-m", "tasks.servers", sys.executable, "-P", "-m", *module],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            # Servers need neither the run's folder on their path nor a proxy to themselves.
-            env={**os.environ, **env, "PYTHONPATH": path, "NO_COLOR": "1"},
+            env=child_environment(env, {"NO_COLOR": "1"}),
             start_new_session=True,
         )
     return Server(name, url, health, log_path, guard)

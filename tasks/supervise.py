@@ -28,7 +28,7 @@ from data import errors
 from data.errors import GradusError, StageError
 from models.processes import kill_tree
 from tasks.interrupt import raise_if_interrupted
-from tasks.settings import code_root
+from tasks.isolation import child_environment
 
 OnBeat = Callable[[float, str], None]
 
@@ -72,15 +72,13 @@ class Worker:
         self.log_path = log_path
         log_path.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-P", "-m", "tasks.worker", "--execute", execute, "--preload", PRELOAD.get(kind, "")]
-        given = [env.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]
-        path = os.pathsep.join(filter(None, [str(code_root()), *given]))
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, **env, "PYTHONPATH": path},
+                env=child_environment(env),
                 start_new_session=True,
             )
         assert self._process.stdout is not None

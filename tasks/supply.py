@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.errors import BadInputError, UsageError, in_words
-from data.manifest import FILE_NAME, read_manifest
-from data.schema import CHECKPOINTS, TABLES
+from data.manifest import FILE_NAME, Manifest, read_manifest
+from data.schema import CHECKPOINTS, TABLES, misfit
 from data.store import Ref, Store
 from data.tabular import read_user_table
 from tasks.checks import REFERENCE, bundled, no_policy, not_there
@@ -69,11 +69,22 @@ def _existing(store: Store, text: str, table: str) -> Ref | None:
     if ref.table != table:
         raise UsageError(f"{text} holds {ref.table}", hint=f"give a folder of {table}")
     if store.find(ref) is None:
+        _refuse_misfits(folder, manifest)
         for base in manifest.parents.get(BASE, []) if table == CHECKPOINTS else []:
             supply(store, str(folder.resolve().parent / Ref.parse(base).digest), CHECKPOINTS)
         shutil.copytree(folder, store.path(ref), dirs_exist_ok=True)
         store.verify(ref)
     return ref
+
+
+def _refuse_misfits(folder: Path, manifest: Manifest) -> None:
+    """Raise BadInputError if a shard of a folder from elsewhere has other types than its table."""
+    for shard in manifest.shards if manifest.table in TABLES else ():
+        odd = misfit(pq.read_schema(folder / shard.name), TABLES[manifest.table])
+        if odd:
+            raise BadInputError(
+                f"{folder / shard.name} is no table of {manifest.table}: {odd}", hint="convert it first"
+            )
 
 
 def _policy(store: Store, text: str) -> Ref:

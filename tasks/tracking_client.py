@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import getproxies
+from urllib.request import getproxies, proxy_bypass
 
-from tasks.settings import code_root
+from tasks.isolation import child_environment
 from tasks.tracking_state import Status, status
 
 __all__ = ["Sidecar", "artifacts_uri", "database", "parting_words", "start_sidecar", "status", "tracking_uri", "wait"]
@@ -75,7 +75,6 @@ def start_sidecar(folder: Path, env: Mapping[str, str] | None = None) -> Sidecar
     """
     log_path = folder / "logs" / "tracking.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-P", "-m", "tasks.tracking", str(folder), "--owner", str(os.getpid())]
     with log_path.open("ab") as log:
         process = subprocess.Popen(
@@ -83,7 +82,7 @@ def start_sidecar(folder: Path, env: Mapping[str, str] | None = None) -> Sidecar
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**tracker_environment(), **os.environ, **(env or {}), "PYTHONPATH": path},
+            env=child_environment(tracker_environment(), os.environ, env or {}),
             start_new_session=True,
         )
     with contextlib.suppress(OSError):  # it has ended, or may not
@@ -116,10 +115,12 @@ def parting_words(sidecar: Sidecar, home: Path) -> str:
 def _listens(uri: str) -> bool:
     """Whether a connection to a tracker's address is taken; taken for granted where it is no server, or by a proxy."""
     parts = urlsplit(uri)
-    if parts.scheme not in ("http", "https") or getproxies():
+    host = parts.hostname or ""
+    proxied = getproxies().keys() & {parts.scheme, "all"} and not proxy_bypass(host)
+    if parts.scheme not in ("http", "https") or proxied:
         return True
     try:
-        with socket.create_connection((parts.hostname or "", parts.port or _PORTS[parts.scheme]), timeout=MOMENT_S):
+        with socket.create_connection((host, parts.port or _PORTS[parts.scheme]), timeout=MOMENT_S):
             return True
     except OSError:
         return False

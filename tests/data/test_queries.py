@@ -33,10 +33,11 @@ class Lake:
 
 
 def run_sql(store: Store, refs: Refs, sql: str, judged: Mapping[str, str] | None = None) -> pa.Table:
-    lake = Lake(refs, judged)
-    hidden, view = samples(store, lake)
-    with select({**tables(store, lake), **hidden}, {"samples": view}, sql) as answer:
+    lake, said = Lake(refs, judged), list[str]()
+    hidden, view = samples(store, lake, said.append)
+    with select({**tables(store, lake, said.append), **hidden}, {"samples": view}, sql) as answer:
         batches = list(answer.batches)
+    assert said == []
     return pa.Table.from_batches(batches) if batches else pa.table({name: [] for name in answer.columns})
 
 

@@ -56,7 +56,7 @@ class Program:
         """Start the program; files, not pipes, since an orphaned server would hold a pipe open."""
         with (self.home / "stdout").open("wb") as out, (self.home / "stderr").open("wb") as err:
             return subprocess.Popen(
-                [sys.executable, "-m", "flows.cli", *arguments],
+                [sys.executable, "-P", "-m", "flows.cli", *arguments],
                 env=self.environment(**extra),
                 cwd=self.home,
                 stdout=out,

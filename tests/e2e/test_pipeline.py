@@ -125,10 +125,10 @@ def test_a_killed_flow_takes_its_workers_along_and_the_next_start_goes_on(
     assert set(program.mlflow_states(finished)) == {"FINISHED"}
 
 
-def test_ctrl_c_ends_everything_says_how_to_go_on_and_loses_nothing(
+def test_ctrl_c_ends_everything_and_what_goes_on_after_it_survives_the_death_of_its_server(
     undisturbed: Undisturbed, new_program: Callable[..., Program]
 ) -> None:
-    _, result = undisturbed
+    calm, result = undisturbed
     program = new_program(alone=True, reports=True)
     process = program.start("train", str(RECIPE))
     program.wait_for("rollouts/*/part-*.parquet")
@@ -140,11 +140,24 @@ def test_ctrl_c_ends_everything_says_how_to_go_on_and_loses_nothing(
     _, alive = psutil.wait_procs(workers, timeout=15)
     assert not alive
     assert [run["status"] for run in program.json("runs")["runs"]] == ["killed"]
-    again = program.json("train", str(RECIPE))
-    assert again["policy"] == result["policy"]
-    stopped, _ = program.launches()
-    assert program.prefect_state(stopped) != "RUNNING"
+    process = program.start("train", str(RECIPE), "--json")
+    program.wait_for("scores/*/_manifest.json")
+    served = json.loads((program.home / "servers" / "state.json").read_text())
+    os.kill(served["pid"], signal.SIGKILL)
+    assert process.wait(timeout=600) == 0, program.told()
+    assert json.loads((program.home / "stdout").read_text())["policy"] == result["policy"]
+    wanted = calm.manifests()
+    assert {name: wanted[name] for name in program.manifests()} == program.manifests()
+    (run,) = program.json("runs")["runs"]
+    shown = program.json("show", run["run"])["attempts"]
+    assert {row["status"] for row in shown[-10:]} <= {"finished", "reused"}
+    stopped, finished = program.launches()
+    assert program.prefect_state(stopped) not in ("RUNNING", "COMPLETED")
+    assert program.prefect_state(finished) == "COMPLETED"
+    query = "select distinct state_type from task_run where flow_run_id = ?"
+    assert program.prefect(query, finished) == [("COMPLETED",)]
     assert "RUNNING" not in program.mlflow_states(stopped)
+    assert set(program.mlflow_states(finished)) == {"FINISHED"}
 
 
 def test_a_flipped_bit_is_named_and_its_removal_recomputes_the_same_bytes(undisturbed: Undisturbed) -> None:

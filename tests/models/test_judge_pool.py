@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from models.judge_pool import JudgePool, JudgeStartError
+from models.judge_pool import HangingRewardError, JudgePool, JudgeStartError
 from models.judge_process import Chunk
 from models.rewards import resolve
 
@@ -157,6 +157,29 @@ def test_only_the_row_that_hangs_times_out(user_file):
     assert time.monotonic() - started < 8
 
 
+def test_a_function_that_hangs_on_everything_is_given_up_after_rows_from_all_over(user_file):
+    started = time.monotonic()
+    with pool_of(user_file, "misbehave", num_workers=2, item_timeout_s=0.5) as pool:
+        with pytest.raises(HangingRewardError) as caught:
+            pool.judge(rows_of(*["hang"] * 40))
+        assert (sorted(caught.value.rows), caught.value.in_a_row) == ([0, 10, 20, 30], True)
+        assert pool.pids == []
+        # One that hung on a few rows only, as a few in a thousand may, goes on.
+        some = rows_of(*["ok"] * 40)
+        for at in (10, 20, 30):
+            some[at]["completion"] = "hang"
+        assert outcomes(pool.judge(some)) == [float(i) if i not in (10, 20, 30) else "timeout" for i in range(40)]
+        # One that answered until now is given more rows, the limit of the stage fewer.
+        with pytest.raises(HangingRewardError) as caught:
+            pool.judge(rows_of(*["ok"] * 3, *["hang"] * 20), max_timeouts=2)
+        assert (len(caught.value.rows), caught.value.in_a_row) == (3, False)
+    assert time.monotonic() - started < 60
+
+
+def test_rows_of_a_split_batch_are_judged_far_apart():
+    assert [c.indices for c in Chunk(list(range(34))).split()][:5] == [[0], [16], [32], [1], [17]]
+
+
 @pytest.mark.parametrize(
     ("what", "said"), [("die", "exit status 3"), ("segfault", "signal 11"), ("close", "judge process ended")]
 )
@@ -194,7 +217,10 @@ def test_children_of_a_row_that_timed_out_are_gone(user_file):
 
 def test_a_batch_is_given_whole_and_cut_by_size(user_file):
     with pool_of(user_file, "batch_size", batch_rows=4) as pool:
-        assert outcomes(pool.judge(rows_of(*"abcdefghij"))) == [4.0] * 8 + [2.0] * 2
+        rows = rows_of(*"abcdefghij")
+        # Rows 0, 2, 5 and 7 show first that the function answers at all.
+        assert outcomes(pool.judge(rows)) == [1.0, 4.0, 1.0, 4.0, 4.0, 1.0, 4.0, 1.0, 2.0, 2.0]
+        assert outcomes(pool.judge(rows)) == [4.0] * 8 + [2.0] * 2
 
 
 def test_too_few_values_are_an_error_on_every_row_of_the_batch(user_file):

@@ -172,3 +172,20 @@ def test_runs_are_listed_with_their_settings(house: House) -> None:
     assert started == "2023-11-14 22:13:20"
     with pytest.raises(UsageError, match="there is no run nonesuch"):
         house.ask("select 1", "nonesuch")
+
+
+def test_artefacts_of_other_types_are_left_out_and_named(house: House) -> None:
+    house.ask("select 1")
+    house.said.clear()
+    question = {"problem_id": "q", "question": "2 + 2 ="}
+    house.artefact("problems/" + "a" * 32, [{**question, "answer": ["4", "four"]}])
+    house.artefact("problems/" + "b" * 32, [{**question, "answer": 4}])
+    high = {"rollout_id": "q:0", "problem_id": "q", "completion": "4", "hint_level": "high"}
+    house.artefact("rollouts/" + "c" * 32, [high])
+    both = "select (select count(*) from rollouts), count(*), max(hint_level) from samples"
+    assert house.ask(both) == [(6, 10, 0)]
+    assert house.ask("select answer from problems order by all") == [("2",), ("4",)]
+    assert [text for text in house.said if "brought up to date" not in text] == [
+        f"rollouts/{'c' * 32} is left out: its column hint_level is string, not int32",
+        f"problems/{'a' * 32} is left out: its column answer is list<element: string>, not string",
+    ]

@@ -227,6 +227,7 @@ def test_a_killed_command_leaves_no_server_for_longer_than_an_idle_one(home: Pat
     assert second.stdout is not None
     second.stdout.readline()
     assert servers(home) == [server]
+    time.sleep(1)  # the server looks twice a second who uses it
     began = time.monotonic()
     second.kill()
     second.communicate()
@@ -250,6 +251,55 @@ def test_a_server_does_not_outlive_its_home_nor_the_one_that_takes_its_place(hom
     shutil.rmtree(home)
     until(lambda: not servers(home), 10)
     connection.close()
+
+
+def test_a_server_that_dies_while_it_is_used_is_started_again_at_its_address(home: Path) -> None:
+    first, second = connect(home), connect(home)  # the one has the socket, the other only the address
+    for connection in (first, second):
+        connection.wait()
+    (server,) = servers(home)
+    os.kill(server, signal.SIGKILL)
+    assert httpx.get(first.address, timeout=60).text == "here"  # not refused: it waited in the socket's queue
+    state = read_state(home)
+    assert state is not None
+    assert (state.address, [state.pid]) == (first.address, servers(home))
+    first.close()
+    os.kill(state.pid, signal.SIGKILL)
+    until(lambda: servers(home) not in ([], [state.pid]))
+    until(lambda: answers(second.address))
+    third = connect(home)  # found as any other
+    third.wait()
+    assert third.address == second.address
+    second.close()
+    time.sleep(3)  # longer than it stays idle
+    assert len(servers(home)) == 1
+    third.close()
+    until(lambda: not servers(home))
+
+
+def answers(address: str) -> bool:
+    try:
+        return httpx.get(address, timeout=60).text == "here"
+    except httpx.TransportError:
+        return False
+
+
+def test_a_server_that_cannot_be_started_again_is_lost_with_a_sentence(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def command() -> None:
+        with prefect_api(Home(home)) as ready:
+            ready()
+            monkeypatch.setattr(prefect_server, "SERVE", ("nonesuch",))
+            (server,) = servers(home)
+            os.kill(server, signal.SIGKILL)
+            while True:
+                httpx.get(os.environ["PREFECT_API_URL"], timeout=60)
+
+    with pytest.raises(StageError, match="the Prefect server ended and did not start again: ") as caught:
+        command()
+    assert "No module named nonesuch" in str(caught.value)
+    assert "prefect-background.log" in str(caught.value.hint)
 
 
 def test_the_secret_goes_to_the_homes_own_server_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

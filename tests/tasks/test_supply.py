@@ -1,5 +1,6 @@
 """What a person names as a policy: a folder, or an id on a hub that may not answer."""
 
+import json
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -7,8 +8,10 @@ import pytest
 
 from data.errors import BadInputError, UsageError
 from data.store import Store
+from data.upgrade import open_lake
 from tasks.checks import SAMPLES
 from tasks.supply import supply
+from tests.tasks.old_lake import OldHome
 
 
 @pytest.fixture
@@ -36,3 +39,20 @@ def test_a_hub_that_does_not_answer_is_a_sentence(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     with pytest.raises(BadInputError, match=r"someone/model@0123 cannot be fetched.*give a local folder instead"):
         supply(store, "someone/model@0123", "checkpoints")
+
+
+def test_a_table_of_other_types_is_refused_at_the_door(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    row = {"problem_id": "p", "completion": "4"}
+    for odd, said in (
+        ({"answer": ["4"]}, "column answer is a list"),
+        ({"hint_level": "high"}, "hint_level is not int32"),
+    ):
+        file.write_text(json.dumps({**row, **odd}) + "\n")
+        with pytest.raises(BadInputError, match=said):
+            supply(store, str(file), "rollouts")
+    old = OldHome(tmp_path)
+    ref = old.artefact("problems/" + "1" * 32, [{"problem_id": "p", "question": "?", "answer": ["4"]}])
+    open_lake(tmp_path / "lake", lambda _text: None)
+    with pytest.raises(BadInputError, match=r"is no table of problems: its column answer is list<.*>, not string"):
+        supply(Store(tmp_path / "other"), str(tmp_path / "lake" / ref), "problems")
