@@ -18,8 +18,6 @@ Json = Mapping[str, Any]
 Engine = Annotated[str | None, typer.Option(help="which engine samples")]
 Rounds = Annotated[int | None, typer.Option(min=0, help="rounds of curate, rollout, score, update")]
 Overlap = Annotated[int | None, typer.Option(min=0, max=1, help="1: generate the next round during an update")]
-REASONS = 5
-"""For how many runs, newest first, `gradus runs` says why they did not finish."""
 RunName = Annotated[str | None, typer.Option("--run", help="name of the run; the recipe's name and digest otherwise")]
 
 
@@ -77,32 +75,25 @@ def rerun(
 
 
 def list_runs(as_json: AsJson = False) -> None:
-    """List the runs, newest first."""
+    """List the runs, newest first: when each began, what it gained, the bytes of its artifacts.
+
+    `gain` is pass@1 of the main suite after training less that before, in points. `stages` are those computed, and
+    in brackets those reused. An artifact of several runs counts in each of them, and once in the sum.
+    """
+    from flows.console_runs import render_runs  # noqa: PLC0415
     from tasks.history import list_runs as read  # noqa: PLC0415
 
-    found = read(Home.from_environment().runs)
-
-    def render(result: Json) -> None:
-        rows = [tuple(r[k] for k in ("run", "verb", "status", "stages", "reused", "seconds")) for r in result["runs"]]
-        table("", ("run", "verb", "status", "stages run", "reused", "seconds"), rows)
-        for run in [r for r in result["runs"] if r["error"]][:REASONS]:
-            line(f"{run['run']}: {run['error']}")
-
-    answer({"runs": found}, as_json, render)
+    home = Home.from_environment()
+    answer(read(home.runs, home.lake), as_json, render_runs)
 
 
 def show(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")], as_json: AsJson = False) -> None:
-    """Show what a run did: every stage attempt, its artefact and its time."""
+    """Show what a run did: every stage attempt, its artifact, time and bytes; and why the run did not finish."""
+    from flows.console_runs import render_run_story  # noqa: PLC0415
     from tasks.history import read_run  # noqa: PLC0415
 
-    result = read_run(Home.from_environment().runs, run)
-
-    def render(shown: Json) -> None:
-        line(f"{shown['run']}: {shown['status']}{': ' if shown['error'] else ''}{shown['error']}")
-        keys = ("stage", "round", "purpose", "status", "seconds", "output")
-        table("", keys, [tuple(row[k] for k in keys) for row in shown["attempts"]])
-
-    answer(result, as_json, render)
+    home = Home.from_environment()
+    answer(read_run(home.runs, run, home.lake), as_json, render_run_story)
 
 
 def sql(
@@ -128,14 +119,11 @@ def sql(
 
 
 def methods(as_json: AsJson = False) -> None:
-    """List the registered filters, samplers, hints, rewards, advantages, losses and every setting."""
+    """List stages, filters, rankings, samplers, hints, engines, rewards, advantages, losses, with every setting."""
+    from flows.console_methods import render_methods  # noqa: PLC0415
     from tasks.catalogue import catalogue  # noqa: PLC0415
 
-    def render(result: Json) -> None:
-        for kind, entries in result.items():
-            table(kind, ("name", "what"), list(entries.items()))
-
-    answer(catalogue(), as_json, render)
+    answer(catalogue(), as_json, render_methods)
 
 
 RUN_VERBS = (train, demo, rerun)

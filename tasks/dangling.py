@@ -22,7 +22,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
 
-from tasks.ending import AGAIN
+from tasks.history import AGAIN
 from tasks.journal import read_events
 from tasks.runlock import left_by_the_dead
 
