@@ -18,8 +18,6 @@ STYLES = {"finished": "green", "reused": "dim", "running": "blue", "failed": "re
 OTHERWISE = "yellow"
 NUMBERS = ("round", "seconds", "gain", "size")
 """Columns that end at the right."""
-LOGS = 3
-"""How many log files `gradus show` names for a run that did not finish."""
 
 Json = Mapping[str, Any]
 Cells = Sequence[str]
@@ -74,7 +72,7 @@ def render_run_story(run: Json) -> None:
         if row["error"] and row["error"] != run["error"]:
             line(f"{row['stage']} of round {row['round']} ({row['status']}): {row['error']}")
     if run["status"] in ("failed", "killed") and run["logs"]:
-        line(f"logs: {', '.join(run['logs'][:LOGS])}")
+        line(f"logs: {run['logs']}")
     line(_sizes(run))
 
 

@@ -53,7 +53,7 @@ def read_run(runs: Path, run: str, lake: Path) -> Json:
         **listed,
         "bytes_by_table": _by_table(outputs),
         "attempts": [{**row, "bytes": outputs.get(row["output"], 0)} for row in attempts(folder)],
-        "logs": sorted(str(path) for path in (folder / "logs").glob("*.log")),
+        "logs": str(folder / "logs") if (folder / "logs").is_dir() else "",
         "settings": json.loads((folder / "run.json").read_text()),
     }
 

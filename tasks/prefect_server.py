@@ -33,6 +33,7 @@ from tasks.found_servers import (
     sole_starter,
     write_state,
 )
+from tasks.logs import last_words, open_log
 from tasks.prefect_database import is_migrated, note_migrated
 from tasks.secret import secret
 from tasks.settings import code_root, server_idle_s
@@ -49,7 +50,15 @@ class Connection:
     """A command's use of a server: its address, its secret, its lease."""
 
     def __init__(
-        self, home: Path, found: Found, key: str, lease: Lease, *, proved: bool, migrates: bool = False
+        self,
+        home: Path,
+        found: Found,
+        key: str,
+        lease: Lease,
+        *,
+        proved: bool,
+        migrates: bool = False,
+        log_start: int = 0,
     ) -> None:
         self.address = found.address
         self.secret = key
@@ -57,6 +66,7 @@ class Connection:
         self._found = found
         self._lease = lease
         self._migrates = migrates
+        self._log_start = log_start
         self._answer = Answer.PROVED if proved else Answer.SILENT
         self._asking = threading.Thread(target=self._ask, daemon=True)
         if not proved:
@@ -71,8 +81,8 @@ class Connection:
                 note_migrated(Path(self._found.prefect_home), self._found.fingerprint)
             return
         log = self._home / "logs" / _LOG
-        words = (log.read_text(errors="replace").splitlines() if log.exists() else [])[-1:] or ["no answer"]
-        raise StageError(f"the Prefect server did not start: {words[0][:300]}", hint=f"see {log}, then call it again")
+        words = last_words(log, self._log_start) or "no answer"
+        raise StageError(f"the Prefect server did not start: {words[:300]}", hint=f"see {log}, then call it again")
 
     def close(self) -> None:
         """Let go of the server; it stays for the next command."""
@@ -166,23 +176,24 @@ def _start(home: Path, key: str, *, schedules: bool) -> Connection:
         migrates = not is_migrated(Path(prefect_home(home)), fingerprint())
         if not migrates:
             env["PREFECT_API_DATABASE_MIGRATE_ON_START"] = "false"
-        process = _spawn(home, listener.fileno(), env)
+        process, log_start = _spawn(home, listener.fileno(), env)
     found = describe(home, address, process.pid, path.name, schedules=schedules)
     process.returncode = 0  # it outlives this handle; Python need not warn of that
     old = read_state(home)
     write_state(home, found)
     if old is not None and not old.lives:
         forget(home, old)
-    return Connection(home, found, key, lease, proved=False, migrates=migrates)
+    return Connection(home, found, key, lease, proved=False, migrates=migrates, log_start=log_start)
 
 
-def _spawn(home: Path, listener: int, env: dict[str, str]) -> "subprocess.Popen[bytes]":
+def _spawn(home: Path, listener: int, env: dict[str, str]) -> tuple["subprocess.Popen[bytes]", int]:
+    """The server, and where its words begin in the log."""
     log_path = home / "logs" / _LOG
-    log_path.parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-P", "-m", *SERVE, "--app-dir", str(code_root()), "--fd", str(listener)]
-    with log_path.open("wb") as log:
-        return subprocess.Popen(
+    with open_log(log_path) as log:
+        log_start = log.tell()
+        process = subprocess.Popen(
             command,
             pass_fds=(listener,),
             stdin=subprocess.DEVNULL,
@@ -192,3 +203,4 @@ def _spawn(home: Path, listener: int, env: dict[str, str]) -> "subprocess.Popen[
             env={**os.environ, **env, "PYTHONPATH": path, "NO_COLOR": "1"},
             start_new_session=True,
         )
+    return process, log_start

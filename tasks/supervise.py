@@ -28,6 +28,7 @@ from data import errors
 from data.errors import GradusError, StageError
 from models.processes import kill_tree
 from tasks.interrupt import raise_if_interrupted
+from tasks.logs import last_words, open_log
 from tasks.settings import code_root
 
 OnBeat = Callable[[float, str], None]
@@ -70,17 +71,17 @@ class Worker:
     ) -> None:
         self.kind = kind
         self.log_path = log_path
-        log_path.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-P", "-m", "tasks.worker", "--execute", execute, "--preload", PRELOAD.get(kind, "")]
         given = [env.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]
         path = os.pathsep.join(filter(None, [str(code_root()), *given]))
-        with log_path.open("ab") as log:
+        with open_log(log_path) as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, **env, "PYTHONPATH": path},
+                env={**os.environ, **env, "PYTHONPATH": path, "GRADUS_RUN_LOGS": str(log_path.parent)},
                 start_new_session=True,
             )
         assert self._process.stdout is not None
@@ -190,8 +191,8 @@ class Worker:
         kill_tree(self._process.pid)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         cause = " (out of memory?)" if code == -signal.SIGKILL else ""
-        tail = self.log_path.read_text(errors="replace").splitlines()[-1:]
-        last = f"; its last words: {tail[0][:200]}" if tail else ""
+        tail = last_words(self.log_path, self._log_start)
+        last = f"; its last words: {tail[:200]}" if tail else ""
         return _DeathError(
             f"the {self.kind} worker {how}{cause}{last}",
             hint=f"see {self.log_path}; repeat the command: finished shards are kept",

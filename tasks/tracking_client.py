@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from tasks.logs import open_log
 from tasks.settings import code_root
 from tasks.tracking_state import Status, status
 
@@ -74,10 +75,9 @@ def start_sidecar(folder: Path, env: Mapping[str, str] | None = None) -> Sidecar
     What it prints goes to `logs/tracking.log` of the run.
     """
     log_path = folder / "logs" / "tracking.log"
-    log_path.parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join(filter(None, [str(code_root()), os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-P", "-m", "tasks.tracking", str(folder), "--owner", str(os.getpid())]
-    with log_path.open("ab") as log:
+    with open_log(log_path) as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

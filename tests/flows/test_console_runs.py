@@ -18,7 +18,7 @@ ATTEMPT = {"stage": "update", "round": 18, "purpose": "eval-validation", "second
 def story(status: str, error: str = "", **more: Any) -> dict[str, Any]:
     attempt = {**ATTEMPT, "status": status, "output": f"checkpoints/{DIGEST}", "error": ""}
     run = {"run": "demo-0a1b2c3d", "verb": "train", "status": status, "error": error, "started": 1.7e9, "gain": 0.192}
-    counts = {"stages": 181, "reused": 12, "seconds": 183.2, "bytes": 206_000_000, "logs": ["/home/logs/policy.log"]}
+    counts = {"stages": 181, "reused": 12, "seconds": 183.2, "bytes": 206_000_000, "logs": "/home/demo/logs"}
     return {**run, **counts, "bytes_by_table": {"checkpoints": 206_000_000}, "attempts": [attempt], **more}
 
 
@@ -56,7 +56,7 @@ def test_show_says_why_a_run_and_an_attempt_did_not_finish(
     said = lines(capsys)
     assert said[0] == "demo-0a1b2c3d: failed: the reward raised"
     assert "update of round 18 (killed): stopped by Ctrl-C" in said
-    assert "logs: /home/logs/policy.log" in said
+    assert "logs: /home/demo/logs" in said
 
 
 def test_runs_have_date_gain_and_size(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
