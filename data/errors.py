@@ -1,5 +1,8 @@
 """The errors a person may meet: what happened, which file or row, what to type next."""
 
+import errno
+import re
+
 
 class GradusError(Exception):
     """A failure told in one sentence, with the next step where there is one.
@@ -40,3 +43,67 @@ class StageError(GradusError):
 
 class LockedError(GradusError):
     """Another living process holds the run."""
+
+
+_SHOWN_CHARS = 120
+_KIND = re.compile(r"\(?\b[A-Za-z_.]*(?:Error|Exception|Warning)\b\)?(?:: *)?")
+_NUMBERED = re.compile(r"\[errno (\d+)\]", re.IGNORECASE)
+_SPACE = "free some space, or set GRADUS_HOME to a folder on another disk; then repeat the command"
+_WRITABLE = "change its permissions, or set GRADUS_HOME to a folder that you can write"
+_LIMIT = "close other programs or raise the limit; then repeat the command"
+_SYSTEM = {
+    errno.EACCES: ("there is no permission for {}", _WRITABLE),
+    errno.EPERM: ("there is no permission for {}", _WRITABLE),
+    errno.EROFS: ("{} is on a disk that can only be read", "set GRADUS_HOME to a folder that you can write"),
+    errno.ENOSPC: ("the disk is full: {} cannot be written", _SPACE),
+    errno.EDQUOT: ("the quota of disk space is used up: {} cannot be written", _SPACE),
+    errno.EFBIG: ("{} would be larger than this process may write", "raise the limit (`ulimit -f`)"),
+    errno.ENOENT: ("there is no {}", "check the name; where it was just there, repeat the command"),
+    errno.ENOTDIR: ("there can be no {}: a part of its path is a file", "give another path"),
+    errno.EISDIR: ("{} is a folder, not a file", "give a file"),
+    errno.EEXIST: ("{} is there already", "move it away, or give another path"),
+    errno.ENAMETOOLONG: ("no file can have so long a name: {}", "give a shorter one"),
+    errno.ELOOP: ("{} is a link that leads to itself", "remove the link, or give another path"),
+    errno.EMFILE: ("too many files are open: {}", _LIMIT),
+    errno.ENFILE: ("too many files are open: {}", _LIMIT),
+    errno.ENOMEM: ("there is not enough memory: {}", _LIMIT),
+    errno.EAGAIN: ("no process or thread can be started: {}", _LIMIT),
+    errno.EIO: ("the disk failed to read or write {}", "check the disk; then repeat the command"),
+    errno.EPIPE: ("the other end of {} is closed", "repeat the command"),
+}
+"""What the operating system's errors mean, by number, and what to do."""
+_WRONG_USE = frozenset({errno.ENAMETOOLONG, errno.EISDIR})
+
+
+def in_words(error: BaseException, place: str = "a file") -> GradusError:
+    """Return an error as one for people: the file and what to do if it is the operating system's, no name of a type.
+
+    `place` stands where the system names no file.
+
+    >>> print(in_words(PermissionError(13, "Permission denied", "/data/x")).message)
+    there is no permission for /data/x
+    >>> print(in_words(KeyError("n")))
+    'n'
+    """
+    if isinstance(error, GradusError):
+        return error
+    if isinstance(error, MemoryError):
+        return GradusError("there is not enough memory", hint="use less at once, or a machine with more")
+    lines = _KIND.sub("", str(error)).strip().splitlines()
+    text = lines[0][:300] if lines else "something failed without saying why"
+    if isinstance(error, OSError):
+        found = _NUMBERED.search(str(error))
+        number = error.errno or (int(found[1]) if found else 0)
+        names = [shortened(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+        if number in _SYSTEM:
+            what, hint = _SYSTEM[number]
+            kind = UsageError if number in _WRONG_USE else GradusError
+            return kind(what.format(" or ".join(names) or place), hint=hint)
+    return GradusError(text)
+
+
+def shortened(name: str | bytes) -> str:
+    """A name as a sentence shows it: the middle of a very long one is left out."""
+    text = name.decode(errors="replace") if isinstance(name, bytes) else name
+    half = _SHOWN_CHARS // 2
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:half]}…{text[-half:]} ({len(text)} characters)"

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.errors import BadInputError
+from data.errors import BadInputError, in_words
 from data.schema import TableSchema, conform
 
 MAX_EXAMPLES = 5
@@ -88,7 +88,7 @@ def _table(rows: list[dict[str, Any]], schema: TableSchema, path: Path) -> pa.Ta
         values = [row.get(name) for row in rows]
         try:
             arrays[name] = pa.array(values, known.get(name))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        except (pa.ArrowException, OverflowError):
             if name in known:
                 raise BadInputError(f"{path}: column {name} is not {known[name]} throughout") from None
             arrays[name] = pa.array([json.dumps(value, default=str) for value in values])
@@ -103,8 +103,10 @@ def _parquet(path: Path) -> Iterator[Located]:
         for batch_index, batch in enumerate(file.iter_batches(batch_size=8192)):
             for index, row in enumerate(batch.to_pylist()):
                 yield Located(f"{path} row {batch_index * 8192 + index + 1}", row)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise BadInputError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+    except UnicodeDecodeError:
+        raise BadInputError(f"{path} holds text that is not valid UTF-8", hint="write it again as UTF-8") from None
+    except (pa.ArrowException, OSError) as error:
+        raise BadInputError(f"{path} cannot be read as Parquet: {in_words(error).message}") from None
 
 
 def _jsonl(path: Path, refused: Refused) -> Iterator[Located]:
@@ -121,7 +123,18 @@ def _jsonl(path: Path, refused: Refused) -> Iterator[Located]:
             except (ValueError, RecursionError):
                 refused.add("not valid JSON", place)
                 continue
-            if isinstance(row, dict):
-                yield Located(place, row)
-            else:
+            if not isinstance(row, dict):
                 refused.add("not a JSON object", place)
+            elif b"\\u" in line and not _is_unicode(row):
+                refused.add("not valid Unicode (half of a surrogate pair)", place)
+            else:
+                yield Located(place, row)
+
+
+def _is_unicode(row: dict[str, Any]) -> bool:
+    """Whether every text of a row can be stored: JSON may escape half of a character."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True

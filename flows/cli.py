@@ -3,14 +3,16 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage.
 """
 
+import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import typer
 
-from data.errors import GradusError
+from data.errors import GradusError, UsageError, in_words, shortened
 from flows.cli_runs import register_runs
 from flows.cli_service import register_service
 from flows.cli_stages import register_stages
@@ -18,7 +20,7 @@ from flows.environment import prepare
 from tasks.access import prefect_answer
 from tasks.redaction import hide, hide_in_logs, refuse_credentials
 from tasks.report import terminal_safe
-from tasks.settings import Home
+from tasks.settings import Home, check_room
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -36,35 +38,61 @@ register_service(app)
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the program; every failure is one sentence and a non-zero exit."""
-    home = Home.from_environment()
-    prepare(home)
     hide_in_logs()
     words = sys.argv[1:] if arguments is None else arguments
     try:
+        _refuse_unreadable(words)
         refuse_credentials(words)
+        prepare(Home.from_environment())
         app(arguments)  # says what is wrong with the usage by itself and exits 2
     except SystemExit as end:
         if end.code == INTERRUPTED:  # Ctrl-C, which typer answers without a word
             _say("stopped; the same command goes on where this one ended")
         raise
-    except GradusError as error:
-        _say(f"gradus: {error}")
-        sys.exit(error.exit_code)
+    except (GradusError, OSError) as error:
+        told = in_words(error, place=os.environ.get("GRADUS_HOME", ".gradus"))
+        _say(f"gradus: {told}")
+        sys.exit(told.exit_code)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence, not a traceback
-        known = prefect_answer(error).sentence
-        _say(f"gradus: {known or f'{type(error).__name__}: {error}; the details are in {_keep_details(home)}'}")
+        known = prefect_answer(error).sentence or _no_room()
+        _say(f"gradus: {known or f'the command ended unexpectedly: {in_words(error)}{_details()}'}")
         sys.exit(1)
+
+
+def _refuse_unreadable(words: Sequence[str]) -> None:
+    """UsageError if a word is not text in UTF-8: it could neither be stored nor sent to a server."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"the argument {shortened(terminal_safe(word))} is not valid UTF-8",
+                hint="rename the file, or retype it",
+            ) from None
 
 
 def _say(text: str) -> None:
     print(terminal_safe(hide(text)), file=sys.stderr)  # noqa: T201 - the program's voice
 
 
-def _keep_details(home: Home) -> str:
-    path = home.root / "errors" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.txt"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(hide(traceback.format_exc()))
-    return str(path)
+def _no_room() -> str:
+    """The sentence if the disk of the home is full, over which a server or a library fails in words of its own."""
+    try:
+        check_room(Home.from_environment())
+    except GradusError as error:
+        return str(error)
+    return ""
+
+
+def _details() -> str:
+    """Keep the traceback of the error that is being handled, and say where; nothing if it cannot be written."""
+    try:
+        path = Home.from_environment().root / "errors" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(hide(traceback.format_exc()), encoding="utf-8", errors="backslashreplace")
+    except (OSError, GradusError):
+        return ""
+    return f"; the details are in {path}"
 
 
 if __name__ == "__main__":

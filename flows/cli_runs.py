@@ -5,13 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
+from flows.checking import check_recipe, check_settings
 from flows.cli_stages import AsJson, Sets
 from flows.cli_waiting import may_wait
 from flows.config import Recipe, load_recipe
 from flows.console import answer, aside, fields, line, table
 from flows.environment import api
 from flows.reruns import Call, plan_rerun
-from tasks.checks import check_filters, check_inputs, check_rewards
+from tasks.checks import check_name
 from tasks.settings import Home
 
 Json = Mapping[str, Any]
@@ -33,18 +34,10 @@ def train(
     """Run a recipe; the same command goes on where it stopped."""
     chosen = [*(sets or []), *([f"rollout.engine={engine}"] if engine else [])]
     loaded = load_recipe(recipe, chosen, rounds=rounds, overlap=overlap)
-    _check(loaded)
+    if run is not None:
+        check_name(run, "--run: the name")
+    check_recipe(loaded, Home.from_environment().lake)
     _train(loaded, run, (), as_json=as_json)
-
-
-def _check(recipe: Recipe) -> None:
-    """Refuse a recipe whose files or names are not there, before anything starts."""
-    suites = recipe.evaluate.suites
-    problems = [recipe.problems, *(suite.problems for suite in suites)]
-    check_inputs(Home.from_environment().lake, problems=problems, policy=recipe.policy)
-    for score in (recipe.score, *(suite.score for suite in suites if suite.score)):
-        check_rewards(score)
-    check_filters(recipe.curate.filters)
 
 
 def _train(recipe: Recipe, run: str | None, forced: Sequence[Call], *, as_json: bool) -> None:
@@ -70,7 +63,10 @@ def rerun(
     as_json: AsJson = False,
 ) -> None:
     """Run one stage of a run again, changed or not; what lies upstream is reused."""
-    plan = plan_rerun(Home.from_environment().runs, run, stage, round_index, sets or [])
+    home = Home.from_environment()
+    plan = plan_rerun(home.runs, run, stage, round_index, sets or [])
+    if sets:
+        check_settings(plan.recipe, home.lake)
     _train(plan.recipe, plan.run, plan.forced, as_json=as_json)
 
 

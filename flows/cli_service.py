@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from data.errors import UsageError
 from flows.cli_stages import AsJson
 from flows.console import answer, line, table
 from tasks.settings import Home
@@ -71,11 +70,11 @@ def setup() -> None:
 
 def sync(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")]) -> None:
     """Send to MLflow what a run could not send while the tracker was down."""
+    from tasks.history import run_folder  # noqa: PLC0415 - as below
+
+    folder = run_folder(Home.from_environment().runs, run)
     from tasks.tracking import drain  # noqa: PLC0415 - the tracker is slow to import
 
-    folder = Home.from_environment().runs / run
-    if not folder.is_dir():
-        raise UsageError(f"there is no run {run}", hint="list them with `gradus runs`")
     line(f"{drain(folder, wait_s=60.0)} events sent")
 
 

@@ -11,7 +11,9 @@ from flows.cli_waiting import may_wait
 from flows.config import assign, toml_value
 from flows.console import answer
 from flows.environment import api
-from tasks.checks import check_filters, check_inputs, check_rewards, check_source
+from flows.nearest import refusal, settings_of
+from tasks.abilities import check_engine, check_ks, check_length
+from tasks.checks import check_filters, check_inputs, check_out, check_reward_files, check_rewards, check_source
 from tasks.config import (
     Config,
     CurateConfig,
@@ -35,7 +37,7 @@ Problems = Annotated[str, typer.Option(help="problems: a file, an artefact, bund
 Policy = Annotated[str, typer.Option(help="policy: bundled, a folder, a checkpoint artefact, or id@revision")]
 Out = Annotated[str | None, typer.Option(help="also write the result here (.parquet, .jsonl or a folder)")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="a setting of the stage, key=value; repeatable")]
-Seed = Annotated[int, typer.Option(help="every other seed derives from it")]
+Seed = Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="every other seed derives from it")]
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
 Maps = Annotated[list[str] | None, typer.Option("--map", help="rename a column, ours=theirs; repeatable")]
 Rewards = Annotated[list[str] | None, typer.Option("--reward", help="NAME[=WEIGHT]; repeatable")]
@@ -56,6 +58,7 @@ def ingest(
     base = {"columns": mapping(maps), "strict": strict}
     config = configured(IngestConfig, sets, base)
     check_source(source, config)
+    check_out(out)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -67,6 +70,7 @@ def hint(problems: Problems, sets: Sets = None, out: Out = None, as_json: AsJson
     """Build hints from worked solutions."""
     config = configured(HintConfig, sets)
     check_inputs(_lake(), problems=problems)
+    check_out(out)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -96,8 +100,11 @@ def curate(
         "draw": draw,
     }
     config = configured(CurateConfig, sets, base)
+    if config.hint_level:
+        raise UsageError("hint_level needs a table of hints, which this verb does not take", hint="leave it 0")
     check_filters(config.filters)
     check_inputs(_lake(), problems=problems, difficulty=difficulty)
+    check_out(out)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -118,6 +125,8 @@ def rollout(
     """Generate the completions of a plan."""
     config = configured(RolloutConfig, sets, {"engine": engine})
     check_inputs(_lake(), plan=plan, problems=problems, policy=policy)
+    check_engine(config)
+    check_out(out)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -137,7 +146,9 @@ def score(
     """Judge completions."""
     config, columns = configured(ScoreConfig, sets, reward_settings(rewards)), mapping(maps)
     check_rewards(config)
+    check_reward_files(config)
     check_inputs(_lake(), rollouts=rollouts, problems=problems)
+    check_out(out)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -158,6 +169,9 @@ def update(
     """Update a policy from scored rollouts."""
     config = configured(UpdateConfig, sets)
     check_inputs(_lake(), rollouts=rollouts, scores=scores, policy=policy, reference=reference)
+    if config.kl_coef and reference is None:
+        raise UsageError("kl_coef is set but there is no reference policy", hint="give --reference")
+    check_out(out)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -176,6 +190,7 @@ def warmstart(
     """Fine-tune on worked solutions, so that RL has something to start from."""
     config = configured(WarmstartConfig, sets)
     check_inputs(_lake(), problems=problems, policy=policy)
+    check_out(out)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -196,13 +211,16 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Measure how difficult problems are for a policy."""
-    sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
+    sample = _sample(samples, temperature, max_tokens)
     judging, rest = of_stage(ScoreConfig, sets)
     judged = configured(ScoreConfig, judging, reward_settings(rewards))
     config = configured(DifficultyConfig, rest)
     check_rewards(judged)
     refuse_without_verdicts(judged, "profile", config.max_unjudged_frac)
     check_inputs(_lake(), problems=problems, policy=policy)
+    check_reward_files(judged)
+    check_length(_lake(), policy, max_tokens)
+    check_out(out)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -224,7 +242,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Say how good a policy is, with intervals."""
-    sample = SampleConfig(n=samples, temperature=temperature, max_tokens=max_tokens)
+    sample = _sample(samples, temperature, max_tokens)
     ks = tuple(sorted({k for k in EvaluateConfig().ks if k < samples} | {samples}))
     judging, rest = of_stage(ScoreConfig, sets)
     judged = configured(ScoreConfig, judging, reward_settings(rewards))
@@ -232,6 +250,11 @@ def evaluate(
     check_rewards(judged)
     refuse_without_verdicts(judged, "evaluate", config.max_unjudged_frac)
     check_inputs(_lake(), problems=problems, policy=policy, against=against)
+    check_reward_files(judged)
+    check_ks(config.ks, samples)
+    for name in filter(None, (policy, against)):
+        check_length(_lake(), name, max_tokens)
+    check_out(out)
     with api() as ready:
         from flows import stages  # noqa: PLC0415
 
@@ -252,13 +275,18 @@ def configured(model: type[C], sets: list[str] | None, base: dict[str, Any] | No
     """A stage's settings from its options and `--set key=value`; UsageError names the wrong key."""
     body = dict(base or {})
     assign(body, sets or [])
+    return _valid(model, body)
+
+
+def _valid(model: type[C], body: dict[str, Any], origin: str = "") -> C:
     try:
         return model.model_validate(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        known = ", ".join(model.model_fields)
-        raise UsageError(f"{key}: {first['msg']}", hint=f"the settings are {known}") from None
+        raise refusal(error, origin, list(settings_of(model))) from None
+
+
+def _sample(n: int, temperature: float, max_tokens: int) -> SampleConfig:
+    return _valid(SampleConfig, {"n": n, "temperature": temperature, "max_tokens": max_tokens})
 
 
 def _lake() -> Path:
@@ -289,7 +317,7 @@ def parse_filter(text: str) -> FilterConfig:
         if not separator:
             raise UsageError(f"--filter {text}: {pair!r} is not k=v", hint="write --filter pass_rate:low=0.1,high=0.9")
         settings[key.strip()] = toml_value(value.strip())
-    return FilterConfig(name=name, settings=settings)
+    return _valid(FilterConfig, {"name": name, "settings": settings}, f"--filter {text}")
 
 
 def reward_settings(rewards: list[str] | None) -> dict[str, Any]:
@@ -308,8 +336,8 @@ def parse_reward(text: str) -> RewardConfig:
         raise UsageError(f"--reward {text}: {weight!r} is not a weight", hint="write --reward math=1.0") from None
     path, colon, _function = name.rpartition(":")
     if not colon:
-        return RewardConfig(name=name, weight=value)
+        return _valid(RewardConfig, {"name": name, "weight": value}, f"--reward {text}")
     if not Path(path).is_file():
         raise UsageError(f"--reward {text}: there is no file {path}", hint="write path/to/file.py:function")
     resolved = f"{Path(path).resolve()}:{_function}"
-    return RewardConfig(name=resolved, weight=value)
+    return _valid(RewardConfig, {"name": resolved, "weight": value}, f"--reward {text}")

@@ -7,11 +7,13 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
-from data.errors import UsageError
-from flows.nearest import did_you_mean, refusal, settings_of
+from data.errors import UsageError, shortened
+from data.nearest import did_you_mean
+from flows.nearest import refusal, settings_of
 from flows.suites import EvaluationPlan, Suite
+from tasks.checks import name_problem
 from tasks.config import (
     Config,
     CurateConfig,
@@ -85,20 +87,38 @@ class Recipe(Config):
     overrides: tuple[Override, ...] = ()
     """Changes of single stages."""
 
+    @field_validator("name")
+    @classmethod
+    def _can_name_a_folder(cls, name: str) -> str:
+        if problem := name_problem(name):
+            raise ValueError(f"the name {shortened(name)!r} {problem}")
+        return name
+
 
 def load_recipe(name: str, assignments: list[str] | None = None, **changes: Any) -> Recipe:
     """Read a recipe by path or bundled name and apply `a.b=c` assignments and direct changes."""
     path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
     if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in RECIPES.glob("*.toml")))
-        raise UsageError(f"there is no recipe {name}", hint=f"give a .toml file or one of: {known}")
-    try:
-        body = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}") from None
+        known = sorted(p.stem for p in RECIPES.glob("*.toml"))
+        raise UsageError(
+            f"{path} is a folder, not a recipe" if path.is_dir() else f"there is no recipe {shortened(name)}",
+            hint=did_you_mean(name, known, f"give a .toml file or one of: {', '.join(known)}"),
+        )
+    body = _toml(path)
     assign(body, assignments or [])
     body.update({k: v for k, v in changes.items() if v is not None})
     return parse_recipe(body, str(path))
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not valid UTF-8 (byte {error.start})", hint="save it as UTF-8") from None
+    except RecursionError:
+        raise UsageError(f"{path} is not valid TOML: it is nested too deeply") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
 
 
 def parse_recipe(body: dict[str, Any], origin: str) -> Recipe:
@@ -176,7 +196,7 @@ def _place(node: Any, part: str, parent: str, key: str) -> str | int:
             f"--set {key}: {parent} is one value, without settings of its own", hint=f"set {parent} itself"
         )
     num = len(cast("list[Any]", node))
-    if not part.isdigit() or int(part) >= num:
+    if part not in map(str, range(num)):
         raise UsageError(f"--set {key}: {parent} is a list of {num}, and has no entry {part}", hint="the first is 0")
     return int(part)
 
@@ -184,9 +204,10 @@ def _place(node: Any, part: str, parent: str, key: str) -> str | int:
 def toml_value(text: str) -> Any:
     """A TOML value, or the text itself where it is none (`lr=1e-4`, `name=abc`, `escalate=[1,2]`)."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        read = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
         return text
+    return read["value"] if len(read) == 1 else text
 
 
 def stage_config(recipe: Recipe, stage: str, round_index: int, base: C) -> C:

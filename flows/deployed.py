@@ -7,9 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from flows.checking import check_recipe
 from flows.config import load_recipe
 from flows.runs import train_flow
 from flows.verbs import gradus_flow
+from tasks.checks import check_name
+from tasks.settings import Home
 
 
 @gradus_flow("train")
@@ -35,4 +38,8 @@ def train(
         run: Name of the run; the recipe's name and digest if empty.
     """
     chosen = [*(set or []), *([f"rollout.engine={engine}"] if engine else [])]
-    return train_flow.fn(load_recipe(recipe, chosen, rounds=rounds, overlap=overlap), run)
+    loaded = load_recipe(recipe, chosen, rounds=rounds, overlap=overlap)
+    if run is not None:
+        check_name(run, "the name of the run")
+    check_recipe(loaded, Home.from_environment().lake)
+    return train_flow.fn(loaded, run)

@@ -5,14 +5,18 @@ import logging
 import os
 from collections.abc import Callable, Generator
 
+from data.errors import GradusError, in_words
 from tasks.imports import lean_imports
 from tasks.interrupt import remember_interrupts
 from tasks.prefect_server import connect, lent_secret
-from tasks.settings import Home, reports_now
+from tasks.settings import Home, check_environment, check_room
 
 
 def prepare(home: Home) -> None:
-    """Point Prefect at the home folder, keep it quiet and local; settings that a person made stay."""
+    """Point Prefect at the home folder, keep it quiet and local; settings that a person made stay.
+
+    GradusError if there can be no home there.
+    """
     defaults = {
         "PREFECT_HOME": str(home.prefect),
         "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(home.prefect / "results"),
@@ -29,7 +33,13 @@ def prepare(home: Home) -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
-    home.prefect.mkdir(parents=True, exist_ok=True)
+    try:
+        home.prefect.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = in_words(error).message
+        raise GradusError(
+            f"the home folder {home.root} cannot be used: {problem}", hint="set GRADUS_HOME to a folder you can write"
+        ) from None
     # At the end of a quick command Prefect warns of each event that is still on its way, then sends it all the same.
     logging.getLogger("EventsWorker").setLevel(logging.ERROR)
 
@@ -44,8 +54,9 @@ def api() -> Generator[Callable[[], None]]:
         stages.hint("problems.jsonl")
     """
     remember_interrupts()
-    reports_now()  # a wrong value is refused before anything starts
+    check_environment()  # a wrong value is refused before anything starts
     home = Home.from_environment()
+    check_room(home)
     own = not _named_api(home)
     # Prefect imports pandas, a fifth of its own import, for keys of its task cache, which is off here.
     with prefect_api(home) as ready, lean_imports("pandas") as imported, contextlib.ExitStack() as settings:

@@ -1,15 +1,13 @@
 """What `gradus rerun` is asked for, checked against what the run did before anything starts. No Prefect here."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from data.errors import UsageError
+from data.nearest import did_you_mean
 from flows.config import Override, Recipe, parse_recipe, split_assignment
-from flows.nearest import did_you_mean
-from tasks.journal import read_events
+from tasks.journal import read_events, read_settings
 from tasks.registry import STAGES
 
 Call = tuple[str, int, str]
@@ -57,7 +55,7 @@ def _recipe(runs: Path, run: str) -> Recipe:
     if not path.is_file():
         names = [folder.parent.name for folder in runs.glob("*/run.json")]
         raise UsageError(f"there is no run {run}", hint=did_you_mean(run, names, "list them with `gradus runs`"))
-    body: dict[str, Any] = json.loads(path.read_text())
+    body = read_settings(runs / run)
     if "recipe" not in body:
         raise UsageError(f"run {run} is a single `{body['verb']}`", hint=f"call `gradus {body['verb']}` again")
     return parse_recipe(body["recipe"], str(path))

@@ -14,6 +14,7 @@ from typing import Any
 from data.store import Ref
 from flows.session import RunSpec, open_session
 from flows.verbs import gradus_flow
+from tasks.abilities import check_ks
 from tasks.config import (
     Config,
     CurateConfig,
@@ -249,6 +250,7 @@ def evaluate(
     started = time.perf_counter()
     settings = config or EvaluateConfig()
     refuse_without_verdicts(score_config or ScoreConfig(), "evaluate", settings.max_unjudged_frac)
+    check_ks(settings.ks, (sample or SampleConfig()).n)
     with _alone("evaluate", seed) as session:
 
         def of(name: str, baseline: list[Ref]) -> Outcome:

@@ -16,7 +16,7 @@ from prefect.flows import Flow
 from prefect.states import Failed
 from pydantic_core import to_jsonable_python
 
-from data.errors import GradusError, UsageError
+from data.errors import GradusError, UsageError, in_words
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,8 +33,9 @@ def gradus_flow(name: str) -> Callable[[Callable[P, R]], Flow[P, R]]:
             try:
                 given = inspect.signature(function).bind(*args, **kwargs).arguments
                 return cast("Callable[..., R]", function)(**_typed(made, given))
-            except GradusError as error:
-                return cast("R", Failed(message=str(error), data=error))
+            except (GradusError, OSError) as error:
+                told = in_words(error)
+                return cast("R", Failed(message=str(told), data=told))
 
         made = flow(name=name, validate_parameters=False, on_crashed=[explain_crash])(run)
         made.serialize_parameters = plain_parameters
@@ -78,5 +79,5 @@ def _typed(made: Flow[..., Any], given: dict[str, Any]) -> dict[str, Any]:
         return made.validate_parameters(given)
     except ParameterTypeError as error:
         _, *wrong = str(error).splitlines()
-        found = ", ".join(line.removeprefix(" - ") for line in wrong)
+        found = ", ".join(line.removeprefix(" - ").replace("Input should", "it must") for line in wrong)
         raise UsageError(f"{made.name}: {found}", hint=HINT) from None

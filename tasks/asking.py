@@ -18,7 +18,7 @@ from data.upgrade import open_lake
 from data.views import samples, tables
 from tasks.attempt import read_report
 from tasks.history import run_folder, run_folders
-from tasks.journal import METRICS, read_events, read_lines
+from tasks.journal import METRICS, read_events, read_lines, read_settings
 from tasks.lineage import Lineage, Run
 from tasks.settings import Home
 
@@ -75,9 +75,9 @@ def _runs(runs: list[Run]) -> Iterator[dict[str, Any]]:
 
 
 def _run(run: Run) -> dict[str, Any]:
-    settings = json.loads((run.folder / "run.json").read_text())
+    settings = read_settings(run.folder)
     started = next((event["time"] for event in read_events(run.folder)), None)
-    return {**run.brief, "started": _time(started), "seed": settings["seed"], "settings": json.dumps(settings)}
+    return {**run.brief, "started": _time(started), "seed": settings.get("seed"), "settings": json.dumps(settings)}
 
 
 def _stages(runs: list[Run]) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,11 @@
-"""What all settings have in common: frozen, no unknown keys, no credentials, and which fields a result depends on."""
+"""What all settings have in common: frozen, no unknown keys, no credentials, nothing that cannot be stored.
 
-from typing import Any, Self
+And which fields a result depends on.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -17,7 +22,21 @@ LIMIT: dict[str, Any] = {"limit": True}
 class Config(BaseModel):
     """The base of all settings: frozen, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
+    )
+
+    @model_validator(mode="after")
+    def _can_be_stored(self) -> Self:
+        """Settings go through JSON, Arrow and SQL: refuse what one of them has no form for, in free-form values too."""
+        for name in type(self).model_fields:
+            if problem := _unstorable(getattr(self, name)):
+                raise ValueError(f"{name} {problem}")
+        return self
 
     @model_validator(mode="after")
     def _without_credentials(self) -> Self:
@@ -39,3 +58,32 @@ class Config(BaseModel):
             elif isinstance(value, tuple) and all(isinstance(part, Config) for part in value):
                 found[name] = [part.identified() for part in value]
         return found
+
+
+_INT_BITS = 63
+
+
+def _unstorable(value: object) -> str:
+    """What is wrong with a number or a text, or with one in lists and mappings; empty if nothing is."""
+    match value:
+        case float() if not math.isfinite(value):
+            return "is not a finite number"
+        case int() if value.bit_length() > _INT_BITS:
+            return "is too large a number"
+        case str():
+            return _not_text(value)
+        case Mapping():
+            items = cast("Mapping[object, object]", value).items()
+            return next(filter(None, (_unstorable(part) for item in items for part in item)), "")
+        case list() | tuple():
+            return next(filter(None, map(_unstorable, cast("Sequence[object]", value))), "")
+        case _:
+            return ""
+
+
+def _not_text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "holds characters that are not valid Unicode"
+    return "holds a NUL character" if "\0" in text else ""

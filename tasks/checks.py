@@ -5,23 +5,35 @@
     check_rewards(ScoreConfig())
 
 Only what the stage itself would certainly refuse is refused here; nothing is imported that takes long.
+What settings ask of each other is looked at in tasks.abilities.
 """
 
+import ast
+import os
 import re
+import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 
-from data.errors import UsageError
-from models.rewards import UnknownRewardError, resolve
+from data.errors import BadInputError, UsageError, shortened
+from data.manifest import FILE_NAME
+from data.nearest import did_you_mean
+from models.rewards import REWARDS, RewardSpec, UnknownRewardError, resolve
 from tasks.config import FilterConfig, IngestConfig, ScoreConfig
 
 CHECKPOINTS = "checkpoints"
 REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{8,64}")
 SAMPLES = Path(__file__).parents[1] / "data" / "samples"
 _GYM = "reasoning-gym:"
+_NAME_BYTES = 128
+_NUM_LISTED = 8
+_POLICY_FILES = ("config.json", "adapter_config.json")
 
 
 def check_input(lake: Path, text: str, table: str) -> None:
     """UsageError if `text` names neither an artefact of a table nor a file or folder that could be read as one."""
+    if not text.strip():
+        raise UsageError(f"the name of the {table} is empty", hint="give a file or an artefact")
     if REFERENCE.fullmatch(text):
         if text.partition("/")[0] != table:
             raise UsageError(f"{text} is a {text.partition('/')[0]} artefact", hint=f"give one of {table}")
@@ -29,7 +41,7 @@ def check_input(lake: Path, text: str, table: str) -> None:
             raise UsageError(f"there is no artefact {text}", hint="list what runs made with `gradus show RUN`")
     elif table == CHECKPOINTS:
         _check_policy(lake, text)
-    elif not (bundled(text) or Path(text)).exists():
+    elif not _holds_rows(bundled(text) or Path(text)):
         raise not_there(text, table)
 
 
@@ -43,8 +55,20 @@ def check_inputs(lake: Path, **named: str | list[str] | None) -> None:
 
 def check_source(source: str, config: IngestConfig) -> None:
     """UsageError if a source is neither there nor the name of something that can be fetched or generated."""
+    if not source.strip():
+        raise UsageError("the name of the source is empty", hint="give a file, a folder or a dataset")
     if not source.startswith(_GYM) and not Path(source).exists() and not config.revision:
         raise no_source(source)
+
+
+def check_out(out: str | None) -> None:
+    """UsageError if nothing can be written where the result is to be copied to."""
+    if out is None:
+        return
+    path = Path(out).absolute()
+    above = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not (above.is_dir() or above == path) or not os.access(above, os.W_OK):
+        raise UsageError(f"--out {shortened(out)}: {above} cannot be written to", hint="give another path")
 
 
 def check_rewards(config: ScoreConfig) -> None:
@@ -53,17 +77,78 @@ def check_rewards(config: ScoreConfig) -> None:
         try:
             resolve(reward.name, reward.settings)
         except UnknownRewardError as error:
-            raise UsageError(str(error), hint="list the rewards with `gradus methods`") from None
+            known = "list the rewards with `gradus methods`"
+            hint = known if reward.name in REWARDS else did_you_mean(reward.name, list(REWARDS), known)
+            raise UsageError(str(error), hint=hint) from None
+
+
+def check_reward_files(config: ScoreConfig) -> None:
+    """UsageError if the file of a user's reward is not there, BadInputError if its function cannot be in it."""
+    for reward in config.rewards:
+        spec = resolve(reward.name, reward.settings)
+        if not spec.is_user:
+            continue
+        if not Path(spec.path).is_file():
+            raise UsageError(f"there is no file {shortened(spec.path)}", hint="write path/to/file.py:function")
+        _check_function(spec)
+
+
+def _check_function(spec: RewardSpec) -> None:
+    try:
+        tree = ast.parse(Path(spec.path).read_bytes())
+    except SyntaxError as error:
+        where = f"{spec.path} line {error.lineno}" if error.lineno else spec.path
+        raise BadInputError(f"{where} is not valid Python: {error.msg}", hint="correct the file") from None
+    except ValueError as error:
+        raise BadInputError(f"{spec.path} is not valid Python: {error}", hint="correct the file") from None
+    names = set(_bound(tree))
+    if not names & {spec.function, "*", "globals", "exec", "__getattr__"}:
+        listed = f"it has {', '.join(sorted(names)[:_NUM_LISTED])}" if names else "it defines nothing"
+        hint = did_you_mean(spec.function, sorted(names), listed)
+        raise BadInputError(f"{spec.path} has no function {spec.function!r}", hint=hint)
+
+
+def _bound(tree: ast.Module) -> Iterator[str]:
+    """Every name that a module could have: what it defines, assigns or imports anywhere, and what it calls."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Name(id=name):
+                yield name
+            case ast.alias(name=name, asname=alias):
+                yield alias or name.partition(".")[0]
+            case _:
+                continue
 
 
 def check_filters(filters: tuple[FilterConfig, ...]) -> None:
-    """UsageError if there is no filter of a name."""
+    """UsageError if there is no filter of a name, or it has no such setting, or not with this value."""
     if filters:
-        from data.filters import FILTERS, unknown_filter  # noqa: PLC0415 - wanted only where filters are named
+        from data.filters import check_filter  # noqa: PLC0415 - wanted only where filters are named
 
         for chosen in filters:
-            if chosen.name not in FILTERS:
-                raise unknown_filter(chosen.name)
+            check_filter(chosen.name, chosen.settings)
+
+
+def check_name(name: str, what: str) -> None:
+    """UsageError if no folder may be called so."""
+    if problem := name_problem(name):
+        raise UsageError(f"{what} {shortened(name)!r} {problem}", hint="give it another name")
+
+
+def name_problem(name: str) -> str:
+    """Why a run cannot be called so, empty if it can: its name is that of its folder, and shown everywhere."""
+    if not name.strip():
+        return "is empty"
+    if len(name.encode(errors="replace")) > _NAME_BYTES:
+        return f"is longer than {_NAME_BYTES} bytes"
+    if any(unicodedata.category(char).startswith("C") for char in name):
+        return "holds control characters"
+    if set(name) & {"/", "\\"}:
+        return "holds a slash"
+    odd = name[0] in ".-" or name != name.strip()
+    return "begins with a dot, a dash or a space, or ends with a space" if odd else ""
 
 
 def bundled(text: str) -> Path | None:
@@ -76,25 +161,35 @@ def bundled(text: str) -> Path | None:
 
 def not_there(text: str, table: str) -> UsageError:
     """The error for an input that is neither a file nor an artefact."""
-    return UsageError(f"{text} is neither a file nor an artefact", hint=f"give a JSONL or Parquet file of {table}")
+    return UsageError(
+        f"{shortened(text)} is neither a file nor an artefact", hint=f"give a JSONL or Parquet file of {table}"
+    )
 
 
 def no_source(source: str) -> UsageError:
     """The error for a source that is not here, and of which no revision was named."""
     return UsageError(
-        f"{source} is neither a file nor a folder; a dataset on the hub needs its revision",
+        f"{shortened(source)} is neither a file nor a folder; a dataset on the hub needs its revision",
         hint="give --set revision=<commit>",
     )
 
 
 def no_policy(text: str) -> UsageError:
     """The error for a policy that is no folder, and of which no revision was named."""
-    return UsageError(f"{text} is no folder; a policy on the hub needs its revision", hint=f"write {text}@<commit>")
+    name = shortened(text)
+    return UsageError(f"{name} is no folder; a policy on the hub needs its revision", hint=f"write {name}@<commit>")
+
+
+def _holds_rows(path: Path) -> bool:
+    return path.is_file() or (path / FILE_NAME).is_file()
 
 
 def _check_policy(lake: Path, text: str) -> None:
     above, _, below = (text, "", "") if Path(text).is_dir() else text.partition("+")
-    if not (bundled(above) or Path(above)).is_dir() and not above.partition("@")[2]:
+    folder = bundled(above) or Path(above)
+    if not folder.is_dir() and not above.partition("@")[2]:
         raise no_policy(above)
+    if folder.is_dir() and not any((folder / name).is_file() for name in _POLICY_FILES):
+        raise UsageError(f"{shortened(text)} has no config.json", hint="give a folder that transformers can load")
     if below:
         check_input(lake, below, CHECKPOINTS)

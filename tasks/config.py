@@ -4,7 +4,7 @@ What a stage's result depends on goes into the stage's identity; other fields ar
 Left out on purpose: where things are stored and how processes are supervised (see tasks.settings).
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -100,7 +100,7 @@ class HintConfig(Config):
 
     strategy: Literal["prefix", "tiers"] = "prefix"
     """prefix: the first steps of the solution; tiers: hints that the source gives."""
-    fractions: tuple[float, ...] = (0.25, 0.5, 0.75)
+    fractions: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] = (0.25, 0.5, 0.75)
     """Share of the solution's steps shown at level 1, 2, 3 ..."""
 
 
@@ -267,6 +267,9 @@ class DifficultyConfig(Config):
     """Gate: a larger share of the rollouts counted without a verdict fails the stage; 1 accepts rewards alone."""
 
 
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
 class UpdateConfig(Config):
     """One GRPO update (DeepSeekMath, arXiv 2402.03300) with its published options."""
 
@@ -305,7 +308,7 @@ class UpdateConfig(Config):
     """Optimiser step of the run at which a cosine has brought the learning rate to a tenth; 0 keeps it constant."""
     weight_decay: float = Field(default=0.0, ge=0.0)
     """AdamW weight decay."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     """AdamW betas."""
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Gradients are scaled down to this global norm."""
@@ -355,13 +358,19 @@ class WarmstartConfig(Config):
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
     """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
 
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> "WarmstartConfig":
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width = {self.width} cannot be divided into {self.heads} heads of an even size")
+        return self
+
 
 class EvaluateConfig(Config):
     """What is computed from the scored rollouts of one policy on one problem set."""
 
     suite: str = "heldout"
     """Name of the problem set."""
-    ks: tuple[int, ...] = (1, 8)
+    ks: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 8), min_length=1)
     """The k of pass@k."""
     bootstrap: int = Field(default=2000, ge=1)
     """Bootstrap resamples of problems."""

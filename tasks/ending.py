@@ -3,7 +3,7 @@
 from prefect._internal.control_listener import get_intent
 from prefect.exceptions import TerminationSignal
 
-from data.errors import GradusError
+from data.errors import GradusError, in_words
 from tasks.history import AGAIN
 from tasks.supervise import HaltedError
 
@@ -27,4 +27,4 @@ def ending(error: BaseException) -> tuple[str, str]:
         case TerminationSignal():
             return "killed", f"ended by SIGTERM; {AGAIN}"
         case _:
-            return "failed", f"{type(error).__name__}: {error}"
+            return "failed", str(in_words(error))

@@ -1,13 +1,12 @@
 """What runs there are and what each did, read from their journals."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data.errors import UsageError
-from tasks.journal import read_events
+from data.errors import UsageError, shortened
+from tasks.journal import read_events, read_settings
 from tasks.run_cache import Sizes, keep, proof_of, recall
 from tasks.runlock import holder
 
@@ -54,14 +53,15 @@ def read_run(runs: Path, run: str, lake: Path) -> Json:
         "bytes_by_table": _by_table(outputs),
         "attempts": [{**row, "bytes": outputs.get(row["output"], 0)} for row in attempts(folder)],
         "logs": str(folder / "logs") if (folder / "logs").is_dir() else "",
-        "settings": json.loads((folder / "run.json").read_text()),
+        "settings": read_settings(folder),
     }
 
 
 def run_folder(runs: Path, run: str) -> Path:
     """The folder of a run; UsageError where there is none of that name."""
     if not (runs / run / "run.json").is_file():
-        raise UsageError(f"there is no run {run}", hint="list them with `gradus runs`")
+        problem = f"there is no run {shortened(run)}" if run else "the name of the run is empty"
+        raise UsageError(problem, hint="list them with `gradus runs`")
     return runs / run
 
 
@@ -158,7 +158,7 @@ def _facts(folder: Path) -> Json:
     rows = list(story.rows.values())
     reused = sum(row["status"] == "reused" for row in rows)
     return {
-        "verb": json.loads((folder / "run.json").read_text())["verb"],
+        "verb": read_settings(folder)["verb"],
         "status": story.status,
         "started": story.started,
         "stages": len(rows) - reused,

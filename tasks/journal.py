@@ -15,11 +15,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from data.errors import CorruptArtifactError
 from tasks.redaction import hide
 
+RUN = "run.json"
 EVENTS = "events.jsonl"
 METRICS = "metrics.jsonl"
 STATUSES = frozenset({"finished", "failed", "killed", "cancelled"})
@@ -129,6 +130,18 @@ class Journal:
             return _append(self._metrics, lines, durable=True)
 
 
+def read_settings(folder: Path) -> Json:
+    """What `run.json` says of a run: its verb, its seed, its recipe if it has one; CorruptArtifactError if no verb."""
+    path = folder / RUN
+    try:
+        body = json.loads(path.read_bytes())
+    except ValueError:
+        body = None
+    if not isinstance(body, dict) or not isinstance(body.get("verb"), str):
+        raise CorruptArtifactError(f"{path} does not say what the run is", hint="restore it, or delete its folder")
+    return cast("Json", body)
+
+
 def read_events(folder: Path) -> Iterator[Json]:
     """Every event of a run in the order it happened; none where the run has no journal yet."""
     for event, _ in read_lines(folder / EVENTS):
@@ -150,12 +163,14 @@ def read_lines(path: Path, offset: int = 0, end: int | None = None) -> Iterator[
             try:
                 row = json.loads(line)
             except ValueError:
+                row = None
+            if not isinstance(row, dict):
                 raise CorruptArtifactError(
                     f"{path} cannot be read at byte {offset}: {line[:40]!r}",
                     hint="move that line out of the file; the artefacts themselves do not depend on it",
-                ) from None
+                )
             offset += len(line)
-            yield row, offset
+            yield cast("Json", row), offset
 
 
 def read_metric_rows(folder: Path, metric_bytes: Sequence[int]) -> list[Json]:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from data import errors
-from data.errors import StageError
+from data.errors import StageError, in_words
 from data.store import Ref
 from models.engines.base import EngineError, Finished, OnTokens, Request
 from models.policy import PromptSide
@@ -257,8 +257,6 @@ class RayEngine:
             return self._ray.get(ref)
         except self._ray.exceptions.RayTaskError as error:
             sys.stderr.write(f"{error}\n")  # with the trace from over there, for the log
-            raise StageError(
-                f"a Ray worker failed: {type(error.cause).__name__}: {error.cause}", hint="see the worker's log"
-            ) from None
+            raise StageError(f"a Ray worker failed: {in_words(error.cause)}", hint="see the worker's log") from None
         except self._ray.exceptions.RayError as error:
             raise _DeathError((str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(".")) from None

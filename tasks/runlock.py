@@ -70,7 +70,7 @@ def holder(folder: Path) -> dict[str, Any] | None:
     path = folder / _NAME
     if not path.exists():
         return None
-    with path.open("a+", encoding="utf-8") as file:
+    with path.open(encoding="utf-8") as file:  # a lock needs no more, and the folder may be one that can only be read
         return None if _locked(file) else _read(path)
 
 

@@ -289,5 +289,5 @@ def _typed(stage: str, message: Mapping[str, Any], log_path: Path) -> GradusErro
     kind = getattr(errors, message["type"], None) if message["known"] else None
     if isinstance(kind, type) and issubclass(kind, GradusError):
         return kind(message["message"], hint=message["hint"])
-    text = f"{message['type']}: {message['message']}".splitlines()[0][:300]
-    return StageError(f"stage {stage} failed: {text}", hint=f"see {log_path}; then repeat the command")
+    hint = message["hint"] or f"see {log_path}; then repeat the command"
+    return StageError(f"stage {stage} failed: {message['message']}", hint=hint)

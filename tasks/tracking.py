@@ -46,7 +46,7 @@ from tasks.attempt import read_report
 from tasks.journal import Json, read_metric_rows
 from tasks.redaction import hide, hide_in_logs, hide_in_output
 from tasks.report import visible
-from tasks.settings import Home
+from tasks.settings import Home, traces_per_round, tracking_patience_s
 from tasks.tracking_client import artifacts_uri, database, tracker_environment, tracking_uri
 from tasks.tracking_facts import (
     ends,
@@ -113,7 +113,7 @@ class MlflowTeller:
         # After a start nobody knows what an earlier teller told beyond the cursor, so things are looked up before they
         # are created, until the first run that is not there: nothing behind it is.
         self._looks_first = True
-        self._traces_per_round = min(int(os.environ.get("GRADUS_TRACES_PER_ROUND", "2")), _MAX_TRACES_PER_ROUND)
+        self._traces_per_round = min(traces_per_round(), _MAX_TRACES_PER_ROUND)
         self._place = hashlib.sha256(f"{socket.gethostname()}:{folder.resolve()}".encode()).hexdigest()[:16]
         _settle()
         with _classified(opening=True):
@@ -378,8 +378,7 @@ def _classified(*, opening: bool = False) -> Generator[None]:
 
 def _follower(folder: Path, owner: int | None) -> Follower:
     home = Home.from_environment()
-    patience_s = float(os.environ.get("GRADUS_TRACKING_PATIENCE_S", "10"))
-    return Follower(folder, lambda: MlflowTeller(folder, home), owner=owner, patience_s=patience_s)
+    return Follower(folder, lambda: MlflowTeller(folder, home), owner=owner, patience_s=tracking_patience_s())
 
 
 def main() -> None:

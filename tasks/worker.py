@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Callable
 from typing import IO, Any
 
-from data.errors import GradusError
+from data.errors import GradusError, in_words
 from tasks.imports import lean_imports
 from tasks.redaction import hide, hide_in_logs, hide_in_output
 
@@ -85,14 +85,14 @@ def _work(execute: Executor, job: dict[str, Any], warm: dict[str, Any], channel:
         channel.send({"kind": "done", "result": execute(job, warm, beat)})
     except Exception as error:  # noqa: BLE001 - whatever a stage raises must reach the parent
         traceback.print_exc()
-        known = isinstance(error, GradusError)
+        told = in_words(error)
         channel.send(
             {
                 "kind": "error",
                 "type": type(error).__name__,
-                "known": known,
-                "message": hide(error.message if isinstance(error, GradusError) else str(error)),
-                "hint": error.hint if isinstance(error, GradusError) else "",
+                "known": isinstance(error, GradusError),
+                "message": hide(told.message),
+                "hint": told.hint,
             }
         )
 

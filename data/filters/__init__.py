@@ -14,12 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from data.arrays import Bools, Ints
-from data.errors import UsageError
+from data.errors import UsageError, shortened
 from data.filters.difficulty import group_variance, pass_rate, zero_variance
 from data.filters.length import length
 from data.filters.verdict import Verdict
+from data.nearest import did_you_mean
+from data.schema import DIFFICULTY, PROBLEMS
 
-__all__ = ["FILTERS", "Filter", "Verdict", "apply_filters", "unknown_filter"]
+__all__ = ["FILTERS", "Filter", "Verdict", "apply_filters", "check_filter"]
 
 Filter = Callable[..., Verdict]
 
@@ -49,17 +51,25 @@ def apply_filters(candidates: pa.Table, filters: Sequence[tuple[str, Mapping[str
 def run_filter(candidates: pa.Table, name: str, settings: Mapping[str, Any]) -> Verdict:
     """Apply one filter by name; UsageError lists what there is."""
     if name not in FILTERS:
-        raise unknown_filter(name)
+        raise _unknown(name)
     function = FILTERS[name]
     known = [p for p in inspect.signature(function).parameters if p != "candidates"]
     unknown = sorted(set(settings) - set(known))
     if unknown:
+        listed = f"its settings are {', '.join(known)}"
         raise UsageError(
-            f"the filter {name} has no setting {unknown[0]!r}", hint=f"its settings are {', '.join(known)}"
+            f"the filter {name} has no setting {unknown[0]!r}", hint=did_you_mean(unknown[0], known, listed)
         )
     return function(candidates, **settings)
 
 
-def unknown_filter(name: str) -> UsageError:
+def check_filter(name: str, settings: Mapping[str, Any]) -> None:
+    """UsageError for a filter or a setting that does not exist, or a value that cannot be; no row is needed."""
+    columns = {column.name: column.type for column in (*DIFFICULTY.columns, *PROBLEMS.columns)}
+    run_filter(pa.schema(list(columns.items())).empty_table(), name, settings)
+
+
+def _unknown(name: str) -> UsageError:
     """The error for a filter that does not exist; it lists what there is."""
-    return UsageError(f"there is no filter {name!r}", hint=f"the filters are {', '.join(FILTERS)}")
+    listed = f"the filters are {', '.join(FILTERS)}"
+    return UsageError(f"there is no filter {shortened(name)!r}", hint=did_you_mean(name, list(FILTERS), listed))

@@ -6,6 +6,7 @@ hints: the Scaf-GRPO table with its three tiers. plain: columns by our own names
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -55,10 +56,13 @@ def math_boxed(row: Row) -> dict[str, Any]:
 def hints(row: Row) -> dict[str, Any]:
     """The Scaf-GRPO hint table: three tiers of hints and the measured pass rate go to `extra`."""
     columns = ("knowledge_components_parts", "planning_skeleton_parts", "solution_breakdown_parts")
-    gold = str((row.get("reward_model") or {}).get("ground_truth") or "")
-    rewards = [float(r) for r in row.get("rollout_reward_list") or []]
+    model = row.get("reward_model") or {}
+    if not isinstance(model, Mapping):
+        raise UnusableRowError("reward_model is not an object")
+    gold = str(model.get("ground_truth") or "")
+    rewards = _numbers(row, "rollout_reward_list")
     extra = {
-        "tiers": [list(row.get(name) or []) for name in columns],
+        "tiers": [_texts(row, name) for name in columns],
         "difficulty_bucket": row.get("difficulty_bucket"),
         "n": len(rewards),
         "k": int(sum(rewards)),
@@ -77,8 +81,8 @@ def hints(row: Row) -> dict[str, Any]:
 def plain(row: Row) -> dict[str, Any]:
     """Columns by our own names; everything else goes to `extra`."""
     known = ("problem_id", "question", "messages", "answer", "solution", "domain", "source")
-    messages = row.get("messages")
-    if not messages:
+    messages = _messages(row)
+    if messages is None:
         _text(row, "question")
     gold = row.get("answer")
     if gold is None:
@@ -87,6 +91,7 @@ def plain(row: Row) -> dict[str, Any]:
     given = row.get("extra")
     return {
         **{key: row.get(key) for key in known},
+        "messages": messages,
         "problem_id": None if row.get("problem_id") is None else str(row["problem_id"]),
         "question": row.get("question"),
         "answer": _gold(str(gold)),
@@ -96,10 +101,16 @@ def plain(row: Row) -> dict[str, Any]:
 
 def reasoning(row: Row) -> dict[str, Any]:
     """A reasoning-gym item; chain_sum gets a worked solution."""
-    name = row["metadata"].get("source_dataset", "reasoning_gym")
-    kept = json.dumps(row["metadata"], default=str, ensure_ascii=False)
+    metadata = row.get("metadata")
+    if not isinstance(metadata, Mapping):
+        raise UnusableRowError("metadata is not an object")
+    name = str(metadata.get("source_dataset", "reasoning_gym"))
+    kept = json.dumps(metadata, default=str, ensure_ascii=False)
     if name == "chain_sum":
-        return {**problem_row(row), "extra": kept}
+        try:
+            return {**problem_row(row), "extra": kept}
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise UnusableRowError("not an item of chain_sum") from None
     return {"question": _text(row, "question"), "answer": _gold(_text(row, "answer")), "domain": name, "extra": kept}
 
 
@@ -110,6 +121,15 @@ FORMATS: dict[str, Callable[[Row], dict[str, Any]]] = {
     "plain": plain,
     "reasoning": reasoning,
 }
+
+
+def readable(row: Row, format_name: str) -> dict[str, Any]:
+    """The problem of a row; UnusableRowError if the format cannot read it, or some column of it is not text."""
+    problem = FORMATS[format_name](row)
+    for name in ("problem_id", "question", "answer", "solution", "domain", "source", "extra"):
+        if not isinstance(problem.get(name), str | None):
+            raise UnusableRowError(f"{name} is not text")
+    return problem
 
 
 def detect(row: Row) -> str:
@@ -170,6 +190,36 @@ def _text(row: Row, name: str) -> str:
     if "\0" in value:
         raise UnusableRowError(f"{name} holds a NUL character")
     return value.strip()
+
+
+def _messages(row: Row) -> list[Any] | None:
+    """The messages of a row; None if it has none."""
+    messages = row.get("messages")
+    if not messages:
+        return None
+    if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
+        raise UnusableRowError("messages is not a list of objects with role and content")
+    return messages
+
+
+def _is_message(message: object) -> bool:
+    return isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+
+
+def _texts(row: Row, name: str) -> list[str]:
+    parts = row.get(name) or []
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise UnusableRowError(f"{name} is not a list of texts")
+    return parts
+
+
+def _numbers(row: Row, name: str) -> list[float]:
+    values = row.get(name) or []
+    if not isinstance(values, list) or not all(isinstance(value, int | float) for value in values):
+        raise UnusableRowError(f"{name} is not a list of numbers")
+    if not all(math.isfinite(value) for value in values):
+        raise UnusableRowError(f"{name} is not a list of finite numbers")
+    return [float(value) for value in values]
 
 
 def _gold(text: str) -> str:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from data.errors import BadInputError
 from data.schema import PROBLEMS, conform
-from data.sources.formats import FORMATS, UnusableRowError, content_id, detect
+from data.sources.formats import UnusableRowError, content_id, detect, readable
 from data.tabular import Located, Refused
 
 BATCH_ROWS = 4096
@@ -49,14 +49,13 @@ def _format(format_name: str, first: Located | None, columns: Mapping[str, str])
 def _usable(
     rows: Iterator[Located], refused: Refused, name: str, chosen: str, columns: Mapping[str, str], strict: bool
 ) -> Iterator[dict[str, Any]]:
-    read = FORMATS[chosen]
     golds: dict[str, str] = {}
     ids: set[str] = set()
     for located in rows:
         if strict and refused.reasons:
             return
         try:
-            problem = read(_renamed(located.row, columns))
+            problem = readable(_renamed(located.row, columns), chosen)
             _refuse_duplicate(problem, golds)
         except UnusableRowError as reason:
             refused.add(str(reason), located.place)

@@ -123,8 +123,10 @@ def test_every_row_is_kept_or_has_a_reason(
 @pytest.mark.parametrize(
     ("name", "settings_", "message"),
     [
-        ("passrate", {}, "the filters are pass_rate, zero_variance"),
-        ("pass_rate", {"lo": 0.1}, "its settings are low, high, unmeasured"),
+        ("passrate", {}, r"did you mean pass_rate\?"),
+        ("easy", {}, "the filters are pass_rate, zero_variance"),
+        ("pass_rate", {"lo": 0.1}, r"no setting .lo.; did you mean low\?"),
+        ("pass_rate", {"between": 0.1}, "its settings are low, high, unmeasured"),
         ("pass_rate", {"low": "0.1"}, "not a finite number"),
         ("pass_rate", {"low": True}, "not a finite number"),
         ("pass_rate", {"high": float("nan")}, "not a finite number"),

@@ -146,7 +146,7 @@ def test_the_best_checkpoint_is_chosen_apart_and_a_choice_on_a_reported_set_is_s
         (["{run}", "updat", "--set", "lr=1"], "there is no stage 'updat'; did you mean update?"),
         (["{run}", "update", "--round", "7"], "had no update in round 7; it had one in round 1"),
         (["{run}", "update", "--set", "lrr=1"], "there is no setting lrr; did you mean lr?"),
-        (["{run}", "update", "--set", "lr=fast"], "lr: Input should be a valid number"),
+        (["{run}", "update", "--set", "lr=fast"], "lr: it must be a number"),
     ],
 )
 def test_a_rerun_of_what_there_is_not_starts_nothing(

@@ -134,7 +134,7 @@ def test_wrong_parameters_end_as_failed_with_one_sentence(served: Served) -> Non
             "give --set revision=<commit>"
         ),
         served.trigger("train", recipe="mine.toml", set=["updat.lr=1"]): "mine.toml: there is no setting updat",
-        served.trigger("ingest", source=5): f"ingest: source: Input should be a valid string; {correct}",
+        served.trigger("ingest", source=5): f"ingest: source: it must be a valid string; {correct}",
         served.trigger("train"): f"train needs recipe; {correct}",
     }
     for flow_run, sentence in wrong.items():

@@ -8,13 +8,18 @@ from tasks.ending import ending
 from tasks.supervise import HaltedError
 
 AGAIN = "the same command goes on where it stopped"
+FULL = (
+    "the disk is full: /h/x cannot be written; free some space, or set GRADUS_HOME to a folder on another disk; "
+    "then repeat the command"
+)
 
 
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
         (GateError("too many errors", hint="raise it"), ("failed", "too many errors; raise it")),
-        (KeyError("x"), ("failed", "KeyError: 'x'")),
+        (KeyError("x"), ("failed", "'x'")),
+        (OSError(28, "No space left", "/h/x"), ("failed", FULL)),
         (HaltedError("ended"), ("killed", "ended")),
         (KeyboardInterrupt(), ("killed", f"stopped by Ctrl-C; {AGAIN}")),
         (TerminationSignal(15), ("killed", f"ended by SIGTERM; {AGAIN}")),
