@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flows import completion
 from flows.checking import check_recipe, check_settings
 from flows.cli_stages import AsJson, Sets
 from flows.cli_waiting import may_wait
@@ -13,17 +14,21 @@ from flows.console import answer, aside, fields, line, table
 from flows.environment import api
 from flows.reruns import Call, plan_rerun
 from tasks.checks import check_name
+from tasks.history import run_folder
 from tasks.settings import Home
 
 Json = Mapping[str, Any]
 Engine = Annotated[str | None, typer.Option(help="which engine samples")]
 Rounds = Annotated[int | None, typer.Option(min=0, help="rounds of curate, rollout, score, update")]
 Overlap = Annotated[int | None, typer.Option(min=0, max=1, help="1: generate the next round during an update")]
+KnownRun = Annotated[
+    str, typer.Argument(help="a run, or the beginning of its name (`gradus runs`)", autocompletion=completion.runs)
+]
 RunName = Annotated[str | None, typer.Option("--run", help="name of the run; the recipe's name and digest otherwise")]
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="a .toml file or a bundled recipe")],
+    recipe: Annotated[str, typer.Argument(help="a .toml file or a bundled recipe", autocompletion=completion.recipes)],
     rounds: Rounds = None,
     engine: Engine = None,
     overlap: Overlap = None,
@@ -56,15 +61,15 @@ def demo(
 
 
 def rerun(
-    run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")],
-    stage: Annotated[str, typer.Argument(help="the stage to run again")],
+    run: KnownRun,
+    stage: Annotated[str, typer.Argument(help="the stage to run again", autocompletion=completion.stages)],
     round_index: Annotated[int | None, typer.Option("--round", help="in this round only")] = None,
     sets: Sets = None,
     as_json: AsJson = False,
 ) -> None:
     """Run one stage of a run again, changed or not; what lies upstream is reused."""
     home = Home.from_environment()
-    plan = plan_rerun(home.runs, run, stage, round_index, sets or [])
+    plan = plan_rerun(home.runs, run_folder(home.runs, run).name, stage, round_index, sets or [])
     if sets:
         check_settings(plan.recipe, home.lake)
     _train(plan.recipe, plan.run, plan.forced, as_json=as_json)
@@ -83,7 +88,7 @@ def list_runs(as_json: AsJson = False) -> None:
     answer(read(home.runs, home.lake), as_json, render_runs)
 
 
-def show(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")], as_json: AsJson = False) -> None:
+def show(run: KnownRun, as_json: AsJson = False) -> None:
     """Show what a run did: every stage attempt, its artifact, time and bytes; and why the run did not finish."""
     from flows.console_runs import render_run_story  # noqa: PLC0415
     from tasks.history import read_run  # noqa: PLC0415
@@ -94,7 +99,10 @@ def show(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists 
 
 def sql(
     query: Annotated[str, typer.Argument(help="a SELECT over samples, runs, stages, metrics, or the tables")],
-    run: Annotated[str | None, typer.Option("--run", help="only what this run made, reused or was given")] = None,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", help="only what this run made, reused or was given", autocompletion=completion.runs),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="rows shown; 0 for all (a terminal: 100)")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data.errors import UsageError, shortened
+from data.errors import UsageError
+from data.nearest import unique
 from tasks.journal import read_events, read_settings
 from tasks.run_cache import Sizes, keep, proof_of, recall
 from tasks.runlock import holder
@@ -58,11 +59,15 @@ def read_run(runs: Path, run: str, lake: Path) -> Json:
 
 
 def run_folder(runs: Path, run: str) -> Path:
-    """The folder of a run; UsageError where there is none of that name."""
-    if not (runs / run / "run.json").is_file():
-        problem = f"there is no run {shortened(run)}" if run else "the name of the run is empty"
-        raise UsageError(problem, hint="list them with `gradus runs`")
-    return runs / run
+    """The folder of a run by its name, or by a beginning that no other has; UsageError if that names none."""
+    if not run:
+        raise UsageError("the name of the run is empty", hint="list them with `gradus runs`")
+    return runs / unique(run, run_names(runs), "run", "list them with `gradus runs`")
+
+
+def run_names(runs: Path) -> list[str]:
+    """The names of all runs, in no order."""
+    return [path.parent.name for path in runs.glob("*/run.json")]
 
 
 def attempts(folder: Path) -> Iterator[Json]:
