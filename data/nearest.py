@@ -1,7 +1,9 @@
-"""What was probably meant: the names nearest to one that does not exist."""
+"""What was probably meant: the names nearest to one that does not exist, and the one that a beginning stands for."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+
+from data.errors import UsageError, shortened
 
 NUM_NAMED = 3
 
@@ -31,6 +33,27 @@ def did_you_mean(wrong: str, known: Sequence[str], otherwise: str) -> str:
     """A hint with the nearest names; where nothing is near, the other hint."""
     found = nearest(wrong, known)
     return f"did you mean {' or '.join(found)}?" if found else otherwise
+
+
+def unique(beginning: str, known: Iterable[str], what: str, otherwise: str) -> str:
+    """The known name that is given, or the only one that begins so; UsageError with candidates or the nearest names.
+
+    >>> unique("demo-1", ["demo-1a2b", "demo-2c3d", "tiny-78df"], "run", "list them")
+    'demo-1a2b'
+    """
+    names = sorted(known)
+    found = [name for name in names if name.startswith(beginning)] if beginning else []
+    if beginning in found:
+        return beginning
+    if not found:
+        raise UsageError(f"there is no {what} {shortened(beginning)}", hint=did_you_mean(beginning, names, otherwise))
+    if len(found) > 1:
+        more = f" ... ({len(found)} in all)" if len(found) > NUM_NAMED else ""
+        raise UsageError(
+            f"several {what}s begin with {beginning}: {', '.join(found[:NUM_NAMED])}{more}",
+            hint="write more of the name",
+        )
+    return found[0]
 
 
 def _close(last: str, named: Mapping[str, list[str]], cutoff: float) -> list[str]:

@@ -9,6 +9,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Annotated
 
 import flows.quiet  # noqa: F401  # pyright: ignore[reportUnusedImport] - what is imported after it may warn
 
@@ -26,15 +28,35 @@ from tasks.redaction import hide, hide_in_logs, refuse_credentials
 from tasks.report import terminal_safe
 from tasks.settings import Home, check_room
 
+COMPLETING = "_GRADUS_COMPLETE"
+"""What a shell sets while it asks what a word could be: nothing may be made where a person presses Tab."""
 INTERRUPTED = 128 + signal.SIGINT
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gradus {version('gradus')}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     name="gradus",
     help="Reinforcement learning with verifiable rewards, stage by stage.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def _options(
+    show: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="say it and stop")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+    del show
+
+
 register_stages(app)
 register_runs(app)
 register_service(app)
@@ -47,8 +69,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         _refuse_unreadable(words)
         refuse_credentials(words)
-        prepare(Home.from_environment())
-        app(arguments)  # says what is wrong with the usage by itself and exits 2
+        if COMPLETING not in os.environ and words != ["--version"]:
+            prepare(Home.from_environment())
+        app(arguments, prog_name="gradus")  # says what is wrong with the usage by itself and exits 2
     except SystemExit as end:
         if end.code == INTERRUPTED:  # Ctrl-C, which typer answers without a word
             _say("stopped; the same command goes on where this one ended")

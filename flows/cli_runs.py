@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flows import completion
 from flows.checking import check_recipe, check_settings
 from flows.cli_stages import AsJson, Sets
 from flows.cli_waiting import may_wait
@@ -14,20 +15,22 @@ from flows.reruns import Rerun, chosen_calls, plan_rerun, read_recipe
 from flows.reruns import Rounds as RerunRounds
 from tasks.calls import label
 from tasks.checks import check_name
+from tasks.history import run_folder
 from tasks.settings import Home
 
 Json = Mapping[str, Any]
 Engine = Annotated[str | None, typer.Option(help="which engine samples")]
 Rounds = Annotated[int | None, typer.Option(min=0, help="rounds of curate, rollout, score, update")]
 Overlap = Annotated[int | None, typer.Option(min=0, max=1, help="1: generate the next round during an update")]
-REASONS = 5
-"""For how many runs, newest first, `gradus runs` says why they did not finish."""
 DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be computed, why, and its cost; start nothing")]
+KnownRun = Annotated[
+    str, typer.Argument(help="a run, or the beginning of its name (`gradus runs`)", autocompletion=completion.runs)
+]
 RunName = Annotated[str | None, typer.Option("--run", help="name of the run; the recipe's name and digest otherwise")]
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="a .toml file or a bundled recipe")],
+    recipe: Annotated[str, typer.Argument(help="a .toml file or a bundled recipe", autocompletion=completion.recipes)],
     rounds: Rounds = None,
     engine: Engine = None,
     overlap: Overlap = None,
@@ -72,8 +75,8 @@ def demo(
 
 
 def rerun(
-    run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")],
-    stage: Annotated[str, typer.Argument(help="the stage to run again")],
+    run: KnownRun,
+    stage: Annotated[str, typer.Argument(help="the stage to run again", autocompletion=completion.stages)],
     round_index: Annotated[int | None, typer.Option("--round", help="in this round only")] = None,
     from_round: Annotated[int, typer.Option("--from-round", min=0, help="in this round and all later ones")] = 0,
     sets: Sets = None,
@@ -82,44 +85,38 @@ def rerun(
 ) -> None:
     """Run one stage of a run again, changed or not; what lies upstream is reused."""
     home = Home.from_environment()
-    plan = plan_rerun(home.runs, run, stage, RerunRounds(round_index, from_round), sets or [])
+    chosen = RerunRounds(round_index, from_round)
+    plan = plan_rerun(home.runs, run_folder(home.runs, run).name, stage, chosen, sets or [])
     if sets:
         check_settings(plan.recipe, home.lake)
     _train(plan, as_json=as_json, dry_run=dry_run)
 
 
 def list_runs(as_json: AsJson = False) -> None:
-    """List the runs, newest first."""
+    """List the runs, newest first: when each began, what it gained, the bytes of its artifacts.
+
+    `gain` is pass@1 of the main suite after training less that before, in points. `stages` are those computed, and
+    in brackets those reused. An artifact of several runs counts in each of them, and once in the sum.
+    """
+    from flows.console_runs import render_runs  # noqa: PLC0415
     from tasks.history import list_runs as read  # noqa: PLC0415
 
-    found = read(Home.from_environment().runs)
-
-    def render(result: Json) -> None:
-        rows = [tuple(r[k] for k in ("run", "verb", "status", "stages", "reused", "seconds")) for r in result["runs"]]
-        table("", ("run", "verb", "status", "stages run", "reused", "seconds"), rows)
-        for run in [r for r in result["runs"] if r["error"]][:REASONS]:
-            line(f"{run['run']}: {run['error']}")
-
-    answer({"runs": found}, as_json, render)
+    home = Home.from_environment()
+    answer(read(home.runs, home.lake), as_json, render_runs)
 
 
-def show(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")], as_json: AsJson = False) -> None:
-    """Show what a run did: every stage attempt, its artefact and its time."""
+def show(run: KnownRun, as_json: AsJson = False) -> None:
+    """Show what a run did: every stage attempt, its artifact, time and bytes; and why the run did not finish."""
+    from flows.console_runs import render_run_story  # noqa: PLC0415
     from tasks.history import read_run  # noqa: PLC0415
 
-    result = read_run(Home.from_environment().runs, run)
-
-    def render(shown: Json) -> None:
-        line(f"{shown['run']}: {shown['status']}{': ' if shown['error'] else ''}{shown['error']}")
-        keys = ("stage", "round", "purpose", "status", "seconds", "output")
-        table("", keys, [tuple(row[k] for k in keys) for row in shown["attempts"]])
-
-    answer(result, as_json, render)
+    home = Home.from_environment()
+    answer(read_run(home.runs, run, home.lake), as_json, render_run_story)
 
 
 def why(
-    run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")],
-    stage: Annotated[str, typer.Argument(help="the stage to explain")],
+    run: KnownRun,
+    stage: Annotated[str, typer.Argument(help="the stage to explain", autocompletion=completion.stages)],
     round_index: Annotated[int | None, typer.Option("--round", help="in this round only")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -129,19 +126,23 @@ def why(
     from tasks.reasons import explain  # noqa: PLC0415
 
     home = Home.from_environment()
-    chosen = chosen_calls(home.runs, run, stage, RerunRounds(round_index))
-    found = explain(Store(home.lake), precedents(home.runs), home.runs / run, lambda key: key in chosen)
+    folder = run_folder(home.runs, run)
+    chosen = chosen_calls(folder, stage, RerunRounds(round_index))
+    found = explain(Store(home.lake), precedents(home.runs), folder, lambda key: key in chosen)
 
     def render(result: Json) -> None:
         for row in result["calls"]:
             line(f"{label(row['stage'], row['round'], row['purpose'])}: {row['status']}: {row['why']}")
 
-    answer({"run": run, "calls": found}, as_json, render)
+    answer({"run": folder.name, "calls": found}, as_json, render)
 
 
 def sql(
     query: Annotated[str, typer.Argument(help="a SELECT over samples, runs, stages, metrics, or the tables")],
-    run: Annotated[str | None, typer.Option("--run", help="only what this run made, reused or was given")] = None,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", help="only what this run made, reused or was given", autocompletion=completion.runs),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="rows shown; 0 for all (a terminal: 100)")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -162,14 +163,11 @@ def sql(
 
 
 def methods(as_json: AsJson = False) -> None:
-    """List the registered filters, samplers, hints, rewards, advantages, losses and every setting."""
+    """List stages, filters, rankings, samplers, hints, engines, rewards, advantages, losses, with every setting."""
+    from flows.console_methods import render_methods  # noqa: PLC0415
     from tasks.catalogue import catalogue  # noqa: PLC0415
 
-    def render(result: Json) -> None:
-        for kind, entries in result.items():
-            table(kind, ("name", "what"), list(entries.items()))
-
-    answer(catalogue(), as_json, render)
+    answer(catalogue(), as_json, render_methods)
 
 
 RUN_VERBS = (train, demo, rerun)

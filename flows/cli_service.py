@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flows.cli_runs import KnownRun
 from flows.cli_stages import AsJson
 from flows.console import answer, line, table
 from tasks.settings import Home
@@ -68,7 +69,7 @@ def setup() -> None:
     line(f"MLflow database: {ensure_database(Home.from_environment().root)}")
 
 
-def sync(run: Annotated[str, typer.Argument(help="a run, as `gradus runs` lists it")]) -> None:
+def sync(run: KnownRun) -> None:
     """Send to MLflow what a run could not send while the tracker was down."""
     from tasks.history import run_folder  # noqa: PLC0415 - as below
 

@@ -7,6 +7,7 @@ import typer
 
 from data.errors import UsageError
 from flows.cli_waiting import may_wait
+from flows.completion import artifacts
 from flows.config import assign, toml_value
 from flows.console import answer
 from flows.environment import api
@@ -32,8 +33,18 @@ from tasks.settings import Home
 from tasks.verdicts import refuse_without_verdicts
 
 C = TypeVar("C", bound=Config)
-Problems = Annotated[str, typer.Option(help="problems: a file, an artefact, bundled:train or bundled:heldout")]
-Policy = Annotated[str, typer.Option(help="policy: bundled, a folder, a checkpoint artefact, or id@revision")]
+Problems = Annotated[
+    str,
+    typer.Option(
+        help="problems: a file, an artefact, bundled:train or bundled:heldout", autocompletion=artifacts("problems")
+    ),
+]
+Policy = Annotated[
+    str,
+    typer.Option(
+        help="policy: bundled, a folder, a checkpoint artefact, or id@revision", autocompletion=artifacts("checkpoints")
+    ),
+]
 Out = Annotated[str | None, typer.Option(help="also write the result here (.parquet, .jsonl or a folder)")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="a setting of the stage, key=value; repeatable")]
 Seed = Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="every other seed derives from it")]
@@ -81,7 +92,9 @@ def hint(problems: Problems, sets: Sets = None, out: Out = None, as_json: AsJson
 
 def curate(
     problems: Problems,
-    difficulty: Annotated[str | None, typer.Option(help="difficulty: a file or an artefact")] = None,
+    difficulty: Annotated[
+        str | None, typer.Option(help="difficulty: a file or an artefact", autocompletion=artifacts("difficulty"))
+    ] = None,
     filters: Annotated[list[str] | None, typer.Option("--filter", help="NAME[:k=v,...]; repeatable")] = None,
     rank: Annotated[str, typer.Option(help="historical_std, variance, pass_rate, reward_mean or reward_variance")] = "",
     top: Annotated[int, typer.Option(min=0, help="keep the first so many after ranking")] = 0,
@@ -114,7 +127,7 @@ def curate(
 
 
 def rollout(
-    plan: Annotated[str, typer.Option(help="plan: a file or an artefact")],
+    plan: Annotated[str, typer.Option(help="plan: a file or an artefact", autocompletion=artifacts("plan"))],
     problems: Problems,
     policy: Policy = "bundled",
     engine: Annotated[str, typer.Option(help="which engine samples")] = "transformers",
@@ -136,9 +149,18 @@ def rollout(
 
 
 def score(
-    rollouts: Annotated[str, typer.Option(help="rollouts: a file with problem_id, completion, answer; or an artefact")],
+    rollouts: Annotated[
+        str,
+        typer.Option(
+            help="rollouts: a file with problem_id, completion, answer; or an artefact",
+            autocompletion=artifacts("rollouts"),
+        ),
+    ],
     rewards: Rewards = None,
-    problems: Annotated[str | None, typer.Option(help="problems, where the rollouts have no answer")] = None,
+    problems: Annotated[
+        str | None,
+        typer.Option(help="problems, where the rollouts have no answer", autocompletion=artifacts("problems")),
+    ] = None,
     maps: Maps = None,
     sets: Sets = None,
     out: Out = None,
@@ -158,10 +180,12 @@ def score(
 
 
 def update(
-    rollouts: Annotated[list[str], typer.Option(help="rollouts; repeatable")],
-    scores: Annotated[list[str], typer.Option(help="their scores; repeatable")],
+    rollouts: Annotated[list[str], typer.Option(help="rollouts; repeatable", autocompletion=artifacts("rollouts"))],
+    scores: Annotated[list[str], typer.Option(help="their scores; repeatable", autocompletion=artifacts("scores"))],
     policy: Policy = "bundled",
-    reference: Annotated[str | None, typer.Option(help="reference policy for the KL term")] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="reference policy for the KL term", autocompletion=artifacts("checkpoints"))
+    ] = None,
     seed: Seed = 0,
     sets: Sets = None,
     out: Out = None,
@@ -182,7 +206,12 @@ def update(
 
 def warmstart(
     problems: Problems,
-    policy: Annotated[str | None, typer.Option(help="policy to go on from; none starts from random weights")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="policy to go on from; none starts from random weights", autocompletion=artifacts("checkpoints")
+        ),
+    ] = None,
     seed: Seed = 0,
     sets: Sets = None,
     out: Out = None,
@@ -235,7 +264,10 @@ def profile(
 def evaluate(
     problems: Problems,
     policy: Policy = "bundled",
-    against: Annotated[str | None, typer.Option(help="another policy on the same problems and seeds")] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(help="another policy on the same problems and seeds", autocompletion=artifacts("checkpoints")),
+    ] = None,
     samples: Samples = 8,
     temperature: Temperature = 1.0,
     max_tokens: MaxTokens = 96,

@@ -9,7 +9,6 @@ from data.errors import UsageError
 from data.nearest import did_you_mean
 from flows.config import Override, Recipe, lasting, load_recipe, parse_recipe, recipe_from, split_assignment
 from flows.nearest import valid
-from tasks.history import run_folder
 from tasks.journal import read_events, read_settings
 from tasks.registry import STAGES
 
@@ -82,11 +81,10 @@ def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: Se
     return Rerun(_changed(longest, override), None)
 
 
-def chosen_calls(runs: Path, run: str, stage: str, rounds: Rounds) -> list[Call]:
-    """Return the calls of a run that are meant; UsageError if there is no such run, stage or round."""
-    folder = run_folder(runs, run)
+def chosen_calls(folder: Path, stage: str, rounds: Rounds) -> list[Call]:
+    """Return the calls of a run that are meant; UsageError if there is no such stage or round."""
     _refuse_unknown(stage)
-    return _chosen(_calls(folder), run, stage, rounds, changed=False)
+    return _chosen(_calls(folder), folder.name, stage, rounds, changed=False)
 
 
 def _refuse_unknown(stage: str) -> None:

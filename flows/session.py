@@ -58,7 +58,7 @@ def open_session(spec: RunSpec, *, apart: bool = False) -> Generator[Session]:
             _label_flow_run(spec)
             sidecar = start_sidecar(folder) if reports_now() else None
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + apart))})
-            with pool, StageView() as view:
+            with pool, StageView(rounds=spec.body.get("recipe", {}).get("rounds", 0)) as view:
                 yield Session(
                     open_lake(home.lake, view.note),
                     journal,

@@ -4,8 +4,8 @@
 
 What is covered: the process may hang, crash, exit, print or eat memory, and only the row being judged is lost. Verdicts
 travel over a private descriptor and carry a random word that only the parent and this loop know; whatever judged code
-or a library prints goes to nowhere. The environment was scrubbed by the parent; address space, core and file size are
-limited here. An alarm in the kernel's hands ends the process should the parent be gone.
+or a library prints goes to stderr, of which the parent keeps some. The environment was scrubbed by the parent; address
+space, core and file size are limited here. An alarm in the kernel's hands ends the process should the parent be gone.
 What is not covered: a user's reward function is code that the user chose to run, with the user's own rights: it can
 read files and use the network, and one written to deceive could find the random word in this process's memory.
 """
@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -73,9 +74,12 @@ def _private_channel() -> tuple[BinaryIO, int]:
     """Move the protocol off descriptors 0 and 1, which judged code may read and print to; children inherit neither."""
     requests, replies = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(nowhere, standard)
+    os.dup2(nowhere, 0)
     os.close(nowhere)
+    os.dup2(2, 1)
+    cast("TextIOWrapper", sys.stdout).reconfigure(
+        line_buffering=True
+    )  # a judge that is killed has printed what it printed
     return os.fdopen(requests, "rb"), replies
 
 

@@ -20,6 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import Any
 
@@ -79,7 +80,7 @@ class Judged:
 
 
 class JudgePool:
-    """Warm judges of one reward; close it, or use it in a with statement."""
+    """Warm judges of one reward; close it, or use it in a with statement. What the reward prints goes to `log`."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class JudgePool:
         item_timeout_s: float = 5.0,
         memory_bytes: int = MEMORY_BYTES,
         batch_rows: int = USER_BATCH_ROWS,
+        log: Path | None = None,
     ) -> None:
         if num_workers < 1 or item_timeout_s <= 0 or batch_rows < 1:
             raise ValueError("num_workers, item_timeout_s and batch_rows must be positive")
@@ -97,6 +99,7 @@ class JudgePool:
         self.item_timeout_s = item_timeout_s
         self._memory_bytes = memory_bytes
         self._batch_rows = batch_rows
+        self._log = log
         self._judges: list[JudgeProcess] = []
         self._start_failures = 0
         self._proven = False
@@ -201,6 +204,7 @@ class JudgePool:
             item_timeout_s=self.item_timeout_s,
             memory_bytes=self._memory_bytes,
             deadline=time.monotonic() + START_LIMIT_S,
+            log=self._log,
         )
 
     def _wait(self, job: "_Job", selector: DefaultSelector) -> None:

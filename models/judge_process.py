@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ MAX_LINE_BYTES = 4 * 1024 * 1024
 SETTLE_S = 1.0
 APART = 16
 """Rows between those that are judged one after another where a batch was split."""
+PRINTED_BYTES = 256 * 1024
+"""What one judge prints beyond this is dropped."""
 _READ_BYTES = 1 << 16
 
 
@@ -55,10 +58,18 @@ class JudgeProcess:
     """One judge. `deadline` is when its present work is overdue (monotonic seconds), None while it has none.
 
     `inspect` has a user's file looked through for modules that it would load later (models.judge_inspection).
+    What judged code prints is appended to `log`; without one it is dropped.
     """
 
     def __init__(
-        self, spec: RewardSpec, *, item_timeout_s: float, memory_bytes: int, deadline: float, inspect: bool = False
+        self,
+        spec: RewardSpec,
+        *,
+        item_timeout_s: float,
+        memory_bytes: int,
+        deadline: float,
+        inspect: bool = False,
+        log: Path | None = None,
     ) -> None:
         self.ready = False
         self.deadline: float | None = deadline
@@ -72,13 +83,16 @@ class JudgeProcess:
             [sys.executable, "-P", "-m", "models.judge"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE if log else subprocess.DEVNULL,
             cwd=self.folder,
             env=_environment(),
             start_new_session=True,
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        if log is not None:
+            assert self._process.stderr is not None
+            threading.Thread(target=_keep_printed, args=(self._process.stderr, log), daemon=True).start()
         self.stdin: IO[bytes] = self._process.stdin
         self.stdout: IO[bytes] = self._process.stdout
         os.set_blocking(self.stdin.fileno(), False)
@@ -175,6 +189,24 @@ class JudgeProcess:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         return message if genuine else None
+
+
+def _keep_printed(printed: IO[bytes], log: Path) -> None:
+    """Copy what a judge prints to its log until nobody can print any more; a full disk loses it, and stops no judge."""
+    left = PRINTED_BYTES
+    with printed:
+        while piece := os.read(printed.fileno(), _READ_BYTES):
+            if left > 0:
+                with contextlib.suppress(OSError), log.open("ab") as file:
+                    file.write(piece[:left])
+                left -= len(piece)
+                if left <= 0:
+                    _note_dropped(log)
+
+
+def _note_dropped(log: Path) -> None:
+    with contextlib.suppress(OSError), log.open("ab") as file:
+        file.write(f"\n(this judge printed more than {PRINTED_BYTES} bytes; the rest was dropped)\n".encode())
 
 
 def _environment() -> dict[str, str]:

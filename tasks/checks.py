@@ -17,12 +17,13 @@ from pathlib import Path
 
 from data.errors import BadInputError, UsageError, shortened
 from data.manifest import FILE_NAME
-from data.nearest import did_you_mean
+from data.nearest import did_you_mean, unique
 from models.rewards import REWARDS, RewardSpec, UnknownRewardError, resolve
 from tasks.config import FilterConfig, IngestConfig, ScoreConfig
 
 CHECKPOINTS = "checkpoints"
-REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{8,64}")
+REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{4,64}")
+"""An artefact by its name or the beginning of it."""
 SAMPLES = Path(__file__).parents[1] / "data" / "samples"
 _GYM = "reasoning-gym:"
 _NAME_BYTES = 128
@@ -37,12 +38,24 @@ def check_input(lake: Path, text: str, table: str) -> None:
     if REFERENCE.fullmatch(text):
         if text.partition("/")[0] != table:
             raise UsageError(f"{text} is a {text.partition('/')[0]} artefact", hint=f"give one of {table}")
-        if not (lake / text).is_dir():
-            raise UsageError(f"there is no artefact {text}", hint="list what runs made with `gradus show RUN`")
+        full_name(lake, text)
     elif table == CHECKPOINTS:
         _check_policy(lake, text)
     elif not _holds_rows(bundled(text) or Path(text)):
         raise not_there(text, table)
+
+
+def full_name(lake: Path, reference: str) -> str:
+    """The name of an artefact by a beginning that no other of its table has; UsageError if that names none."""
+    known = artefacts_of(lake, reference.partition("/")[0])
+    return unique(reference, known, "artefact", "list what runs made with `gradus show RUN`")
+
+
+def artefacts_of(lake: Path, table: str) -> list[str]:
+    """The names of a table's artefacts, finished or not, in no order."""
+    folder = lake / table
+    entries = os.scandir(folder) if folder.is_dir() else ()
+    return [f"{table}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
 
 
 def check_inputs(lake: Path, **named: str | list[str] | None) -> None:

@@ -23,7 +23,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
 
 from data.errors import CorruptArtifactError
-from tasks.ending import AGAIN
+from tasks.history import AGAIN
 from tasks.journal import read_events
 from tasks.runlock import left_by_the_dead
 

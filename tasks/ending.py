@@ -4,9 +4,8 @@ from prefect._internal.control_listener import get_intent
 from prefect.exceptions import TerminationSignal
 
 from data.errors import GradusError, in_words
+from tasks.history import AGAIN
 from tasks.supervise import HaltedError
-
-AGAIN = "the same command goes on where it stopped"
 
 
 def ending(error: BaseException) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tasks.config import Config, DifficultyConfig, EvaluateConfig, RolloutConfig, ScoreConfig, UpdateConfig
+from tasks.logs import log_name
 from tasks.verdicts import WAYS_TO_A_VERDICT
 
 Report = Mapping[str, Any]
@@ -43,9 +44,11 @@ def score_breach(report: Report, config: ScoreConfig) -> str:
     num_rows, num_failed = summary.get("rows", 0), summary.get("error", 0) + summary.get("timeout", 0)
     if num_failed <= config.max_error_frac * num_rows:
         return ""
+    own = " and ".join(log_name(reward.name) for reward in config.rewards if ".py:" in reward.name)
     return (
         f"{num_failed} of {num_rows} rows ({num_failed / num_rows:.1%}) could not be judged, more than "
         f"max_error_frac {config.max_error_frac:.1%} allows: {'; '.join(summary.get('first_failed', ()))}"
+        f"{f' (what the reward printed is in the logs of the run: {own})' if own else ''}"
     )
 
 

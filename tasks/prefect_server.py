@@ -36,6 +36,7 @@ from tasks.found_servers import (
     write_state,
 )
 from tasks.isolation import child_environment
+from tasks.logs import last_words, open_log
 from tasks.prefect_database import is_migrated, note_migrated
 from tasks.secret import secret
 from tasks.settings import code_root, server_idle_s
@@ -67,6 +68,7 @@ class Connection:
         proved: bool,
         migrates: bool = False,
         listener: int | None = None,
+        log_start: int = 0,
     ) -> None:
         self.address = found.address
         self.secret = key
@@ -77,6 +79,7 @@ class Connection:
         self._lease = lease
         self._migrates = migrates
         self._listener = listener
+        self._log_start = log_start
         self._closed = threading.Event()
         self._answer = Answer.PROVED if proved else Answer.SILENT
         self._asking = threading.Thread(target=self._ask, daemon=True)
@@ -153,8 +156,8 @@ class Connection:
                 return None
             self._hold(self._found.lease)
             schedules = self._found.schedules
-            found = _launch(
-                self._home, self.address, self._listener, self._found.lease, schedules=schedules, again=True
+            found, self._log_start = _launch(
+                self._home, self.address, self._listener, self._found.lease, schedules=schedules
             )
             if not lives:
                 write_state(self._home, found)
@@ -171,8 +174,7 @@ class Connection:
             self._listener = None
 
     def _last_words(self) -> str:
-        log = self._home / "logs" / _LOG
-        return ((log.read_text(errors="replace").splitlines() if log.exists() else [])[-1:] or ["no answer"])[0][:300]
+        return last_words(self._home / "logs" / _LOG, self._log_start)[:300] or "no answer"
 
     def _see_log(self) -> str:
         return f"see {self._home / 'logs' / _LOG}, then call it again"
@@ -252,12 +254,12 @@ def _start(home: Path, key: str, *, schedules: bool) -> Connection:
     address, name = f"http://{LOOPBACK}:{port}", f"{port}-{os.getpid()}.lease"
     lease = Lease(folder_of(home) / name, create=True)
     migrates = not is_migrated(Path(prefect_home(home)), fingerprint())
-    found = _launch(home, address, listener, name, schedules=schedules, migrates=migrates)
+    found, log_start = _launch(home, address, listener, name, schedules=schedules, migrates=migrates)
     old = read_state(home)
     write_state(home, found)
     if old is not None and not old.lives:
         forget(home, old)
-    return Connection(home, found, key, lease, proved=False, migrates=migrates, listener=listener)
+    return Connection(home, found, key, lease, proved=False, migrates=migrates, listener=listener, log_start=log_start)
 
 
 def _bound(address: str) -> int | None:
@@ -280,25 +282,24 @@ def _launch(
     *,
     schedules: bool,
     migrates: bool = False,
-    again: bool = False,
-) -> Found:
-    """Start a server process on a socket; `again` if it takes the place of one that died."""
+) -> tuple[Found, int]:
+    """Start a server process on a socket; also where its words begin in the log."""
     env = {**door(home, address), LEASE: str(folder_of(home) / lease), IDLE: str(server_idle_s())}
     if not schedules:
         env |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
     if not migrates:
         env["PREFECT_API_DATABASE_MIGRATE_ON_START"] = "false"
-    process = _spawn(home, listener, env, "ab" if again else "wb")
+    process, log_start = _spawn(home, listener, env)
     process.returncode = 0  # it outlives this handle; Python need not warn of that
-    return describe(home, address, process.pid, lease, schedules=schedules)
+    return describe(home, address, process.pid, lease, schedules=schedules), log_start
 
 
-def _spawn(home: Path, listener: int, env: dict[str, str], mode: str) -> "subprocess.Popen[bytes]":
-    log_path = home / "logs" / _LOG
-    log_path.parent.mkdir(parents=True, exist_ok=True)
+def _spawn(home: Path, listener: int, env: dict[str, str]) -> tuple["subprocess.Popen[bytes]", int]:
+    """The server, and where its words begin in the log."""
     command = [sys.executable, "-P", "-m", *SERVE, "--app-dir", str(code_root()), "--fd", str(listener)]
-    with log_path.open(mode) as log:
-        return subprocess.Popen(
+    with open_log(home / "logs" / _LOG) as log:
+        log_start = log.tell()
+        process = subprocess.Popen(
             command,
             pass_fds=(listener,),
             stdin=subprocess.DEVNULL,
@@ -308,3 +309,4 @@ def _spawn(home: Path, listener: int, env: dict[str, str], mode: str) -> "subpro
             env=child_environment(env, {"NO_COLOR": "1"}),
             start_new_session=True,
         )
+    return process, log_start

@@ -25,6 +25,7 @@ from models.rewards.combine import Score, combine, component_names
 from tasks.config import RewardConfig, ScoreConfig
 from tasks.context import StageContext, StageResult
 from tasks.faults import fault_point
+from tasks.logs import printed, reward_log
 from tasks.reward_modules import pinned_reward, refusal
 from tasks.score_report import Judgement, clock, metrics, plain, samples, summary
 from tasks.verdicts import decider
@@ -85,7 +86,7 @@ def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
     if all(j.score["reward"] is None for j in judged):
         raise StageError(
             f"not one of {len(rows)} rows could be judged; the first says: {plain(judged[0].score['error'])}",
-            hint="correct the reward or the gold answers and run the same command again",
+            hint=f"correct the reward or the gold answers and run the same command again{_printed(specs)}",
         )
     return StageResult(
         metrics=metrics(judged, plan.names),
@@ -112,6 +113,10 @@ def _spec(reward: RewardConfig, max_chars: int) -> RewardSpec:
         raise UsageError(str(error), hint="`gradus methods` lists the rewards") from error
 
 
+def _printed(specs: Sequence[RewardSpec]) -> str:
+    return "".join(printed(spec.name) for spec in specs)
+
+
 def _warm_pools(ctx: StageContext, specs: Sequence[RewardSpec], item_timeout_s: float) -> list[JudgePool]:
     """The pools of these rewards, kept from an earlier job where it had the same; others are closed."""
     pools = cast("dict[str, JudgePool]", ctx.warm.setdefault("judges", {}))
@@ -121,7 +126,8 @@ def _warm_pools(ctx: StageContext, specs: Sequence[RewardSpec], item_timeout_s: 
     num_workers = min(MAX_JUDGES, os.cpu_count() or 1)
     for key, spec in zip(keys, specs, strict=True):
         if key not in pools:
-            pools[key] = JudgePool(spec, num_workers=num_workers, item_timeout_s=item_timeout_s)
+            log = reward_log(spec.name)
+            pools[key] = JudgePool(spec, num_workers=num_workers, item_timeout_s=item_timeout_s, log=log)
     return [pools[key] for key in keys]
 
 
@@ -211,7 +217,8 @@ def _ask(pool: JudgePool, rows: list[Row], told: Callable[[int], None], max_time
         raise refusal(pool.spec, error) from error
     except JudgeStartError as error:
         if pool.spec.is_user:
-            raise BadInputError(plain(str(error)), hint="correct the file and run the same command again") from error
+            hint = f"correct the file and run the same command again{printed(pool.spec.name)}"
+            raise BadInputError(plain(str(error)), hint=hint) from error
         raise StageError(plain(str(error)), hint="`gradus doctor` says what is missing") from error
 
 

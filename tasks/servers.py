@@ -26,6 +26,7 @@ from data.errors import StageError
 from models.processes import kill_tree
 from tasks.found_servers import Lease, folder_of, forget, sole_starter, write_state
 from tasks.isolation import child_environment
+from tasks.logs import last_words, open_log
 from tasks.prefect_server import LOOPBACK, SERVE, START_LIMIT_S, describe, door
 from tasks.settings import code_root
 from tasks.tracking_client import artifacts_uri, database, tracking_uri
@@ -43,6 +44,8 @@ class Server:
     health: str
     log_path: Path
     guard: subprocess.Popen[bytes]
+    log_start: int = 0
+    """Where the words of this server begin in its log."""
     at_end: Callable[[], None] = field(default=lambda: None)
 
     def wait_until_healthy(self, limit_s: float) -> None:
@@ -50,8 +53,8 @@ class Server:
         deadline = time.monotonic() + limit_s
         while not _answers(self.url, self.health):
             if self.guard.poll() is not None or time.monotonic() > deadline:
-                words = self.log_path.read_text(errors="replace").splitlines()[-1:] or [""]
-                raise StageError(f"the {self.name} server did not start: {words[0][:300]}", hint=f"see {self.log_path}")
+                words = last_words(self.log_path, self.log_start)
+                raise StageError(f"the {self.name} server did not start: {words[:300]}", hint=f"see {self.log_path}")
             time.sleep(_POLL_S)
 
     def close(self) -> None:
@@ -168,8 +171,8 @@ def _start(
     home: Path,
 ) -> Server:
     log_path = home / "logs" / f"{name.lower()}-server.log"
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    with log_path.open("wb") as log:
+    with open_log(log_path) as log:
+        log_start = log.tell()
         guard = subprocess.Popen(
             [sys.executable, "-P", "-m", "tasks.servers", sys.executable, "-P", "-m", *module],
             stdin=subprocess.PIPE,
@@ -178,7 +181,7 @@ def _start(
             env=child_environment(env, {"NO_COLOR": "1"}),
             start_new_session=True,
         )
-    return Server(name, url, health, log_path, guard)
+    return Server(name, url, health, log_path, guard, log_start)
 
 
 def _answers(url: str, path: str) -> bool:

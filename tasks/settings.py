@@ -122,6 +122,12 @@ def reports_now() -> bool:
     return chosen == "now"
 
 
+def run_logs() -> Path | None:
+    """The folder of logs of the run that this worker process computes for (GRADUS_RUN_LOGS); None elsewhere."""
+    given = os.environ.get("GRADUS_RUN_LOGS")
+    return Path(given) if given else None
+
+
 def may_wait() -> bool:
     """Whether a command waits for an artefact that another one computes: unless GRADUS_NO_WAIT is set."""
     return not os.environ.get("GRADUS_NO_WAIT")

@@ -29,6 +29,7 @@ from data.errors import GradusError, StageError
 from models.processes import kill_tree
 from tasks.interrupt import raise_if_interrupted
 from tasks.isolation import child_environment
+from tasks.logs import last_words, open_log
 
 OnBeat = Callable[[float, str], None]
 
@@ -70,15 +71,15 @@ class Worker:
     ) -> None:
         self.kind = kind
         self.log_path = log_path
-        log_path.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-P", "-m", "tasks.worker", "--execute", execute, "--preload", PRELOAD.get(kind, "")]
-        with log_path.open("ab") as log:
+        with open_log(log_path) as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=child_environment(env),
+                env=child_environment(env, {"GRADUS_RUN_LOGS": str(log_path.parent)}),
                 start_new_session=True,
             )
         assert self._process.stdout is not None
@@ -188,8 +189,8 @@ class Worker:
         kill_tree(self._process.pid)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         cause = " (out of memory?)" if code == -signal.SIGKILL else ""
-        tail = self.log_path.read_text(errors="replace").splitlines()[-1:]
-        last = f"; its last words: {tail[0][:200]}" if tail else ""
+        tail = last_words(self.log_path, self._log_start)
+        last = f"; its last words: {tail[:200]}" if tail else ""
         return _DeathError(
             f"the {self.kind} worker {how}{cause}{last}",
             hint=f"see {self.log_path}; repeat the command: finished shards are kept",

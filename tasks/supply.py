@@ -19,7 +19,7 @@ from data.manifest import FILE_NAME, Manifest, read_manifest
 from data.schema import CHECKPOINTS, TABLES, misfit
 from data.store import Ref, Store
 from data.tabular import read_user_table
-from tasks.checks import REFERENCE, bundled, no_policy, not_there
+from tasks.checks import REFERENCE, bundled, full_name, no_policy, not_there
 from tasks.policies import ADAPTER_CONFIG, BASE, adopt_adapter, base_named_by, is_adapter_folder
 
 
@@ -56,9 +56,10 @@ def export(store: Store, ref: Ref, out: Path) -> Path:
 
 def _existing(store: Store, text: str, table: str) -> Ref | None:
     if REFERENCE.fullmatch(text):
-        ref = Ref.parse(text)
-        if ref.table != table:
-            raise UsageError(f"{text} is a {ref.table} artefact", hint=f"give one of {table}")
+        named = text.partition("/")[0]
+        if named != table:
+            raise UsageError(f"{text} is a {named} artefact", hint=f"give one of {table}")
+        ref = Ref.parse(full_name(store.root, text))
         store.manifest(ref)
         return ref
     folder = Path(text)

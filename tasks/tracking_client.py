@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from tasks.isolation import child_environment
+from tasks.logs import open_log
 from tasks.tracking_state import Status, status
 
 __all__ = ["Sidecar", "artifacts_uri", "database", "parting_words", "start_sidecar", "status", "tracking_uri", "wait"]
@@ -74,9 +75,8 @@ def start_sidecar(folder: Path, env: Mapping[str, str] | None = None) -> Sidecar
     What it prints goes to `logs/tracking.log` of the run.
     """
     log_path = folder / "logs" / "tracking.log"
-    log_path.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-P", "-m", "tasks.tracking", str(folder), "--owner", str(os.getpid())]
-    with log_path.open("ab") as log:
+    with open_log(log_path) as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

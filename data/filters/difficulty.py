@@ -15,6 +15,12 @@ def pass_rate(candidates: pa.Table, low: float = 0.0, high: float = 1.0, unmeasu
 
     Online Difficulty Filtering, arXiv 2504.03380 (its balanced variant is high = 1 - low). Deviation: the rate is that
     of the difficulty table, whenever measured, and no further prompts are sampled to refill the batch.
+
+    Args:
+        candidates: Problems with their measurements.
+        low: Lowest pass rate that is kept.
+        high: Highest pass rate that is kept.
+        unmeasured: keep or drop problems that were never measured.
     """
     low, high = check_number("pass_rate", "low", low), check_number("pass_rate", "high", high)
     if low > high:
@@ -34,6 +40,10 @@ def zero_variance(candidates: pa.Table, unmeasured: str = "keep") -> Verdict:
     """Drop problems that were answered all wrong or all right: a group-relative advantage of them is zero.
 
     The offline form of DAPO's dynamic sampling (arXiv 2503.14476, 0 < correct < G).
+
+    Args:
+        candidates: Problems with their measurements.
+        unmeasured: keep or drop problems that were never measured.
     """
     n, k = ints(candidates.column("n")), ints(candidates.column("k"))
     return verdict(
@@ -52,6 +62,11 @@ def group_variance(candidates: pa.Table, min: float = 0.0, unmeasured: str = "ke
     VCRL (arXiv 2509.19803): the unbiased variance of G 0/1 rewards over the largest that G allows,
     k(G-k)/floor(G^2/4). For even G this is p(1-p)/0.25. A group of one has variance 0.
     Deviation: no memory bank; a dropped problem is simply not planned.
+
+    Args:
+        candidates: Problems with their measurements.
+        min: Lowest normalised variance that is kept, 0 to 1.
+        unmeasured: keep or drop problems that were never measured.
     """
     least = check_number("group_variance", "min", min)
     if not 0 <= least <= 1:

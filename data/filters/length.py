@@ -17,6 +17,12 @@ def length(candidates: pa.Table, low: float = 0, high: float = 0, unit: str = "c
     """Keep problems of low to high characters (or words: runs of non-space), both included; high = 0 sets no ceiling.
 
     A problem given as messages is as long as its messages together.
+
+    Args:
+        candidates: Problems with their questions.
+        low: Shortest question that is kept.
+        high: Longest question that is kept; 0 for any.
+        unit: chars or words.
     """
     low, high = check_number("length", "low", low), check_number("length", "high", high)
     if high and low > high:

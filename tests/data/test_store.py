@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -224,3 +227,22 @@ def test_a_killed_writer_leaves_only_whole_shards(tmp_path: Path) -> None:
     done = Store(tmp_path).writer(REF).done
     assert {f"part-{int(i):05d}" for i in written} <= done
     assert len(written) == len(set(written))
+
+
+def test_other_readers_of_parquet_folders_read_an_artefact_of_several_shards(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    writer = store.writer(Ref("problems", "ab" * 16))
+    rows = [{"problem_id": f"p{i}", "question": f"{i} + 1 =", "answer": str(i + 1)} for i in range(6)]
+    for index in (0, 1, 2):
+        writer.write_table(pa.Table.from_pylist(rows[2 * index : 2 * index + 2]), index)
+    writer.write_file("_report.json", b"{}")
+    writer.commit()
+    folder = store.path(writer.ref)
+    assert {path.name for path in folder.iterdir()} >= {"_manifest.json", "_report.json", "part-00002.parquet"}
+    wanted = [row["problem_id"] for row in rows]
+    assert sorted(pd.read_parquet(folder)["problem_id"]) == wanted
+    assert sorted(ds.dataset(folder).to_table(columns=["problem_id"]).column(0).to_pylist()) == wanted
+    assert sorted(pq.read_table(folder).column("problem_id").to_pylist()) == wanted
+    with duckdb.connect() as database:
+        found = database.execute(f"select problem_id from '{folder}/*.parquet' order by all").fetchall()
+    assert [name for (name,) in found] == wanted

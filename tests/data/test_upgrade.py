@@ -4,8 +4,11 @@ import hashlib
 import json
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+import pytest
 
 from data.manifest import Manifest
 from data.store import Ref
@@ -54,6 +57,15 @@ def test_an_old_lake_is_upgraded_once_and_says_so_once(tmp_path: Path) -> None:
     assert not list(folder.glob("[!_.]*.json"))
     open_lake(tmp_path, said.append)
     assert len(said) == 1
+
+
+def test_other_readers_read_the_folder_of_an_old_artefact_once_it_is_upgraded(tmp_path: Path) -> None:
+    folder = old_lake(tmp_path)
+    with pytest.raises(pa.ArrowInvalid, match=r"manifest\.json"):
+        ds.dataset(folder).to_table()
+    open_lake(tmp_path, lambda _: None)
+    assert ds.dataset(folder).to_table().to_pydict() == ROWS
+    assert pd.read_parquet(folder).to_dict("list") == ROWS
 
 
 def test_an_upgrade_that_was_cut_off_goes_on(tmp_path: Path) -> None:

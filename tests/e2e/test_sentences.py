@@ -88,7 +88,7 @@ CASES = {
     "files cut off": Case(("ingest", "p.jsonl"), "may write files of 0.1 MB at most", 1, before=small_files),
     "run unreadable": Case(("show", "closed"), "there is no permission for {}/home/runs/closed/run.json", 1),
     "run torn": Case(("show", "torn"), "torn/run.json does not say what the run is", 1),
-    "run long": Case(("sql", "select 1", "--run", "x" * 300), "no file can have so long a name"),
+    "run long": Case(("sql", "select 1", "--run", "x" * 300), "(300 characters); list them with `gradus runs`"),
     "run only readable": Case(("show", "finished"), "finished: killed", 0),
 }
 

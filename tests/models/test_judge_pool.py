@@ -59,6 +59,20 @@ def misbehave(rows):
 def short(rows):
     return [1.0]
 
+def talk(rows):
+    for row in rows:
+        print(row["completion"])
+        print("aside", file=sys.stderr, flush=True)
+        os.system("echo from a child")
+        if row["completion"] == "last words":
+            os._exit(3)
+    return [1.0] * len(rows)
+
+def flood(rows):
+    for _ in range(200):
+        print("x" * 10_000)
+    return [1.0] * len(rows)
+
 def batch_size(rows):
     return [float(len(rows))] * len(rows)
 
@@ -333,3 +347,28 @@ def test_unanswered_rows_of_a_chunk():
     assert [c.indices for c in chunk.split()] == [[6], [7]]
     assert chunk.rest({6}).indices == [7]
     assert json.dumps(chunk.rest(set()).indices) == "[6, 7]"
+
+
+def until(found, limit_s=60):
+    """What judges printed is copied by a thread, a moment after their verdicts."""
+    deadline = time.monotonic() + limit_s
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_what_a_reward_prints_is_in_its_log_also_if_it_dies_of_it(user_file, tmp_path):
+    log = tmp_path / "reward.log"
+    with pool_of(user_file, "talk", num_workers=1, item_timeout_s=20, log=log) as pool:
+        assert outcomes(pool.judge(rows_of("first", "last words"))) == [1.0, "error"]
+        until(lambda: log.read_text().count("last words") == 3)  # the batch, the row alone, and once more
+    said = log.read_text().splitlines()
+    assert said[:3] == ["first", "aside", "from a child"]
+
+
+def test_a_reward_that_prints_without_end_is_judged_and_its_log_stays_short(user_file, tmp_path):
+    log = tmp_path / "reward.log"
+    with pool_of(user_file, "flood", num_workers=1, item_timeout_s=20, log=log) as pool:
+        assert outcomes(pool.judge(rows_of("a", "b"))) == [1.0, 1.0]
+        until(lambda: log.read_bytes().endswith(b"dropped)\n"))
+    assert log.stat().st_size < 300_000

@@ -12,7 +12,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling, Completed, Running
 
 from tasks.dangling import Left, close_dangling, left_behind
-from tasks.history import list_runs
+from tasks.history import AGAIN, list_runs
 from tasks.journal import Journal
 from tasks.runlock import RunLock
 
@@ -89,6 +89,8 @@ def test_a_run_is_listed_as_it_ended_with_the_reason(tmp_path: Path, status: str
     journal = launch(tmp_path / "one", "a")
     (tmp_path / "one" / "run.json").write_text('{"verb": "ingest"}')
     journal.run_finished(status=status, error="why")
-    assert [(run["status"], run["error"]) for run in list_runs(tmp_path)] == [(status, "why")]
+    assert [(run["status"], run["error"]) for run in list_runs(tmp_path, tmp_path)["runs"]] == [(status, "why")]
     launch(tmp_path / "one", "b")
-    assert [(run["status"], run["error"]) for run in list_runs(tmp_path)] == [("killed", "")]
+    assert [(run["status"], run["error"]) for run in list_runs(tmp_path, tmp_path)["runs"]] == [
+        ("killed", f"the process was killed; {AGAIN}")
+    ]

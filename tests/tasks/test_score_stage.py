@@ -402,3 +402,20 @@ def test_time_outs_that_break_the_limit_for_certain_end_the_stage_early(store, w
         score(store, warm, config, rollouts)  # ten of the first shard's rows are stored before
     assert "max_error_frac" in str(caught.value.hint)
     assert store.writer(OUT).done == {"part-00000"}
+
+
+def test_an_error_of_a_reward_names_the_log_with_what_it_printed(store, warm, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRADUS_RUN_LOGS", str(tmp_path / "logs"))
+    (tmp_path / "logs").mkdir()
+    file = tmp_path / "mine.py"
+    file.write_text("def f(rows):\n    print('I give up')\n    raise ValueError('no')\n")
+    config = ScoreConfig(rewards=(RewardConfig(name=f"{file}:f"),), correct_at=0.5)
+    log = tmp_path / "logs" / "reward-mine-f.log"
+    with pytest.raises(StageError) as caught:
+        score(store, warm, config, rollouts_of(store, row("a", "x"), row("b", "y")))
+    assert "I give up" in log.read_text()
+    assert caught.value.hint.endswith(f"; what it printed is in {log}")
+    report = {"summary": {"rows": 2, "error": 2, "first_failed": ["a:0: no"]}}
+    assert score_breach(report, config).endswith(
+        "(what the reward printed is in the logs of the run: reward-mine-f.log)"
+    )
