@@ -2,7 +2,7 @@
 
     python benchmarks/overlap.py --rounds 18 --seeds 1 2 3
 
-Each run has a home of its own, so that none reuses another's artefacts; the two ways take turns, and which goes first
+Each run has a home of its own, so that none reuses another's artifacts; the two ways take turns, and which goes first
 changes with every seed. Prints one table: seconds of the run and of its rounds alone, pass@1 on the held-out problems,
 mean training reward of every round.
 """

@@ -4,7 +4,7 @@
     python benchmarks/runs.py --runs 100 --rounds 18
 
 Writes a home by hand: journals with the events, settings and summaries that a training run has, and a manifest for
-every artefact. Prints wall seconds of `gradus --help`, of `gradus runs` the first time, again, and after one of the
+every artifact. Prints wall seconds of `gradus --help`, of `gradus runs` the first time, again, and after one of the
 runs has gone on, and of `gradus show`.
 """
 

@@ -30,7 +30,7 @@ class BadInputError(GradusError):
 
 
 class CorruptArtifactError(GradusError):
-    """An artefact's bytes are not the ones that its manifest names."""
+    """An artifact's bytes are not the ones that its manifest names."""
 
 
 class GateError(GradusError):

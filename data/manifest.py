@@ -1,8 +1,8 @@
-"""The manifest: what an artefact consists of, written last and therefore the proof that it is whole.
+"""The manifest: what an artifact consists of, written last and therefore the proof that it is whole.
 
 It holds nothing that differs between two undisturbed runs of the same identity (no clock, host or attempt number),
 so that manifests can be compared byte for byte. It proves itself: `sha256` is the digest of everything else in it,
-and the artefact's name is the digest of `identity`, what the name was computed from.
+and the artifact's name is the digest of `identity`, what the name was computed from.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ from data.errors import CorruptArtifactError
 FILE_NAME = "_manifest.json"
 """Readers of Parquet folders skip names that begin with an underscore."""
 REPORT = "_report.json"
-"""The counts and metrics of the stage that made the artefact."""
+"""The counts and metrics of the stage that made the artifact."""
 
 
 class FileEntry(BaseModel):
-    """One immutable file of an artefact."""
+    """One immutable file of an artifact."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,7 +32,7 @@ class FileEntry(BaseModel):
 
 
 class Manifest(BaseModel):
-    """Everything that is true of one finished artefact."""
+    """Everything that is true of one finished artifact."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,7 +40,7 @@ class Manifest(BaseModel):
     digest: str
     schema_version: int
     identity: dict[str, Any] = Field(default_factory=dict)
-    """What the digest was computed from; with the key `schema` only what is known of it (artefacts of schema 1)."""
+    """What the digest was computed from; with the key `schema` only what is known of it (artifacts of schema 1)."""
     config: dict[str, Any] = Field(default_factory=dict)
     """All settings of the attempt, those that its result does not depend on included."""
     parents: dict[str, list[str]] = Field(default_factory=dict)
@@ -51,7 +51,7 @@ class Manifest(BaseModel):
 
     @property
     def stage(self) -> str:
-        """The stage that made the artefact; empty for what a person supplied."""
+        """The stage that made the artifact; empty for what a person supplied."""
         return str(self.identity.get("stage", ""))
 
     @property
@@ -86,7 +86,7 @@ class Manifest(BaseModel):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of an artefact folder; raise CorruptArtifactError if it is missing, unreadable or altered."""
+    """Read the manifest of an artifact folder; raise CorruptArtifactError if it is missing, unreadable or altered."""
     path = folder / FILE_NAME
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
@@ -103,7 +103,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-CURE = "delete its folder and run the same command again: only this artefact is computed anew"
+CURE = "delete its folder and run the same command again: only this artifact is computed anew"
 
 
 def sha256_file(path: Path) -> str:
@@ -113,6 +113,6 @@ def sha256_file(path: Path) -> str:
 
 
 def identity_digest(identity: dict[str, Any]) -> str:
-    """Return the name of the artefact with this identity: 32 hex digits, the same for the same values."""
+    """Return the name of the artifact with this identity: 32 hex digits, the same for the same values."""
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

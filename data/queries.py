@@ -1,6 +1,6 @@
 """SQL over the lake: a locked-down DuckDB that reads verified rows and nothing else.
 
-    tables = {"scores": artefact_rows(store, "scores", [ref]), "runs": Relation.of(table)}
+    tables = {"scores": artifact_rows(store, "scores", [ref]), "runs": Relation.of(table)}
     with select(tables, {}, "select outcome, count(*) from scores group by outcome") as answer:
         for rows in answer.batches: ...
 

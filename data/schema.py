@@ -91,7 +91,7 @@ ROLLOUTS = TableSchema(
     "rollouts",
     ("rollout_id",),
     (
-        Column("rollout_id", _TEXT, "first 16 hex digits of the artefact's digest, group_id, sample: unique in a lake"),
+        Column("rollout_id", _TEXT, "first 16 hex digits of the artifact's digest, group_id, sample: unique in a lake"),
         Column("problem_id", _TEXT, "the problem answered", required=True),
         Column("group_id", _TEXT, "completions that are compared with each other"),
         Column("sample", pa.int32(), "index within the group"),
@@ -168,11 +168,11 @@ EVALUATIONS = TableSchema(
 TABLES = {t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, DIFFICULTY, EVALUATIONS)}
 CHECKPOINTS = "checkpoints"
 KEY_DIGITS = 16
-"""Hex digits of an artefact's digest that begin the ids of its rollouts."""
+"""Hex digits of an artifact's digest that begin the ids of its rollouts."""
 
 
 def sample_key(digest: str, name: str) -> str:
-    """The id of a rollout that is called `name` within the artefact `digest`; no other row of a lake has it.
+    """The id of a rollout that is called `name` within the artifact `digest`; no other row of a lake has it.
 
     >>> sample_key("00aa11bb22cc33dd44ee55ff66aa77bb", "p1@r0h0:3")
     '00aa11bb22cc33dd:p1@r0h0:3'

@@ -1,11 +1,11 @@
-"""The artefact store: immutable shards, a manifest written last, and reads that verify.
+"""The artifact store: immutable shards, a manifest written last, and reads that verify.
 
     store = Store(Path("lake"))
     with_rows = store.put("problems", table)        # a user's own rows, named by their content
     store.read(with_rows)                           # verified against the manifest's SHA-256
 
 A file appears under a temporary name, is flushed to disk and renamed; a shard counts as done when its receipt
-(name, sha256, rows, key range) is there too; the artefact counts as done when its manifest is.
+(name, sha256, rows, key range) is there too; the artifact counts as done when its manifest is.
 Left out: object storage (local folders only), garbage collection, concurrent writers (see tasks.runlock).
 """
 
@@ -50,7 +50,7 @@ _DIGEST = re.compile(r"[0-9a-f]{8,64}")
 
 @dataclass(frozen=True)
 class Ref:
-    """The name of one artefact.
+    """The name of one artifact.
 
     >>> str(Ref.parse("rollouts/00aa11bb22cc33dd"))
     'rollouts/00aa11bb22cc33dd'
@@ -67,23 +67,23 @@ class Ref:
         """Read `table/digest`; BadInputError where the text is anything else."""
         table, _, digest = text.partition("/")
         if not (_TABLE_NAME.fullmatch(table) and _DIGEST.fullmatch(digest)):
-            raise BadInputError(f"{text!r} is not an artefact reference", hint="write it as table/digest")
+            raise BadInputError(f"{text!r} is not an artifact reference", hint="write it as table/digest")
         return cls(table, digest)
 
 
 class Store:
-    """A folder of artefacts: `<root>/<table>/<digest>/`."""
+    """A folder of artifacts: `<root>/<table>/<digest>/`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         self._verified: dict[Path, tuple[int, int, str]] = {}
 
     def path(self, ref: Ref) -> Path:
-        """The folder of an artefact, whether it exists or not."""
+        """The folder of an artifact, whether it exists or not."""
         return self.root / ref.table / ref.digest
 
     def find(self, ref: Ref) -> Manifest | None:
-        """The manifest, if the artefact is finished and every file has its size; None otherwise."""
+        """The manifest, if the artifact is finished and every file has its size; None otherwise."""
         folder = self.path(ref)
         if not (folder / FILE_NAME).exists():
             return None
@@ -95,12 +95,12 @@ class Store:
         return manifest if sizes_hold else None
 
     def manifest(self, ref: Ref) -> Manifest:
-        """The manifest; CorruptArtifactError where there is none or it speaks of another artefact."""
+        """The manifest; CorruptArtifactError where there is none or it speaks of another artifact."""
         manifest = read_manifest(self.path(ref))
         if (manifest.table, manifest.digest) != (ref.table, ref.digest):
             raise CorruptArtifactError(
                 f"the manifest in {self.path(ref)} is that of {manifest.table}/{manifest.digest}",
-                hint="an artefact was moved by hand: move it back or delete the folder",
+                hint="an artifact was moved by hand: move it back or delete the folder",
             )
         if manifest.schema_version > SCHEMA_VERSION:
             raise CorruptArtifactError(
@@ -110,7 +110,7 @@ class Store:
         return manifest
 
     def content_key(self, ref: Ref) -> str:
-        """What a stage that reads the artefact depends on: the bytes of a table, the identity of a checkpoint.
+        """What a stage that reads the artifact depends on: the bytes of a table, the identity of a checkpoint.
 
         Two attempts that made the same table by different ways are the same input to what comes after. A checkpoint
         stays under its own name, since rollouts name the policy that made them by it.
@@ -121,7 +121,7 @@ class Store:
         return f"{ref.table}:{hashlib.sha256(told.encode()).hexdigest()[:32]}"
 
     def verify(self, ref: Ref) -> Manifest:
-        """Check every file of an artefact against its SHA-256; CorruptArtifactError names the first that differs."""
+        """Check every file of an artifact against its SHA-256; CorruptArtifactError names the first that differs."""
         manifest = self.manifest(ref)
         for entry in manifest.files:
             self._verify_file(self.path(ref) / entry.name, entry)
@@ -140,7 +140,7 @@ class Store:
         return table.select(columns) if columns else table
 
     def read_file(self, ref: Ref, name: str) -> bytes | None:
-        """The verified content of one file of an artefact; None if the artefact has no such file."""
+        """The verified content of one file of an artifact; None if the artifact has no such file."""
         entry = next((f for f in self.manifest(ref).files if f.name == name), None)
         if entry is None:
             return None
@@ -149,13 +149,13 @@ class Store:
         return path.read_bytes()
 
     def writer(self, ref: Ref) -> "ShardWriter":
-        """Begin, or go on with, an artefact; stale temporary files of a dead attempt are swept."""
+        """Begin, or go on with, an artifact; stale temporary files of a dead attempt are swept."""
         return ShardWriter(self, ref)
 
     def discard(self, ref: Ref) -> None:
-        """Remove the files of an artefact that has a manifest, valid or not; shards of an open attempt stay.
+        """Remove the files of an artifact that has a manifest, valid or not; shards of an open attempt stay.
 
-        The manifest goes first, so that no reader sees half of an artefact; what begins with a dot (locks) stays.
+        The manifest goes first, so that no reader sees half of an artifact; what begins with a dot (locks) stays.
         """
         folder = self.path(ref)
         if not (folder / FILE_NAME).exists():
@@ -166,7 +166,7 @@ class Store:
                 path.unlink()
 
     def put(self, table_name: str, table: pa.Table) -> Ref:
-        """Store a user's rows as an artefact named by their content."""
+        """Store a user's rows as an artifact named by their content."""
         conformed = conform(table, TABLES[table_name])
         identity: dict[str, Any] = {"table": table_name, "rows": _content_digest(conformed)}
         ref = Ref(table_name, identity_digest(identity))
@@ -211,7 +211,7 @@ class Store:
 
 
 class ShardWriter:
-    """Writes one artefact; what an earlier attempt finished is kept and listed in `done`."""
+    """Writes one artifact; what an earlier attempt finished is kept and listed in `done`."""
 
     def __init__(self, store: Store, ref: Ref) -> None:
         self.ref = ref
@@ -229,7 +229,7 @@ class ShardWriter:
 
     @property
     def scratch(self) -> Path:
-        """A folder for resumable state, removed when the artefact is committed."""
+        """A folder for resumable state, removed when the artifact is committed."""
         folder = self.folder / _SCRATCH
         folder.mkdir(exist_ok=True)
         return folder

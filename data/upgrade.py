@@ -3,7 +3,7 @@
     store = open_lake(Path("lake"), print)     # says in a sentence what was changed, if anything was
 
 Schema 1 -> 2: `manifest.json` becomes `_manifest.json` with a digest of itself, and `report.json` becomes
-`_report.json`, listed with its digest. Rows are left as they are, and the artefacts keep their names: `schema_version`
+`_report.json`, listed with its digest. Rows are left as they are, and the artifacts keep their names: `schema_version`
 stays 1, and what their digest was computed from is known in part only, so no stage reuses them.
 Interrupted at any point, the next opening goes on. Left out: lakes that an earlier version is writing at the time.
 """
@@ -39,19 +39,19 @@ def open_lake(root: Path, say: Callable[[str], None]) -> Store:
 
 
 def upgrade(root: Path) -> str:
-    """Bring every artefact of a lake up to date and return the sentence about it; empty if there was nothing to do."""
+    """Bring every artifact of a lake up to date and return the sentence about it; empty if there was nothing to do."""
     unreadable: list[Path] = []
     num_upgraded = 0
     for path in sorted(root.glob(f"*/*/{_OLD_MANIFEST}")):
         try:
-            _upgrade_artefact(path.parent, json.loads(path.read_bytes()))
+            _upgrade_artifact(path.parent, json.loads(path.read_bytes()))
             num_upgraded += 1
         except (ValueError, KeyError, TypeError, ValidationError):
             unreadable.append(path)
     said: list[str] = []
     if num_upgraded:
         said.append(
-            f"{num_upgraded} artefacts of an earlier version were brought up to date: "
+            f"{num_upgraded} artifacts of an earlier version were brought up to date: "
             "their manifests and reports now carry digests"
         )
     if unreadable:
@@ -59,7 +59,7 @@ def upgrade(root: Path) -> str:
     return "; ".join(said)
 
 
-def _upgrade_artefact(folder: Path, old: dict[str, Any]) -> None:
+def _upgrade_artifact(folder: Path, old: dict[str, Any]) -> None:
     entries = [FileEntry(**{key: f.get(key) for key in FileEntry.model_fields}) for f in old["files"]]
     if (folder / _OLD_REPORT).exists():
         os.replace(folder / _OLD_REPORT, folder / REPORT)

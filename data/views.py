@@ -1,8 +1,8 @@
 """What `gradus sql` shows of the lake: the tables with ids that are unique in it, and the view `samples`.
 
-`rollouts` and `scores` show every id with the beginning of its artefact's digest, also those of files that users
-bring and of lakes whose ids repeat between artefacts; so a join on `rollout_id` pairs a rollout with its own scores.
-`samples` is one row for each rollout that a run used, with the scores that the same run used: a rollouts artefact that
+`rollouts` and `scores` show every id with the beginning of its artifact's digest, also those of files that users
+bring and of lakes whose ids repeat between artifacts; so a join on `rollout_id` pairs a rollout with its own scores.
+`samples` is one row for each rollout that a run used, with the scores that the same run used: a rollouts artifact that
 was scored twice, or is used by two runs, doubles no row of a run. Which run used what is handed in (`USED`).
 """
 
@@ -34,15 +34,15 @@ USED = pa.schema(
 
 Say = Callable[[str], None]
 
-_JUDGED = "rollouts_artefact"
-_ADDED = ("artefact", _JUDGED)
+_JUDGED = "rollouts_artifact"
+_ADDED = ("artifact", _JUDGED)
 
 
 class Lake(Protocol):
-    """Which artefacts a query may read; asked only for what the query names."""
+    """Which artifacts a query may read; asked only for what the query names."""
 
-    def artefacts(self, table: str) -> Sequence[Ref]:
-        """The finished artefacts of a table."""
+    def artifacts(self, table: str) -> Sequence[Ref]:
+        """The finished artifacts of a table."""
         ...
 
     def judged(self) -> Mapping[str, str]:
@@ -55,14 +55,14 @@ class Lake(Protocol):
 
 
 def tables(store: Store, lake: Lake, say: Say) -> dict[str, Relation]:
-    """Every table of the lake; `say` hears which artefacts are left out of it."""
+    """Every table of the lake; `say` hears which artifacts are left out of it."""
     none: Mapping[str, str] = {}
 
     def relation(name: str) -> Relation:
         def read() -> ds.Dataset:
-            return _rows(name, _fitting(store, lake.artefacts(name), say), lake.judged() if name == "scores" else none)
+            return _rows(name, _fitting(store, lake.artifacts(name), say), lake.judged() if name == "scores" else none)
 
-        source = {"rollouts": "artefact", "scores": _JUDGED}.get(name)
+        source = {"rollouts": "artifact", "scores": _JUDGED}.get(name)
         projection = f"* replace ({_unique('rollout_id', source)} as rollout_id)" if source else "*"
         return Relation(_known(name), read, projection)
 
@@ -84,7 +84,7 @@ def samples(store: Store, lake: Lake, say: Say) -> tuple[dict[str, Relation], Vi
 
 
 def _known(name: str) -> pa.Schema:
-    known = TABLES[name].arrow.append(pa.field("artefact", pa.string()))
+    known = TABLES[name].arrow.append(pa.field("artifact", pa.string()))
     return known.append(pa.field(_JUDGED, pa.string())) if name == "scores" else known
 
 
@@ -95,7 +95,7 @@ def _unique(name: str, digest: str) -> str:
 
 
 def _fitting(store: Store, refs: Sequence[Ref], say: Say) -> dict[Ref, list[tuple[Path, pa.Schema]]]:
-    """The verified shards of the artefacts whose types are those of their table; the others are named.
+    """The verified shards of the artifacts whose types are those of their table; the others are named.
 
     They are older than the check at the door, or made by hand.
     """
@@ -114,14 +114,14 @@ def _fitting(store: Store, refs: Sequence[Ref], say: Say) -> dict[Ref, list[tupl
 
 
 def _rows(name: str, found: Mapping[Ref, list[tuple[Path, pa.Schema]]], judged: Mapping[str, str]) -> ds.Dataset:
-    """The verified shards of the artefacts, each with its digest as a constant column.
+    """The verified shards of the artifacts, each with its digest as a constant column.
 
     Columns that an older file lacks are null; those that are not ours come after the known ones.
     """
     parquet, disk = ds.ParquetFileFormat(), pyarrow.fs.LocalFileSystem()
     schemas, fragments = [_known(name)], []
     for ref, shards in found.items():
-        source = ds.field("artefact") == ref.digest
+        source = ds.field("artifact") == ref.digest
         if ref.digest in judged:
             source &= ds.field(_JUDGED) == judged[ref.digest]
         for path, schema in shards:
@@ -176,21 +176,21 @@ def _samples(relations: Mapping[str, duckdb.DuckDBPyRelation]) -> duckdb.DuckDBP
         "verifier": "_scores.verifier",
         "policy": "_rollouts.policy",
         "temperature": "_rollouts.temperature",
-        "rollout_id": _unique("_rollouts.rollout_id", "_rollouts.artefact"),
-        "rollouts_artefact": "_used.rollouts",
-        "scores_artefact": "_used.scores",
+        "rollout_id": _unique("_rollouts.rollout_id", "_rollouts.artifact"),
+        "rollouts_artifact": "_used.rollouts",
+        "scores_artifact": "_used.scores",
     }
     return (
         relations["_used"]
-        .join(rollouts, "_rollouts.artefact = _used.rollouts")
+        .join(rollouts, "_rollouts.artifact = _used.rollouts")
         .join(
             relations["_scores"],
-            "_scores.artefact = _used.scores and _scores.rollout_id = _rollouts.rollout_id",
+            "_scores.artifact = _used.scores and _scores.rollout_id = _rollouts.rollout_id",
             how="left",
         )
         .join(
             problems,
-            "_problems.artefact = _used.problems and _problems.problem_id = _rollouts.problem_id",
+            "_problems.artifact = _used.problems and _problems.problem_id = _rollouts.problem_id",
             how="left",
         )
         .project(", ".join(f"{expression} as {name}" for name, expression in columns.items()))

@@ -150,7 +150,7 @@ def sql(
 
     samples has a row for each rollout that a run used (run, round, purpose, reward, correct, completion ...); runs,
     stages and metrics tell what was done; below them are the tables problems, hints, plan, rollouts, scores,
-    difficulty, evaluations, each with its artefact. `show tables` and `describe samples` are queries too.
+    difficulty, evaluations, each with its artifact. `show tables` and `describe samples` are queries too.
     """
     from flows.console_rows import print_json, print_rows  # noqa: PLC0415
     from tasks.asking import ask  # noqa: PLC0415

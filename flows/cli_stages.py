@@ -36,13 +36,13 @@ C = TypeVar("C", bound=Config)
 Problems = Annotated[
     str,
     typer.Option(
-        help="problems: a file, an artefact, bundled:train or bundled:heldout", autocompletion=artifacts("problems")
+        help="problems: a file, an artifact, bundled:train or bundled:heldout", autocompletion=artifacts("problems")
     ),
 ]
 Policy = Annotated[
     str,
     typer.Option(
-        help="policy: bundled, a folder, a checkpoint artefact, or id@revision", autocompletion=artifacts("checkpoints")
+        help="policy: bundled, a folder, a checkpoint artifact, or id@revision", autocompletion=artifacts("checkpoints")
     ),
 ]
 Out = Annotated[str | None, typer.Option(help="also write the result here (.parquet, .jsonl or a folder)")]
@@ -93,7 +93,7 @@ def hint(problems: Problems, sets: Sets = None, out: Out = None, as_json: AsJson
 def curate(
     problems: Problems,
     difficulty: Annotated[
-        str | None, typer.Option(help="difficulty: a file or an artefact", autocompletion=artifacts("difficulty"))
+        str | None, typer.Option(help="difficulty: a file or an artifact", autocompletion=artifacts("difficulty"))
     ] = None,
     filters: Annotated[list[str] | None, typer.Option("--filter", help="NAME[:k=v,...]; repeatable")] = None,
     rank: Annotated[str, typer.Option(help="historical_std, variance, pass_rate, reward_mean or reward_variance")] = "",
@@ -127,7 +127,7 @@ def curate(
 
 
 def rollout(
-    plan: Annotated[str, typer.Option(help="plan: a file or an artefact", autocompletion=artifacts("plan"))],
+    plan: Annotated[str, typer.Option(help="plan: a file or an artifact", autocompletion=artifacts("plan"))],
     problems: Problems,
     policy: Policy = "bundled",
     engine: Annotated[str, typer.Option(help="which engine samples")] = "transformers",
@@ -152,7 +152,7 @@ def score(
     rollouts: Annotated[
         str,
         typer.Option(
-            help="rollouts: a file with problem_id, completion, answer; or an artefact",
+            help="rollouts: a file with problem_id, completion, answer; or an artifact",
             autocompletion=artifacts("rollouts"),
         ),
     ],

@@ -1,4 +1,4 @@
-"""The option --no-wait of every verb that computes artefacts, which another command may be computing too."""
+"""The option --no-wait of every verb that computes artifacts, which another command may be computing too."""
 
 import functools
 import inspect
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-NoWait = Annotated[bool, typer.Option("--no-wait", help="fail where another command computes the same artefact")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="fail where another command computes the same artifact")]
 
 
 def may_wait(verb: Callable[..., None]) -> Callable[..., None]:

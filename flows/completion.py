@@ -5,7 +5,7 @@ from pathlib import Path
 
 from data.errors import GradusError
 from flows.config import RECIPES
-from tasks.checks import artefacts_of
+from tasks.checks import artifacts_of
 from tasks.history import run_names
 from tasks.registry import STAGES
 from tasks.settings import Home
@@ -35,7 +35,7 @@ def artifacts(table: str) -> Complete:
 
     def complete(incomplete: str) -> list[str]:
         home = _home()
-        return _beginning(incomplete, artefacts_of(home.lake, table)) if home and incomplete else []
+        return _beginning(incomplete, artifacts_of(home.lake, table)) if home and incomplete else []
 
     return complete
 

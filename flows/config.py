@@ -77,9 +77,9 @@ class Recipe(Config):
     rounds: int = Field(default=10, ge=0)
     """Rounds of curate, rollout, score, update."""
     policy: str = "bundled"
-    """The starting policy: bundled, a folder, a checkpoint artefact, or a hub id with @revision."""
+    """The starting policy: bundled, a folder, a checkpoint artifact, or a hub id with @revision."""
     problems: str = "bundled:train"
-    """Problems to train on: bundled:NAME, a file, a folder or an artefact."""
+    """Problems to train on: bundled:NAME, a file, a folder or an artifact."""
     ingest: IngestConfig = IngestConfig()
     """How problem files are read."""
     profile: SampleConfig | None = None

@@ -88,7 +88,7 @@ class StageView:
 def milestone(outcome: Outcome) -> str:
     """One line about an update or an evaluation; empty for other stages."""
     if outcome.stage == "update":
-        reward = outcome.report["metrics"].get("trained/reward_mean")  # absent in artefacts of earlier versions
+        reward = outcome.report["metrics"].get("trained/reward_mean")  # absent in artifacts of earlier versions
         told = f"{outcome.summary['tokens_trained']:,} tokens trained"
         told = told if reward is None else f"reward {reward:.3f}, {told}"
     elif outcome.stage == "evaluate":

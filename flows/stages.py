@@ -1,4 +1,4 @@
-"""One Prefect flow a stage: what a person schedules or reruns alone, on their own files or on artefacts.
+"""One Prefect flow a stage: what a person schedules or reruns alone, on their own files or on artifacts.
 
 Every parameter is plain JSON, so each flow can be deployed (see flows.serve). Every flow returns what `--json` prints.
 """
@@ -79,7 +79,7 @@ def hint(problems: str, config: HintConfig | None = None, out: str | None = None
     """Hints from worked solutions.
 
     Args:
-        problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
+        problems: A file, a folder, an artifact, bundled:train or bundled:heldout.
         config: Settings of the stage; what is left out keeps its default.
         out: Also write the result here (.parquet, .jsonl or a folder).
     """
@@ -97,8 +97,8 @@ def curate(
     """A plan: which problems, in which order, and why.
 
     Args:
-        problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
-        difficulty: Difficulty of the problems: a file or an artefact.
+        problems: A file, a folder, an artifact, bundled:train or bundled:heldout.
+        difficulty: Difficulty of the problems: a file or an artifact.
         config: Settings of the stage; what is left out keeps its default.
         seed: Every other seed derives from it.
         out: Also write the result here (.parquet, .jsonl or a folder).
@@ -119,9 +119,9 @@ def rollout(
     """Completions of a plan by a policy.
 
     Args:
-        plan: What to sample: a plan artefact or a file.
-        problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
-        policy: bundled, a folder, a checkpoint artefact, or id@revision.
+        plan: What to sample: a plan artifact or a file.
+        problems: A file, a folder, an artifact, bundled:train or bundled:heldout.
+        policy: bundled, a folder, a checkpoint artifact, or id@revision.
         config: Settings of the stage; what is left out keeps its default.
         seed: Every other seed derives from it.
         out: Also write the result here (.parquet, .jsonl or a folder).
@@ -141,8 +141,8 @@ def score(
     """Rewards of rollouts, ours or anybody's.
 
     Args:
-        rollouts: Rollouts: an artefact or a file, ours or anybody's.
-        problems: A file, a folder, an artefact, bundled:train or bundled:heldout; those of our own rollouts are found.
+        rollouts: Rollouts: an artifact or a file, ours or anybody's.
+        problems: A file, a folder, an artifact, bundled:train or bundled:heldout; those of our own rollouts are found.
         config: Settings of the stage; what is left out keeps its default.
         columns: Names of the columns, ours = theirs.
         out: Also write the result here (.parquet, .jsonl or a folder).
@@ -164,9 +164,9 @@ def update(
     """One policy update from scored rollouts.
 
     Args:
-        rollouts: Rollouts: artefacts or files.
+        rollouts: Rollouts: artifacts or files.
         scores: Scores of these rollouts, in the same order.
-        policy: bundled, a folder, a checkpoint artefact, or id@revision.
+        policy: bundled, a folder, a checkpoint artifact, or id@revision.
         reference: Policy that the KL term compares with.
         config: Settings of the stage; what is left out keeps its default.
         seed: Every other seed derives from it.
@@ -187,8 +187,8 @@ def warmstart(
     """Supervised fine-tuning on worked solutions, from random weights or from a policy.
 
     Args:
-        problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
-        policy: bundled, a folder, a checkpoint artefact, or id@revision.
+        problems: A file, a folder, an artifact, bundled:train or bundled:heldout.
+        policy: bundled, a folder, a checkpoint artifact, or id@revision.
         config: Settings of the stage; what is left out keeps its default.
         seed: Every other seed derives from it.
         out: Also write the result here (.parquet, .jsonl or a folder).
@@ -210,8 +210,8 @@ def profile(
     """Difficulty of problems for a policy: rollouts, scored.
 
     Args:
-        problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
-        policy: bundled, a folder, a checkpoint artefact, or id@revision.
+        problems: A file, a folder, an artifact, bundled:train or bundled:heldout.
+        policy: bundled, a folder, a checkpoint artifact, or id@revision.
         sample: How each problem is sampled.
         config: How difficulty is counted.
         score_config: How completions are judged.
@@ -243,8 +243,8 @@ def evaluate(
     """pass@k, maj@k and lengths of a policy, beside another on the same problems and seeds.
 
     Args:
-        problems: A file, a folder, an artefact, bundled:train or bundled:heldout.
-        policy: bundled, a folder, a checkpoint artefact, or id@revision.
+        problems: A file, a folder, an artifact, bundled:train or bundled:heldout.
+        policy: bundled, a folder, a checkpoint artifact, or id@revision.
         against: Another policy, evaluated on the same problems and seeds.
         sample: How each problem is sampled.
         config: Settings of the stage; what is left out keeps its default.

@@ -29,7 +29,7 @@ class Suite(Config):
     name: str = Field(default="heldout", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     """Name in every report, table and metric (`eval/NAME/...`)."""
     problems: str = "bundled:heldout"
-    """Problem set: bundled:NAME, a file, a folder or an artefact."""
+    """Problem set: bundled:NAME, a file, a folder or an artifact."""
     sample: SampleConfig = SampleConfig()
     """How each problem is sampled; the same seeds for every policy."""
     score: ScoreConfig | None = None

@@ -1,1 +1,1 @@
-"""One stage a file, and the machinery that carries it: artefacts in, pure code, artefacts out, reported."""
+"""One stage a file, and the machinery that carries it: artifacts in, pure code, artifacts out, reported."""

@@ -33,7 +33,7 @@ RUNS = pa.schema(
 STAGES = pa.schema(
     [
         *(("run", _TEXT), ("round", _INT), ("purpose", _TEXT), ("stage", _TEXT), ("attempt", _TEXT)),
-        *(("status", _TEXT), ("started", _TIME), ("seconds", _FLOAT), ("output", _TEXT), ("artefact", _TEXT)),
+        *(("status", _TEXT), ("started", _TIME), ("seconds", _FLOAT), ("output", _TEXT), ("artifact", _TEXT)),
         ("error", _TEXT),
     ]
 )
@@ -41,25 +41,25 @@ STAGES = pa.schema(
 METRIC_ROWS = pa.schema(
     [
         *(("run", _TEXT), ("round", _INT), ("purpose", _TEXT), ("stage", _TEXT), ("step", _INT)),
-        *(("name", _TEXT), ("value", _FLOAT), ("artefact", _TEXT)),
+        *(("name", _TEXT), ("value", _FLOAT), ("artifact", _TEXT)),
     ]
 )
-"""One row for each metric of each artefact that a run has; `step` is null for what the whole stage reported."""
+"""One row for each metric of each artifact that a run has; `step` is null for what the whole stage reported."""
 
 
 @contextlib.contextmanager
 def ask(home: Home, sql: str, run: str | None, say: Callable[[str], None]) -> Generator[Answer]:
-    """The answer to a query over the lake, or over the artefacts that one run made or was given.
+    """The answer to a query over the lake, or over the artifacts that one run made or was given.
 
     `say` gets a sentence if the lake was written by an earlier version and was brought up to date, and one for each
-    artefact that is left out because its columns have other types than its table's.
+    artifact that is left out because its columns have other types than its table's.
     """
     store = open_lake(home.lake, say)
     runs = [Run(run_folder(home.runs, run))] if run is not None else list(map(Run, run_folders(home.runs)))
     lineage = Lineage(store, runs, whole_lake=run is None)
     remarks = dict[str, None]()
 
-    def remark(text: str) -> None:  # once, however many views an artefact is left out of
+    def remark(text: str) -> None:  # once, however many views an artifact is left out of
         if text not in remarks:
             say(text)
         remarks[text] = None
@@ -91,8 +91,8 @@ def _run(run: Run) -> dict[str, Any]:
 def _stages(runs: list[Run]) -> Iterator[dict[str, Any]]:
     for run in runs:
         for row in run.attempts:
-            artefact = Ref.parse(row["output"]).digest
-            yield {**row, "run": run.name, "started": _time(row["started"]), "artefact": artefact}
+            artifact = Ref.parse(row["output"]).digest
+            yield {**row, "run": run.name, "started": _time(row["started"]), "artifact": artifact}
 
 
 def _metrics(store: Store, lineage: Lineage) -> Iterator[dict[str, Any]]:
@@ -105,7 +105,7 @@ def _metrics(store: Store, lineage: Lineage) -> Iterator[dict[str, Any]]:
             label = {key: row[key] for key in ("round", "purpose", "stage")}
             for step, metrics in _reported(read_report(store, ref)) if rows is None else rows:
                 for name, value in metrics.items():
-                    yield {"run": run.name, **label, "step": step, "name": name, "value": value, "artefact": ref.digest}
+                    yield {"run": run.name, **label, "step": step, "name": name, "value": value, "artifact": ref.digest}
 
 
 def _ended(row: Mapping[str, Any]) -> bool:
@@ -121,7 +121,7 @@ def _journalled(run: Run) -> dict[str | None, list[tuple[int | None, dict[str, f
 
 
 def _reported(report: Mapping[str, Any]) -> Iterator[tuple[int | None, dict[str, float]]]:
-    """The metrics that an artefact's report has: of every step, and of the whole."""
+    """The metrics that an artifact's report has: of every step, and of the whole."""
     yield from enumerate(report.get("steps", ()))
     yield None, report.get("metrics", {})
 

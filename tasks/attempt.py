@@ -1,4 +1,4 @@
-"""One attempt of one stage, in whichever process: context in, artefact and report out, manifest last."""
+"""One attempt of one stage, in whichever process: context in, artifact and report out, manifest last."""
 
 import json
 import math
@@ -34,9 +34,9 @@ class Job:
     identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What the digest of `output` was computed from."""
     run: str = ""
-    """The run that the job belongs to, named to those who wait for its artefact."""
+    """The run that the job belongs to, named to those who wait for its artifact."""
     forced: bool = False
-    """Compute even if the artefact exists."""
+    """Compute even if the artifact exists."""
 
     def to_json(self) -> dict[str, Any]:
         """The job as plain JSON values."""
@@ -44,9 +44,9 @@ class Job:
 
 
 def execute(job: dict[str, Any], warm: dict[str, Any], beat: Beat) -> dict[str, Any]:
-    """Run a job, commit its artefact and return the full report of the attempt (perf/compute_s included).
+    """Run a job, commit its artifact and return the full report of the attempt (perf/compute_s included).
 
-    If another command is computing the same artefact, wait for it and return the report that it kept.
+    If another command is computing the same artifact, wait for it and return the report that it kept.
     """
     task = Job(**job)
     store, ref = Store(Path(task.lake)), Ref.parse(task.output)
@@ -89,7 +89,7 @@ def checked_report(stage: str, result: StageResult) -> dict[str, Any]:
 
 
 def read_report(store: Store, ref: Ref) -> dict[str, Any]:
-    """The report kept with a finished artefact, verified; empty if it was made outside a stage."""
+    """The report kept with a finished artifact, verified; empty if it was made outside a stage."""
     content = store.read_file(ref, REPORT)
     return json.loads(content) if content is not None else {}
 

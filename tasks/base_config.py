@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from tasks.redaction import credentials_in
 
 INCIDENTAL: dict[str, Any] = {"incidental": True}
-"""Marks a field that the result does not depend on: it may change while an artefact is in the making."""
+"""Marks a field that the result does not depend on: it may change while an artifact is in the making."""
 
 
 LIMIT: dict[str, Any] = {"limit": True}

@@ -1,7 +1,7 @@
 """A call of a stage: its name, its identity and what became of it. Nothing of Prefect here.
 
 job = planned(store, Call("score", config, {"rollouts": [ref]}, round=3), run="tiny-1", seed=0)
-store.find(Ref.parse(job.output))      # the artefact, if the call was computed before
+store.find(Ref.parse(job.output))      # the artifact, if the call was computed before
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a stage: its artefact, whether it was reused, the seconds spent and its report."""
+    """What became of a stage: its artifact, whether it was reused, the seconds spent and its report."""
 
     stage: str
     purpose: str
@@ -68,7 +68,7 @@ class Stages(Protocol):
 
     @property
     def store(self) -> Store:
-        """Where artefacts lie."""
+        """Where artifacts lie."""
         ...
 
     def stage(

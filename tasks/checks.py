@@ -1,6 +1,6 @@
 """What can be refused before anything starts: names and files of a command, looked at without reading a table.
 
-    check_input(home.lake, "nowhere.jsonl", "rollouts")   # UsageError: neither a file nor an artefact
+    check_input(home.lake, "nowhere.jsonl", "rollouts")   # UsageError: neither a file nor an artifact
     check_source("nowhere.jsonl", IngestConfig())
     check_rewards(ScoreConfig())
 
@@ -23,7 +23,7 @@ from tasks.config import FilterConfig, IngestConfig, ScoreConfig
 
 CHECKPOINTS = "checkpoints"
 REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{4,64}")
-"""An artefact by its name or the beginning of it."""
+"""An artifact by its name or the beginning of it."""
 SAMPLES = Path(__file__).parents[1] / "data" / "samples"
 _GYM = "reasoning-gym:"
 _NAME_BYTES = 128
@@ -32,12 +32,12 @@ _POLICY_FILES = ("config.json", "adapter_config.json")
 
 
 def check_input(lake: Path, text: str, table: str) -> None:
-    """UsageError if `text` names neither an artefact of a table nor a file or folder that could be read as one."""
+    """UsageError if `text` names neither an artifact of a table nor a file or folder that could be read as one."""
     if not text.strip():
-        raise UsageError(f"the name of the {table} is empty", hint="give a file or an artefact")
+        raise UsageError(f"the name of the {table} is empty", hint="give a file or an artifact")
     if REFERENCE.fullmatch(text):
         if text.partition("/")[0] != table:
-            raise UsageError(f"{text} is a {text.partition('/')[0]} artefact", hint=f"give one of {table}")
+            raise UsageError(f"{text} is a {text.partition('/')[0]} artifact", hint=f"give one of {table}")
         full_name(lake, text)
     elif table == CHECKPOINTS:
         _check_policy(lake, text)
@@ -46,13 +46,13 @@ def check_input(lake: Path, text: str, table: str) -> None:
 
 
 def full_name(lake: Path, reference: str) -> str:
-    """The name of an artefact by a beginning that no other of its table has; UsageError if that names none."""
-    known = artefacts_of(lake, reference.partition("/")[0])
-    return unique(reference, known, "artefact", "list what runs made with `gradus show RUN`")
+    """The name of an artifact by a beginning that no other of its table has; UsageError if that names none."""
+    known = artifacts_of(lake, reference.partition("/")[0])
+    return unique(reference, known, "artifact", "list what runs made with `gradus show RUN`")
 
 
-def artefacts_of(lake: Path, table: str) -> list[str]:
-    """The names of a table's artefacts, finished or not, in no order."""
+def artifacts_of(lake: Path, table: str) -> list[str]:
+    """The names of a table's artifacts, finished or not, in no order."""
     folder = lake / table
     entries = os.scandir(folder) if folder.is_dir() else ()
     return [f"{table}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
@@ -176,9 +176,9 @@ def bundled(text: str) -> Path | None:
 
 
 def not_there(text: str, table: str) -> UsageError:
-    """The error for an input that is neither a file nor an artefact."""
+    """The error for an input that is neither a file nor an artifact."""
     return UsageError(
-        f"{shortened(text)} is neither a file nor an artefact", hint=f"give a JSONL or Parquet file of {table}"
+        f"{shortened(text)} is neither a file nor an artifact", hint=f"give a JSONL or Parquet file of {table}"
     )
 
 

@@ -22,8 +22,8 @@ class Beat(Protocol):
 class StageContext:
     """What one attempt of a stage works with.
 
-    `inputs` maps a role (problems, plan, hints, rollouts, scores, difficulty, policy) to artefacts, in order;
-    `out` takes the shards or files of the one artefact that the stage makes;
+    `inputs` maps a role (problems, plan, hints, rollouts, scores, difficulty, policy) to artifacts, in order;
+    `out` takes the shards or files of the one artifact that the stage makes;
     `warm` outlives the job in a warm worker: a place to keep a loaded model, keyed by what it was loaded from.
     """
 
@@ -35,21 +35,21 @@ class StageContext:
     beat: Beat
 
     def one(self, role: str) -> Ref:
-        """The single artefact of a role; KeyError where the role is absent."""
+        """The single artifact of a role; KeyError where the role is absent."""
         (ref,) = self.inputs[role]
         return ref
 
     def table(self, role: str, columns: list[str] | None = None) -> pa.Table:
-        """All rows of a role, verified, in the order of its artefacts and shards."""
+        """All rows of a role, verified, in the order of its artifacts and shards."""
         parts = [self.store.read(ref, columns) for ref in self.inputs[role]]
         return pa.concat_tables(parts, promote_options="default")
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """What one attempt reports beside its artefact: metrics by the names of the design, counts, readable samples.
+    """What one attempt reports beside its artifact: metrics by the names of the design, counts, readable samples.
 
-    The first four are part of the artefact and must be the same for the same identity; `steps` holds one dict of
+    The first four are part of the artifact and must be the same for the same identity; `steps` holds one dict of
     metrics per optimiser step, if the stage has steps. The rest describes this attempt alone and goes to the journal:
     `clock` and `step_clock` hold metrics measured with a clock, `attempt` counts what this attempt did.
     """
@@ -64,7 +64,7 @@ class StageResult:
 
     @property
     def kept(self) -> dict[str, Any]:
-        """The part that is stored with the artefact."""
+        """The part that is stored with the artifact."""
         return {"metrics": self.metrics, "summary": self.summary, "samples": self.samples, "steps": self.steps}
 
     @property

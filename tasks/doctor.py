@@ -154,7 +154,7 @@ def sandbox() -> Check:
 
 
 def disk(root: Path) -> Check:
-    """Whether there is room where artefacts go."""
+    """Whether there is room where artifacts go."""
     place = next(folder for folder in (root, *root.parents) if folder.exists())
     free_bytes = shutil.disk_usage(place).free
     cure = f"free some, or set GRADUS_HOME to a disk with at least {_DISK_BYTES / 1e9:.0f} GB"

@@ -2,7 +2,7 @@
 
     breach("score", report, config)    # "" if every limit holds, otherwise one sentence that names rows
 
-Limits are no part of an artefact's identity (tasks.config.LIMIT): the report keeps what they are compared with, so
+Limits are no part of an artifact's identity (tasks.config.LIMIT): the report keeps what they are compared with, so
 that another limit computes nothing again. A stage may call its gate earlier, with the part of the report that it
 already knows; figures that are missing breach nothing.
 """

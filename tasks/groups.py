@@ -41,7 +41,7 @@ class Group:
     messages: tuple[Mapping[str, str], ...]
 
     def requests(self, config: RolloutConfig, digest: str) -> list[Request]:
-        """One request per sample of the rollouts artefact `digest`; the seed derives from the group's, not the id."""
+        """One request per sample of the rollouts artifact `digest`; the seed derives from the group's, not the id."""
         return [
             Request(
                 rollout_id=sample_key(digest, f"{self.group_id}:{sample}"),

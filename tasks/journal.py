@@ -115,7 +115,7 @@ class Journal:
         self._event("stage_finished", {**body, "metric_bytes": span}, durable=True)
 
     def stage_reused(self, *, stage: str, round: int, purpose: str, output: str) -> None:  # noqa: A002
-        """A stage's artefact was there and whole, so nothing was computed."""
+        """A stage's artifact was there and whole, so nothing was computed."""
         self._event("stage_reused", {"stage": stage, "round": round, "purpose": purpose, "output": output})
 
     def model_alias(self, model: str, alias: str, ref: str, *, note: str = "") -> None:
@@ -175,7 +175,7 @@ def _is_event(row: Json) -> bool:
 def _unreadable(path: Path, place: str, what: str) -> CorruptArtifactError:
     return CorruptArtifactError(
         f"{path} cannot be read {place}: {what[:40]}",
-        hint="move that line out of the file; the artefacts themselves do not depend on it",
+        hint="move that line out of the file; the artifacts themselves do not depend on it",
     )
 
 

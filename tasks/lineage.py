@@ -1,4 +1,4 @@
-"""Which artefacts belong to which run, and which scores it used for which rollouts: journals and manifests, read once.
+"""Which artifacts belong to which run, and which scores it used for which rollouts: journals and manifests, read once.
 
 A run has, for each stage, round and purpose, what the last command that came so far made or reused. Rollouts are paired
 with scores by the manifest of the scores; where that names other rollouts of the same bytes, with those of the run.
@@ -59,7 +59,7 @@ class Use:
 
 
 class Lineage:
-    """The artefacts that a query may read: those of a lake, or of chosen runs. Satisfies `data.views.Lake`."""
+    """The artifacts that a query may read: those of a lake, or of chosen runs. Satisfies `data.views.Lake`."""
 
     def __init__(self, store: Store, runs: Sequence[Run], *, whole_lake: bool) -> None:
         self._store = store
@@ -68,8 +68,8 @@ class Lineage:
         self._manifests: dict[Ref, Manifest | None] = {}
         self._contents: dict[Ref, str] = {}
 
-    def artefacts(self, table: str) -> list[Ref]:
-        """The finished artefacts of a table: all of the lake, or what the runs made, reused or were given."""
+    def artifacts(self, table: str) -> list[Ref]:
+        """The finished artifacts of a table: all of the lake, or what the runs made, reused or were given."""
         if self._whole_lake:
             folders = sorted((self._store.root / table).glob("*"))
             named = [Ref(table, folder.name) for folder in folders if folder.is_dir()]
@@ -78,9 +78,9 @@ class Lineage:
         return [ref for ref in named if self._manifest(ref) is not None]
 
     def judged(self) -> Mapping[str, str]:
-        """The rollouts of each scores artefact: by its manifest, or by the stage that was given both."""
+        """The rollouts of each scores artifact: by its manifest, or by the stage that was given both."""
         found = {use.scores.digest: use.rollouts.digest for use in self.uses if use.scores} if self._unnamed else {}
-        named = {ref: self.parents(ref, "rollouts") for ref in self.artefacts("scores")}
+        named = {ref: self.parents(ref, "rollouts") for ref in self.artifacts("scores")}
         return found | {ref.digest: parents[0].digest for ref, parents in named.items() if len(parents) == 1}
 
     def used(self) -> pa.Table:
@@ -88,7 +88,7 @@ class Lineage:
         return self._used
 
     def current(self, run: Run) -> list[Row]:
-        """The attempts whose artefacts the run has: whole ones, of the last command that came to the stage."""
+        """The attempts whose artifacts the run has: whole ones, of the last command that came to the stage."""
         rows = [row for row in run.attempts if self._has(row)]
         last: dict[tuple[Any, ...], int] = {}
         for row in rows:
@@ -96,7 +96,7 @@ class Lineage:
         return list({(_key(row), row["output"]): row for row in rows if row["start"] == last[_key(row)]}.values())
 
     def parents(self, ref: Ref, role: str) -> list[Ref]:
-        """What the manifest of an artefact names in a role; nothing where the artefact is gone."""
+        """What the manifest of an artifact names in a role; nothing where the artifact is gone."""
         manifest = self._manifest(ref)
         return [Ref.parse(text) for text in manifest.parents.get(role, ())] if manifest else []
 
@@ -137,7 +137,7 @@ class Lineage:
     @property
     def _unnamed(self) -> bool:
         """Whether there are scores that no stage made, such as a user's file."""
-        return any(not self.parents(ref, "rollouts") for ref in self.artefacts("scores"))
+        return any(not self.parents(ref, "rollouts") for ref in self.artifacts("scores"))
 
     def _uses(self, run: Run) -> Iterator[Use]:
         """The rollouts that a run made or was given, once for each round and purpose."""
@@ -167,12 +167,12 @@ class Lineage:
     def _left(self, found: Sequence[Use]) -> Iterator[Use]:
         """Scores and rollouts of the lake that no run has."""
         scores, rollouts = {use.scores for use in found}, {use.rollouts for use in found}
-        for ref in self.artefacts("scores"):
+        for ref in self.artifacts("scores"):
             if ref not in scores:
                 for parent in self.parents(ref, "rollouts"):
                     rollouts.add(parent)
                     yield Use(None, None, None, parent, ref)
-        for ref in self.artefacts("rollouts"):
+        for ref in self.artifacts("rollouts"):
             if ref not in rollouts:
                 yield Use(None, None, None, ref, None)
 
@@ -181,7 +181,7 @@ class Lineage:
         return [*self.parents(use.rollouts, "problems"), *judged]
 
     def _same(self, ref: Ref, among: Sequence[Ref]) -> Ref:
-        """The artefact itself if it is among these, else the one of these that has the same bytes, else itself."""
+        """The artifact itself if it is among these, else the one of these that has the same bytes, else itself."""
         if ref in among or not self._manifest(ref):
             return ref
         content = self._content(ref)

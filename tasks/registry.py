@@ -1,7 +1,7 @@
 """Every stage by name: its version, the table it makes, its settings, its function and the process it needs.
 
 Light on purpose: nothing here imports what a stage computes with, so that flows may read it.
-A version is raised when a stage's result changes for the same inputs; that makes old artefacts stale.
+A version is raised when a stage's result changes for the same inputs; that makes old artifacts stale.
 """
 
 from dataclasses import dataclass

@@ -270,7 +270,7 @@ class _Counts:
 
 
 def _first_rows(ctx: StageContext) -> list[dict[str, Any]]:
-    """The first rows of the artefact, as they are shown to people."""
+    """The first rows of the artifact, as they are shown to people."""
     rows: list[dict[str, Any]] = []
     for name in sorted(ctx.out.done):
         rows += ctx.out.table(name, _SHOWN).slice(0, NUM_SAMPLES - len(rows)).to_pylist()
@@ -280,5 +280,5 @@ def _first_rows(ctx: StageContext) -> list[dict[str, Any]]:
 
 
 def _name(index: int) -> str:
-    """A shard's name in the artefact."""
+    """A shard's name in the artifact."""
     return f"part-{index:05d}"

@@ -25,7 +25,7 @@ class Asked:
 
     @classmethod
     def of(cls, groups: Sequence[Group], config: RolloutConfig, digest: str) -> "Asked":
-        """All requests of these groups, for the rollouts artefact `digest`."""
+        """All requests of these groups, for the rollouts artifact `digest`."""
         return cls(
             [group for group in groups for _ in range(group.n)],
             [sample for group in groups for sample in range(group.n)],

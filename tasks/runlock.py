@@ -1,4 +1,4 @@
-"""Two processes never work on one run or one artefact: a lock that names its holder, free when the holder is dead.
+"""Two processes never work on one run or one artifact: a lock that names its holder, free when the holder is dead.
 
 The truth is the kernel's lock on the file (gone with its process, however that ends); the text inside names the holder.
 """

@@ -36,7 +36,7 @@ class Home:
 
     @property
     def lake(self) -> Path:
-        """Artefacts."""
+        """Artifacts."""
         return self.root / "lake"
 
     @property
@@ -129,7 +129,7 @@ def run_logs() -> Path | None:
 
 
 def may_wait() -> bool:
-    """Whether a command waits for an artefact that another one computes: unless GRADUS_NO_WAIT is set."""
+    """Whether a command waits for an artifact that another one computes: unless GRADUS_NO_WAIT is set."""
     return not os.environ.get("GRADUS_NO_WAIT")
 
 

@@ -38,9 +38,9 @@ from tasks.waiting import wait_until_free
 
 @dataclass
 class Session:
-    """One run of the command: where artefacts lie, who computes, what was done so far.
+    """One run of the command: where artifacts lie, who computes, what was done so far.
 
-    `forced` names stages, as (stage, round, purpose), that are computed although their artefact exists.
+    `forced` names stages, as (stage, round, purpose), that are computed although their artifact exists.
     `apart` gives sampling a worker beside the one that learns: two threads may then have a stage each.
     """
 
@@ -105,7 +105,7 @@ class _Request:
 
     @property
     def forced(self) -> bool:
-        """Whether the stage is computed although its artefact exists."""
+        """Whether the stage is computed although its artifact exists."""
         return self.call.key in self.session.forced
 
 
@@ -122,7 +122,7 @@ def _stage_task(request: _Request) -> State[Outcome]:
 
 
 def _is_finished(session: Session, ref: Ref) -> bool:
-    """Whether the artefact is there, after waiting for another command that computes it."""
+    """Whether the artifact is there, after waiting for another command that computes it."""
     if session.store.find(ref) is not None:
         return True
     wait_until_free(session.store.path(ref), session.on_wait or _ignore)

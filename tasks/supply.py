@@ -1,7 +1,7 @@
-"""What a person names on the command line becomes an artefact: a reference, a lake folder, a file, a policy folder.
+"""What a person names on the command line becomes an artifact: a reference, a lake folder, a file, a policy folder.
 
 supply(store, "my_rollouts.jsonl", "rollouts")     # the file's rows, named by their content
-supply(store, "rollouts/0f3c...", "rollouts")      # an artefact that exists
+supply(store, "rollouts/0f3c...", "rollouts")      # an artifact that exists
 supply(store, "my_lora+bundled", "checkpoints")    # an adapter and the policy below it
 """
 
@@ -24,7 +24,7 @@ from tasks.policies import ADAPTER_CONFIG, BASE, adopt_adapter, base_named_by, i
 
 
 def supply(store: Store, text: str, table: str, columns: dict[str, str] | None = None) -> Ref:
-    """The artefact that `text` names; BadInputError or UsageError where it names none."""
+    """The artifact that `text` names; BadInputError or UsageError where it names none."""
     found = _existing(store, text, table)
     if found is not None:
         return found
@@ -38,7 +38,7 @@ def supply(store: Store, text: str, table: str, columns: dict[str, str] | None =
 
 
 def export(store: Store, ref: Ref, out: Path) -> Path:
-    """Copy an artefact out of the lake: to one .parquet or .jsonl file, or to a folder."""
+    """Copy an artifact out of the lake: to one .parquet or .jsonl file, or to a folder."""
     if ref.table == CHECKPOINTS or out.suffix not in (".parquet", ".jsonl"):
         store.verify(ref)
         shutil.copytree(store.path(ref), out, dirs_exist_ok=True)
@@ -58,7 +58,7 @@ def _existing(store: Store, text: str, table: str) -> Ref | None:
     if REFERENCE.fullmatch(text):
         named = text.partition("/")[0]
         if named != table:
-            raise UsageError(f"{text} is a {named} artefact", hint=f"give one of {table}")
+            raise UsageError(f"{text} is a {named} artifact", hint=f"give one of {table}")
         ref = Ref.parse(full_name(store.root, text))
         store.manifest(ref)
         return ref

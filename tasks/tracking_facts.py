@@ -52,7 +52,7 @@ def points(rows: list[Json], round_: int) -> list[tuple[str, float, int, int]]:
 
 
 def roles_by_artifact(inputs: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Artefact -> the roles that it has: one that has two is one dataset to MLflow."""
+    """Artifact -> the roles that it has: one that has two is one dataset to MLflow."""
     found: dict[str, list[str]] = {}
     for role, refs in inputs.items():
         for ref in refs:
@@ -73,17 +73,17 @@ def ends(samples: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return [*samples[:front], *samples[len(samples) - (count - front) :]]
 
 
-def write_files(folder: Path, artefact: Path, facts: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+def write_files(folder: Path, artifact: Path, facts: Mapping[str, Any], report: Mapping[str, Any]) -> str:
     """Write what a stage attempt shows as files: summary, settings, manifest, samples; gives the summary's text.
 
-    `facts` are those of the attempt and of its end; `artefact` is the folder that holds the manifest, if there is one.
+    `facts` are those of the attempt and of its end; `artifact` is the folder that holds the manifest, if there is one.
     """
     keys = ("stage", "round", "purpose", "output", "status", "seconds", "error")
     known = {key: facts[key] for key in keys if facts[key] not in ("", None)}
     write_report(folder, title(facts), known, {**report, "summary": facts["summary"]})
     (folder / "config.json").write_text(json.dumps(facts["config"], indent=1), encoding="utf-8")
-    if (artefact / FILE_NAME).exists():
-        (folder / FILE_NAME).write_bytes((artefact / FILE_NAME).read_bytes())
+    if (artifact / FILE_NAME).exists():
+        (folder / FILE_NAME).write_bytes((artifact / FILE_NAME).read_bytes())
     return (folder / "summary.md").read_text(encoding="utf-8")
 
 

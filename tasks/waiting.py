@@ -1,4 +1,4 @@
-"""Two commands that need the same artefact: one computes it, the other waits, says for which run, and reuses it."""
+"""Two commands that need the same artifact: one computes it, the other waits, says for which run, and reuses it."""
 
 import contextlib
 import time

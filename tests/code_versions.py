@@ -39,7 +39,7 @@ ENGINES = {
 CORRECTION = "models.corrections.weights"
 REWARD_TABLE = "models.rewards.REWARDS"
 STORE = ("data.store", "data.manifest", "tasks.context")
-"""How artefacts are written and read, whoever makes them."""
+"""How artifacts are written and read, whoever makes them."""
 
 LIMITS = {
     **{table: kind for kind, table in TABLES.items()},

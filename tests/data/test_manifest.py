@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def readable(store: Store) -> bool:
-    """Whether a reader, with nothing remembered, takes the artefact and its report for whole."""
+    """Whether a reader, with nothing remembered, takes the artifact and its report for whole."""
     fresh = Store(store.root)
     try:
         fresh.verify(REF)

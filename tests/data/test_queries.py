@@ -16,13 +16,13 @@ Refs = Mapping[str, Sequence[Ref]]
 
 
 class Lake:
-    """Artefacts by table, and which rollouts their scores judge."""
+    """Artifacts by table, and which rollouts their scores judge."""
 
     def __init__(self, refs: Refs, judged: Mapping[str, str] | None = None) -> None:
         self._refs = refs
         self._judged = judged or {}
 
-    def artefacts(self, table: str) -> Sequence[Ref]:
+    def artifacts(self, table: str) -> Sequence[Ref]:
         return self._refs.get(table, ())
 
     def judged(self) -> Mapping[str, str]:
@@ -51,13 +51,13 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "it's a lake")  # a quote and spaces in the path
 
 
-def test_views_join_tables_and_name_the_artefact_of_each_row(store: Store) -> None:
+def test_views_join_tables_and_name_the_artifact_of_each_row(store: Store) -> None:
     first, second = store.put("scores", scores(["a", "b"])), store.put("scores", scores(["c"], mine=[7]))
     problems = store.put("problems", pa.table({"problem_id": ["p"], "question": ["?"]}))
     rows = run_sql(
         store,
         {"scores": [first, second], "problems": [problems]},
-        "select rollout_id, mine, outcome, s.artefact, question "
+        "select rollout_id, mine, outcome, s.artifact, question "
         "from scores s join problems using (problem_id) order by rollout_id",
     ).to_pylist()
     assert [(r["rollout_id"], r["mine"], r["outcome"], r["question"]) for r in rows] == [
@@ -65,7 +65,7 @@ def test_views_join_tables_and_name_the_artefact_of_each_row(store: Store) -> No
         ("b", None, None, "?"),
         ("c", 7, None, "?"),
     ]
-    assert [r["artefact"] for r in rows] == [first.digest, first.digest, second.digest]
+    assert [r["artifact"] for r in rows] == [first.digest, first.digest, second.digest]
 
 
 def test_lists_and_maps_are_what_they_are(store: Store) -> None:
@@ -74,11 +74,11 @@ def test_lists_and_maps_are_what_they_are(store: Store) -> None:
     assert run_sql(store, {"scores": [ref]}, "select components['math'] as m from scores").to_pylist() == [{"m": 0.5}]
 
 
-def test_an_artefact_without_rows_is_an_empty_view_with_its_columns(store: Store) -> None:
+def test_an_artifact_without_rows_is_an_empty_view_with_its_columns(store: Store) -> None:
     empty = store.put("hints", pa.table({"problem_id": [], "strategy": [], "level": [], "text": []}))
     found = run_sql(store, {"hints": [empty]}, "select * from hints")
     assert found.num_rows == 0
-    assert found.column_names[-1] == "artefact"
+    assert found.column_names[-1] == "artifact"
     assert {"problem_id", "leaks_answer"} <= set(found.column_names)
 
 
@@ -89,10 +89,10 @@ def test_a_lake_without_anything_has_every_table_with_its_columns(store: Store) 
     shown = run_sql(store, {}, "show tables").column("name").to_pylist()
     assert shown == ["difficulty", "evaluations", "hints", "plan", "problems", "rollouts", "samples", "scores"]
     names = run_sql(store, {}, "describe rollouts").column("column_name").to_pylist()
-    assert {"rollout_id", "completion_tokens", "artefact"} <= set(names)
+    assert {"rollout_id", "completion_tokens", "artifact"} <= set(names)
 
 
-def test_ids_that_repeat_between_artefacts_are_told_apart_and_new_ones_stay_as_they_are(store: Store) -> None:
+def test_ids_that_repeat_between_artifacts_are_told_apart_and_new_ones_stay_as_they_are(store: Store) -> None:
     def rollouts(ids: list[str], text: str) -> Ref:
         columns = {"rollout_id": ids, "problem_id": ["p"] * len(ids), "completion": [text] * len(ids)}
         return store.put("rollouts", pa.table(columns))
@@ -119,10 +119,10 @@ def test_ids_that_repeat_between_artefacts_are_told_apart_and_new_ones_stay_as_t
 
 def test_columns_of_users_whose_types_do_not_go_together_are_text(store: Store) -> None:
     refs = [store.put("scores", scores(["a"], mine=[7], deep=[[1]])), store.put("scores", scores(["b"], mine=["x"]))]
-    refs.append(store.put("scores", scores(["c"], mine=[0.5], deep=["flat"], artefact=["elsewhere"])))
+    refs.append(store.put("scores", scores(["c"], mine=[0.5], deep=["flat"], artifact=["elsewhere"])))
     found = run_sql(store, {"scores": refs}, "select * from scores order by rollout_id").to_pylist()
     assert [row["mine"] for row in found] == ["7", "x", "0.5"]
-    assert [row["artefact"] for row in found] == [ref.digest for ref in refs]
+    assert [row["artifact"] for row in found] == [ref.digest for ref in refs]
     assert "deep" not in found[0]
 
 

@@ -61,7 +61,7 @@ def test_a_second_attempt_keeps_finished_shards_and_sweeps_temporary_files(tmp_p
     assert not stale.exists()
 
 
-def test_a_damaged_shard_of_an_unfinished_artefact_is_written_again(tmp_path: Path) -> None:
+def test_a_damaged_shard_of_an_unfinished_artifact_is_written_again(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.writer(REF).write_table(scores(["a"]), 0)
     flip(store.path(REF) / "part-00000.parquet")
@@ -84,7 +84,7 @@ def test_one_flipped_bit_is_named_and_never_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "torn", "swapped"])
-def test_every_damage_to_a_finished_artefact_is_refused(tmp_path: Path, damage: str) -> None:
+def test_every_damage_to_a_finished_artifact_is_refused(tmp_path: Path, damage: str) -> None:
     store = Store(tmp_path)
     folder = finished(store)
     first, second = folder / "part-00000.parquet", folder / "part-00001.parquet"
@@ -109,7 +109,7 @@ def test_an_extra_file_is_not_read(tmp_path: Path) -> None:
     assert store.read(REF).num_rows == 3
 
 
-def test_an_artefact_moved_to_another_name_is_refused(tmp_path: Path) -> None:
+def test_an_artifact_moved_to_another_name_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
     folder = finished(store)
     folder.rename(folder.parent / ("cd" * 16))
@@ -172,11 +172,11 @@ def test_a_manifest_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["../../etc", "rollouts/../x", "rollouts/", "Rollouts/aabbccdd", "rollouts/AABBCCDD"])
 def test_what_is_no_reference_never_becomes_a_path(text: str) -> None:
-    with pytest.raises(BadInputError, match="not an artefact reference"):
+    with pytest.raises(BadInputError, match="not an artifact reference"):
         Ref.parse(text)
 
 
-def test_the_same_rows_are_the_same_artefact(tmp_path: Path) -> None:
+def test_the_same_rows_are_the_same_artifact(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert store.put("scores", scores(["a"])) == store.put("scores", scores(["a"]))
     assert store.put("scores", scores(["a"])) != store.put("scores", scores(["b"]))
@@ -229,7 +229,7 @@ def test_a_killed_writer_leaves_only_whole_shards(tmp_path: Path) -> None:
     assert len(written) == len(set(written))
 
 
-def test_other_readers_of_parquet_folders_read_an_artefact_of_several_shards(tmp_path: Path) -> None:
+def test_other_readers_of_parquet_folders_read_an_artifact_of_several_shards(tmp_path: Path) -> None:
     store = Store(tmp_path)
     writer = store.writer(Ref("problems", "ab" * 16))
     rows = [{"problem_id": f"p{i}", "question": f"{i} + 1 =", "answer": str(i + 1)} for i in range(6)]

@@ -19,7 +19,7 @@ ROWS = {"rollout_id": ["a", "b"], "problem_id": ["p", "p"], "reward": [1.0, 0.0]
 
 
 def old_lake(root: Path, ref: Ref = REF) -> Path:
-    """One finished artefact in the layout of schema 1."""
+    """One finished artifact in the layout of schema 1."""
     folder = root / ref.table / ref.digest
     folder.mkdir(parents=True)
     part = folder / "part-00000.parquet"
@@ -47,7 +47,7 @@ def test_an_old_lake_is_upgraded_once_and_says_so_once(tmp_path: Path) -> None:
     said: list[str] = []
     store = open_lake(tmp_path, said.append)
     assert said == [
-        "1 artefacts of an earlier version were brought up to date: their manifests and reports now carry digests"
+        "1 artifacts of an earlier version were brought up to date: their manifests and reports now carry digests"
     ]
     assert store.read(REF, ["rollout_id"]).column("rollout_id").to_pylist() == ["a", "b"]
     assert json.loads(store.read_file(REF, "_report.json") or b"")["summary"] == {"rows": 2}
@@ -59,7 +59,7 @@ def test_an_old_lake_is_upgraded_once_and_says_so_once(tmp_path: Path) -> None:
     assert len(said) == 1
 
 
-def test_other_readers_read_the_folder_of_an_old_artefact_once_it_is_upgraded(tmp_path: Path) -> None:
+def test_other_readers_read_the_folder_of_an_old_artifact_once_it_is_upgraded(tmp_path: Path) -> None:
     folder = old_lake(tmp_path)
     with pytest.raises(pa.ArrowInvalid, match=r"manifest\.json"):
         ds.dataset(folder).to_table()

@@ -126,7 +126,7 @@ class Program:
             return [status for (status,) in database.execute(query, [flow_run])]
 
     def manifests(self) -> dict[str, bytes]:
-        """Every manifest of the lake by artefact."""
+        """Every manifest of the lake by artifact."""
         lake = self.home / "lake"
         return {str(p.parent.relative_to(lake)): p.read_bytes() for p in sorted(lake.glob("*/*/_manifest.json"))}
 

@@ -1,4 +1,4 @@
-"""Two commands that need the same artefact: the second waits, says for whom, and takes what the first one made."""
+"""Two commands that need the same artifact: the second waits, says for whom, and takes what the first one made."""
 
 import json
 import os

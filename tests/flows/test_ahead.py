@@ -102,7 +102,7 @@ def test_ctrl_c_ends_the_workers_of_both_sides(tmp_path: Path) -> None:
 
 @dataclass
 class Rehearsal:
-    """A session whose stages compute nothing: an artefact is named by its stage, round and purpose.
+    """A session whose stages compute nothing: an artifact is named by its stage, round and purpose.
 
     With `ahead`, no update but the last ends before the next round was planned and sampled, and no next round is
     sampled before the update began: both must be going on at once.

@@ -92,23 +92,23 @@ def test_a_name_that_is_whole_is_not_the_beginning_of_another(home: Path, capsys
     assert json.loads(said(capsys, "show", "tiny", "--json")[1])["run"] == "tiny"
 
 
-def test_the_beginning_of_an_artefact_is_enough_and_is_looked_at_before_anything_starts(home: Path) -> None:
+def test_the_beginning_of_an_artifact_is_enough_and_is_looked_at_before_anything_starts(home: Path) -> None:
     store = Store(home / "lake")
     check_inputs(home / "lake", problems="problems/beef")
     for word in ("problems/beef", f"problems/{'beef' * 8}"):
         assert supply(store, word, "problems") == Ref("problems", "beef" * 8)
     for wrong, message in (
-        ("problems/abc", "neither a file nor an artefact"),  # too short to be the beginning of a name
-        ("problems/0000", r"there is no artefact problems/0000; list what"),
+        ("problems/abc", "neither a file nor an artifact"),  # too short to be the beginning of a name
+        ("problems/0000", r"there is no artifact problems/0000; list what"),
         (f"problems/{'abcd' * 7}abce", f"did you mean problems/{'abcd' * 8}"),
-        ("scores/abcd", "is a scores artefact"),
+        ("scores/abcd", "is a scores artifact"),
     ):
         with pytest.raises(UsageError, match=message):
             check_inputs(home / "lake", problems=wrong)
         with pytest.raises(UsageError, match=message):
             supply(store, wrong, "problems")
     (home / "lake" / "problems" / ("abcd" * 7 + "0000")).mkdir()
-    with pytest.raises(UsageError, match=f"several artefacts begin with problems/abcd: problems/{'abcd' * 7}0000, "):
+    with pytest.raises(UsageError, match=f"several artifacts begin with problems/abcd: problems/{'abcd' * 7}0000, "):
         supply(store, "problems/abcd", "problems")
 
 

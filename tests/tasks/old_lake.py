@@ -1,4 +1,4 @@
-"""A home as the program wrote it when manifests had schema 1 and ids of rollouts repeated between artefacts."""
+"""A home as the program wrote it when manifests had schema 1 and ids of rollouts repeated between artifacts."""
 
 import hashlib
 import json
@@ -13,12 +13,12 @@ Parents = Mapping[str, Sequence[str]]
 
 
 class OldHome:
-    """Writes artefacts and journals by hand, in the format of that time."""
+    """Writes artifacts and journals by hand, in the format of that time."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def artefact(
+    def artifact(
         self, ref: str, rows: list[dict[str, Any]] | pa.Table, parents: Parents | None = None, **report: Any
     ) -> str:
         """One shard, a report and the manifest, all below `lake/<table>/<digest>`."""
@@ -63,7 +63,7 @@ class OldHome:
             }
             for name, text in names.items()
         ]
-        return self.artefact(f"rollouts/{digit * 32}", rows, parents)
+        return self.artifact(f"rollouts/{digit * 32}", rows, parents)
 
     def scores(self, digit: str, rollouts: str, rewards: Mapping[str, float], **report: Any) -> str:
         """Rewards by the name of the rollout; no lineage where no rollouts are named."""
@@ -79,7 +79,7 @@ class OldHome:
                 "outcome": ["correct" if value == 1.0 else "wrong" for value in values],
             }
         )
-        return self.artefact(f"scores/{digit * 32}", table, {"rollouts": [rollouts]} if rollouts else {}, **report)
+        return self.artifact(f"scores/{digit * 32}", table, {"rollouts": [rollouts]} if rollouts else {}, **report)
 
     def run(self, name: str, verb: str, events: Sequence[Mapping[str, Any]]) -> None:
         """A run's settings and its journal, one event a second."""
@@ -107,6 +107,6 @@ def made(
 
 
 def reused(output: str, round_: int, purpose: str) -> list[dict[str, Any]]:
-    """The event of a stage whose artefact was there."""
+    """The event of a stage whose artifact was there."""
     stage = {"rollouts": "rollout", "scores": "score"}[output.partition("/")[0]]
     return [{"event": "stage_reused", "stage": stage, "round": round_, "purpose": purpose, "output": output}]

@@ -69,7 +69,7 @@ def rolled_out(store: Store, policy: Ref, warm: dict[str, Any] | None = None, **
     return store.read(Ref.parse(job.output)).to_pylist()
 
 
-def test_the_base_is_an_artefact_of_its_own_and_the_adapters_digest_depends_on_both(
+def test_the_base_is_an_artifact_of_its_own_and_the_adapters_digest_depends_on_both(
     store: Store, base: Path, adapted: Adapted
 ) -> None:
     folder = adapted("first")

@@ -39,7 +39,7 @@ class House(OldHome):
 def house(tmp_path: Path) -> House:
     """A training run whose evaluations have the same ids, and the same training scored again by another run."""
     house = House(tmp_path)
-    problems = house.artefact("problems/" + "9" * 32, [{"problem_id": "p", "question": "1 + 1 =", "answer": "2"}])
+    problems = house.artifact("problems/" + "9" * 32, [{"problem_id": "p", "question": "1 + 1 =", "answer": "2"}])
     before, train, after = (
         house.rollouts(digit, texts(word), {"problems": [problems]})
         for digit, word in (("1", "before"), ("2", "train"), ("3", "after"))
@@ -66,7 +66,7 @@ def test_a_run_has_its_own_rewards_although_ids_repeat_and_rollouts_were_scored_
     second = [("second", 0, "eval", 2, 0.0), ("second", 1, "train", 2, 0.75)]
     assert house.ask(BY_PURPOSE) == [*first, *second]
     (told,) = house.said
-    assert told.startswith("8 artefacts of an earlier version were brought up to date")
+    assert told.startswith("8 artifacts of an earlier version were brought up to date")
     assert house.ask(BY_PURPOSE, "first") == first
     assert house.ask(BY_PURPOSE, "second") == second
     assert len(house.said) == 1
@@ -84,7 +84,7 @@ def test_a_run_has_its_own_rewards_although_ids_repeat_and_rollouts_were_scored_
 
 def test_the_tables_themselves_pair_a_rollout_with_its_own_scores_alone(house: House) -> None:
     joined = "select count(*), sum(reward) from rollouts join scores using (rollout_id)"
-    assert house.ask(joined) == [(8, 3.75)]  # four scores artefacts of two rows: 0 + 1 + 2 + 0.75
+    assert house.ask(joined) == [(8, 3.75)]  # four scores artifacts of two rows: 0 + 1 + 2 + 0.75
     assert house.ask(joined, "second") == [(4, 0.75)]  # before with 0 and 0, train with 0.25 and 0.5
 
 
@@ -92,7 +92,7 @@ def test_scores_that_name_other_rollouts_of_the_same_bytes_are_those_of_the_run(
     same = house.rollouts("4", texts("train"), {"problems": ["problems/" + "9" * 32]})
     house.run("third", "train", [STARTED, *made(same, 1, "train"), *reused("scores/" + "b" * 32, 1, "train"), FINISHED])
     assert house.ask(BY_PURPOSE, "third") == [("third", 1, "train", 2, 1.0)]
-    (row,) = house.ask("select distinct rollouts_artefact, scores_artefact from samples", "third")
+    (row,) = house.ask("select distinct rollouts_artifact, scores_artifact from samples", "third")
     assert row == ("4" * 32, "b" * 32)
 
 
@@ -105,7 +105,7 @@ def test_what_a_later_command_of_the_run_made_stands_for_what_it_made_before(hou
         "fourth", "train", [STARTED, *events, *killed, STARTED, *made(newer, 1, "train"), *made(judged, 1, "train")]
     )
     assert house.ask(BY_PURPOSE, "fourth") == [("fourth", 1, "train", 2, 1.0)]
-    shown = house.ask("select stage, round, status, seconds, artefact from stages order by started", "fourth")
+    shown = house.ask("select stage, round, status, seconds, artifact from stages order by started", "fourth")
     assert [row[:4] for row in shown] == [
         ("rollout", 1, "finished", 2.0),
         ("score", 1, "finished", 2.0),
@@ -117,7 +117,7 @@ def test_what_a_later_command_of_the_run_made_stands_for_what_it_made_before(hou
 
 
 def test_verbs_alone_and_what_no_run_names_can_be_asked_for(house: House) -> None:
-    mine = house.artefact(
+    mine = house.artifact(
         "rollouts/" + "6" * 32,
         [{"rollout_id": "p:0", "problem_id": "p", "completion": "3", "question": "mine?", "answer": 3}],
     )
@@ -129,7 +129,7 @@ def test_verbs_alone_and_what_no_run_names_can_be_asked_for(house: House) -> Non
     house.run("rollout-1", "rollout", [STARTED, *made(unjudged, 0, "train"), FINISHED])
     assert house.ask("select purpose, completion, reward from samples", "rollout-1") == [("rollout", "alone", None)]
     given = house.scores("0", "", {"p:0": 0.125})
-    learned = house.artefact("checkpoints/" + "8" * 32, [{"x": 1}], {"rollouts": [mine], "scores": [given]})
+    learned = house.artifact("checkpoints/" + "8" * 32, [{"x": 1}], {"rollouts": [mine], "scores": [given]})
     house.run("update-1", "update", [STARTED, *made(learned, 0, "train"), FINISHED])
     assert house.ask("select purpose, completion, reward from samples", "update-1") == [("update", "3", 0.125)]
     assert house.ask("select reward from rollouts join scores using (rollout_id)", "update-1") == [(0.125,)]
@@ -174,14 +174,14 @@ def test_runs_are_listed_with_their_settings(house: House) -> None:
         house.ask("select 1", "nonesuch")
 
 
-def test_artefacts_of_other_types_are_left_out_and_named(house: House) -> None:
+def test_artifacts_of_other_types_are_left_out_and_named(house: House) -> None:
     house.ask("select 1")
     house.said.clear()
     question = {"problem_id": "q", "question": "2 + 2 ="}
-    house.artefact("problems/" + "a" * 32, [{**question, "answer": ["4", "four"]}])
-    house.artefact("problems/" + "b" * 32, [{**question, "answer": 4}])
+    house.artifact("problems/" + "a" * 32, [{**question, "answer": ["4", "four"]}])
+    house.artifact("problems/" + "b" * 32, [{**question, "answer": 4}])
     high = {"rollout_id": "q:0", "problem_id": "q", "completion": "4", "hint_level": "high"}
-    house.artefact("rollouts/" + "c" * 32, [high])
+    house.artifact("rollouts/" + "c" * 32, [high])
     both = "select (select count(*) from rollouts), count(*), max(hint_level) from samples"
     assert house.ask(both) == [(6, 10, 0)]
     assert house.ask("select answer from problems order by all") == [("2",), ("4",)]

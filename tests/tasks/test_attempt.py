@@ -1,4 +1,4 @@
-"""One attempt of a stage: alone on its artefact, and never a second time what another process finished meanwhile."""
+"""One attempt of a stage: alone on its artifact, and never a second time what another process finished meanwhile."""
 
 import os
 import threading
@@ -28,7 +28,7 @@ def never(frac: float, _text: str = "") -> None:
     raise AssertionError(f"something is computed: {frac}")
 
 
-def test_with_no_wait_an_artefact_that_another_process_makes_is_a_failure(
+def test_with_no_wait_an_artifact_that_another_process_makes_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADUS_NO_WAIT", "1")
@@ -42,7 +42,7 @@ def test_with_no_wait_an_artefact_that_another_process_makes_is_a_failure(
     assert store.find(REF) is None
 
 
-def test_an_artefact_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
+def test_an_artifact_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
     todo = job(tmp_path).to_json()
     said: list[str] = []
     with RunLock(Store(tmp_path).path(REF), command="run theirs") as lock:

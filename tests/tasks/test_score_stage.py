@@ -54,7 +54,7 @@ def row(problem_id, completion, answer=None, **more):
 
 
 def score(store, warm, config, rollouts, problems=None, beats=None):
-    """One attempt, committed as the adapter does it: the result and the rows of the artefact."""
+    """One attempt, committed as the adapter does it: the result and the rows of the artifact."""
     out = store.writer(OUT)
     inputs = {"rollouts": (rollouts,)} | ({"problems": (problems,)} if problems else {})
     heard = beats if beats is not None else []

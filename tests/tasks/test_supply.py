@@ -52,7 +52,7 @@ def test_a_table_of_other_types_is_refused_at_the_door(store: Store, tmp_path: P
         with pytest.raises(BadInputError, match=said):
             supply(store, str(file), "rollouts")
     old = OldHome(tmp_path)
-    ref = old.artefact("problems/" + "1" * 32, [{"problem_id": "p", "question": "?", "answer": ["4"]}])
+    ref = old.artifact("problems/" + "1" * 32, [{"problem_id": "p", "question": "?", "answer": ["4"]}])
     open_lake(tmp_path / "lake", lambda _text: None)
     with pytest.raises(BadInputError, match=r"is no table of problems: its column answer is list<.*>, not string"):
         supply(Store(tmp_path / "other"), str(tmp_path / "lake" / ref), "problems")

@@ -31,7 +31,7 @@ SAMPLES = [
 
 @dataclass
 class Run:
-    """A run's journal, written as the stage adapter writes it, with real artefacts in the lake."""
+    """A run's journal, written as the stage adapter writes it, with real artifacts in the lake."""
 
     home: Path
     name: str
@@ -48,7 +48,7 @@ class Run:
         params = {"recipe": {"seed": 7, "update": {"lr": 0.0001}, "long": "x" * 7000}}
         self.journal.run_started({"run": self.name, "verb": "train", "params": params, "git_sha": "c0ffee", **facts})
 
-    def artefact(self, table: str, report: dict[str, Any]) -> Ref:
+    def artifact(self, table: str, report: dict[str, Any]) -> Ref:
         ref = Ref(table, secrets.token_hex(16))
         writer = Store(self.home / "lake").writer(ref)
         writer.write_file("config.json", b"{}")
@@ -57,7 +57,7 @@ class Run:
         return ref
 
     def stage(self, stage: str, round_: int, report: dict[str, Any], status: str = "finished", **more: Any) -> Ref:
-        ref = self.artefact({"score": "scores", "update": "checkpoints"}[stage], report)
+        ref = self.artifact({"score": "scores", "update": "checkpoints"}[stage], report)
         attempt = self.begin(stage, round_, ref)
         told = {k: v for k, v in report.items() if k != "samples"} if status == "finished" else None
         self.journal.stage_finished(attempt, status=status, seconds=1.5, report=told, **more)

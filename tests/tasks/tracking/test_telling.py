@@ -121,7 +121,7 @@ def test_a_run_of_reused_stages_is_told_quickly_and_its_curves_are_whole(new_run
     run = new_run("reused")
     run.start()
     for round_ in range(100):
-        ref = run.artefact("scores", {"metrics": {"reward/mean": round_ / 100}})
+        ref = run.artifact("scores", {"metrics": {"reward/mean": round_ / 100}})
         run.journal.stage_reused(stage="score", round=round_, purpose="train", output=str(ref))
     run.journal.run_finished(status="finished")
     started = time.monotonic()
