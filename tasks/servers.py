@@ -144,7 +144,7 @@ def start_prefect(home: Path, port: int) -> Server:
     address = f"http://{LOOPBACK}:{port}"
     with sole_starter(home):
         env = {**door(home, address), "PREFECT_UI_API_URL": f"{address}/api"}
-        command = [*SERVE, "--host", LOOPBACK, "--port", str(port)]
+        command = [*SERVE, "--app-dir", str(code_root()), "--host", LOOPBACK, "--port", str(port)]
         server = _start("Prefect", command, env, address, "/api/health", home)
         found = describe(home, address, server.guard.pid, f"{server.guard.pid}.lease", schedules=True)
         Lease(folder_of(home) / found.lease, create=True).close()
@@ -159,7 +159,9 @@ def _start_mlflow(home: Path, uri: str, port: int) -> Server:
     command += ["--allowed-hosts", f"{LOOPBACK}:{port},localhost:{port}"]
     # Not an argument: it may have a password, and every account of the machine reads the arguments of a process.
     env = {**server_environment(), "MLFLOW_BACKEND_STORE_URI": uri}
-    return _start("MLflow", command, env, f"http://{LOOPBACK}:{port}", "/health", home)
+    # Its uvicorn puts the working folder on the module path; an address that a person named may be relative to it.
+    cwd = None if os.environ.get("MLFLOW_TRACKING_URI") else database(home).parent
+    return _start("MLflow", command, env, f"http://{LOOPBACK}:{port}", "/health", home, cwd)
 
 
 def _start(
@@ -169,6 +171,7 @@ def _start(
     url: str,
     health: str,
     home: Path,
+    cwd: Path | None = None,
 ) -> Server:
     log_path = home / "logs" / f"{name.lower()}-server.log"
     with open_log(log_path) as log:
@@ -179,6 +182,7 @@ def _start(
             stdout=log,
             stderr=log,
             env=child_environment(env, {"NO_COLOR": "1"}),
+            cwd=cwd,
             start_new_session=True,
         )
     return Server(name, url, health, log_path, guard, log_start)

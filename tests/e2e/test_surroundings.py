@@ -1,21 +1,12 @@
 """A verb in bad surroundings: a proxy in the environment, modules named like Python's own in the current folder."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from tests.hostile import make_hostile
 from tests.proxy import Proxy
 
 Program = Any
-
-HOSTILE = ("json", "sitecustomize", "prefect", "torch", "typing", "mlflow", "uvicorn")
-
-
-def make_hostile(folder: Path) -> dict[str, str]:
-    """Files that end whoever imports them; the environment of a person who hunts warnings."""
-    for name in HOSTILE:
-        (folder / f"{name}.py").write_text(f"raise RuntimeError('{name}.py of the current folder was imported')\n")
-    return {"PYTHONWARNINGS": "error", "PYTHONPATH": f"{Path(__file__).parents[2]}"}
 
 
 def test_a_verb_minds_neither_proxy_nor_warnings_nor_files_of_the_current_folder(

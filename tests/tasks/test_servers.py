@@ -17,13 +17,17 @@ import pytest
 
 from data.errors import StageError
 from tasks.servers import _start, free_port, server_environment, start_servers
+from tests.hostile import make_hostile
 
 ROOT = Path(__file__).parents[2]
 
 
 # MLflow's own use of its libraries, where the shared database is created.
 @pytest.mark.filterwarnings("ignore:.*noload.*")
-def test_both_servers_start_answer_and_end(mlflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_servers_start_answer_and_end(mlflow_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in make_hostile(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("PREFECT_HOME", raising=False)
     with start_servers(mlflow_home, free_port(0), free_port(0)) as servers:
