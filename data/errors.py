@@ -46,7 +46,7 @@ class LockedError(GradusError):
 
 
 _SHOWN_CHARS = 120
-_KIND = re.compile(r"\(?\b[A-Za-z_.]*(?:Error|Exception|Warning)\b\)?(?:: *)?")
+_KIND = re.compile(r"\(?\b[A-Za-z_][\w.]*(?:Error|Exception|Warning)\b\)?:? *")
 _NUMBERED = re.compile(r"\[errno (\d+)\]", re.IGNORECASE)
 _SPACE = "free some space, or set GRADUS_HOME to a folder on another disk; then repeat the command"
 _WRITABLE = "change its permissions, or set GRADUS_HOME to a folder that you can write"
@@ -99,6 +99,8 @@ def in_words(error: BaseException, place: str = "a file") -> GradusError:
             what, hint = _SYSTEM[number]
             kind = UsageError if number in _WRONG_USE else GradusError
             return kind(what.format(" or ".join(names) or place), hint=hint)
+        if error.strerror and names:
+            text = f"{error.strerror}: {' or '.join(names)}"
     return GradusError(text)
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from pydantic import ValidationError
 
 from data.errors import UsageError
 from flows.cli_waiting import may_wait
@@ -12,7 +11,7 @@ from flows.completion import artifacts
 from flows.config import assign, toml_value
 from flows.console import answer
 from flows.environment import api
-from flows.nearest import refusal, settings_of
+from flows.nearest import valid
 from tasks.abilities import check_engine, check_ks, check_length
 from tasks.checks import check_filters, check_inputs, check_out, check_reward_files, check_rewards, check_source
 from tasks.config import (
@@ -307,18 +306,11 @@ def configured(model: type[C], sets: list[str] | None, base: dict[str, Any] | No
     """A stage's settings from its options and `--set key=value`; UsageError names the wrong key."""
     body = dict(base or {})
     assign(body, sets or [])
-    return _valid(model, body)
-
-
-def _valid(model: type[C], body: dict[str, Any], origin: str = "") -> C:
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        raise refusal(error, origin, list(settings_of(model))) from None
+    return valid(model, body)
 
 
 def _sample(n: int, temperature: float, max_tokens: int) -> SampleConfig:
-    return _valid(SampleConfig, {"n": n, "temperature": temperature, "max_tokens": max_tokens})
+    return valid(SampleConfig, {"n": n, "temperature": temperature, "max_tokens": max_tokens})
 
 
 def _lake() -> Path:
@@ -349,7 +341,7 @@ def parse_filter(text: str) -> FilterConfig:
         if not separator:
             raise UsageError(f"--filter {text}: {pair!r} is not k=v", hint="write --filter pass_rate:low=0.1,high=0.9")
         settings[key.strip()] = toml_value(value.strip())
-    return _valid(FilterConfig, {"name": name, "settings": settings}, f"--filter {text}")
+    return valid(FilterConfig, {"name": name, "settings": settings}, f"--filter {text}")
 
 
 def reward_settings(rewards: list[str] | None) -> dict[str, Any]:
@@ -368,8 +360,8 @@ def parse_reward(text: str) -> RewardConfig:
         raise UsageError(f"--reward {text}: {weight!r} is not a weight", hint="write --reward math=1.0") from None
     path, colon, _function = name.rpartition(":")
     if not colon:
-        return _valid(RewardConfig, {"name": name, "weight": value}, f"--reward {text}")
+        return valid(RewardConfig, {"name": name, "weight": value}, f"--reward {text}")
     if not Path(path).is_file():
         raise UsageError(f"--reward {text}: there is no file {path}", hint="write path/to/file.py:function")
     resolved = f"{Path(path).resolve()}:{_function}"
-    return _valid(RewardConfig, {"name": resolved, "weight": value}, f"--reward {text}")
+    return valid(RewardConfig, {"name": resolved, "weight": value}, f"--reward {text}")

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from data.errors import UsageError, shortened
 from data.nearest import did_you_mean
-from flows.nearest import refusal, settings_of
+from flows.nearest import refusal, settings_of, valid
 from flows.suites import EvaluationPlan, Suite
 from tasks.checks import name_problem
 from tasks.config import (
@@ -221,10 +221,7 @@ def _overridden(recipe: Recipe, stage: str, round_index: int, base: C, origin: s
         if override.stage == stage and override.round in (None, round_index):
             for key, value in override.changes.items():
                 set_dotted(body, key, value)
-    try:
-        return type(base).model_validate(body)
-    except ValidationError as error:
-        raise refusal(error, origin, list(settings_of(type(base)))) from None
+    return valid(type(base), body, origin)
 
 
 def _check(recipe: Recipe, override: Override, origin: str) -> None:

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from data.errors import UsageError, shortened
 from data.nearest import did_you_mean
+
+M = TypeVar("M", bound=BaseModel)
 
 _MORE = "`gradus methods` says more"
 _BRANCHES = frozenset({"float", "int", "str", "bool", "list[int]", "[key]"})
@@ -48,6 +50,14 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
         yield f"{prefix}{name}"
         for inner, is_list in _models_in(field.annotation):
             yield from settings_of(inner, f"{prefix}{name}.{'0.' if is_list else ''}")
+
+
+def valid(model: type[M], body: Mapping[str, Any], origin: str = "") -> M:
+    """Settings from plain values; UsageError says what is wrong with the first that cannot be."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise refusal(error, origin, list(settings_of(model))) from None
 
 
 def refusal(error: ValidationError, origin: str, known: Sequence[str], aliases: Mapping[str, str] = {}) -> UsageError:

@@ -7,6 +7,7 @@ from pathlib import Path
 from data.errors import UsageError
 from data.nearest import did_you_mean
 from flows.config import Override, Recipe, parse_recipe, split_assignment
+from flows.nearest import valid
 from tasks.journal import read_events, read_settings
 from tasks.registry import STAGES
 
@@ -46,7 +47,7 @@ def plan_rerun(runs: Path, run: str, stage: str, round_index: int | None, assign
     if not assignments:
         return Rerun(recipe, run, tuple(calls))
     changes = dict(split_assignment(text) for text in assignments)
-    override = Override(stage=stage, round=round_index, changes=changes)
+    override = valid(Override, {"stage": stage, "round": round_index, "changes": changes}, "--set")
     return Rerun(_changed(recipe, override), None)
 
 

@@ -104,7 +104,7 @@ def read_adapter(folder: Path) -> Adapter:
     except (ValueError, TypeError, KeyError) as error:
         if isinstance(error, PolicyError):
             raise
-        raise PolicyError(f"{path} is not the configuration of an adapter ({type(error).__name__}: {error})") from None
+        raise PolicyError(f"{path} is not the configuration of an adapter ({error})") from None
     if not (folder / WEIGHTS).is_file():
         raise PolicyError(f"{folder} has no {WEIGHTS}, and other formats can run code")
     adapter = Adapter(folder, config)

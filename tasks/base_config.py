@@ -74,7 +74,8 @@ def _unstorable(value: object) -> str:
             return _not_text(value)
         case Mapping():
             items = cast("Mapping[object, object]", value).items()
-            return next(filter(None, (_unstorable(part) for item in items for part in item)), "")
+            named = ((key, _unstorable(key) or _unstorable(part)) for key, part in items)
+            return next((f"{key!r} {problem}" for key, problem in named if problem), "")
         case list() | tuple():
             return next(filter(None, map(_unstorable, cast("Sequence[object]", value))), "")
         case _:

@@ -70,7 +70,10 @@ def check_source(source: str, config: IngestConfig) -> None:
     """UsageError if a source is neither there nor the name of something that can be fetched or generated."""
     if not source.strip():
         raise UsageError("the name of the source is empty", hint="give a file, a folder or a dataset")
-    if not source.startswith(_GYM) and not Path(source).exists() and not config.revision:
+    if source.startswith(_GYM):
+        if "seed" not in config.generator:
+            raise UsageError(f"{shortened(source)} needs a seed", hint="give --set generator.seed=1")
+    elif not Path(source).exists() and not config.revision:
         raise no_source(source)
 
 

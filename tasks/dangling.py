@@ -22,6 +22,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
 
+from data.errors import CorruptArtifactError
 from tasks.history import AGAIN
 from tasks.journal import read_events
 from tasks.runlock import left_by_the_dead
@@ -38,13 +39,14 @@ class Left:
 
 
 def left_behind(runs: Path) -> list[Left]:
-    """Return the runs whose process ended without letting go of them."""
+    """Return the runs whose process ended without letting go of them; one that cannot be read stops nobody else's."""
     found: list[Left] = []
     for folder in runs.glob("*"):
-        if left_by_the_dead(folder):
-            left = Left(folder.name, _unfinished(folder))
-            if left_by_the_dead(folder):  # asked again: nobody took it while its journal was read
-                found.append(left)
+        with contextlib.suppress(CorruptArtifactError, OSError):
+            if left_by_the_dead(folder):
+                left = Left(folder.name, _unfinished(folder))
+                if left_by_the_dead(folder):  # asked again: nobody took it while its journal was read
+                    found.append(left)
     return found
 
 

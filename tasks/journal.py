@@ -6,6 +6,7 @@ A line is one append; its end is on the disk before a stage counts as ended. A l
 the next start and ignored by readers. Left out: the tracker, which a process of its own tells (tasks.tracking).
 """
 
+import errno
 import json
 import math
 import os
@@ -26,6 +27,16 @@ METRICS = "metrics.jsonl"
 STATUSES = frozenset({"finished", "failed", "killed", "cancelled"})
 
 Json = dict[str, Any]
+
+_STAGE = ("stage", "round", "purpose", "output", "time")
+_NEEDED = {
+    "stage_started": ("attempt", *_STAGE),
+    "stage_reused": _STAGE,
+    "stage_finished": ("attempt", "status", "seconds"),
+    "run_finished": ("status",),
+}
+_TEXTS = frozenset({"stage", "purpose", "output", "attempt", "status", "error"})
+_NUMBERS = frozenset({"round", "time", "seconds"})
 
 
 class Journal:
@@ -143,9 +154,29 @@ def read_settings(folder: Path) -> Json:
 
 
 def read_events(folder: Path) -> Iterator[Json]:
-    """Every event of a run in the order it happened; none where the run has no journal yet."""
-    for event, _ in read_lines(folder / EVENTS):
+    """Every event of a run in the order it happened; none where the run has no journal yet.
+
+    Raises CorruptArtifactError where a line is none.
+    """
+    for event, end in read_lines(folder / EVENTS):
+        if not _is_event(event):
+            raise _unreadable(folder / EVENTS, f"before byte {end}", json.dumps(event))
         yield event
+
+
+def _is_event(row: Json) -> bool:
+    """Whether a row has what readers of events count on."""
+    needed = _NEEDED.get(row.get("event", ""), ()) if isinstance(row.get("event"), str) else ("event",)
+    texts = all(isinstance(row[key], str) for key in _TEXTS & row.keys())
+    numbers = all(isinstance(row[key], int | float) for key in _NUMBERS & row.keys())
+    return texts and numbers and "event" in row and not set(needed) - row.keys()
+
+
+def _unreadable(path: Path, place: str, what: str) -> CorruptArtifactError:
+    return CorruptArtifactError(
+        f"{path} cannot be read {place}: {what[:40]}",
+        hint="move that line out of the file; the artefacts themselves do not depend on it",
+    )
 
 
 def read_lines(path: Path, offset: int = 0, end: int | None = None) -> Iterator[tuple[Json, int]]:
@@ -165,10 +196,7 @@ def read_lines(path: Path, offset: int = 0, end: int | None = None) -> Iterator[
             except ValueError:
                 row = None
             if not isinstance(row, dict):
-                raise CorruptArtifactError(
-                    f"{path} cannot be read at byte {offset}: {line[:40]!r}",
-                    hint="move that line out of the file; the artefacts themselves do not depend on it",
-                )
+                raise _unreadable(path, f"at byte {offset}", repr(line[:40]))
             offset += len(line)
             yield cast("Json", row), offset
 
@@ -197,7 +225,7 @@ def _append(path: Path, content: bytes, *, durable: bool) -> tuple[int, int]:
         begin = os.fstat(descriptor).st_size
         if os.write(descriptor, content) != len(content):
             os.ftruncate(descriptor, begin)
-            raise OSError(f"{path} could not take {len(content)} bytes: is the disk full?")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         if durable:
             os.fsync(descriptor)
     finally:

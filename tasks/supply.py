@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.errors import BadInputError, UsageError
+from data.errors import BadInputError, UsageError, in_words
 from data.manifest import FILE_NAME, read_manifest
 from data.schema import CHECKPOINTS, TABLES
 from data.store import Ref, Store
@@ -101,7 +101,7 @@ def _download(text: str) -> Path:
     try:
         return Path(snapshot_download(repository, revision=revision, ignore_patterns=["*.bin", "*.pt", "*.pth"]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = in_words(error).message
         raise BadInputError(f"{text} cannot be fetched ({reason})", hint="give a local folder instead") from None
 
 

@@ -39,7 +39,7 @@ from mlflow.entities import (
 )
 from mlflow.exceptions import MlflowException
 
-from data.errors import StageError
+from data.errors import StageError, in_words
 from data.store import Ref, Store
 from tasks.access import mlflow_words
 from tasks.attempt import read_report
@@ -373,7 +373,7 @@ def _classified(*, opening: bool = False) -> Generator[None]:
             raise RefusedError(text) from error
         raise UnreachableError(text) from error
     except OSError as error:
-        raise UnreachableError(hide(f"{type(error).__name__}: {error}")) from error
+        raise UnreachableError(hide(str(in_words(error, "a file of MLflow's")))) from error
 
 
 def _follower(folder: Path, owner: int | None) -> Follower:

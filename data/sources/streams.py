@@ -1,10 +1,10 @@
 """Rows from wherever they are: a file, a Hugging Face dataset (hub id or local folder), a reasoning-gym family."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.errors import BadInputError, UsageError
+from data.errors import BadInputError, UsageError, in_words
 from data.tabular import Located, Refused, read_rows
 
 GYM = "reasoning-gym:"
@@ -37,9 +37,11 @@ def _gym(family: str, generator: Mapping[str, Any]) -> Iterator[Located]:
         raise UsageError(f"{GYM}{family} needs a seed", hint="give --set generator.seed=1")
     try:
         items = reasoning_gym.create_dataset(family, **generator)
-    except (ValueError, TypeError, AssertionError) as error:
-        raise UsageError(f"{GYM}{family} cannot be made: {error}", hint="see --set generator.KEY=VALUE") from None
-    return (Located(f"{family} item {i + 1}", dict(item)) for i, item in enumerate(items))
+    except Exception as error:  # noqa: BLE001 - each family checks its settings in its own way
+        raise UsageError(
+            f"{GYM}{family} cannot be made: {in_words(error).message}", hint="see --set generator.KEY=VALUE"
+        ) from None
+    return _located(items, f"{GYM}{family}", f"{family} item")
 
 
 def _hub(source: str, *, split: str, subset: str, revision: str, streaming: bool) -> Iterator[Located]:
@@ -56,6 +58,15 @@ def _hub(source: str, *, split: str, subset: str, revision: str, streaming: bool
             source, subset or None, split=split, revision=None if local else revision, streaming=streaming
         )
     except Exception as error:  # noqa: BLE001 - the library raises its own, the hub's and the network's errors
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        reason = in_words(error).message[:200]
         raise BadInputError(f"{source} cannot be loaded: {reason}", hint="give a local file or folder") from None
-    return (Located(f"{source} [{split}] row {i + 1}", dict(row)) for i, row in enumerate(rows))
+    return _located(rows, source, f"{source} [{split}] row")
+
+
+def _located(rows: Iterable[Any], source: str, place: str) -> Iterator[Located]:
+    """Rows with their places; BadInputError where the library that makes them fails."""
+    try:
+        for index, row in enumerate(rows, start=1):
+            yield Located(f"{place} {index}", dict(row))
+    except Exception as error:  # noqa: BLE001 - the library's, the hub's and the network's errors
+        raise BadInputError(f"{source} cannot be read: {in_words(error).message[:200]}") from None

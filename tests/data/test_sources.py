@@ -81,6 +81,10 @@ def test_every_bad_row_is_counted_with_its_reason_and_place(tmp_path: Path) -> N
         json.dumps({"question": "a\0b", "answer": "3"}).encode(),
         b"",
         json.dumps({"question": "big?", "answer": "1,200"}).encode(),
+        rb'{"question": "half \ud83d", "answer": "1"}',
+        json.dumps({"messages": "hello", "answer": "1"}).encode(),
+        json.dumps({"messages": [{"role": "user"}], "answer": "1"}).encode(),
+        json.dumps({"question": "steps?", "answer": "1", "solution": ["a", "b"]}).encode(),
     ]
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"\n".join(lines) + b"\n")
@@ -96,6 +100,9 @@ def test_every_bad_row_is_counted_with_its_reason_and_place(tmp_path: Path) -> N
         "duplicate question": 1,
         "conflicting duplicate": 1,
         "question holds a NUL character": 1,
+        "not valid Unicode (half of a surrogate pair)": 1,
+        "messages is not a list of objects with role and content": 2,
+        "solution is not text": 1,
     }
     assert f"{path} line 2: not valid JSON" in refused.examples
     with pytest.raises(BadInputError, match="line 2: not valid JSON"):
@@ -178,3 +185,36 @@ def test_a_users_table_names_the_row_that_lacks_a_column(tmp_path: Path) -> None
     table, refused = read_user_table(path, ROLLOUTS, {}, strict=False)
     assert table.num_rows == 1
     assert refused.reasons == {"no completion": 1}
+
+
+HINTED = {"question": "1+1?", "reward_model": {"ground_truth": "2"}, "solution_breakdown_parts": ["1+1=2"]}
+
+
+@pytest.mark.parametrize(
+    ("row", "format_name", "reason"),
+    [
+        ({**HINTED, "reward_model": "2"}, "hints", "reward_model is not an object"),
+        ({**HINTED, "rollout_reward_list": ["x"]}, "hints", "rollout_reward_list is not a list of numbers"),
+        ({**HINTED, "rollout_reward_list": [float("nan")]}, "hints", "rollout_reward_list is not a list of finite"),
+        ({**HINTED, "solution_breakdown_parts": "1+1"}, "hints", "solution_breakdown_parts is not a list of texts"),
+        ({"question": "1+1?", "answer": "2"}, "reasoning", "metadata is not an object"),
+        ({"metadata": {"source_dataset": "chain_sum"}}, "reasoning", "not an item of chain_sum"),
+    ],
+)
+def test_a_row_that_its_format_cannot_read_is_refused(
+    tmp_path: Path, row: dict[str, Any], format_name: str, reason: str
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(BadInputError, match=reason):
+        ingest(str(path), format_name=format_name)
+
+
+def test_a_users_table_with_half_a_character_or_a_number_too_large_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text('{"problem_id": "a", "completion": "\\udc00"}\n')
+    with pytest.raises(BadInputError, match=r"rollouts.jsonl line 1: not valid Unicode"):
+        read_user_table(path, ROLLOUTS, {}, strict=True)
+    path.write_text('{"problem_id": "a", "completion": "1", "seed": 100000000000000000000}\n')
+    with pytest.raises(BadInputError, match="column seed is not int64 throughout"):
+        read_user_table(path, ROLLOUTS, {}, strict=True)

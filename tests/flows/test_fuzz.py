@@ -20,12 +20,14 @@ from data.sources.formats import FORMATS
 from data.sources.problems import problems_table
 from data.tabular import Refused, read_rows, read_user_table
 from flows import cli, cli_runs, cli_stages
-from flows.checking import check_recipe
+from flows.checking import check_recipe, check_settings
 from flows.cli_stages import configured, mapping, parse_filter, parse_reward
 from flows.config import RECIPES, Recipe, load_recipe, parse_recipe
 from flows.nearest import settings_of
+from flows.reruns import plan_rerun
 from tasks.checks import check_name
 from tasks.history import list_runs, read_run
+from tasks.journal import Journal
 from tasks.registry import STAGES
 from tasks.settings import Home, check_environment
 
@@ -210,18 +212,55 @@ def test_a_file_of_any_bytes(place: Path, content: bytes) -> None:
 
 
 NUMBERED = count()
+EVENT = {"time": 1.0, "stage": "score", "round": 1, "purpose": "train", "output": "scores/00aa11bb", "attempt": "a"}
+events = st.builds(
+    lambda name, odd, left: {k: v for k, v in {**EVENT, "event": name, **odd}.items() if k != left},
+    st.sampled_from(["run_started", "stage_started", "stage_finished", "stage_reused", "run_finished", "x"]),
+    st.dictionaries(st.sampled_from(["seconds", "status", "error", *EVENT]), jsons, max_size=2),
+    st.sampled_from(["", "event", *EVENT]),
+)
+bodies = st.one_of(
+    st.just(b'{"verb": "score", "seed": 1}'), st.binary(max_size=40), jsons.map(json.dumps).map(str.encode)
+)
 
 
-@cases(40)
-@given(st.one_of(st.binary(max_size=40), jsons.map(lambda body: json.dumps(body).encode())), st.lists(rows | jsons))
-def test_a_run_with_odd_files(place: Path, body: bytes, events: list[Any]) -> None:
+@cases(60)
+@given(bodies, st.lists(events | jsons, max_size=4))
+def test_a_run_with_odd_files(place: Path, body: bytes, told: list[Any]) -> None:
     runs = place / f"runs-{next(NUMBERED)}"
     folder = runs / "odd"
     folder.mkdir(parents=True)
     (folder / "run.json").write_bytes(body)
-    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
     refusal(lambda: list_runs(runs, place / "lake"))
     refusal(lambda: read_run(runs, "odd", place / "lake"))
+    refusal(lambda: plan_rerun(runs, "odd", "score", None, []))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs with one of a round, which had every stage."""
+    runs = tmp_path_factory.mktemp("runs")
+    journal = Journal(runs / "mine")
+    body = {"verb": "train", "seed": 1, "recipe": load_recipe("demo", rounds=1).model_dump(mode="json")}
+    (runs / "mine" / "run.json").write_text(json.dumps(body))
+    for stage in STAGES:
+        journal.stage_reused(stage=stage, round=1, purpose="train", output="scores/00aa11bb")
+    return runs
+
+
+@cases(60)
+@given(st.sampled_from(sorted(STAGES)), st.data(), values)
+def test_a_rerun_with_odd_settings(runs: Path, stage: str, data: st.DataObject, value: str) -> None:
+    known = sorted(settings_of(STAGES[stage].config))
+    key = data.draw(st.one_of(st.sampled_from(known), keys))
+
+    def act() -> None:
+        plan = plan_rerun(runs, "mine", stage, data.draw(st.sampled_from([None, 1, 2])), [f"{key}={value}"])
+        check_settings(plan.recipe, runs)
+        json.dumps(plan.recipe.model_dump(mode="json"), allow_nan=False)
+
+    refusal(act)
 
 
 class _StartedError(BaseException):

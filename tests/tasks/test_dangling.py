@@ -34,6 +34,9 @@ def test_only_runs_without_a_living_holder_are_left_behind(tmp_path: Path) -> No
     ended = launch(tmp_path / "ended", "b")
     ended.run_finished(status="failed", error="no rows")
     abandon(tmp_path / "ended")
+    launch(tmp_path / "odd", "d")
+    abandon(tmp_path / "odd")
+    (tmp_path / "odd" / "events.jsonl").write_text("no journal\n")
     launch(tmp_path / "living", "c")
     with RunLock(tmp_path / "living"):
         assert sorted(left_behind(tmp_path), key=lambda left: left.run) == [Left("dead", ("a",)), Left("ended", ())]
