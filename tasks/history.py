@@ -111,7 +111,7 @@ def _read(folder: Path) -> _Story:
             case "run_started":
                 _kill(story.rows)
                 start += 1
-                story.started = event["time"] if story.started is None else story.started
+                story.started = event.get("time") if story.started is None else story.started
                 story.status, story.error = OPEN, ""
             case "run_finished":
                 _kill(story.rows)
@@ -138,11 +138,14 @@ def _end(story: _Story, row: Json, event: Mapping[str, Any]) -> None:
 
 def _is_main_evaluation(row: Mapping[str, Any]) -> bool:
     """Whether a stage evaluates on the suite of the run's main figure; others are for `eval-NAME`."""
-    return row["stage"] == "evaluate" and row["purpose"] == "eval"
+    return row["stage"] == "evaluate" and row["purpose"] == "eval" and isinstance(row["round"], int)
 
 
 def _pass_at_1(summary: Mapping[str, Any]) -> float | None:
-    return summary.get("pass_at", {}).get("1", {}).get("value")
+    try:
+        return float(summary["pass_at"]["1"]["value"])
+    except (KeyError, TypeError, ValueError):  # no verdicts, or written by another version
+        return None
 
 
 def _kill(rows: Mapping[str, Json]) -> None:

@@ -232,8 +232,8 @@ def test_a_run_with_odd_files(place: Path, body: bytes, told: list[Any]) -> None
     folder.mkdir(parents=True)
     (folder / "run.json").write_bytes(body)
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
-    refusal(lambda: list_runs(runs))
-    refusal(lambda: read_run(runs, "odd"))
+    refusal(lambda: list_runs(runs, place / "lake"))
+    refusal(lambda: read_run(runs, "odd", place / "lake"))
     refusal(lambda: plan_rerun(runs, "odd", "score", None, []))
 
 
