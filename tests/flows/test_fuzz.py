@@ -24,7 +24,7 @@ from flows.checking import check_recipe, check_settings
 from flows.cli_stages import configured, mapping, parse_filter, parse_reward
 from flows.config import RECIPES, Recipe, load_recipe, parse_recipe
 from flows.nearest import settings_of
-from flows.reruns import plan_rerun
+from flows.reruns import Rounds, plan_rerun
 from tasks.checks import check_name
 from tasks.history import list_runs, read_run
 from tasks.journal import Journal
@@ -234,7 +234,7 @@ def test_a_run_with_odd_files(place: Path, body: bytes, told: list[Any]) -> None
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
     refusal(lambda: list_runs(runs, place / "lake"))
     refusal(lambda: read_run(runs, "odd", place / "lake"))
-    refusal(lambda: plan_rerun(runs, "odd", "score", None, []))
+    refusal(lambda: plan_rerun(runs, "odd", "score", Rounds(), []))
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +256,7 @@ def test_a_rerun_with_odd_settings(runs: Path, stage: str, data: st.DataObject, 
     key = data.draw(st.one_of(st.sampled_from(known), keys))
 
     def act() -> None:
-        plan = plan_rerun(runs, "mine", stage, data.draw(st.sampled_from([None, 1, 2])), [f"{key}={value}"])
+        plan = plan_rerun(runs, "mine", stage, Rounds(data.draw(st.sampled_from([None, 1, 2]))), [f"{key}={value}"])
         check_settings(plan.recipe, runs)
         json.dumps(plan.recipe.model_dump(mode="json"), allow_nan=False)
 

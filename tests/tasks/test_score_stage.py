@@ -256,7 +256,6 @@ def test_a_functions_own_verdicts_stand_and_a_bad_answer_names_its_row(store, wa
     ("reward", "error", "said"),
     [
         (RewardConfig(name="maths"), UsageError, "no reward 'maths'"),
-        (RewardConfig(name="numeric", weight=float("inf")), UsageError, "weight"),
         (RewardConfig(name="/nowhere/x.py:f"), BadInputError, "cannot be read"),
     ],
 )
