@@ -59,7 +59,9 @@ CASES = {
     "lr nan": Case(train("update.lr=nan"), "update.lr: it must be a finite number"),
     "weight inf": Case(train("score.rewards.0.weight=inf"), "score.rewards.0.weight: it must be a finite number"),
     "weight x": Case(train("score.rewards.0.weight=x"), "score.rewards.0.weight: it must be a number"),
-    "rewards at the top": Case(train("rewards.0.weight=x"), "there is no setting rewards; did you mean guards or score.rewards"),
+    "rewards at the top": Case(
+        train("rewards.0.weight=x"), "there is no setting rewards; did you mean guards or score.rewards"
+    ),
     "timeout": Case(train("score.item_timeout_s=inf"), "score.item_timeout_s: it must be a finite number"),
     "fraction": Case(train("hint.fractions=[nan]"), "hint.fractions.0: it must be a finite number"),
     "filter 5": Case(train("curate.filters.5.name=x"), "curate.filters is a list of 1, and has no entry 5"),
