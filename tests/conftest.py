@@ -1,6 +1,7 @@
 """What several tests share: log-probs from a whole forward pass in float64, LoRA adapters by hand, a hosted model."""
 
 import json
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,8 +21,13 @@ Check = Callable[[Policy, Request, list[int], list[float], float], None]
 
 
 def pytest_configure() -> None:
-    """Compute with one thread, as the processes that tests start do: other numbers round otherwise."""
+    """Compute with one thread, as the processes that tests start do: other numbers round otherwise.
+
+    A shell that starts pytest in the background has it, and all that it starts, ignore Ctrl-C: not here.
+    """
     torch.set_num_threads(1)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -61,6 +61,7 @@ def place(new_program: Callable[..., Program]) -> Iterator[Place]:
             process.wait(timeout=120)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @pytest.fixture(scope="module")
