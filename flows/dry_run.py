@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from flows.config import Recipe
+from flows.config import Recipe, lasting
 from flows.console import fields, line, table
 from flows.foresight import COMPUTED, Foreseen, Foresight
 from flows.inputs import as_run, run_name, start_of
-from flows.reruns import Rerun
+from flows.reruns import Rerun, other_settings, stored_recipe
 from flows.training import Inputs, train
 from tasks.footprint import footprint
 from tasks.overlay import overlay
@@ -23,9 +23,12 @@ Json = Mapping[str, Any]
 
 
 def look_ahead(home: Home, plan: Rerun) -> Json:
-    """Return what a training run would do, as `--json` prints it."""
+    """Return what a training run would do, as `--json` prints it; UsageError if its name is that of another run."""
     recipe = as_run(plan.recipe)
-    name = plan.run or run_name(recipe)
+    folder = home.runs / (plan.run or run_name(recipe))
+    goes_on = (folder / "run.json").is_file()
+    if goes_on and lasting(stored_recipe(home.runs, folder.name)) != lasting(recipe):
+        raise other_settings(folder)
     with overlay(home.lake) as store:
         session = Foresight(store, recipe.seed, precedents(home.runs, recipe.name), frozenset(plan.forced))
         start = start_of(session, recipe)
@@ -33,8 +36,8 @@ def look_ahead(home: Home, plan: Rerun) -> Json:
         memory = _memory(session, recipe, start)
     computed = [call for call in session.calls if call.what == COMPUTED]
     return {
-        "run": name,
-        "goes_on": (home.runs / name / "run.json").is_file(),
+        "run": folder.name,
+        "goes_on": goes_on,
         "stages": _by_stage(session.calls),
         "calls": [asdict(call) for call in session.calls],
         "rollouts": _sum(call.rollouts for call in computed if call.stage == "rollout"),

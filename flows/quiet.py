@@ -9,7 +9,7 @@ import sys
 import warnings
 
 _IGNORED = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
-"""What Python itself ignores unless it is told otherwise."""
+"""The categories that Python ignores by default."""
 
 
 def forget_warnings() -> None:

@@ -87,6 +87,14 @@ def chosen_calls(folder: Path, stage: str, rounds: Rounds) -> list[Call]:
     return _chosen(_calls(folder), folder.name, stage, rounds, changed=False)
 
 
+def other_settings(folder: Path) -> UsageError:
+    """Return the error of a run whose name is taken by other settings; it says the ways out."""
+    return UsageError(
+        f"run {folder.name} exists with other settings ({folder / 'run.json'})",
+        hint="give this one another name with --run, repeat the settings it had, or delete its folder",
+    )
+
+
 def _refuse_unknown(stage: str) -> None:
     if stage not in STAGES:
         listed = f"the stages are {', '.join(STAGES)}"

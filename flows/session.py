@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from data.errors import UsageError
 from data.upgrade import open_lake
 from flows.progress import StageView
+from flows.reruns import other_settings
 from tasks.access import require_mlflow
 from tasks.dangling import close_dangling, left_behind
 from tasks.ending import ending
-from tasks.journal import Journal
+from tasks.journal import Journal, read_settings
 from tasks.runlock import RunLock
 from tasks.settings import Home, reports_now, worker_threads
 from tasks.stage import Session, git_sha
@@ -89,14 +89,11 @@ def guard(folder: Path, spec: RunSpec) -> None:
     path = folder / "run.json"
     body = json.loads(json.dumps({"verb": spec.verb, "seed": spec.seed, **spec.body}))
     if path.exists():
-        stored = json.loads(path.read_text())
+        stored = read_settings(folder)
         if stored == body:
             return
         if spec.lasting(stored) != json.loads(json.dumps(spec.lasting(body))):
-            raise UsageError(
-                f"run {spec.name} exists with other settings ({path})",
-                hint="give this one another name with --run, repeat the settings it had, or delete its folder",
-            )
+            raise other_settings(folder)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(body, indent=1, sort_keys=True))
     temporary.replace(path)

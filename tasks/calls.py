@@ -36,7 +36,7 @@ class Call:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """What tells the calls of a run apart."""
+        """The key of the call within its run: stage, round, purpose."""
         return self.name, self.round, self.purpose
 
 

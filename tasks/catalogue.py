@@ -78,7 +78,7 @@ def _sentences(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Compone
 
 
 def _function(function: Callable[..., Any]) -> Component:
-    """A component whose settings are its arguments that have a default, told under `Args:` in its docstring."""
+    """A component whose settings are its arguments with a default, described under `Args:` in its docstring."""
     doc = inspect.getdoc(function) or ""
     told = dict(_ARGUMENT.findall(doc.partition("Args:")[2]))
     given = [p for p in inspect.signature(function).parameters.values() if p.default is not p.empty]

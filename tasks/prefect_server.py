@@ -48,7 +48,7 @@ _PROBE_S = 0.3
 _AGAIN_S = 5.0
 _LOOK_S = 0.2
 _MAX_RESTARTS = 3
-"""After so many servers in a row that died before they answered, none is started any more."""
+"""Number of servers in a row that may die before they answer; after that none is started."""
 _LOG = "prefect-background.log"
 
 

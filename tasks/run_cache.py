@@ -25,7 +25,7 @@ Proof = list[int]
 
 
 def proof_of(folder: Path) -> Proof:
-    """What tells whether the files of a run have changed; take it before they are read."""
+    """Return the size and time of each file that a summary is made from; take it before they are read."""
     return [_VERSION, *_stat(folder / EVENTS), *_stat(folder / "run.json")]
 
 

@@ -1,7 +1,11 @@
 """What several tests share: log-probs from a whole forward pass in float64, LoRA adapters by hand, a hosted model."""
 
 import json
+import os
+import pty
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -132,3 +136,21 @@ def server() -> Iterator[Server]:
     made = Server()
     yield made
     made.close()
+
+
+def seen_on_a_terminal(code: str, env: dict[str, str], stream: str) -> bytes:
+    """What Python code writes to a stream, `stdout` or `stderr`, that is a terminal; it must end well."""
+    ours, theirs = pty.openpty()
+    streams = {"stdout": subprocess.DEVNULL, "stderr": None, stream: theirs}
+    process = subprocess.Popen([sys.executable, "-c", code], env=env, stdin=theirs, **streams)
+    os.close(theirs)
+    seen = b""
+    try:
+        while part := os.read(ours, 4096):
+            seen += part
+    except OSError:  # Linux: the other end is closed
+        pass
+    finally:
+        os.close(ours)
+    assert process.wait() == 0
+    return seen

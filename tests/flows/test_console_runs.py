@@ -1,7 +1,6 @@
 """The looks of `gradus runs` and `gradus show`: within 80 columns, names whole, colour for people alone."""
 
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from flows.console_runs import render_run_story, render_runs, size
+from tests.conftest import seen_on_a_terminal
 
 DIGEST = "0123456789abcdef" * 2
 ATTEMPT = {"stage": "update", "round": 18, "purpose": "eval-validation", "seconds": 1234.5, "bytes": 3_400_000}
@@ -95,18 +95,7 @@ render_run_story(story("failed"))
 def printed(**environment: str) -> tuple[bytes, bytes]:
     """What a program prints to a terminal, and to a pipe."""
     env = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(Path(__file__).parents[2]), **environment}
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-c", PRINTED], env=env, stdout=theirs, stdin=theirs)
-    os.close(theirs)
-    seen = b""
-    try:
-        while part := os.read(ours, 4096):
-            seen += part
-    except OSError:  # Linux: the other end is closed
-        pass
-    finally:
-        os.close(ours)
-    assert process.wait() == 0
+    seen = seen_on_a_terminal(PRINTED, env, "stdout")
     return seen, subprocess.run([sys.executable, "-c", PRINTED], env=env, stdout=subprocess.PIPE, check=True).stdout
 
 

@@ -2,7 +2,6 @@
 
 import io
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from data.store import Ref
 from flows.pace import Pace
 from flows.progress import StageView, milestone
 from tasks.calls import Outcome
+from tests.conftest import seen_on_a_terminal
 
 UPDATE = {"metrics": {"trained/reward_mean": 0.5}, "summary": {"tokens_trained": 1234}}
 
@@ -28,7 +28,7 @@ def ended(
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -151,18 +151,7 @@ with StageView(rounds=18) as view:
 def test_a_terminal_sees_the_bar_move_and_a_pipe_sees_lines(tmp_path: Path) -> None:
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "DO_NOT_TRACK": "1"}
     env["PYTHONPATH"] = str(Path(__file__).parents[2])
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-c", WORK], env=env, stderr=theirs, stdout=subprocess.DEVNULL)
-    os.close(theirs)
-    seen = b""
-    try:
-        while part := os.read(ours, 4096):
-            seen += part
-    except OSError:  # Linux: the other end is closed
-        pass
-    finally:
-        os.close(ours)
-    assert process.wait() == 0
+    seen = seen_on_a_terminal(WORK, env, "stderr")
     frames = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode())
     assert re.search(r"round 9 of 18 ━\S+ \d+%  0:0\d left  [\d,]+ tokens/s  rollout-9 \d+% ", frames), frames
     assert "round 9 o…" not in frames

@@ -1,8 +1,12 @@
-"""One MLflow database for all tests that need one: creating it takes most of their time."""
+"""What tests of stages share: a store, judges that end, and one MLflow database, whose creation is slow."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from data.store import Store
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +19,17 @@ def mlflow_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         assert ensure_database(root) == f"sqlite:///{root}/mlflow/mlflow.db"
     return root
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "lake")
+
+
+@pytest.fixture
+def warm() -> Iterator[dict[str, Any]]:
+    """What outlives a job in a warm worker; its judges are ended."""
+    kept: dict[str, Any] = {}
+    yield kept
+    for pool in kept.get("judges", {}).values():
+        pool.close()
