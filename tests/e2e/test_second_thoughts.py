@@ -99,6 +99,28 @@ def test_rollouts_of_a_run_are_scored_again_without_naming_their_problems(traine
     assert (again["artifact"], again["reused"]) == (refs["score"], True)
 
 
+def test_a_guard_goes_back_to_the_best_policy_and_on_with_other_settings(trained: Run) -> None:
+    program, results = trained
+    run = results["second"]["run"]
+    guard = '{metric="policy/entropy", max=0.0, from_round=2, then="back", changes={"update.lr"=1e-5}, times=2}'
+    rescued = program.json("train", str(RECIPE), "--rounds", "3", "--set", f"guards=[{guard}]")
+    assert rescued["run"] == run
+    assert [remark.partition(":")[0] for remark in rescued["remarks"]] == ["round 2", "round 3"]
+    assert rescued["remarks"][0].endswith("went back to the policy of round 1, and on with update.lr = 1e-05")
+    events = [json.loads(text) for text in (program.home / "runs" / run / "events.jsonl").read_text().splitlines()]
+    (third,) = [e for e in events if e["event"] == "stage_started" and (e["stage"], e["round"]) == ("update", 3)]
+    assert third["inputs"]["policy"] == [results["first"]["policy"]]
+    assert third["config"]["lr"] == 1e-5
+
+
+def test_a_name_that_other_settings_have_is_refused_before_it_is_looked_at(trained: Run) -> None:
+    program, results = trained
+    taken = ("--run", results["second"]["run"], "--set", "update.lr=1e-3", "--dry-run")
+    code, out, err = program.run("train", str(RECIPE), *taken)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"gradus: run {results['second']['run']} exists with other settings (")
+
+
 def test_a_guard_ends_the_run_with_a_sentence_and_another_guard_goes_on(trained: Run) -> None:
     program, results = trained
     run = results["second"]["run"]
