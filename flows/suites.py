@@ -16,11 +16,17 @@ from typing import Any, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.config import Config, EvaluateConfig, SampleConfig, ScoreConfig
+from tasks.config import Config, EvaluateConfig, RolloutConfig, SampleConfig, ScoreConfig
+from tasks.prompt_config import PromptConfig, Stops
 
 LAST = "last"
 """The value of `select` that takes the last checkpoint, whatever the figures are."""
 _FAMILIES = ("reward", "length", "data", "verifier", "perf", "policy", "mismatch", "trained")
+
+
+def _inherited(value: object) -> bool:
+    """Left out of what is written: a suite without settings of its own is what it was before it could have any."""
+    return value is None
 
 
 class Suite(Config):
@@ -32,6 +38,10 @@ class Suite(Config):
     """Problem set: bundled:NAME, a file, a folder or an artifact."""
     sample: SampleConfig = SampleConfig()
     """How each problem is sampled; the same seeds for every policy."""
+    prompt: PromptConfig | None = Field(default=None, exclude_if=_inherited)
+    """How a problem becomes a prompt, all of it; as in `rollout` unless given."""
+    stop: Stops | None = Field(default=None, exclude_if=_inherited)
+    """Stop strings; as in `rollout` unless given, [] for none."""
     score: ScoreConfig | None = None
     """How completions are judged; as in training unless given."""
     report: EvaluateConfig = EvaluateConfig()
@@ -76,6 +86,11 @@ class Suite(Config):
         if max(ks) > n:
             raise ValueError(f"pass@{max(ks)} needs {max(ks)} samples of each problem, and n is {n}")
         return self
+
+    def rollout(self, training: RolloutConfig) -> RolloutConfig:
+        """How its problems are rolled out: as in training but for what the suite sets itself."""
+        own = {"prompt": self.prompt, "stop": self.stop}
+        return training.model_copy(update={name: value for name, value in own.items() if value is not None})
 
 
 class EvaluationPlan(Config):

@@ -12,7 +12,7 @@ from flows.guards import Guard, first_outside
 from flows.measuring import Choice, Figures, Measurements
 from flows.suites import Suite
 from tasks.calls import Outcome, Stages
-from tasks.config import Config, CurateConfig, EscalateConfig, ScoreConfig
+from tasks.config import Config, CurateConfig, EscalateConfig
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class _Steps:
         planned = self.session.stage(
             "curate", plan, {"problems": [problems]}, round=index, purpose=purpose, seed=seed
         ).ref
-        batch = self.sample_and_score(planned, [problems], policy, index, purpose, suite.score, seed)
+        batch = self.sample_and_score(planned, [problems], policy, index, purpose, suite)
         inputs = {
             "problems": [problems],
             "rollouts": [batch.rollouts],
@@ -242,17 +242,19 @@ class _Steps:
         policy: Ref,
         index: int,
         purpose: str = "train",
-        score: ScoreConfig | None = None,
-        seed: int | None = None,
+        suite: Suite | None = None,
     ) -> _Batch:
-        """Rollouts of a plan and their scores; judged and seeded as in training unless said otherwise."""
+        """Rollouts of a plan and their scores; prompted, judged and seeded as in training unless a suite says more."""
         # An evaluation is the same whenever it happens, so that two policies are given the same seeds.
         apart = purpose == "profile" or purpose.startswith("eval")
         rollout = self.recipe.rollout.model_copy(update={"round": 0 if apart else index})
+        score, seed = self.recipe.score, None
+        if suite is not None:
+            rollout, score, seed = suite.rollout(rollout), suite.score or score, suite.seed
         inputs = {"plan": [plan], "problems": problems, "policy": [policy]}
         sampled = self.run("rollout", rollout, inputs, index, purpose, seed)
         given = {"rollouts": [sampled.ref], "problems": problems}
-        judged = self.run("score", score or self.recipe.score, given, index, purpose, seed)
+        judged = self.run("score", score, given, index, purpose, seed)
         metrics: dict[str, float] = {**sampled.report.get("metrics", {}), **judged.report.get("metrics", {})}
         return _Batch(sampled.ref, judged.ref, metrics)
 

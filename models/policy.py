@@ -33,6 +33,7 @@ from transformers import (
 
 from models.adapters import base_of, is_adapter, merged, read_adapter
 from models.errors import PolicyError
+from models.templates import PLAIN, PromptStyle, filled
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 _CPU = torch.device("cpu")
@@ -206,33 +207,60 @@ def prompt_text(
     question: str | None,
     messages: list[dict[str, str]] | None = None,
     hint_text: str | None = None,
+    style: PromptStyle = PLAIN,
 ) -> str:
     """The prompt of a problem.
 
-    With a chat template: the messages, the hint as a marked paragraph at the end of the user's last one.
-    Without: the question, a line break, and the hint as the beginning of the solution, which the completion continues.
-    Raises PolicyError where the template refuses the messages, or several are given and there is no template.
+    With a chat template: the messages of `chat_turns`.
+    Without: the system message as a paragraph of its own, then the template with its question, or the question and a
+    line break; the hint, unless the template places it, follows on a line of its own as the beginning of the solution,
+    which the completion continues.
+    Raises PolicyError where the chat template refuses the messages or leaves out the system message, or several
+    messages are given and there is no chat template.
     """
     if tokenizer.chat_template is None:
         if question is None and len(messages or []) > 1:
             raise PolicyError("it has several messages, and the policy's tokenizer has no chat template to join them")
         text = question if question is not None else "".join(m["content"] for m in messages or [])
-        return f"{text}\n{hint_text or ''}"
-    turns = chat_turns(question, messages, hint_text)
+        system = f"{style.system}\n\n" if style.system else ""
+        return system + _continued(text, hint_text or "", style)
+    turns = chat_turns(question, messages, hint_text, style)
     try:
-        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+        text = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
     except TemplateError as error:
-        raise PolicyError(f"the policy's chat template refuses the messages: {error}") from None
+        advice = "; without prompt.system, its text can stand in prompt.template" if style.system else ""
+        raise PolicyError(f"the policy's chat template refuses the messages: {error}{advice}") from None
+    if style.system and turns[0]["content"].strip() not in text:
+        raise PolicyError(
+            "the policy's chat template leaves out the system message; put its text into prompt.template instead"
+        )
+    return text
+
+
+def _continued(question: str, hint: str, style: PromptStyle) -> str:
+    """A prompt that the completion goes on from, for a policy without a chat template."""
+    text = filled(style.template, question, hint) if style.template else f"{question}\n"
+    if not hint or style.places_hint:
+        return text
+    return f"{text}{hint}" if text.endswith("\n") else f"{text}\n{hint}"
 
 
 def chat_turns(
-    question: str | None, messages: list[dict[str, str]] | None, hint_text: str | None
+    question: str | None, messages: list[dict[str, str]] | None, hint_text: str | None, style: PromptStyle = PLAIN
 ) -> list[dict[str, str]]:
-    """The messages of a problem, its hint as a marked paragraph at the end of the user's last one."""
+    """The messages of a problem.
+
+    The template is filled with the text of the user's last message. The hint, unless the template places it, is a
+    marked paragraph at its end. The system message comes first, unless the problem has one of its own.
+    """
     turns = [dict(m) for m in messages] if messages else [{"role": "user", "content": question or ""}]
-    if hint_text:
-        last = next((turn for turn in reversed(turns) if turn["role"] == "user"), turns[-1])
+    last = next((turn for turn in reversed(turns) if turn["role"] == "user"), turns[-1])
+    if style.template:
+        last["content"] = filled(style.template, last["content"], hint_text or "")
+    if hint_text and not style.places_hint:
         last["content"] += f"\n\nHint (the beginning of a correct solution):\n{hint_text}"
+    if style.system and turns[0]["role"] != "system":
+        turns.insert(0, {"role": "system", "content": style.system})
     return turns
 
 

@@ -51,6 +51,8 @@ class Config(BaseModel):
         found = self.model_dump(mode="json")
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
+            if name not in found:  # an optional setting without a value
+                continue
             if field.json_schema_extra in (INCIDENTAL, LIMIT):
                 del found[name]
             elif isinstance(value, Config):

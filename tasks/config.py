@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from tasks.base_config import INCIDENTAL, LIMIT, Config
+from tasks.prompt_config import PromptConfig, Stops, empty
 
 
 def _unset(value: object) -> bool:
@@ -185,6 +186,10 @@ class RolloutConfig(Config):
     """Nucleus mass sampled from."""
     top_k: int = Field(default=0, ge=0)
     """Most probable tokens sampled from; 0 for all."""
+    prompt: PromptConfig = Field(default=PromptConfig(), exclude_if=empty)
+    """How a problem becomes a prompt."""
+    stop: Stops = Field(default=(), exclude_if=empty)
+    """A completion ends with the first of these texts that it contains, beside the policy's own end."""
     shard_rows: int = Field(default=512, ge=1)
     """Rollouts per shard, in whole groups where they fit; a crash loses at most one open shard."""
     batch_rows: int = Field(default=512, ge=1)
@@ -201,11 +206,6 @@ class RolloutConfig(Config):
     """Round of the run, written in each row."""
 
 
-def _none(value: dict[str, str]) -> bool:
-    """Left out of what is written: a reward that needs no such entries is what it was before there were any."""
-    return not value
-
-
 class RewardConfig(Config):
     """One reward and its weight."""
 
@@ -219,9 +219,9 @@ class RewardConfig(Config):
     """Whether this reward decides the column `correct`, where several could."""
     source_sha256: str = ""
     """Digest of the user's file, filled in when the stage runs, so that a changed reward is a changed identity."""
-    modules: dict[str, str] = Field(default_factory=dict, exclude_if=_none)
+    modules: dict[str, str] = Field(default_factory=dict, exclude_if=empty)
     """Digest of each of the user's own modules that the file leads to, by name; filled in likewise."""
-    libraries: dict[str, str] = Field(default_factory=dict, exclude_if=_none)
+    libraries: dict[str, str] = Field(default_factory=dict, exclude_if=empty)
     """Version of each installed distribution that those import, by name; filled in likewise."""
 
     def identified(self) -> dict[str, Any]:
@@ -355,6 +355,8 @@ class WarmstartConfig(Config):
     """Layers of a new policy."""
     heads: int = Field(default=4, ge=1)
     """Attention heads of a new policy."""
+    prompt: PromptConfig = Field(default=PromptConfig(), exclude_if=empty)
+    """How a problem becomes a prompt: as in the rollouts that follow."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
     """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
 

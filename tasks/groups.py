@@ -17,6 +17,7 @@ from data.schema import sample_key
 from data.seeds import derive_seed
 from models.engines.base import Request
 from models.policy import PolicyError, PromptSide, chat_turns, prompt_text, prompt_tokens
+from models.templates import PromptStyle
 from tasks.config import RolloutConfig, SampleConfig
 
 CHECKED_ROWS = 4096
@@ -52,6 +53,7 @@ class Group:
                 top_p=config.top_p,
                 top_k=config.top_k,
                 messages=self.messages,
+                stop=config.stop,
             )
             for sample in range(self.n)
         ]
@@ -71,6 +73,7 @@ class Planned:
         self._places = positions(plan.column("problem_id"), problems.column("problem_id"))
         self._side = side
         self._config = config
+        self._style = config.prompt.style
         self._seed = seed
         self._offsets, self._tokens = self._prompts()
         self._sizes = ints(plan.column("n"))
@@ -112,7 +115,7 @@ class Planned:
             rows = list(self._rows(start, min(start + CHECKED_ROWS, self._plan.num_rows)))
             groups = [self._group(row, problem, ()) for row, problem in rows]
             if self._side is not None:
-                prompts = _checked_prompts(groups, [problem for _, problem in rows], self._side)
+                prompts = _checked_prompts(groups, [problem for _, problem in rows], self._side, self._style)
                 lengths += map(len, prompts)
                 flat = np.concatenate([flat, *(np.array(prompt, np.int32) for prompt in prompts)])
             else:
@@ -150,12 +153,12 @@ class Planned:
             max_tokens=max_tokens,
             seed=derive_seed(self._seed, name, self._config.round, level) if row["seed"] is None else row["seed"],
             prompt=prompt,
-            messages=() if self._side is not None else _messages(problem, row["hint_text"]),
+            messages=() if self._side is not None else _messages(problem, row["hint_text"], self._style),
         )
 
 
-def _messages(problem: Row, hint_text: str | None) -> tuple[Mapping[str, str], ...]:
-    return tuple(chat_turns(problem["question"], problem["messages"], hint_text))
+def _messages(problem: Row, hint_text: str | None, style: PromptStyle) -> tuple[Mapping[str, str], ...]:
+    return tuple(chat_turns(problem["question"], problem["messages"], hint_text, style))
 
 
 def _refuse_empty(problem: Row) -> None:
@@ -164,9 +167,11 @@ def _refuse_empty(problem: Row) -> None:
         raise BadInputError(f"problem {name} has neither a question nor messages: its prompt would be empty")
 
 
-def _checked_prompts(groups: Sequence[Group], problems: Sequence[Row], side: PromptSide) -> list[list[int]]:
+def _checked_prompts(
+    groups: Sequence[Group], problems: Sequence[Row], side: PromptSide, style: PromptStyle
+) -> list[list[int]]:
     """Each group's prompt, tokenised together; BadInputError names the first that has none or is too long."""
-    texts = [_text(group, problem, side) for group, problem in zip(groups, problems, strict=True)]
+    texts = [_text(group, problem, side, style) for group, problem in zip(groups, problems, strict=True)]
     prompts = prompt_tokens(side.tokenizer, texts)
     for group, tokens in zip(groups, prompts, strict=True):
         name = group.problem_id
@@ -181,9 +186,9 @@ def _checked_prompts(groups: Sequence[Group], problems: Sequence[Row], side: Pro
     return prompts
 
 
-def _text(group: Group, problem: Row, side: PromptSide) -> str:
+def _text(group: Group, problem: Row, side: PromptSide, style: PromptStyle) -> str:
     try:
-        return prompt_text(side.tokenizer, problem["question"], problem["messages"], group.hint_text)
+        return prompt_text(side.tokenizer, problem["question"], problem["messages"], group.hint_text, style)
     except PolicyError as error:
         raise BadInputError(f"problem {group.problem_id} has no prompt: {error}") from None
 

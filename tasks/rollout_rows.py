@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from data.schema import ROLLOUTS
 from models.engines.base import Finished, Request
+from models.engines.stops import cut_behind
 from models.policy import completion_texts
 from tasks.config import RolloutConfig
 from tasks.groups import Group
@@ -62,7 +63,7 @@ class Sampler:
             "group_id": [group.group_id for group in groups],
             "sample": [asked.samples[i] for i in chosen],
             "round": [round_] * num_rows,
-            "completion": self._texts(done),
+            "completion": self._texts(requests, done),
             "prompt_tokens": self._known(done, [request.prompt_tokens for request in requests]),
             "completion_tokens": self._known(done, [d.tokens for d in done]),
             "logprobs": self._known(done, [d.logprobs for d in done]),
@@ -86,9 +87,11 @@ class Sampler:
             return [None] * len(done)
         return [None if d.finish_reason == "error" else v for d, v in zip(done, values, strict=True)]
 
-    def _texts(self, done: Sequence[Finished]) -> list[str | None]:
+    def _texts(self, requests: Sequence[Request], done: Sequence[Finished]) -> list[str | None]:
+        """What was sampled, special tokens left out; what the last token has behind a stop string is not in it."""
         if self.tokenizer is None:
             texts = [d.text or "" for d in done]
         else:
             texts = completion_texts(self.tokenizer, [d.tokens for d in done])
+            texts = [cut_behind(text, request.stop) for text, request in zip(texts, requests, strict=True)]
         return [None if d.finish_reason == "error" else text for d, text in zip(done, texts, strict=True)]

@@ -1,5 +1,8 @@
 """Stage `warmstart`: supervised fine-tuning on worked solutions, from a given policy or from random weights."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -7,7 +10,8 @@ from data.chain_sum import completion_text
 from data.errors import BadInputError, StageError
 from data.seeds import derive_seed
 from models.checkpoint import write_policy
-from models.policy import Policy, new_policy, prompt_text, prompt_tokens
+from models.policy import Policy, PolicyError, new_policy, prompt_text, prompt_tokens
+from models.templates import PromptStyle
 from models.tiny_tokenizer import tiny_tokenizer
 from models.warmstart import Example, Settings, finetune
 from tasks.config import WarmstartConfig
@@ -22,7 +26,7 @@ CONTEXT_TOKENS = 256
 def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
     """Fine-tune on every problem that has a worked solution and an answer."""
     policy = _start(ctx, config)
-    examples = examples_of(ctx, policy)
+    examples = examples_of(ctx, policy, config.prompt.style)
 
     def on_step(step: int, loss: float) -> None:
         if step % 10 == 0:
@@ -43,14 +47,14 @@ def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
     return StageResult(metrics={"sft/loss": losses[-1]}, summary=summary, steps=steps)
 
 
-def examples_of(ctx: StageContext, policy: Policy) -> list[Example]:
+def examples_of(ctx: StageContext, policy: Policy, style: PromptStyle) -> list[Example]:
     """Prompt and worked solution of every usable problem, as tokens."""
     end = policy.end_tokens[0]
     examples: list[Example] = []
     for row in ctx.table("problems").to_pylist():
         if row["solution"] is None or row["answer"] is None:
             continue
-        (prompt,) = prompt_tokens(policy.tokenizer, [prompt_text(policy.tokenizer, row["question"], row["messages"])])
+        (prompt,) = prompt_tokens(policy.tokenizer, [_prompt(policy, row, style)])
         text = completion_text(row["solution"], row["answer"])
         completion = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(prompt) + len(completion) < policy.prompt_side.context_tokens:
@@ -58,6 +62,13 @@ def examples_of(ctx: StageContext, policy: Policy) -> list[Example]:
     if not examples:
         raise BadInputError("no problem has a worked solution that fits the policy", hint="see `gradus ingest`")
     return examples
+
+
+def _prompt(policy: Policy, row: Mapping[str, Any], style: PromptStyle) -> str:
+    try:
+        return prompt_text(policy.tokenizer, row["question"], row["messages"], style=style)
+    except PolicyError as error:
+        raise BadInputError(f"problem {row['problem_id']} has no prompt: {error}") from None
 
 
 def _start(ctx: StageContext, config: WarmstartConfig) -> Policy:

@@ -39,6 +39,8 @@ class Request:
     """Most probable tokens sampled from; 0 for all."""
     messages: tuple[Mapping[str, str], ...] = ()
     """The prompt as chat messages, for engines that take no token ids."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the completion; the token that completes one is its last."""
 
 
 @dataclass(frozen=True)

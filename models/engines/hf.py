@@ -24,6 +24,7 @@ from models.devices import is_out_of_memory
 from models.engines.base import EngineError, Finished, OnTokens, Request
 from models.engines.cache import empty_cache
 from models.engines.sampling import Drawing, draw
+from models.engines.stops import stopped, tail_tokens
 from models.policy import Dtype, Policy, load_policy
 
 _CPU = torch.device("cpu")
@@ -235,6 +236,8 @@ class _Batch:
     alive: Tensor
     tokens: Tensor
     logprobs: Tensor
+    stops: Sequence[tuple[str, ...]]
+    """Stop strings of each place."""
     position: int = 0
 
     @classmethod
@@ -261,6 +264,7 @@ class _Batch:
             alive=torch.ones(len(requests), dtype=torch.bool),
             tokens=torch.zeros(shape, dtype=torch.long),
             logprobs=torch.zeros(shape),
+            stops=[request.stop for request in requests],
         )
 
     @property
@@ -277,22 +281,36 @@ class _Batch:
         self.tokens[self.position, self.places] = tokens
         self.logprobs[self.position, self.places] = logprobs
         self.position += 1
-        stopped = torch.isin(tokens, self.ends)
-        ended = (stopped | (self.limits <= self.position)) & self.alive
+        complete = torch.isin(tokens, self.ends) | self._at_stop_strings()
+        ended = (complete | (self.limits <= self.position)) & self.alive
         finished: list[Finished] = []
         if bool(ended.any()):
-            finished = [self._finished(row, stopped=bool(stopped[row])) for row in ended.nonzero()[:, 0].tolist()]
+            finished = [self._finished(row, complete=bool(complete[row])) for row in ended.nonzero()[:, 0].tolist()]
             self.alive &= ~ended
             tokens = self._compact(tokens)
         if len(tokens):
             self.forward.advance(tokens)
         return finished
 
-    def _finished(self, row: int, *, stopped: bool) -> Finished:
+    def _at_stop_strings(self) -> Tensor:
+        """Bool (B,): growing rows that have just completed one of their stop strings."""
+        found = torch.zeros(len(self.places), dtype=torch.bool)
+        placed = zip(self.places.tolist(), self.alive.tolist(), strict=True) if any(self.stops) else ()
+        rows = [row for row, (place, alive) in enumerate(placed) if alive and self.stops[place]]
+        if not rows:
+            return found
+        places = self.places[rows]
+        stops = [self.stops[place] for place in places.tolist()]
+        start = max(0, self.position - max(map(tail_tokens, set(stops))))
+        tails = self.tokens[start : self.position, places].T.tolist()
+        found[rows] = torch.tensor(stopped(self.forward.policy.tokenizer, tails, stops), dtype=torch.bool)
+        return found
+
+    def _finished(self, row: int, *, complete: bool) -> Finished:
         place = int(self.places[row])
         tokens = self.tokens[: self.position, place].tolist()
         logprobs = self.logprobs[: self.position, place].tolist()
-        return Finished(self.indices[place], tokens, logprobs, "stop" if stopped else "length")
+        return Finished(self.indices[place], tokens, logprobs, "stop" if complete else "length")
 
     def _compact(self, tokens: Tensor) -> Tensor:
         """Let finished rows leave, if they are enough, and fill their places with rows from the end."""

@@ -145,6 +145,7 @@ class ServerEngine:
             temperature=request.temperature,
             top_p=request.top_p,
             seed=request.seed & 0x7FFF_FFFF,
+            extra_body=_stops(request),
         )
         choice = answer.choices[0]
         return Finished(index, (), (), _reason(choice.finish_reason), text=choice.message.content or "")
@@ -158,7 +159,13 @@ class ServerEngine:
             top_p=request.top_p,
             seed=request.seed,
             logprobs=0,
-            extra_body={"top_k": request.top_k, "min_p": 0.0, "repetition_penalty": 1.0, **extra},
+            extra_body={
+                "top_k": request.top_k,
+                "min_p": 0.0,
+                "repetition_penalty": 1.0,
+                **_stops(request),
+                **extra,
+            },
         )
 
     def _given(self, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
@@ -193,7 +200,7 @@ class ServerEngine:
             return
         if self._processed is None:
             # Of one token left to choose from the log-prob is 0; before truncation it is that among all.
-            asked = replace(odd[0], temperature=1.0, top_p=1.0, top_k=1, max_tokens=min(8, odd[0].max_tokens))
+            asked = replace(odd[0], temperature=1.0, top_p=1.0, top_k=1, max_tokens=min(8, odd[0].max_tokens), stop=())
             answer = self._ask(lambda: self._complete(asked, {}))
             self._processed = min(answer.choices[0].logprobs.token_logprobs) > -_SAME
         if not self._processed:
@@ -218,6 +225,10 @@ class ServerEngine:
             f"the server at {self._settings.url} does not answer ({_sentence(error)})",
             "start it, then repeat the command: finished rollouts are kept",
         )
+
+
+def _stops(request: Request) -> dict[str, Any]:
+    return {"stop": list(request.stop)} if request.stop else {}
 
 
 def _basic(key: str) -> dict[str, str]:

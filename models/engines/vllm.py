@@ -130,7 +130,8 @@ class VllmEngine:
                     stop_token_ids=ends,
                     logprobs=0,
                     flat_logprobs=True,
-                    detokenize=False,
+                    stop=list(request.stop),
+                    detokenize=bool(request.stop),
                     output_kind=sampling.RequestOutputKind.FINAL_ONLY,
                 )
                 refused = self._add(index, request.prompt_tokens, params, places)
@@ -282,7 +283,8 @@ def _finished(index: int, output: Any) -> Finished:
     reason: FinishReason = "length" if output.finish_reason == "length" else "stop"
     if output.finish_reason not in ("stop", "length"):
         return Finished(index, (), (), "error", f"vLLM ended it: {output.finish_reason}")
-    return Finished(index, list(output.token_ids), list(output.logprobs.logprobs), reason)
+    tokens = list(output.token_ids)  # without those that the core sampled behind a stop string
+    return Finished(index, tokens, list(output.logprobs.logprobs)[: len(tokens)], reason)
 
 
 def _version() -> str:

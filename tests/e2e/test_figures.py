@@ -9,13 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from transformers import AutoTokenizer
 
 from tasks.journal import read_events, read_metric_rows
 
 Program = Any
 Undisturbed = tuple[Program, dict[str, Any]]
 
+SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 SUITES = """
 name = "suites"
 seed = {seed}
@@ -27,6 +30,10 @@ escalate = []
 draw = 8
 sampler = "uniform"
 sample = {{ n = 4, temperature = 1.0, max_tokens = 80 }}
+
+[rollout]
+prompt = {{ system = "1 + 1 = 2", template = "{{question}}\\n" }}
+stop = ["##", "999"]
 
 [score]
 rewards = [{{ name = "numeric" }}]
@@ -46,6 +53,8 @@ problems = "half-0.jsonl"
 sample = { n = 1, temperature = 0.0, max_tokens = 4 }
 report = { ks = [1], bootstrap = 50 }
 score = { rewards = [{ name = "exact" }] }
+prompt = { template = "0 + {question}" }
+stop = []
 [[evaluate.suites]]
 name = "validation"
 problems = "half-1.jsonl"
@@ -103,11 +112,34 @@ def prepared(program: Program, name: str, evaluate: str, seed: int = 3) -> str:
     return f"{name}.toml"
 
 
+def check_prompts(program: Program, run: str) -> None:
+    """Hold what was asked and where it ended against the recipe's text, for each purpose."""
+    tokenizer = AutoTokenizer.from_pretrained(SAMPLES / "policy")
+    files = (program.home / "lake" / "problems").glob("*/part-*.parquet")
+    questions = {r["problem_id"]: r["question"] for file in files for r in pq.read_table(file).to_pylist()}
+    events = read_events(program.home / "runs" / run)
+    made = {e["output"]: e["purpose"] for e in events if e["event"] == "stage_started" and e["stage"] == "rollout"}
+    assert set(made.values()) == {"train", "eval", "eval-short", "eval-validation"}
+    ends = set[str]()
+    for output, purpose in made.items():
+        for file in (program.home / "lake" / output).glob("part-*.parquet"):
+            for row in pq.read_table(file).to_pylist():
+                question = questions[row["problem_id"]]
+                asked = f"0 + {question}" if purpose == "eval-short" else f"1 + 1 = 2\n\n{question}\n"
+                assert tokenizer.decode(row["prompt_tokens"]) == asked
+                before = tokenizer.decode(row["completion_tokens"][:-1])
+                if purpose != "eval-short":
+                    assert "##" not in before
+                    ends |= {row["completion"][-2:]} if "##" in row["completion"] else set()
+    assert ends == {"##"}
+
+
 def test_the_best_checkpoint_is_chosen_apart_and_a_choice_on_a_reported_set_is_said(
     new_program: Callable[..., Program],
 ) -> None:
     program = new_program()
     apart = program.json("train", prepared(program, "apart", APART))
+    check_prompts(program, apart["run"])
     assert list(apart["suites"]) == ["heldout", "short"]
     assert apart["remarks"] == []
     choice = apart["choice"]

@@ -8,7 +8,8 @@ import pytest
 from data.errors import UsageError
 from flows.config import load_recipe, parse_recipe
 from flows.suites import EvaluationPlan, Suite
-from tasks.config import EvaluateConfig, SampleConfig, ScoreConfig
+from tasks.config import EvaluateConfig, RolloutConfig, SampleConfig, ScoreConfig
+from tasks.prompt_config import PromptConfig
 
 
 def plan(**settings: Any) -> EvaluationPlan:
@@ -42,6 +43,22 @@ def test_keys_beside_the_suites_hold_for_those_that_do_not_set_them() -> None:
     assert isinstance(aime.score, ScoreConfig)
     assert quick.score is None
     assert [both.purpose(suite) for suite in both.suites] == ["eval", "eval-quick"]
+
+
+def test_a_suite_prompts_and_stops_as_training_does_unless_it_says_otherwise() -> None:
+    training = RolloutConfig(prompt=PromptConfig(system="add"), stop=("\n",), top_k=5)
+    quiet, own = plan(
+        sample={"max_tokens": 40},
+        suites=[
+            {"name": "quiet"},
+            {"name": "own", "sample": {"max_tokens": 7}, "stop": [], "prompt": {"template": "{question}?"}},
+        ],
+    ).suites
+    assert quiet.rollout(training) == training
+    assert own.rollout(training) == RolloutConfig(prompt=PromptConfig(template="{question}?"), top_k=5)
+    assert (quiet.sample.max_tokens, own.sample.max_tokens) == (40, 7)
+    assert not {"prompt", "stop"} & set(quiet.model_dump(mode="json"))
+    assert Suite.model_validate(own.model_dump(mode="json")) == own
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The embedded engine against transformers' own generate and against an independent forward pass."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,26 @@ def test_a_sample_does_not_depend_on_its_neighbours(policy: Policy) -> None:
 
 def test_the_same_requests_give_the_same_bits(policy: Policy) -> None:
     assert sampled(policy, requests()) == sampled(policy, requests())
+
+
+@pytest.mark.parametrize("batch_rows", [512, 2])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_stop_string_ends_a_row_with_the_token_that_completes_it(
+    policy: Policy, temperature: float, batch_rows: int
+) -> None:
+    asked = requests(max_tokens=40, temperature=temperature)
+    whole = sampled(policy, asked, batch_rows)
+    texts = [policy.tokenizer.decode(tokens, skip_special_tokens=True) for tokens, _ in whole]
+    # Of each text a piece from its middle, so that every row but the last, which has none, meets its own.
+    stops = [(text[9:12], "never said") for text in texts[:-1]] + [()]
+    cut = [replace(request, stop=stop) for request, stop in zip(asked, stops, strict=True)]
+    found = {done.index: done for done in HfEngine(policy, batch_rows=batch_rows).generate(cut)}
+    for index, ((tokens, logprobs), stop) in enumerate(zip(whole, stops, strict=True)):
+        said = [policy.tokenizer.decode(tokens[:end], skip_special_tokens=True) for end in range(1, len(tokens) + 1)]
+        end = next((end for end, text in enumerate(said, 1) if any(s in text for s in stop)), len(tokens))
+        assert found[index].tokens == tokens[:end]
+        assert found[index].logprobs == pytest.approx(logprobs[:end], abs=BOUND)
+        assert not stop or (end < len(tokens) and found[index].finish_reason == "stop")
 
 
 def test_frequencies_are_those_of_the_softmax(policy: Policy) -> None:

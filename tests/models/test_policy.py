@@ -22,6 +22,7 @@ from models.policy import (
     prompt_text,
     prompt_tokens,
 )
+from models.templates import PromptStyle
 from models.tiny_tokenizer import PHRASES, tiny_tokenizer
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<go>{% endif %}"
@@ -172,6 +173,67 @@ def test_a_chat_template_marks_the_hint_and_leaves_the_messages_as_they_were() -
     found = prompt_text(tokenizer, None, turns, "1+2=3")
     assert found == "<system>add<user>1 + 2 =\n\nHint (the beginning of a correct solution):\n1+2=3<go>"
     assert turns[-1]["content"] == "1 + 2 ="
+
+
+STYLE = PromptStyle("1 + 1 = 2", "0: {question}\n{hint}")
+BARE = PromptStyle(template="Q: {question} A:")
+
+
+@pytest.mark.parametrize(
+    ("style", "hint", "prompt"),
+    [
+        (PromptStyle("sums"), None, "sums\n\n1 + 2 =\n"),
+        (PromptStyle("sums"), "1+2=", "sums\n\n1 + 2 =\n1+2="),
+        (STYLE, None, "1 + 1 = 2\n\n0: 1 + 2 =\n"),
+        (STYLE, "1+2=", "1 + 1 = 2\n\n0: 1 + 2 =\n1+2="),
+        (BARE, None, "Q: 1 + 2 = A:"),
+        (BARE, "1+2=", "Q: 1 + 2 = A:\n1+2="),
+        (PromptStyle(template="{question}\n"), "1+2=", "1 + 2 =\n1+2="),
+    ],
+)
+def test_a_style_without_a_chat_template(style: PromptStyle, hint: str | None, prompt: str) -> None:
+    tokenizer = tiny_tokenizer()
+    assert prompt_text(tokenizer, "1 + 2 =", None, hint, style) == prompt
+    assert prompt_text(tokenizer, None, [{"role": "user", "content": "1 + 2 ="}], hint, style) == prompt
+
+
+MARK = "\n\nHint (the beginning of a correct solution):\n"
+
+
+@pytest.mark.parametrize(
+    ("style", "hint", "prompt"),
+    [
+        (PromptStyle("sums"), None, "<system>sums<user>1 + 2 =<go>"),
+        (STYLE, None, "<system>1 + 1 = 2<user>0: 1 + 2 =\n<go>"),
+        (STYLE, "1+2=", "<system>1 + 1 = 2<user>0: 1 + 2 =\n1+2=<go>"),
+        (BARE, "1+2=", f"<user>Q: 1 + 2 = A:{MARK}1+2=<go>"),
+    ],
+)
+def test_a_style_with_a_chat_template(style: PromptStyle, hint: str | None, prompt: str) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = CHAT
+    assert prompt_text(tokenizer, "1 + 2 =", None, hint, style) == prompt
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hi"}]
+    asked = [*turns, {"role": "user", "content": "1 + 2 ="}]
+    said = "<user>Hi<assistant>Hi"
+    expected = prompt.replace("<user>", f"{said}<user>")
+    assert prompt_text(tokenizer, None, asked, hint, style) == expected
+    own = prompt_text(tokenizer, None, [{"role": "system", "content": "own"}, asked[-1]], hint, style)
+    assert own == "<system>own" + prompt[prompt.index("<user>") :]
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}", "no system; without"),
+        ("{{ messages[-1].content }}", "leaves out the system message"),
+    ],
+)
+def test_a_chat_template_without_a_place_for_the_system_message_says_so(template: str, message: str) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(PolicyError, match=message):
+        prompt_text(tokenizer, "1 + 2 =", style=PromptStyle("sums"))
 
 
 def test_a_hostile_question_is_text_and_never_a_template() -> None:

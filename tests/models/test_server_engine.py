@@ -1,6 +1,7 @@
 """Engine `openai` against servers that behave badly, each a real HTTP server that says what a test tells it to."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,23 @@ def test_text_alone_comes_from_messages_and_carries_no_tokens(server: Server) ->
         ("answer to 0?", "length", []),
         ("answer to 5?", "length", []),
     ]
+
+
+@pytest.mark.parametrize("tokens", [True, False])
+def test_stop_strings_are_asked_for_where_there_are_some(server: Server, tokens: bool) -> None:
+    asked: list[Any] = []
+
+    def answer(_path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        asked.append(body.get("stop", "none"))
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "x"}}
+        chat = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+        return 200, completion(token_ids=[7]) if tokens else chat
+
+    server.answer = answer
+    for request in (replace(ASKED[0], stop=("\n\n", "</a>")), ASKED[0]):
+        (found,) = engine(server, tokens=tokens).generate([request])
+        assert found.finish_reason == "stop"
+    assert asked == [["\n\n", "</a>"], "none"]
 
 
 def test_a_key_is_read_from_the_environment_and_told_to_nobody(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,14 @@
 """Settings: what a result depends on is its identity, how it is got at is not."""
 
-from tasks.config import RolloutConfig, ScoreConfig, ServerConfig, UpdateConfig, VllmConfig
+from tasks.config import (
+    RolloutConfig,
+    ScoreConfig,
+    ServerConfig,
+    UpdateConfig,
+    VllmConfig,
+    WarmstartConfig,
+)
+from tasks.prompt_config import PromptConfig
 
 
 def test_how_a_result_is_got_at_is_no_part_of_its_identity() -> None:
@@ -33,3 +41,14 @@ def test_all_else_is_and_as_plain_values() -> None:
     assert UpdateConfig(device="cpu").identified() == UpdateConfig().model_dump(
         mode="json", exclude={"device", *LIMITS}
     )
+
+
+def test_settings_of_prompts_are_part_of_an_identity_only_where_they_are_set() -> None:
+    unset = RolloutConfig(prompt=PromptConfig(), stop=()).identified()
+    assert not {"prompt", "stop"} & set(unset)
+    # As it was written before there were such settings.
+    assert RolloutConfig.model_validate(unset).identified() == unset
+    asked = RolloutConfig(prompt=PromptConfig(template="Q: {question}"), stop=("\n",)).identified()
+    assert asked == {**unset, "prompt": {"template": "Q: {question}"}, "stop": ["\n"]}
+    assert "prompt" not in WarmstartConfig().identified()
+    assert WarmstartConfig(prompt=PromptConfig(system="add")).identified()["prompt"] == {"system": "add"}

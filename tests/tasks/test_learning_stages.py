@@ -1,6 +1,7 @@
 """Rollout and update as stages on a real store: shards resumed, gates closed, warm the same as loaded."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -10,8 +11,10 @@ import torch
 from data.errors import BadInputError, GateError, StageError
 from data.store import Ref, Store
 from models.policy import new_policy
+from models.templates import PromptStyle
 from models.tiny_tokenizer import tiny_tokenizer
 from tasks.attempt import Job, execute
+from tasks.warmstart import examples_of
 
 PROBLEMS = pa.table({"problem_id": ["a", "b"], "question": ["1 + 2 =", "3 + 4 ="], "answer": ["3", "7"]})
 PLAN = pa.table(
@@ -46,6 +49,16 @@ def stage(store: Store, name: str, table: str, digit: str, warm: dict[str, Any] 
     job = Job(stage=name, lake=str(store.root), output=str(ref), inputs=inputs, config=options, seed=5)
     report = execute(job.to_json(), {} if warm is None else warm, lambda _frac, _text="": None)
     return ref, report
+
+
+def test_a_warm_start_sees_the_prompts_of_the_settings() -> None:
+    made = new_policy(tiny_tokenizer(), width=16, layers=1, heads=2, max_positions=64, seed=0)
+    rows = [{"problem_id": "a", "question": "1 + 2 =", "messages": None, "solution": "1+2=3", "answer": "3"}]
+    ctx: Any = SimpleNamespace(table=lambda _name: pa.Table.from_pylist(rows))
+    (example,) = examples_of(ctx, made, PromptStyle("4 + 4", "{question} 0\n{hint}"))
+    assert made.tokenizer.decode(example.prompt) == "4 + 4\n\n1 + 2 = 0\n"
+    (plain,) = examples_of(ctx, made, PromptStyle())
+    assert made.tokenizer.decode(plain.prompt) == "1 + 2 =\n"
 
 
 def rolled_out(store: Store, used: Ref, digit: str = "1", **options: Any) -> tuple[Ref, Any]:

@@ -22,6 +22,7 @@ from models.tiny_tokenizer import tiny_tokenizer
 from tasks.attempt import Job, execute
 from tasks.config import RolloutConfig
 from tasks.groups import Planned
+from tasks.prompt_config import PromptConfig
 
 NUM_GROUPS, NUM_SAMPLES = 5, 4
 KEY = "c" * 16
@@ -161,6 +162,10 @@ def test_without_a_tokenizer_prompts_are_messages_with_the_hint_in_them() -> Non
     assert turn["role"] == "user"
     assert turn["content"].startswith("1 + 1?")
     assert turn["content"].endswith("add")
+    config = RolloutConfig(prompt=PromptConfig(system="sums", template="Q: {question} {hint}"), stop=("\n",))
+    (group,) = Planned(plan, problems, None, config, seed=0).groups(0, 1)
+    said = [{"role": "system", "content": "sums"}, {"role": "user", "content": "Q: 1 + 1? add"}]
+    assert [(request.messages, request.stop) for request in group.requests(config, KEY)] == [(tuple(said), ("\n",))]
 
 
 @given(

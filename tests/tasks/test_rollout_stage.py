@@ -119,6 +119,32 @@ def test_every_row_of_the_plan_is_rolled_out_in_order_with_what_it_needs(house: 
     assert {sample["question"] for sample in report["samples"]} == {"1 + 2 =", "3 + 4 ="}
 
 
+def test_prompts_and_stop_strings_are_those_of_the_settings(house: House) -> None:
+    plain = house.job()
+    house.run(plain)
+    # Characters that many rows say early; "#### " goes on behind its stop string.
+    stop = [*sorted({row["completion"][2] for row in house.rows(plain) if len(row["completion"]) > 4})[:2], "##"]
+    job = house.job(prompt={"system": "1 + 1 = 2", "template": "0\n{question}\n{hint}9"}, stop=stop)
+    house.run(job)
+    tokenizer = tiny_tokenizer()
+    prompts = {row["group_id"]: tokenizer.decode(row["prompt_tokens"]) for row in house.rows(job)}
+    assert prompts == {
+        "a@r3h0": "1 + 1 = 2\n\n0\n1 + 2 =\n9",
+        "b@r3h0": "1 + 1 = 2\n\n0\n3 + 4 =\n9",
+        "a@r3h1": "1 + 1 = 2\n\n0\n1 + 2 =\n1+2=3\n9",
+    }
+    early = 0
+    for row in house.rows(job):
+        tokens, text = row["completion_tokens"], row["completion"]
+        assert len(tokens) == len(row["logprobs"])
+        assert tokenizer.decode(tokens, skip_special_tokens=True).startswith(text)
+        assert not any(s in tokenizer.decode(tokens[:-1], skip_special_tokens=True) for s in stop)
+        met = [s for s in stop if s in text]
+        assert not met or (row["finish_reason"] == "stop" and text.endswith(met[0]))
+        early += bool(met)
+    assert early > 1
+
+
 def test_recorded_logprobs_are_those_of_the_policy_at_the_temperature_of_the_plan(house: House) -> None:
     job = house.job()
     house.run(job)

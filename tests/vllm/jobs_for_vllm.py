@@ -44,7 +44,8 @@ def _done(engine: VllmEngine, job: dict[str, Any]) -> dict[str, Any]:
         case "load_in_vain" | "load_under_the_number_of":
             _misled(engine, job)
         case "generate":
-            asked = [Request(**{**r, "prompt_tokens": tuple(r["prompt_tokens"])}) for r in job["requests"]]
+            tuples = ("prompt_tokens", "stop")
+            asked = [Request(**{k: tuple(v) if k in tuples else v for k, v in r.items()}) for r in job["requests"]]
             told: list[int] = []
             found = sorted(engine.generate(asked, told.append), key=lambda done: done.index)
             rows = [[list(f.tokens), list(f.logprobs), f.finish_reason, f.error] for f in found]

@@ -49,6 +49,15 @@ def test_greedy_tokens_and_the_log_probs_of_given_tokens_are_those_of_transforme
     given = engine("logprobs", prompts=PROMPTS, completions=completions)["logprobs"]
     for ours, theirs in zip(HfEngine(loaded).logprobs(PROMPTS, completions), given, strict=True):
         assert ours == pytest.approx(theirs, abs=BOUND)
+    # A piece of what the first said, and a phrase of one token that goes on behind the stop string.
+    said = loaded.tokenizer.decode(completions[0], skip_special_tokens=True)
+    stop = (said[5:8], "###")
+    answer = engine("generate", requests=asked(temperature=0.0, stop=stop))
+    ended = {f.index: f for f in HfEngine(loaded).generate(requests(temperature=0.0, stop=stop))}
+    assert len(ended[0].tokens) < len(completions[0])
+    for index, (tokens, logprobs, reason, _) in enumerate(answer["rows"]):
+        assert (tokens, reason) == (list(ended[index].tokens), ended[index].finish_reason)
+        assert logprobs == pytest.approx(ended[index].logprobs, abs=BOUND)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
