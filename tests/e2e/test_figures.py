@@ -32,7 +32,7 @@ sampler = "uniform"
 sample = {{ n = 4, temperature = 1.0, max_tokens = 80 }}
 
 [rollout]
-prompt = {{ system = "1 + 1 = 2", template = "{{question}}\\n" }}
+prompt = {{ template = "{{question}}\\n\\n" }}
 stop = ["##", "999"]
 
 [score]
@@ -53,7 +53,7 @@ problems = "half-0.jsonl"
 sample = { n = 1, temperature = 0.0, max_tokens = 4 }
 report = { ks = [1], bootstrap = 50 }
 score = { rewards = [{ name = "exact" }] }
-prompt = { template = "0 + {question}" }
+prompt = { system = "1 + 1 = 2", template = "0 + {question}" }
 stop = []
 [[evaluate.suites]]
 name = "validation"
@@ -125,7 +125,7 @@ def check_prompts(program: Program, run: str) -> None:
         for file in (program.home / "lake" / output).glob("part-*.parquet"):
             for row in pq.read_table(file).to_pylist():
                 question = questions[row["problem_id"]]
-                asked = f"0 + {question}" if purpose == "eval-short" else f"1 + 1 = 2\n\n{question}\n"
+                asked = f"1 + 1 = 2\n\n0 + {question}" if purpose == "eval-short" else f"{question}\n\n"
                 assert tokenizer.decode(row["prompt_tokens"]) == asked
                 before = tokenizer.decode(row["completion_tokens"][:-1])
                 if purpose != "eval-short":
