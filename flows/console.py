@@ -8,7 +8,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 from rich.cells import cell_len
@@ -36,9 +36,19 @@ def answer(result: Json, as_json: bool, render: Callable[[Json], None] | None = 
 
 def fields(result: Json) -> None:
     """One line for each field of a result; the terminal wraps long ones, so that paths in it can be copied."""
-    width = max(map(cell_len, result), default=0)
-    for key, value in result.items():
+    rows = list(_rows(result))
+    width = max((cell_len(key) for key, _ in rows), default=0)
+    for key, value in rows:
         line(f"{key}{' ' * (width - cell_len(key))}  {safe(in_cell(value))}")
+
+
+def _rows(result: Json, of: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a result; those of a field that holds mappings under names of their own."""
+    for key, value in result.items():
+        if isinstance(value, dict) and any(isinstance(inner, dict) for inner in cast("Json", value).values()):
+            yield from _rows(cast("Json", value), f"{of}{key} ")
+        else:
+            yield f"{of}{key}", value
 
 
 def in_cell(value: Any) -> str:
@@ -64,6 +74,8 @@ def in_cell(value: Any) -> str:
 
 
 def _collected(values: Json | Sequence[Any]) -> str:
+    if isinstance(values, Mapping) and set(values) == {"value", "low", "high"}:
+        return f"{values['value']:.3f} [{values['low']:.3f}, {values['high']:.3f}]"
     inner = list(values.values() if isinstance(values, Mapping) else values)
     if not inner:
         return "none"

@@ -30,7 +30,8 @@ def problems_table(
         told = ", ".join(f"{reason}: {n}" for reason, n in refused.reasons.most_common()) or "it has no rows"
         raise BadInputError(
             f"no row of {name} can be used ({told})",
-            hint="if a column has another name, `gradus ingest FILE --map question=COLUMN` (in a recipe ingest.columns)",
+            hint="if a column has another name, `gradus ingest FILE --map question=COLUMN` "
+            "(in a recipe ingest.columns)",
         )
     return conform(pa.Table.from_batches(batches), PROBLEMS)
 

@@ -24,12 +24,24 @@ def test_a_result_is_a_line_a_field_and_no_path_is_wrapped(
 
 
 def test_numbers_are_rounded_and_deep_values_are_json(capsys: pytest.CaptureFixture[str]) -> None:
-    fields({"mean": 0.01171875, "tokens": 12345.6, "deep": {"1": {"value": 0.5}}, "none": None})
+    fields({"mean": 0.01171875, "tokens": 12345.6, "deep": [{"value": 0.5}], "none": None})
     assert [line.split("  ")[-1] for line in capsys.readouterr().out.splitlines()] == [
         "0.01172",
         "12,346",
-        '{"1": {"value": 0.5}}',
+        '[{"value": 0.5}]',
         "-",
+    ]
+
+
+def test_figures_are_shown_with_their_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+    interval = {"value": 0.35416, "low": 0.1458, "high": 0.5421874999999972}
+    fields({"pass_at": {"1": interval, "4": interval}, "versus": {"problems": 12, "gain": interval}, "mean": interval})
+    assert capsys.readouterr().out.splitlines() == [
+        "pass_at 1        0.354 [0.146, 0.542]",
+        "pass_at 4        0.354 [0.146, 0.542]",
+        "versus problems  12",
+        "versus gain      0.354 [0.146, 0.542]",
+        "mean             0.354 [0.146, 0.542]",
     ]
 
 
