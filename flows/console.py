@@ -8,9 +8,10 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, cast
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -33,15 +34,62 @@ def answer(result: Json, as_json: bool, render: Callable[[Json], None] | None = 
             fields(result)
 
 
-def fields(result: Json, title: str = "") -> None:
-    """A two-column table of a result's fields; nested ones as compact JSON."""
-    rows = [(key, value if isinstance(value, str) else json.dumps(value, default=str)) for key, value in result.items()]
-    table(title, ("", ""), rows, header=False)
+def fields(result: Json) -> None:
+    """One line for each field of a result; the terminal wraps long ones, so that paths in it can be copied."""
+    rows = list(_rows(result))
+    width = max((cell_len(key) for key, _ in rows), default=0)
+    for key, value in rows:
+        line(f"{key}{' ' * (width - cell_len(key))}  {safe(in_cell(value))}")
 
 
-def table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], *, header: bool = True) -> None:
+def _rows(result: Json, of: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a result; those of a field that holds mappings under names of their own."""
+    for key, value in result.items():
+        if isinstance(value, dict) and any(isinstance(inner, dict) for inner in cast("Json", value).values()):
+            yield from _rows(cast("Json", value), f"{of}{key} ")
+        else:
+            yield f"{of}{key}", value
+
+
+def in_cell(value: Any) -> str:
+    """Return a value as people read it; deep ones as compact JSON.
+
+    >>> in_cell({"no answer": 3, "duplicate": 1}), in_cell([]), in_cell(False), in_cell(0.01171875), in_cell(12000)
+    ('no answer: 3, duplicate: 1', 'none', 'no', '0.01172', '12,000')
+    """
+    if isinstance(value, dict | list | tuple):
+        return _collected(cast("Json | Sequence[Any]", value))
+    match value:
+        case None:
+            text = "-"
+        case bool():
+            text = "yes" if value else "no"
+        case int():
+            text = f"{value:,}"
+        case float():
+            text = f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+        case _:
+            text = str(value)
+    return text
+
+
+def _collected(values: Json | Sequence[Any]) -> str:
+    if isinstance(values, Mapping) and set(values) == {"value", "low", "high"}:
+        return f"{values['value']:.3f} [{values['low']:.3f}, {values['high']:.3f}]"
+    inner = list(values.values() if isinstance(values, Mapping) else values)
+    if not inner:
+        return "none"
+    if any(isinstance(value, dict | list | tuple) for value in inner):
+        return json.dumps(values, default=str)
+    texts = [in_cell(value) for value in inner]
+    if isinstance(values, Mapping):
+        texts = [f"{key}: {text}" for key, text in zip(values, texts, strict=True)]
+    return ", ".join(texts)
+
+
+def table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     """A table whose cells are never read as markup: a policy may have written them."""
-    view = Table(title=safe(title) if title else None, show_header=header, title_justify="left", header_style="bold")
+    view = Table(title=safe(title) if title else None, title_justify="left", header_style="bold")
     for column in columns:
         view.add_column(safe(column), overflow="fold")
     for row in rows:

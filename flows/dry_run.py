@@ -61,7 +61,7 @@ def render(result: Json) -> None:
         {
             "run": f"{result['run']} ({'goes on' if result['goes_on'] else 'new'})",
             "to sample": f"{_number(result['rollouts'])} rollouts, {_number(result['tokens'])} tokens",
-            "time": _time(result["seconds"], len(result["calls"])),
+            "time": _time(result["seconds"], len(result["calls"])) + _unmeasured(result),
             "memory": f"rollout {_bytes(memory['rollout'])}, update {_bytes(memory['update'])} at least, of "
             f"{_bytes(memory['machine'])}",
         }
@@ -135,6 +135,12 @@ def _time(seconds: float | None, num_computed: int) -> str:
     if seconds is None:
         return "not measured yet" if num_computed else "-"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _unmeasured(result: Json) -> str:
+    """How many of the stages to compute the time says nothing about."""
+    unknown = sum(call["what"] == COMPUTED and call["seconds"] is None for call in result["calls"])
+    return f" and {unknown} stages not measured yet" if unknown and result["seconds"] is not None else ""
 
 
 def _bytes(size: int) -> str:

@@ -73,7 +73,7 @@ class StageView:
 
     def note(self, text: str) -> None:
         """Leave a line."""
-        self._console.print(Text(terminal_safe(text)))
+        self._console.print(Text(terminal_safe(text)), soft_wrap=not self._moves)
 
     def outcome(self, outcome: Outcome) -> None:
         """A stage ended: a line of it stays; on a terminal, where the bar moves, only of updates and evaluations."""

@@ -28,7 +28,11 @@ def problems_table(
         raise BadInputError(refused.examples[0], hint="correct that row or leave out --strict")
     if not batches:
         told = ", ".join(f"{reason}: {n}" for reason, n in refused.reasons.most_common()) or "it has no rows"
-        raise BadInputError(f"{name} gives no problem ({told})", hint="rename columns with --map question=...")
+        raise BadInputError(
+            f"no row of {name} can be used ({told})",
+            hint="if a column has another name, `gradus ingest FILE --map question=COLUMN` "
+            "(in a recipe ingest.columns)",
+        )
     return conform(pa.Table.from_batches(batches), PROBLEMS)
 
 
