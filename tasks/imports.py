@@ -1,5 +1,6 @@
 """Imports of large libraries without what they import only because it is installed."""
 
+import atexit
 import contextlib
 import gc
 import sys
@@ -21,6 +22,8 @@ def lean_imports(*optional: str) -> Generator[Callable[[], None]]:
         for name in optional:
             if sys.modules.get(name, end) is None:
                 del sys.modules[name]
+        gc.freeze()  # what libraries made while they were imported stays: no collection need look at it
+        atexit.register(gc.unfreeze)  # but the last one, at the end: some libraries report a leak otherwise
         gc.enable()
 
     for name in optional:
