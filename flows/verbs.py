@@ -54,12 +54,12 @@ class _VerbFlow(Flow[P, R]):
     """
 
     @property
-    def parameters(self) -> ParameterSchema:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def parameters(self) -> ParameterSchema:
         """Names, types, defaults and texts of the parameters."""
         return parameter_schema(self.fn)
 
     @parameters.setter
-    def parameters(self, schema: ParameterSchema) -> None:
+    def parameters(self, schema: ParameterSchema) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Forget what Prefect found in the empty signature."""
 
 
