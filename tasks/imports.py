@@ -25,8 +25,9 @@ def lean_imports(*optional: str) -> Generator[Callable[[], None]]:
         for name in optional:
             if sys.modules.get(name, end) is None:
                 del sys.modules[name]
-        gc.freeze()  # what libraries made while they were imported stays: no collection need look at it
-        atexit.register(gc.unfreeze)  # but the last one, at the end: some libraries report a leak otherwise
+        gc.freeze()  # no collection looks at what libraries made while they were imported, not even the last one
+        if _REPORT_LEAKS & sys.modules.keys():
+            atexit.register(gc.unfreeze)
         gc.enable()
 
     for name in optional:
@@ -64,4 +65,6 @@ class Distributions(Mapping[str, list[str]]):
         return _PACKAGES_DISTRIBUTIONS()
 
 
+_REPORT_LEAKS = {"_duckdb", "triton"}
+"""Modules that report, when the interpreter ends, what the last collection has left."""
 _PACKAGES_DISTRIBUTIONS = metadata.packages_distributions

@@ -45,3 +45,14 @@ def test_transformers_knows_the_same_versions_by_the_short_list() -> None:
         "assert found._is_package_available('torch')[0]\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)
+
+
+def test_nothing_is_reported_as_leaked_by_what_was_imported(tmp_path: Path) -> None:
+    code = (
+        "from tasks.imports import lean_imports\n"
+        "with lean_imports():\n"
+        "    import duckdb\n"
+        "duckdb.sql('select 1').fetchall()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, check=True)
+    assert done.stderr == b""
