@@ -17,10 +17,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Gradus needs Python 3.11 or newer; name one: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) -c constraints.txt -e '.[$(EXTRAS)]'
-	@touch $@
+	@echo '$(EXTRAS)' > $@
 
 $(VENV)/.developer: $(VENV)/.installed
-	$(PIP_INSTALL) -c constraints.txt -e '.[dev]'
+	@grep -qx dev $< || { set -x; $(PIP_INSTALL) -c constraints.txt -e '.[dev]'; }
 	@touch $@
 
 # Real vLLM for the tests: its CPU build wants AVX-512 on x86-64 Linux. Elsewhere its tests are skipped, with a reason.
@@ -49,7 +49,7 @@ check: $(VENV)/.developer  ## style, types, layers, tests
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder
 
 format: $(VENV)/.developer
 	$(BIN)/ruff check --fix .

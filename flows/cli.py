@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -60,6 +61,7 @@ def _options(
 register_stages(app)
 register_runs(app)
 register_service(app)
+gc.enable()  # see flows.quiet
 
 
 def main(arguments: list[str] | None = None) -> None:

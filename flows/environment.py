@@ -79,9 +79,12 @@ def _no_heartbeats() -> Generator[None]:
 
     They serve automations of a server that somebody else keeps; at a home's own, a later command finds killed runs.
     """
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings  # noqa: PLC0415
+    from prefect.context import SettingsContext, get_settings_context  # noqa: PLC0415
 
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+    # Prefect's `temporary_settings` validates all settings again, which takes longer than the flow's requests.
+    known = get_settings_context()
+    flows = known.settings.flows.model_copy(update={"heartbeat_frequency": None})
+    with SettingsContext(profile=known.profile, settings=known.settings.model_copy(update={"flows": flows})):
         yield
 
 

@@ -1,14 +1,17 @@
 """Imports of large libraries without what they import only because it is installed."""
 
+import atexit
 import contextlib
 import gc
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import cached_property
+from importlib import metadata
 
 
 @contextlib.contextmanager
 def lean_imports(*optional: str) -> Generator[Callable[[], None]]:
-    """Hide optional modules from the imports in this block, and collect no garbage meanwhile.
+    """Hide optional modules from the imports in this block, collect no garbage and list no installed files meanwhile.
 
     A library that looks for one of them while it is imported finds it not installed, for good; afterwards anybody can
     import them. Modules that are imported already stay. Yields a function that ends this before the block does.
@@ -18,15 +21,50 @@ def lean_imports(*optional: str) -> Generator[Callable[[], None]]:
     """
 
     def end() -> None:
+        metadata.packages_distributions = _PACKAGES_DISTRIBUTIONS
         for name in optional:
             if sys.modules.get(name, end) is None:
                 del sys.modules[name]
+        gc.freeze()  # no collection looks at what libraries made while they were imported, not even the last one
+        if _REPORT_LEAKS & sys.modules.keys():
+            atexit.register(gc.unfreeze)
         gc.enable()
 
     for name in optional:
         sys.modules.setdefault(name, None)  # pyright: ignore[reportArgumentType] - Python's mark for "not importable"
+    metadata.packages_distributions = Distributions
     gc.disable()  # a tenth to a fifth of the time, and nothing to collect
     try:
         yield end
     finally:
         end()
+
+
+class Distributions(Mapping[str, list[str]]):
+    """The distributions that provide each importable package, found when one is asked for.
+
+    `importlib.metadata.packages_distributions` reads the list of files of everything that is installed, a second long,
+    for an answer that is nearly always the package's own name.
+    """
+
+    def __getitem__(self, package: str) -> list[str]:
+        """Return the distribution of the package's own name, or all that provide it; KeyError if none does."""
+        try:
+            return [metadata.distribution(package).name]
+        except metadata.PackageNotFoundError:
+            return self._all[package]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @cached_property
+    def _all(self) -> Mapping[str, list[str]]:
+        return _PACKAGES_DISTRIBUTIONS()
+
+
+_REPORT_LEAKS = {"_duckdb", "triton"}
+"""Modules that report, when the interpreter ends, what the last collection has left."""
+_PACKAGES_DISTRIBUTIONS = metadata.packages_distributions

@@ -20,6 +20,24 @@ from safetensors.torch import save_file
 from models.engines.base import Request
 from models.policy import Policy
 
+FIRST = (
+    ("e2e/test_serve.py",),
+    ("e2e/test_pipeline.py",),
+    ("e2e/test_overlap.py", "e2e/test_figures.py", "e2e/test_readme.py"),
+    ("vllm/test_vllm_engine.py",),
+    ("vllm/test_vllm_stage.py",),
+    ("vllm/test_server_engine.py",),
+    ("e2e/test_verbs.py",),
+    ("e2e/test_second_thoughts.py",),
+    ("e2e/test_credentials.py",),
+    ("e2e/test_graded_rewards.py",),
+    ("e2e/test_stale_reuse.py",),
+    ("e2e/test_service.py",),
+    ("e2e/test_closed_door.py",),
+    ("tasks/test_ray_stage.py",),
+)
+"""The files that take longest, in this order, in groups that share what their fixtures prepare; then all others."""
+
 MakeAdapter = Callable[..., Path]
 Check = Callable[[Policy, Request, list[int], list[float], float], None]
 
@@ -32,6 +50,16 @@ def pytest_configure() -> None:
     torch.set_num_threads(1)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that no process works alone at the end; a group stays in one process."""
+    rank = {Path(__file__).parent / file: index for index, files in enumerate(FIRST) for file in files}
+    assert all(path.is_file() for path in rank), "FIRST names a file that is not there"
+    for item in items:
+        name = str(rank[item.path]) if item.path in rank else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=lambda item: rank.get(item.path, len(FIRST)))
 
 
 @pytest.fixture(scope="session")

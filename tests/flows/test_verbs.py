@@ -94,3 +94,12 @@ def test_parameters_are_stored_as_json_without_the_web_framework() -> None:
     code += "print('fastapi' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_form_shows_the_parameters_although_making_the_flow_did_not_look_at_them() -> None:
+    found = stages.curate.parameters
+    assert list(found.properties) == ["problems", "difficulty", "config", "seed", "out"]
+    assert found.required == ["problems"]
+    assert found.properties["seed"]["default"] == 0
+    assert found.properties["out"]["description"] == "Also write the result here (.parquet, .jsonl or a folder)."
+    assert deployed.train.parameters.required == ["recipe"]

@@ -1,5 +1,6 @@
 """What children find in their environment, and what the clients that we use make of it, beside a real proxy."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from flows import quiet
 from tasks.isolation import child_environment, isolate, module_path, past_proxies, refuse_unusable_proxies
 from tests.proxy import Proxy
 
+gc.enable()  # flows.quiet alone, without the program, leaves it off
 ROOT = Path(__file__).parents[2]
 LOOPBACK = "127.0.0.1,localhost,::1"
 NAMES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY")
