@@ -16,10 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from tasks.journal import read_events
-from tasks.secret import secret
-from tasks.servers import start_servers
-from tasks.tracking import ensure_database
+from gradus.tasks.runs.journal import read_events
+from gradus.tasks.servers.processes import start_servers
+from gradus.tasks.servers.secret import secret
+from gradus.tasks.tracking.reporter import ensure_database
 
 ROOT = Path(__file__).parents[1]
 NUM_STAGES = 20
@@ -28,13 +28,13 @@ ROWS: list[tuple[str, str]] = []
 
 STAGES = """
 import json, sys, time
-from flows.environment import prepare
-from tasks.settings import Home
+from gradus.flows.environment import prepare
+from gradus.tasks.config.settings import Home
 prepare(Home.from_environment())
 from prefect import flow
 import pyarrow as pa
-from flows.session import RunSpec, open_session
-from tasks.config import CurateConfig, SampleConfig
+from gradus.flows.session import RunSpec, open_session
+from gradus.tasks.config.curation import CurateConfig, SampleConfig
 
 @flow(name="overhead")
 def measure(count: int) -> list[float]:
@@ -56,7 +56,7 @@ ROLLOUTS = """
 import json, resource, sys, time
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from data.store import Ref, Store
+from gradus.data.lake.store import Ref, Store
 store, total, shard = Store(Path(sys.argv[1])), int(sys.argv[2]), 5_000
 ref = Ref("rollouts", "0" * 32)
 rng = np.random.default_rng(0)
@@ -89,7 +89,7 @@ print(json.dumps([wrote_s, time.perf_counter() - started, table.num_rows, before
 
 def environment(home: Path, **extra: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
-    return {**kept, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT), **extra}
+    return {**kept, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT / "src"), **extra}
 
 
 def run(code: str, *arguments: str, home: Path, **extra: str) -> list[float]:
@@ -110,7 +110,7 @@ def stage_overhead(home: Path) -> None:
 
 
 def demo(home: Path) -> None:
-    command = [sys.executable, "-m", "flows.cli", "demo", "--json"]
+    command = [sys.executable, "-m", "gradus", "demo", "--json"]
     for label in ("the demo, computed", "the demo again, all reused: a cold command"):
         started = time.perf_counter()
         done = subprocess.run(command, env=environment(home), cwd=home, stdout=subprocess.PIPE, check=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.journal import read_events, read_lines
+from gradus.tasks.runs.journal import read_events, read_lines
 
 ROOT = Path(__file__).parents[1]
 WAYS = {"synchronous": "0", "overlap 1": "1"}
@@ -42,11 +42,11 @@ class Run:
 
 def environment(home: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
-    return {**kept, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    return {**kept, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT / "src")}
 
 
 def gradus(home: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "flows.cli", *arguments]
+    command = [sys.executable, "-m", "gradus", *arguments]
     return subprocess.run(
         command, env=environment(home), cwd=home, stdout=subprocess.PIPE, text=True, check=True
     ).stdout

@@ -26,16 +26,16 @@ from typing import Any
 import pyarrow as pa
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "src"))
 
-from data.chain_sum import completion_text  # noqa: E402 - the checkout comes first
-from data.store import Ref, Store  # noqa: E402
-from models.engines.base import Engine, Finished, OnTokens, Request  # noqa: E402
-from models.policy import new_policy  # noqa: E402
-from models.tiny_tokenizer import tiny_tokenizer  # noqa: E402
-from tasks import rollout as stage  # noqa: E402
-from tasks.attempt import Job, execute  # noqa: E402
-from tasks.config import RolloutConfig, VllmConfig  # noqa: E402
+from gradus.data.lake.store import Ref, Store  # noqa: E402
+from gradus.data.sources.chain_sum import completion_text  # noqa: E402 - the checkout comes first
+from gradus.models.engines.base import Engine, Finished, OnTokens, Request  # noqa: E402
+from gradus.models.policy import new_policy  # noqa: E402
+from gradus.models.tiny_tokenizer import tiny_tokenizer  # noqa: E402
+from gradus.tasks.config.rollout import RolloutConfig, VllmConfig  # noqa: E402
+from gradus.tasks.runtime.attempt import Job, execute  # noqa: E402
+from gradus.tasks.stages.rollout import stage  # noqa: E402
 
 POLICY = ROOT / "data" / "samples" / "policy"
 SIZES = ("bundled", "larger")

@@ -75,8 +75,8 @@ def _attempt(
 
 
 def seconds(home: Path, *arguments: str) -> float:
-    kept = {**os.environ, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "flows.cli", *arguments]
+    kept = {**os.environ, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "gradus", *arguments]
     started = time.perf_counter()
     subprocess.run(command, env=kept, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - started

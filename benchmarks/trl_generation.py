@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
 import rollout  # noqa: E402 - the checkout comes first
 
-from data.store import Ref, Store  # noqa: E402
-from models.policy import load_policy, prompt_text  # noqa: E402
-from tasks.config import RolloutConfig  # noqa: E402
+from gradus.data.lake.store import Ref, Store  # noqa: E402
+from gradus.models.policy import load_policy, prompt_text  # noqa: E402
+from gradus.tasks.config.rollout import RolloutConfig  # noqa: E402
 
 TRL = ROOT / ".venv-trl"
 CHILD = ROOT / "benchmarks" / "trl_child.py"

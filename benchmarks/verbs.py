@@ -22,19 +22,19 @@ from pathlib import Path
 
 import psutil
 
-from tasks.tracking import ensure_database
+from gradus.tasks.tracking.reporter import ensure_database
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "data" / "samples"
 IMPORT = [sys.executable, "-c", "import prefect"]
 IDLE_S = 20
 """Longer than a reporter takes after its command, so that the server of the cold command serves the warm ones."""
-GRADUS = [sys.executable, "-m", "flows.cli"]
+GRADUS = [sys.executable, "-m", "gradus"]
 
 
 def environment(home: Path, idle_s: int) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
-    return {**kept, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT), "GRADUS_SERVER_IDLE_S": str(idle_s)}
+    return {**kept, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT / "src"), "GRADUS_SERVER_IDLE_S": str(idle_s)}
 
 
 def seconds(command: list[str], home: Path, idle_s: int = 0, code: int = 0) -> float:
@@ -66,7 +66,7 @@ def settle(home: Path, *words: str) -> None:
 
 def turn(home: Path, first: bool) -> dict[str, float]:
     """One measurement of each, none beside another."""
-    reporter, server = "tasks.tracking", "tasks.prefect_app:create"
+    reporter, server = "gradus.tasks.tracking.reporter", "gradus.tasks.servers.prefect_app:create"
     ingest = [*GRADUS, "ingest", str(home / "rows.jsonl"), "--json"]
     hint = [*GRADUS, "hint", "--problems", str(home / "rows.jsonl"), "--json"]
     plan: list[tuple[str, Callable[[], float]]] = [
@@ -98,7 +98,7 @@ def main() -> None:
         row = {"question": "1 + 2 + 4 =", "answer": "7", "solution": "1 + 2 = 3\n3 + 4 = 7\n#### 7"}
         (home / "rows.jsonl").write_text(json.dumps(row) + "\n")
         found = [turn(home, first=index == 0) for index in range(turns)]
-        settle(home, "tasks.tracking", "tasks.prefect_app:create")
+        settle(home, "gradus.tasks.tracking.reporter", "gradus.tasks.servers.prefect_app:create")
     base, *others = found[0]
     width = max(map(len, found[0]))
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {turns} turns")

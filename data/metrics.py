@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from data.arrays import Bools, Floats, Ints
+from gradus.data.arrays import Bools, Floats, Ints
 
 _CHUNK = 1 << 21  # resampled indices held at once (16 MB)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
-from data.errors import UsageError, shortened
+from gradus.data.errors import UsageError, shortened
 
 NUM_NAMED = 3
 

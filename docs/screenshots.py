@@ -14,10 +14,10 @@ from pathlib import Path
 import mlflow
 from playwright.sync_api import Browser, sync_playwright
 
-from tasks.journal import read_events
-from tasks.secret import secret
-from tasks.servers import start_servers
-from tasks.settings import Home
+from gradus.tasks.config.settings import Home
+from gradus.tasks.runs.journal import read_events
+from gradus.tasks.servers.processes import start_servers
+from gradus.tasks.servers.secret import secret
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -1,18 +1,18 @@
 """`train` as a deployment runs it: a recipe by path or name and texts, so that a person can fill in a form.
 
-The command line and `rerun` hand a whole recipe to `flows.runs.train_flow`.
+The command line and `rerun` hand a whole recipe to `gradus.flows.runs.train_flow`.
 """
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from flows.checking import check_recipe
-from flows.config import load_recipe
-from flows.runs import train_flow
-from flows.verbs import gradus_flow
-from tasks.checks import check_name
-from tasks.settings import Home
+from gradus.flows.recipe.checking import check_recipe
+from gradus.flows.recipe.config import load_recipe
+from gradus.flows.runs import train_flow
+from gradus.flows.verbs import gradus_flow
+from gradus.tasks.config.settings import Home
+from gradus.tasks.preflight.checks import check_name
 
 
 @gradus_flow("train")

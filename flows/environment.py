@@ -5,12 +5,12 @@ import logging
 import os
 from collections.abc import Callable, Generator
 
-from data.errors import GradusError, in_words
-from tasks.imports import lean_imports
-from tasks.interrupt import remember_interrupts
-from tasks.isolation import isolate, refuse_unusable_proxies
-from tasks.prefect_server import connect, lent_secret
-from tasks.settings import Home, check_environment, check_room
+from gradus.data.errors import GradusError, in_words
+from gradus.tasks.config.settings import Home, check_environment, check_room
+from gradus.tasks.host.imports import lean_imports
+from gradus.tasks.host.interrupt import remember_interrupts
+from gradus.tasks.host.isolation import isolate, refuse_unusable_proxies
+from gradus.tasks.servers.prefect_server import connect, lent_secret
 
 
 def prepare(home: Home) -> None:
@@ -51,7 +51,7 @@ def api() -> Generator[Callable[[], None]]:
     """What a verb needs that runs flows: an interrupt that is not lost, and `prefect_api` of its home.
 
     with api() as ready:
-        from flows import stages
+        from gradus.flows import stages
         ready()
         stages.hint("problems.jsonl")
     """

@@ -4,15 +4,15 @@ import time
 from collections import defaultdict
 from typing import Any
 
-from data.errors import GateError
-from flows.config import Recipe, lasting, parse_recipe, refuse_unjudged
-from flows.inputs import as_run, run_name, start_of
-from flows.measuring import pass_at_1
-from flows.session import RunSpec, open_session
-from flows.training import Trained, train
-from flows.verbs import gradus_flow
-from tasks.calls import Outcome
-from tasks.stage import Session
+from gradus.data.errors import GateError
+from gradus.flows.loop.inputs import as_run, run_name, start_of
+from gradus.flows.loop.measuring import pass_at_1
+from gradus.flows.loop.training import Trained, train
+from gradus.flows.recipe.config import Recipe, lasting, parse_recipe, refuse_unjudged
+from gradus.flows.session import RunSpec, open_session
+from gradus.flows.verbs import gradus_flow
+from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.stage_adapter import Session
 
 Json = dict[str, Any]
 
@@ -35,7 +35,7 @@ def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, i
         lasting=_lasting,
         forced=frozenset((stage, index, purpose) for stage, index, purpose in forced or []),
     )
-    with open_session(spec, apart=bool(recipe.overlap)) as session:
+    with open_session(spec, separate_sampler=bool(recipe.overlap)) as session:
         trained = train(session, recipe, start_of(session, recipe))
         how = _how(trained)
         session.journal.model_alias("policy", "champion", str(trained.best), note=how)

@@ -20,10 +20,10 @@ from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
 from prefect.types.entrypoint import EntrypointType
 
-from flows import deployed, stages
-from tasks.dangling import close_dangling, close_unbegun, left_behind
-from tasks.isolation import child_environment
-from tasks.settings import Home
+from gradus.flows import deployed, stages
+from gradus.tasks.config.settings import Home
+from gradus.tasks.host.isolation import child_environment
+from gradus.tasks.servers.abandoned_runs import close_dangling, close_unbegun, left_behind
 
 NIGHTLY = DeploymentScheduleCreate(
     schedule=CronSchedule(cron="0 2 * * *", timezone="UTC"),

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from data.upgrade import open_lake
-from flows.progress import StageView
-from flows.reruns import other_settings
-from tasks.access import require_mlflow
-from tasks.dangling import close_dangling, left_behind
-from tasks.ending import ending
-from tasks.journal import Journal, read_settings
-from tasks.runlock import RunLock
-from tasks.settings import Home, reports_now, worker_threads
-from tasks.stage import Session, git_sha
-from tasks.supervise import WorkerPool
-from tasks.tracking_client import parting_words, start_sidecar, tracking_uri
+from gradus.data.lake.upgrade import open_lake
+from gradus.flows.console.progress_bar import StageView
+from gradus.flows.loop.reruns import other_settings
+from gradus.tasks.config.settings import Home, reports_now, worker_threads
+from gradus.tasks.host.runlock import RunLock
+from gradus.tasks.preflight.access import require_mlflow
+from gradus.tasks.runs.journal import Journal, read_settings
+from gradus.tasks.runtime.ending import ending
+from gradus.tasks.runtime.stage_adapter import Session, git_sha
+from gradus.tasks.runtime.supervise import WorkerPool
+from gradus.tasks.servers.abandoned_runs import close_dangling, left_behind
+from gradus.tasks.tracking.client import parting_words, start_sidecar, tracking_uri
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class RunSpec:
 
 
 @contextlib.contextmanager
-def open_session(spec: RunSpec, *, apart: bool = False) -> Generator[Session]:
+def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[Session]:
     """A session on a run: the lock held, workers supervised, everything told to the journal, all closed at the end.
 
-    `apart` lets sampling and learning go on at once, each in a worker with half of the threads.
+    `separate_sampler` lets sampling and learning go on at once, each in a worker with half of the threads.
     """
     home = Home.from_environment()
     if reports_now():
@@ -57,7 +57,7 @@ def open_session(spec: RunSpec, *, apart: bool = False) -> Generator[Session]:
             close_dangling(left)
             _label_flow_run(spec)
             sidecar = start_sidecar(folder) if reports_now() else None
-            pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + apart))})
+            pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + separate_sampler))})
             with pool, StageView(rounds=spec.body.get("recipe", {}).get("rounds", 0)) as view:
                 yield Session(
                     open_lake(home.lake, view.note),
@@ -65,7 +65,7 @@ def open_session(spec: RunSpec, *, apart: bool = False) -> Generator[Session]:
                     pool,
                     spec.seed,
                     spec.forced,
-                    apart,
+                    separate_sampler,
                     on_progress=view.beat,
                     on_end=view.outcome,
                     on_wait=view.note,

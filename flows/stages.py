@@ -1,6 +1,7 @@
 """One Prefect flow a stage: what a person schedules or reruns alone, on their own files or on artifacts.
 
-Every parameter is plain JSON, so each flow can be deployed (see flows.serve). Every flow returns what `--json` prints.
+Every parameter is plain JSON, so each flow can be deployed (see gradus.flows.serve). Every flow returns what `--json`
+prints.
 """
 
 import contextlib
@@ -11,30 +12,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data.store import Ref
-from flows.inputs import problems_of, problems_ref
-from flows.session import RunSpec, open_session
-from flows.verbs import gradus_flow
-from tasks.abilities import check_ks
-from tasks.calls import Outcome
-from tasks.config import (
-    Config,
-    CurateConfig,
-    DifficultyConfig,
-    EvaluateConfig,
-    HintConfig,
-    IngestConfig,
-    RolloutConfig,
-    SampleConfig,
-    ScoreConfig,
-    UpdateConfig,
-    WarmstartConfig,
-)
-from tasks.policies import refuse_training
-from tasks.redaction import refuse_credentials
-from tasks.stage import Session
-from tasks.supply import export, supply
-from tasks.verdicts import refuse_without_verdicts
+from gradus.data.lake.store import Ref
+from gradus.flows.loop.inputs import problems_of, problems_ref
+from gradus.flows.session import RunSpec, open_session
+from gradus.flows.verbs import gradus_flow
+from gradus.tasks.artifacts.policies import refuse_training
+from gradus.tasks.artifacts.resolve import export, resolve_artifact
+from gradus.tasks.config.base import Config
+from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, HintConfig, SampleConfig
+from gradus.tasks.config.evaluate import EvaluateConfig
+from gradus.tasks.config.ingest import IngestConfig
+from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
+from gradus.tasks.config.redaction import refuse_credentials
+from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.preflight.abilities import check_ks
+from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.stage_adapter import Session
+from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
 Json = dict[str, Any]
 
@@ -279,7 +274,7 @@ def _sampled(
     """Roll out and score every problem of a table."""
     table = problems_ref(session, problems)
     plan = session.stage("curate", CurateConfig(sample=sample or SampleConfig()), {"problems": [table]}).ref
-    inputs = {"plan": [plan], "problems": [table], "policy": [supply(session.store, policy, "checkpoints")]}
+    inputs = {"plan": [plan], "problems": [table], "policy": [resolve_artifact(session.store, policy, "checkpoints")]}
     rollouts = session.stage("rollout", rollout_config or RolloutConfig(), inputs).ref
     scored = {"rollouts": [rollouts], "problems": [table]}
     return table, rollouts, session.stage("score", score_config or ScoreConfig(), scored).ref
@@ -309,4 +304,4 @@ def _resolve(session: Session, role: str, texts: str | list[str], columns: dict[
     named = [texts] if isinstance(texts, str) else texts
     if role == "problems":
         return [problems_ref(session, text) for text in named]
-    return [supply(session.store, text, table, columns) for text in named]
+    return [resolve_artifact(session.store, text, table, columns) for text in named]

@@ -17,7 +17,7 @@ from prefect.states import Failed
 from prefect.utilities.callables import ParameterSchema, parameter_schema
 from pydantic_core import to_jsonable_python
 
-from data.errors import GradusError, UsageError, in_words
+from gradus.data.errors import GradusError, UsageError, in_words
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,7 +40,8 @@ def gradus_flow(name: str) -> Callable[[Callable[P, R]], Flow[P, R]]:
 
         run.__signature__ = inspect.Signature()  # pyright: ignore[reportAttributeAccessIssue] - see _VerbFlow
         made = _VerbFlow(run, name=name, validate_parameters=False, on_crashed=[explain_crash])
-        del run.__signature__  # pyright: ignore[reportAttributeAccessIssue]
+        for described in (run, made):  # Prefect copied it to the flow
+            del vars(described)["__signature__"]
         made.serialize_parameters = plain_parameters
         return made
 

@@ -24,8 +24,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from models.errors import PolicyError
-from models.evidence import fixed_set, proof_of, tensor_sum
+from gradus.models.errors import PolicyError
+from gradus.models.weight_check import fixed_set, tensor_sum, verify_weights
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
@@ -147,7 +147,7 @@ def proof_of_merged(held: Mapping[str, Tensor], adapter: Adapter) -> int:
     names the first that is not.
     """
     adapted = {f"{module}.weight": module for module in adapter.factors}
-    compared = proof_of({name: tensor for name, tensor in held.items() if name not in adapted}, adapter.base)
+    compared = verify_weights({name: tensor for name, tensor in held.items() if name not in adapted}, adapter.base)
     shapes = {name: tuple(held[name].shape) for name in adapted if name in held}
     chosen = fixed_set(adapter.base, shapes)
     for path in sorted(adapter.base.glob("*.safetensors")):

@@ -1,6 +1,6 @@
 """Where a policy computes: the accelerator of this machine, if it has one, or its CPU.
 
-    model.to(device_of("auto"))
+    model.to(resolve_device("auto"))
 
 Left out: several accelerators (vLLM spreads over them; the update does not), and those without float64, which drawing
 a token needs (Apple's).
@@ -18,7 +18,7 @@ class DeviceError(RuntimeError):
     """A device that this machine, or this build of PyTorch, does not have."""
 
 
-def device_of(wanted: Device) -> torch.device:
+def resolve_device(wanted: Device) -> torch.device:
     """The device meant by a setting; `auto` takes a GPU where PyTorch sees one. DeviceError where there is none."""
     seen = torch.cuda.is_available()
     if wanted == "cuda" and not seen:

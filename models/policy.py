@@ -3,8 +3,8 @@
     policy = load_policy(Path("checkpoint"))
     prompt_tokens(policy.tokenizer, [prompt_text(policy.tokenizer, "1 + 1 =")])
 
-An adapter's folder loads as its base with the adapter merged into the weights (models.adapters).
-Left out: downloading (tasks.supply does that), quantisation.
+An adapter's folder loads as its base with the adapter merged into the weights (gradus.models.adapters).
+Left out: downloading (gradus.tasks.artifacts.resolve does that), quantisation.
 """
 
 import json
@@ -31,9 +31,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from models.adapters import base_of, is_adapter, merged, read_adapter
-from models.errors import PolicyError
-from models.templates import PLAIN, PromptStyle, filled
+from gradus.models.adapters import base_of, is_adapter, merged, read_adapter
+from gradus.models.errors import PolicyError
+from gradus.models.templates import PLAIN, PromptStyle, filled
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 _CPU = torch.device("cpu")

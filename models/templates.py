@@ -17,7 +17,7 @@ _ARGUMENT = re.compile(r"(?:\\[A-Za-z]+(?:\[[^\]]*\])?(?:\{[^{}]*\})*|[\\^_])\Z"
 
 @dataclass(frozen=True)
 class PromptStyle:
-    """A system message and a template, each empty for none; see tasks.config.PromptConfig."""
+    """A system message and a template, each empty for none; see gradus.tasks.config.prompts.PromptConfig."""
 
     system: str = ""
     template: str = ""

@@ -1,15 +1,15 @@
 """The digest of a definition of ours and of all of ours that it uses, from the source alone: nothing is imported.
 
-    Tree(root).digest("models.advantages.grpo", {})
+    Tree(root).digest("gradus.models.objectives.advantages.grpo", {})
 
 A definition is a top-level function, class or assignment. It uses what its names lead to: through imports, at the top
 or inside functions, attributes of modules, annotations (written as text too) and texts that name a module of ours
-("models.judge", "module:attribute"). A module that is used as a value counts whole; statements at a module's top that
-define nothing count with everything in it. What a value's methods do is covered because its class is named by an
-annotation or a constructor somewhere along the way.
-The digest is that of the rooted graph of definitions: comments, docstrings, layout, the names of definitions and of
-modules, and the order and place of definitions do not enter; names of arguments, local variables and attributes do.
-Left out: what libraries do; names that are only computed at run time (see `Tree.dynamic`).
+("gradus.models.judging.judge", "module:attribute"). A module that is used as a value counts whole; statements at the
+top of a module that define nothing count with everything in it. What a value's methods do is covered because its class
+is named by an annotation or a constructor somewhere along the way. The digest is that of the rooted graph of
+definitions: comments, docstrings, layout, the names of definitions and of modules, and the order and place of
+definitions do not enter; names of arguments, local variables and attributes do. Left out: what libraries do; names that
+are only computed at run time (see `Tree.dynamic`).
 """
 
 import ast
@@ -21,9 +21,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+OURS = "gradus"
 PACKAGES = ("flows", "tasks", "models", "data")
+"""The folders that are parts of the package `gradus`."""
 WHOLE = "*"
-SETTINGS = "tasks.config"
+SETTINGS = "gradus.tasks.config"
 """Fields of settings enter an identity by their values, so that here only the methods of those classes count."""
 
 Key = tuple[str, str]
@@ -115,12 +117,12 @@ class Tree:
     @cached_property
     def modules(self) -> dict[str, Module]:
         """Every module of ours by its dotted name."""
-        found: dict[str, Module] = {}
+        found = {OURS: _module(OURS, "", is_package=True)}
         for package in PACKAGES:
             for path in sorted((self._root / package).rglob("*.py")):
                 parts = path.relative_to(self._root).with_suffix("").parts
                 is_package = parts[-1] == "__init__"
-                name = ".".join(parts[:-1] if is_package else parts)
+                name = ".".join((OURS, *(parts[:-1] if is_package else parts)))
                 found[name] = _module(name, path.read_text(encoding="utf-8"), is_package)
         return found
 
@@ -204,7 +206,7 @@ class Tree:
         if head in local or head in module.imports:
             base, attribute = local.get(head) or module.imports[head]
             full = ".".join(filter(None, (base, attribute, rest)))
-            if base.partition(".")[0] in PACKAGES:
+            if base.partition(".")[0] == OURS:
                 return self.resolve_dotted(full) or (None if rest else (base, WHOLE))
             return Outside(full)
         return (module.name, head) if head in module.definitions and not rest else None
@@ -285,7 +287,7 @@ class _Reader:
         return self.use(found) if found is not None else None
 
     def _constant(self, value: Any) -> Any:
-        if isinstance(value, str) and "." in value and value.partition(".")[0] in PACKAGES:
+        if isinstance(value, str) and "." in value and value.partition(".")[0] == OURS:
             found = self._tree.resolve_dotted(value.replace(":", "."))
             if found is not None:
                 return self.use(found)
@@ -293,10 +295,8 @@ class _Reader:
 
     def _is_our_import(self, node: Any) -> bool:
         if isinstance(node, ast.Import):
-            return all(alias.name.partition(".")[0] in PACKAGES for alias in node.names)
-        return isinstance(node, ast.ImportFrom) and (
-            bool(node.level) or (node.module or "").partition(".")[0] in PACKAGES
-        )
+            return all(alias.name.partition(".")[0] == OURS for alias in node.names)
+        return isinstance(node, ast.ImportFrom) and (bool(node.level) or (node.module or "").partition(".")[0] == OURS)
 
 
 def is_text(node: Any) -> bool:

@@ -12,33 +12,33 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from models.rewards import REWARDS
-from tasks.registry import STAGES
-from tasks.versions import COMPONENTS
+from gradus.models.rewards import REWARDS
+from gradus.tasks.identity.versions import COMPONENTS
+from gradus.tasks.stages.registry import STAGES
 from tests.code_closure import Tree
 
 ROOT = Path(__file__).parents[1]
 RECORD = Path(__file__).parent / "golden" / "code_versions.json"
 
 TABLES = {
-    "filter": "data.filters.FILTERS",
-    "ranking": "data.ranking.RANKINGS",
-    "sampler": "data.samplers.SAMPLERS",
-    "hint strategy": "data.hints.STRATEGIES",
-    "advantage": "models.advantages.ADVANTAGES",
-    "loss": "models.losses.LOSSES",
-    "aggregation": "models.losses.AGGREGATIONS",
+    "filter": "gradus.data.curation.filters.FILTERS",
+    "ranking": "gradus.data.curation.ranking.RANKINGS",
+    "sampler": "gradus.data.curation.samplers.SAMPLERS",
+    "hint strategy": "gradus.data.hints.STRATEGIES",
+    "advantage": "gradus.models.objectives.advantages.ADVANTAGES",
+    "loss": "gradus.models.objectives.losses.LOSSES",
+    "aggregation": "gradus.models.objectives.losses.AGGREGATIONS",
 }
 """Kinds whose components are the functions of one table."""
 
 ENGINES = {
-    "transformers": "models.engines.hf.HfEngine",
-    "vllm": "models.engines.vllm.VllmEngine",
-    "openai": "models.engines.server.ServerEngine",
+    "transformers": "gradus.models.engines.hf.HfEngine",
+    "vllm": "gradus.models.engines.vllm.VllmEngine",
+    "openai": "gradus.models.engines.server.ServerEngine",
 }
-CORRECTION = "models.corrections.weights"
-REWARD_TABLE = "models.rewards.REWARDS"
-STORE = ("data.store", "data.manifest", "tasks.context")
+CORRECTION = "gradus.models.objectives.importance_sampling.weights"
+REWARD_TABLE = "gradus.models.rewards.REWARDS"
+STORE = ("gradus.data.lake.store", "gradus.data.lake.manifest", "gradus.tasks.stages.context")
 """How artifacts are written and read, whoever makes them."""
 
 LIMITS = {
@@ -61,7 +61,7 @@ def versions() -> dict[str, int]:
 
 def roots(tree: Tree) -> dict[str, list[str]]:
     """What each version covers: dotted names of definitions or modules."""
-    found = {f"stage/{name}": [f"tasks.{name}.run"] for name in STAGES}
+    found = {f"stage/{name}": [f"{spec.module}.run"] for name, spec in STAGES.items()}
     for kind, table in TABLES.items():
         found |= {f"{kind}/{name}": [".".join(key)] for name, key in tree.table(table).items()}
     found |= {f"engine/{name}": [root] for name, root in ENGINES.items()}
@@ -114,8 +114,8 @@ def renewed(now: dict[str, int], digest: dict[str, str], record: dict[str, Entry
 ALONE = ("changed and its version did not", "has another version and the same code")
 
 ADVICE = """
-Raise the version where a result changes for the same inputs and settings (tasks/registry.py for a stage,
-tasks/versions.py or models/rewards/__init__.py for a component) and run `python -m tests.code_versions`;
+Raise the version where a result changes for the same inputs and settings (tasks/stages/registry.py for a stage,
+tasks/identity/versions.py or models/rewards/__init__.py for a component) and run `python -m tests.code_versions`;
 where no result changes, run `python -m tests.code_versions --same-results "why"`."""
 
 

@@ -7,18 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.config import (
-    CurateConfig,
-    DifficultyConfig,
-    FilterConfig,
-    HintConfig,
-    RewardConfig,
-    RolloutConfig,
-    ScoreConfig,
-    UpdateConfig,
-)
-from tasks.registry import STAGES
-from tasks.versions import COMPONENTS, code_identity
+from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, FilterConfig, HintConfig
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.score import RewardConfig, ScoreConfig
+from gradus.tasks.identity.versions import COMPONENTS, code_identity
+from gradus.tasks.stages.registry import STAGES
 from tests.code_closure import PACKAGES, Tree, is_text
 from tests.code_versions import ADVICE, LIMITS, ROOT, digests, read, renewed, versions, wrongs
 
@@ -73,49 +67,59 @@ def test_the_names_have_versions_and_the_versions_names(now: dict[str, str]) -> 
 )
 def test_what_a_stage_leaves_to_versions_of_components_is_in_its_identity(stage, config) -> None:
     tree = Tree(ROOT)
-    _, _, reached = tree.closure(tree.key(f"tasks.{stage}.run"), LIMITS)
+    _, _, reached = tree.closure(tree.key(f"{STAGES[stage].module}.run"), LIMITS)
     named = {label.partition("/")[0] for label in code_identity(config)} - {"library"}
     assert named == reached
 
 
 def test_modules_imported_by_computed_names_are_known(now: dict[str, str]) -> None:
     tree = Tree(ROOT)
-    for name in STAGES:
-        tree.closure(tree.key(f"tasks.{name}.run"), {})
+    for spec in STAGES.values():
+        tree.closure(tree.key(f"{spec.module}.run"), {})
     # The rewards, which are roots of their own, and modules of vLLM, which is not ours.
-    assert tree.dynamic == {("models.rewards", "load"), ("models.engines.vllm_core", "vllm")}
+    assert tree.dynamic == {("gradus.models.rewards", "load"), ("gradus.models.engines.vllm_core", "vllm")}
 
 
 # --- what moves a digest, and what does not --------------------------------------------------------------------------
 
 
 def test_an_inverted_advantage_moves_its_own_digest_alone(copy: Path, now: dict[str, str]) -> None:
-    edit(copy, "models/advantages/__init__.py", "centred / (std + std_eps)", "-centred / (std + std_eps)")
+    edit(copy, "models/objectives/advantages/__init__.py", "centred / (std + std_eps)", "-centred / (std + std_eps)")
     assert moved(copy, now) == {"advantage/grpo"}
 
 
 def test_a_helper_moves_all_that_use_it(copy: Path, now: dict[str, str]) -> None:
-    edit(copy, "models/advantages/__init__.py", "mean = _group_sum(batch, reward)", "mean = -_group_sum(batch, reward)")
+    edit(
+        copy,
+        "models/objectives/advantages/__init__.py",
+        "mean = _group_sum(batch, reward)",
+        "mean = -_group_sum(batch, reward)",
+    )
     assert moved(copy, now) == {"advantage/grpo", "advantage/dr_grpo", "advantage/rloo"}
 
 
 def test_another_function_under_a_name_moves_it(copy: Path, now: dict[str, str]) -> None:
-    edit(copy, "models/advantages/__init__.py", '"dr_grpo": dr_grpo', '"dr_grpo": rloo')
+    edit(copy, "models/objectives/advantages/__init__.py", '"dr_grpo": dr_grpo', '"dr_grpo": rloo')
     assert moved(copy, now) == {"advantage/dr_grpo"}
 
 
 def test_two_helpers_that_change_places_are_noticed(copy: Path, now: dict[str, str]) -> None:
-    path = copy / "models/losses/__init__.py"
+    path = copy / "models/objectives/losses/__init__.py"
     path.write_text(path.read_text().replace("MAX_LOG_RATIO, MAX_LOG_RATIO", "MIN_LOG_RATIO, MAX_LOG_RATIO"))
-    edit(copy, "models/losses/__init__.py", "MAX_LOG_RATIO = 10.0", "MAX_LOG_RATIO = 10.0\nMIN_LOG_RATIO = -10.0")
+    edit(
+        copy,
+        "models/objectives/losses/__init__.py",
+        "MAX_LOG_RATIO = 10.0",
+        "MAX_LOG_RATIO = 10.0\nMIN_LOG_RATIO = -10.0",
+    )
     once = digests(copy)
-    edit(copy, "models/losses/__init__.py", "MAX_LOG_RATIO = 10.0\nMIN_", "MAX_LOG_RATIO = -10.0\nMIN_")
-    edit(copy, "models/losses/__init__.py", "MIN_LOG_RATIO = -10.0", "MIN_LOG_RATIO = 10.0")
+    edit(copy, "models/objectives/losses/__init__.py", "MAX_LOG_RATIO = 10.0\nMIN_", "MAX_LOG_RATIO = -10.0\nMIN_")
+    edit(copy, "models/objectives/losses/__init__.py", "MIN_LOG_RATIO = -10.0", "MIN_LOG_RATIO = 10.0")
     assert digests(copy)["loss/clip"] != once["loss/clip"] != now["loss/clip"]
 
 
 def test_a_judge_that_is_only_named_in_a_text_counts_for_the_stage(copy: Path, now: dict[str, str]) -> None:
-    edit(copy, "models/judge.py", "GRACE_S = 2.0", "GRACE_S = 3.0")
+    edit(copy, "models/judging/judge.py", "GRACE_S = 2.0", "GRACE_S = 3.0")
     assert moved(copy, now) == {"stage/score"}
 
 
@@ -139,16 +143,19 @@ def test_comments_docstrings_and_layout_move_nothing(copy: Path, now: dict[str, 
 
 
 def test_a_renamed_and_moved_helper_moves_nothing(copy: Path, now: dict[str, str]) -> None:
-    path = copy / "models/advantages/__init__.py"
+    path = copy / "models/objectives/advantages/__init__.py"
     text = path.read_text()
     start = text.index("def _extremes")
     end = text.index("def _group_sum")
-    helper = "import torch\nfrom torch import Tensor as T\nfrom models.batch import ScoredBatch\n\n\n" + text[start:end]
+    helper = (
+        "import torch\nfrom torch import Tensor as T\nfrom gradus.models.objectives.batch import ScoredBatch\n\n\n"
+        + text[start:end]
+    )
     (copy / "models/extremes.py").write_text(
         helper.replace("_extremes", "high_and_low").replace("tuple[Tensor, Tensor]", "tuple[T, T]")
     )
     rest = (text[:start] + text[end:]).replace("_extremes(", "extremes.high_and_low(")
-    path.write_text(rest.replace("import torch\n", "import torch\n\nfrom models import extremes\n", 1))
+    path.write_text(rest.replace("import torch\n", "import torch\n\nfrom gradus.models import extremes\n", 1))
     assert "high_and_low" in path.read_text()
     assert moved(copy, now) == set()
 
@@ -156,12 +163,17 @@ def test_a_renamed_and_moved_helper_moves_nothing(copy: Path, now: dict[str, str
 def test_a_moved_stage_and_a_moved_component_move_nothing(copy: Path, now: dict[str, str]) -> None:
     (copy / "data/hints/first_steps.py").write_text((copy / "data/hints/prefix.py").read_text())
     (copy / "data/hints/prefix.py").unlink()
-    edit(copy, "data/hints/__init__.py", "from data.hints.prefix import", "from data.hints.first_steps import")
+    edit(
+        copy,
+        "data/hints/__init__.py",
+        "from gradus.data.hints.prefix import",
+        "from gradus.data.hints.first_steps import",
+    )
     assert moved(copy, now) == set()
 
 
 def test_a_new_setting_moves_nothing(copy: Path, now: dict[str, str]) -> None:
-    edit(copy, "tasks/config.py", "    std_eps: float = ", "    another: float = 1.0\n    std_eps: float = ")
+    edit(copy, "tasks/config/learning.py", "    std_eps: float = ", "    another: float = 1.0\n    std_eps: float = ")
     assert moved(copy, now) == set()
 
 

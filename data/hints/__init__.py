@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data.hints.prefix import prefix
-from data.hints.tiers import tiers
+from gradus.data.hints.prefix import prefix
+from gradus.data.hints.tiers import tiers
 
 Problem = Mapping[str, Any]
 Strategy = Callable[[Problem, float], "str | None"]

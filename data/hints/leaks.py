@@ -4,7 +4,7 @@ A value that the question already states is no leak: showing it again reveals no
 Left out: answers worked out in words, or revealed by an expression that is never evaluated (`30*40`).
 """
 
-from data.answers import normalised_gold, number, numbers_in
+from gradus.data.answers import normalised_gold, number, numbers_in
 
 
 def leaks(text: str, answer: str, question: str) -> bool:

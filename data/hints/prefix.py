@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from data.hints.leaks import leaks
+from gradus.data.hints.leaks import leaks
 
 
 def prefix(problem: Mapping[str, Any], fraction: float) -> str | None:

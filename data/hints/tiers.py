@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from data.hints.leaks import leaks
+from gradus.data.hints.leaks import leaks
 
 
 def tiers(problem: Mapping[str, Any], fraction: float) -> str | None:

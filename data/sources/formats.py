@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from data.answers import normalised_gold
-from data.chain_sum import problem_row
+from gradus.data.answers import normalised_gold
+from gradus.data.sources.chain_sum import problem_row
 
 Row = Mapping[str, Any]
 

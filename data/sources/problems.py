@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from data.errors import BadInputError
-from data.schema import PROBLEMS, conform
-from data.sources.formats import UnusableRowError, content_id, detect, readable
-from data.tabular import Located, Refused
+from gradus.data.errors import BadInputError
+from gradus.data.lake.schema import PROBLEMS, cast_to_schema
+from gradus.data.sources.formats import UnusableRowError, content_id, detect, readable
+from gradus.data.sources.tabular import Located, Refused
 
 BATCH_ROWS = 4096
 
@@ -33,7 +33,7 @@ def problems_table(
             hint="if a column has another name, `gradus ingest FILE --map question=COLUMN` "
             "(in a recipe ingest.columns)",
         )
-    return conform(pa.Table.from_batches(batches), PROBLEMS)
+    return cast_to_schema(pa.Table.from_batches(batches), PROBLEMS)
 
 
 def _format(format_name: str, first: Located | None, columns: Mapping[str, str]) -> str:

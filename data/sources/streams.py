@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.errors import BadInputError, UsageError, in_words
-from data.tabular import Located, Refused, read_rows
+from gradus.data.errors import BadInputError, UsageError, in_words
+from gradus.data.sources.tabular import Located, Refused, read_rows
 
 GYM = "reasoning-gym:"
 

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from models.devices import is_out_of_memory
-from models.engines.base import EngineError, Finished, OnTokens, Request
-from models.engines.cache import empty_cache
-from models.engines.sampling import Drawing, draw
-from models.engines.stops import stopped, tail_tokens
-from models.policy import Dtype, Policy, load_policy
+from gradus.models.devices import is_out_of_memory
+from gradus.models.engines.base import EngineError, Finished, OnTokens, Request
+from gradus.models.engines.cache import empty_cache
+from gradus.models.engines.sampling import SamplingParams, draw
+from gradus.models.engines.stops import stopped, tail_tokens
+from gradus.models.policy import Dtype, Policy, load_policy
 
 _CPU = torch.device("cpu")
 _NAME = f"transformers {version('transformers')}"  # read once: it costs milliseconds
@@ -228,7 +228,7 @@ class _Batch:
 
     indices: Sequence[int]
     forward: _Forward
-    how: Drawing
+    how: SamplingParams
     limits: Tensor
     uniforms: Tensor
     ends: Tensor
@@ -252,7 +252,7 @@ class _Batch:
         return cls(
             indices=indices,
             forward=_Forward.prefill(policy, [request.prompt_tokens for request in requests]),
-            how=Drawing(
+            how=SamplingParams(
                 torch.tensor([[request.temperature] for request in requests], dtype=torch.float32),
                 torch.tensor([[request.top_p] for request in requests], dtype=torch.float64),
                 torch.tensor([[request.top_k] for request in requests]),

@@ -1,7 +1,7 @@
 """Drawing one token a row from logits: inverse CDF on given uniforms, so that the caller owns the random numbers.
 
-What is left of a distribution by top-k and top-p is worked out here for the trainer too (models.logprobs).
-Left out: min-p, penalties. Shapes: B rows, V vocabulary.
+What is left of a distribution by top-k and top-p is worked out here for the trainer too
+(gradus.models.training.logprobs). Left out: min-p, penalties. Shapes: B rows, V vocabulary.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ CHUNK_ELEMENTS = 1 << 24
 
 
 @dataclass(frozen=True)
-class Drawing:
+class SamplingParams:
     """How each row draws: temperature (B, 1) float32, 0 greedy; top_p (B, 1) float64; top_k (B, 1) int64, 0 for all.
 
     On the CPU wherever the logits are: what is to be done is decided without asking another device.
@@ -30,12 +30,12 @@ class Drawing:
         """Bool (B,): rows of which top-k or top-p may leave tokens out; never a greedy one."""
         return (((self.top_k > 0) | (self.top_p < 1)) & (self.temperature != 0))[:, 0]
 
-    def select(self, index: Tensor) -> "Drawing":
+    def select(self, index: Tensor) -> "SamplingParams":
         """The rows of these indices."""
-        return Drawing(self.temperature[index], self.top_p[index], self.top_k[index])
+        return SamplingParams(self.temperature[index], self.top_p[index], self.top_k[index])
 
 
-def draw(logits: Tensor, how: Drawing, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, how: SamplingParams, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Token ids (B,) for uniforms (B,) float64 in [0, 1), and their log-probs (B,) float32 as drawn from, in nats.
 
     Logits may be on any device, the rest and the results are on the CPU.
@@ -50,10 +50,10 @@ def draw(logits: Tensor, how: Drawing, uniform: Tensor) -> tuple[Tensor, Tensor]
     return torch.cat([tokens for tokens, _ in parts]), torch.cat([logp for _, logp in parts])
 
 
-def _draw(logits: Tensor, how: Drawing, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def _draw(logits: Tensor, how: SamplingParams, uniform: Tensor) -> tuple[Tensor, Tensor]:
     greedy, device = how.temperature == 0, logits.device
-    warmth = how.temperature.masked_fill(greedy, 1.0).to(device)
-    logp = _truncated(torch.log_softmax(logits.float() / warmth, -1), how)
+    temperature = how.temperature.masked_fill(greedy, 1.0).to(device)
+    logp = _truncated(torch.log_softmax(logits.float() / temperature, -1), how)
     total = logp.double().exp().cumsum(-1)
     # Scaled by the whole, since rounding leaves the whole beside 1; a token of no mass is never the first to exceed.
     aim = uniform[:, None].to(device) * total[:, -1:]
@@ -62,7 +62,7 @@ def _draw(logits: Tensor, how: Drawing, uniform: Tensor) -> tuple[Tensor, Tensor
     return tokens[:, 0].cpu(), logp.gather(-1, tokens)[:, 0].cpu()
 
 
-def truncated_logprobs(logp: Tensor, how: Drawing, tokens: Tensor) -> Tensor:
+def truncated_logprobs(logp: Tensor, how: SamplingParams, tokens: Tensor) -> Tensor:
     """Log-probs (B,) that `draw` would record for given tokens (B,), from those of all tokens (B, V) at temperature.
 
     A token that top-k or top-p leaves out has -inf.
@@ -72,7 +72,7 @@ def truncated_logprobs(logp: Tensor, how: Drawing, tokens: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def _truncated(logp: Tensor, how: Drawing) -> Tensor:
+def _truncated(logp: Tensor, how: SamplingParams) -> Tensor:
     """Log-probs (B, V) at temperature, renormalised over what each row's top-k, then its top-p leaves; greedy as is."""
     greedy, device = how.temperature == 0, logp.device
     few = (how.top_k > 0) & ~greedy

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from models.engines.base import EngineError, Finished, FinishReason, OnTokens, Request
-from models.policy import PolicyError, load_policy
-from models.probe import BOUNDS, hold_probe
+from gradus.models.engines.base import EngineError, Finished, FinishReason, OnTokens, Request
+from gradus.models.engines.probe import BOUNDS, hold_probe
+from gradus.models.policy import PolicyError, load_policy
 
 _SAME = 1e-6
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """See tasks.config.ServerConfig."""
+    """See gradus.tasks.config.rollout.ServerConfig."""
 
     url: str = "http://127.0.0.1:8000/v1"
     model: str = ""

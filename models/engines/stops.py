@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from models.policy import completion_texts
+from gradus.models.policy import completion_texts
 
 MARGIN_TOKENS = 8
 """Tokens beyond those that a stop string can have: some tokens are no text, and the first may lose a space."""

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from models.adapters import Adapter, is_adapter, read_adapter
-from models.engines.base import EngineError, Finished, FinishReason, OnTokens, Request
-from models.engines.vllm_core import AGAIN, Cores, VllmSettings, can_sleep, first_line, plain_errors, vllm
-from models.evidence import compare, fixed_set, weight_bytes
-from models.policy import load_policy, load_prompt_side
-from models.probe import BOUNDS, hold_probe
+from gradus.models.adapters import Adapter, is_adapter, read_adapter
+from gradus.models.engines.base import EngineError, Finished, FinishReason, OnTokens, Request
+from gradus.models.engines.probe import BOUNDS, hold_probe
+from gradus.models.engines.vllm_core import AGAIN, Cores, VllmSettings, can_sleep, first_line, plain_errors, vllm
+from gradus.models.policy import load_policy, load_prompt_side
+from gradus.models.weight_check import compare, fixed_set, weight_bytes
 
 PROBE_BYTES = 4 << 30
 """Larger policies are not loaded a second time for a probe; the checksums must do."""

@@ -14,12 +14,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from models.engines.base import EngineError
-from models.policy import Dtype, saved_dtype
+from gradus.models.engines.base import EngineError
+from gradus.models.policy import Dtype, saved_dtype
 
 AGAIN = "repeat the command: finished rollouts are kept"
 _INSTALL = "pip install 'gradus[gpu]' on a GPU; the README says how the CPU build is installed"
-_EXTENSION = "models.engines.vllm_worker.Witness"
+_EXTENSION = "gradus.models.engines.vllm_worker.WeightChecker"
 _WATCH_S = 0.5
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Largest ranks of adapters that vLLM can be started for."""
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class VllmSettings:
-    """The arguments of vLLM that change from machine to machine; see tasks.config.VllmConfig."""
+    """The arguments of vLLM that change from machine to machine; see gradus.tasks.config.rollout.VllmConfig."""
 
     dtype: Dtype = "auto"
     tensor_parallel_size: int = 1

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from models.evidence import tensor_sum
+from gradus.models.weight_check import tensor_sum
 
 
-class Witness:
+class WeightChecker:
     """Methods that vLLM mixes into its worker; `collective_rpc` calls them by name."""
 
     model_runner: Any

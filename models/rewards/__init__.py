@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from models.rewards.base import Row, Settings, Verdict
+from gradus.models.rewards.base import RewardSettings, Row, Verdict
 
-JudgeRow = Callable[[Row, str, Settings], Verdict]
+JudgeRow = Callable[[Row, str, RewardSettings], Verdict]
 
 USER_MODULE = "gradus_user_reward"
 """The module name under which the file of a user's function is loaded."""
@@ -44,20 +44,24 @@ REWARDS: Mapping[str, Reward] = {
     r.name: r
     for r in (
         Reward(
-            "math", "models.rewards.symbolic", "mathematical equality, by Math-Verify", True, distribution="math-verify"
+            "math",
+            "gradus.models.rewards.symbolic",
+            "mathematical equality, by Math-Verify",
+            True,
+            distribution="math-verify",
         ),
-        Reward("numeric", "models.rewards.numeric", "one plain number, compared exactly", True),
-        Reward("exact", "models.rewards.exact", "the normalised answer string", True),
+        Reward("numeric", "gradus.models.rewards.numeric", "one plain number, compared exactly", True),
+        Reward("exact", "gradus.models.rewards.exact", "the normalised answer string", True),
         Reward(
             "choice",
-            "models.rewards.choice",
+            "gradus.models.rewards.choice",
             "the letter of a multiple-choice question",
             True,
             columns=("options", "choices", "extra"),
         ),
         Reward(
             "format",
-            "models.rewards.pattern",
+            "gradus.models.rewards.pattern",
             "the answer is marked, or `pattern` occurs",
             False,
             frozenset({"pattern"}),
@@ -99,7 +103,7 @@ class RewardSpec:
 
     @property
     def judges_correctness(self) -> bool:
-        """Whether its 1 and 0 mean right and wrong (a user's function: see models.rewards.combine)."""
+        """Whether its 1 and 0 mean right and wrong (a user's function: see gradus.models.rewards.combine)."""
         return self.needs_gold
 
     @property

@@ -10,7 +10,7 @@ Outcome = Literal["", "correct", "wrong", "unparsed", "timeout", "error"]
 Row = Mapping[str, Any]
 """One completion with what is known of it: completion, answer, problem_id, question and the file's other columns."""
 
-Settings = Mapping[str, str | float | int | bool]
+RewardSettings = Mapping[str, str | float | int | bool]
 
 MAX_EXTRACTED_CHARS = 1000
 """Longer extracted answers are cut: the column is for reading."""
@@ -21,8 +21,8 @@ class Verdict:
     """One reward's word on one completion.
 
     `value` is None exactly where the outcome is timeout or error: a judge that failed says nothing, and never 0.
-    A value alone (outcome empty) leaves correctness to models.rewards.combine, unless the reward `abstains`: it looked
-    and cannot say whether the answer is correct, so no rule may say it in its place.
+    A value alone (outcome empty) leaves correctness to gradus.models.rewards.combine, unless the reward `abstains`: it
+    looked and cannot say whether the answer is correct, so no rule may say it in its place.
 
     >>> Verdict(value=1.0, outcome="correct", extracted="34")
     Verdict(value=1.0, outcome='correct', extracted='34', error='', abstains=False)

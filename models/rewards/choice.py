@@ -29,9 +29,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from models.rewards.base import Row, Settings, Verdict, failed, judged, unparsed
-from models.rewards.exact import normalise
-from models.rewards.text import last_match, marked_answer, strip_invisible, visible_text
+from gradus.models.rewards.base import RewardSettings, Row, Verdict, failed, judged, unparsed
+from gradus.models.rewards.exact import normalise
+from gradus.models.rewards.text import last_match, marked_answer, strip_invisible, visible_text
 
 Options = Mapping[str, str]
 """Letter (lower case) -> the option's text, normalised."""
@@ -64,7 +64,7 @@ _BRACKETED = re.compile(r"(?<!\w)[(\[] ?([a-z]) ?[)\]]")
 _LATER = re.compile(r"(?:\b(?:or|and)|[,;/&]) ?([a-z])[).:](?: |$)|(?:\b(?:or|vs)|/) ?([a-z])$")
 
 
-def judge(row: Row, gold: str, settings: Settings) -> Verdict:
+def judge(row: Row, gold: str, settings: RewardSettings) -> Verdict:
     """1 if the completion states the gold letter and no other, 0 otherwise; an error if the gold cannot be read."""
     options = read_options(row)
     wanted = read_gold(gold, options)

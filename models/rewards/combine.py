@@ -18,8 +18,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.rewards import RewardSpec
-from models.rewards.base import Outcome, Verdict
+from gradus.models.rewards import RewardSpec
+from gradus.models.rewards.base import Outcome, Verdict
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ quotes and a trailing period removed. 1,200 and 1200 differ: that is what `numer
 import re
 import unicodedata
 
-from models.rewards.base import Row, Settings, Verdict, failed, judged, unparsed
-from models.rewards.text import last_match, marked_answer, strip_invisible, visible_text
+from gradus.models.rewards.base import RewardSettings, Row, Verdict, failed, judged, unparsed
+from gradus.models.rewards.text import last_match, marked_answer, strip_invisible, visible_text
 
 _SAID = re.compile(r"answer\s*(?:is|:)\s*:?([^\n]*)", re.IGNORECASE)
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 
 
-def judge(row: Row, gold: str, settings: Settings) -> Verdict:
+def judge(row: Row, gold: str, settings: RewardSettings) -> Verdict:
     """1 where the normalised answer of the completion is the normalised gold answer, 0 otherwise."""
     marked_gold = marked_answer(gold, words=True)
     wanted = normalise(gold if marked_gold is None else marked_gold)

@@ -26,7 +26,10 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from zipimport import zipimporter
 
+import gradus
+
 OUR_PACKAGES = ("flows", "tasks", "models", "data")
+"""The parts of the package `gradus`; in a checkout, links to folders elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,13 @@ def is_installed(path: str) -> bool:
 @cache
 def _installed_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    ours = Path(__file__).parents[2]
+    ours = Path(gradus.__file__).parent
     folders = [
         *(paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
         *site.getsitepackages(),
         site.getusersitepackages(),
         *(str(ours / package) for package in OUR_PACKAGES),
+        str(ours),
     ]
     return tuple({os.path.realpath(folder) for folder in folders})
 

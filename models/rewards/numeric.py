@@ -14,8 +14,8 @@ Left out: decimal commas, spaces between thousands, number words, roots and cons
 import re
 from fractions import Fraction
 
-from models.rewards.base import Row, Settings, Verdict, failed, judged, unparsed
-from models.rewards.text import last_match, marked_answer, strip_invisible, visible_text
+from gradus.models.rewards.base import RewardSettings, Row, Verdict, failed, judged, unparsed
+from gradus.models.rewards.text import last_match, marked_answer, strip_invisible, visible_text
 
 MAX_NUMBER_CHARS = 4000
 """Longer numbers are not read (Python itself refuses to convert more than 4300 digits)."""
@@ -55,7 +55,7 @@ _CALCULATION = re.compile(r"[\\^*+<>±√π∞≤≥≈]|--|/(?!\s*[A-Za-z])|(?<
 _ATTACHED = re.compile(r"[!^²³⁴-⁹]|[a-ceiknp-rt-z](?![A-Za-z])")
 
 
-def judge(row: Row, gold: str, settings: Settings) -> Verdict:
+def judge(row: Row, gold: str, settings: RewardSettings) -> Verdict:
     """1 where the number of the completion equals the gold number exactly, 0 where it differs or there is none."""
     wanted = read_gold(gold)
     if wanted is None:

@@ -7,11 +7,11 @@ thinking. A pattern that backtracks without end costs its row the wall limit of 
 
 import re
 
-from models.rewards.base import Row, Settings, Verdict
-from models.rewards.text import marked_answer, strip_invisible, visible_text
+from gradus.models.rewards.base import RewardSettings, Row, Verdict
+from gradus.models.rewards.text import marked_answer, strip_invisible, visible_text
 
 
-def judge(row: Row, gold: str, settings: Settings) -> Verdict:  # noqa: ARG001 - every reward is called alike
+def judge(row: Row, gold: str, settings: RewardSettings) -> Verdict:  # noqa: ARG001 - every reward is called alike
     """1 where the form is there, 0 where it is not; says nothing about correctness."""
     pattern = str(settings.get("pattern", ""))
     completion = row["completion"]

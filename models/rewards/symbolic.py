@@ -19,8 +19,8 @@ from typing import Any
 
 from math_verify import parse, verify  # pyright: ignore[reportMissingTypeStubs]
 
-from models.rewards.base import Row, Settings, Verdict, failed, judged, unparsed
-from models.rewards.text import last_box, last_marked, strip_invisible, visible_text
+from gradus.models.rewards.base import RewardSettings, Row, Verdict, failed, judged, unparsed
+from gradus.models.rewards.text import last_box, last_marked, strip_invisible, visible_text
 
 MAX_PLAIN_CHARS = 300
 
@@ -31,7 +31,7 @@ _PLAIN_FRACTION = re.compile(
 )
 
 
-def judge(row: Row, gold: str, settings: Settings) -> Verdict:
+def judge(row: Row, gold: str, settings: RewardSettings) -> Verdict:
     """1 where the completion's answer equals the gold, 0 where it does not or there is none."""
     wanted = gold_expression(gold)
     if not wanted:

@@ -30,8 +30,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from models.rewards import USER_MODULE
-from models.rewards.base import MAX_EXTRACTED_CHARS, Verdict, failed
+from gradus.models.rewards import USER_MODULE
+from gradus.models.rewards.base import MAX_EXTRACTED_CHARS, Verdict, failed
 
 RewardFunction = Callable[[list[dict[str, Any]]], Any]
 

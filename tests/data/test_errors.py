@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import GateError, UsageError, in_words, shortened
+from gradus.data.errors import GateError, UsageError, in_words, shortened
 
 
 def raised(number: int, name: str | None = None, other: str | None = None) -> OSError:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.metrics import bootstrap_gain, bootstrap_mean, group_stats, majority_at_k, pass_at_k
+from gradus.data.metrics import bootstrap_gain, bootstrap_mean, group_stats, majority_at_k, pass_at_k
 
 
 def test_pass_at_k_of_hand_computed_cases() -> None:
@@ -113,7 +113,7 @@ def test_bootstrap_interval_covers_the_truth_as_often_as_it_says() -> None:
 def test_bootstrap_does_not_depend_on_how_much_fits_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(1).random(37)
     whole = bootstrap_mean(values, np.random.default_rng(2), resamples=101, confidence=0.95)
-    monkeypatch.setattr("data.metrics._CHUNK", 37 * 4)
+    monkeypatch.setattr("gradus.data.metrics._CHUNK", 37 * 4)
     assert bootstrap_mean(values, np.random.default_rng(2), resamples=101, confidence=0.95) == whole
 
 

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tasks.servers import free_port
+from gradus.tasks.servers.processes import free_port
 
 PREFECT_LOGIN = "ann:Prefect-Secret-7QX"
 MLFLOW_USER, MLFLOW_PASSWORD = "bob", "MLflow@Secret-9ZK"

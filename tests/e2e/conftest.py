@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.secret import secret
-from tasks.servers import free_port, start_prefect
-from tasks.tracking_state import status
+from gradus.tasks.servers.processes import free_port, start_prefect
+from gradus.tasks.servers.secret import secret
+from gradus.tasks.tracking.state import status
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Path(__file__).parent / "tiny.toml"
@@ -36,6 +36,8 @@ class Program:
     def __init__(self, home: Path, api: str = "", key: str = "", *, reports: bool = False) -> None:
         self.home = home
         self.reports = reports
+        self.command = [sys.executable, "-P", "-m", "gradus"]
+        self.module_path = str(ROOT / "src")
         self.settings = {"PREFECT_API_URL": api, "PREFECT_API_AUTH_STRING": key} if api else {}
 
     def environment(self, **extra: str) -> dict[str, str]:
@@ -47,7 +49,7 @@ class Program:
             "GRADUS_SERVER_IDLE_S": "0",
             "GRADUS_REPORT": "now" if self.reports else "later",
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": self.module_path,
             **self.settings,
             **extra,
         }
@@ -56,7 +58,7 @@ class Program:
         """Start the program; files, not pipes, since an orphaned server would hold a pipe open."""
         with (self.home / "stdout").open("wb") as out, (self.home / "stderr").open("wb") as err:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "flows.cli", *arguments],
+                [*self.command, *arguments],
                 env=self.environment(**extra),
                 cwd=self.home,
                 stdout=out,

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import certifi
 import pytest
 
-from tasks import doctor
+from gradus.tasks.inspect import doctor
 
 Program = Any
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from tasks.journal import read_events, read_metric_rows
+from gradus.tasks.runs.journal import read_events, read_metric_rows
 
 Program = Any
 Undisturbed = tuple[Program, dict[str, Any]]

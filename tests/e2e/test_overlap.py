@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tasks.journal import read_events
+from gradus.tasks.runs.journal import read_events
 
 Program = Any
 ROUNDS = 3
@@ -25,13 +25,14 @@ def overlapped(new_program: Callable[..., Program]) -> Run:
     return program, program.json(*COMMAND)
 
 
-def events(program: Program) -> list[dict[str, Any]]:
-    (folder,) = (program.home / "runs").glob("tiny-*")
+def events(program: Program, run: str = "tiny-*") -> list[dict[str, Any]]:
+    (folder,) = (program.home / "runs").glob(run)
     return list(read_events(folder))
 
 
-def begun(program: Program, stage: str, index: int) -> list[dict[str, Any]]:
-    named = [e for e in events(program) if e["event"] == "stage_started" and (e["stage"], e["round"]) == (stage, index)]
+def begun(program: Program, stage: str, index: int, run: str = "tiny-*") -> list[dict[str, Any]]:
+    started = [event for event in events(program, run) if event["event"] == "stage_started"]
+    named = [event for event in started if (event["stage"], event["round"]) == (stage, index)]
     return [event for event in named if event["purpose"] not in ("eval", "profile")]
 
 
@@ -40,7 +41,9 @@ def workers(program: Program) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            mine = "tasks.worker" in process.cmdline() and process.environ().get("GRADUS_HOME") == str(program.home)
+            mine = "gradus.tasks.runtime.worker" in process.cmdline() and process.environ().get("GRADUS_HOME") == str(
+                program.home
+            )
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
         if mine and process.status() != psutil.STATUS_ZOMBIE:
@@ -79,9 +82,9 @@ def test_the_next_round_is_generated_while_the_update_computes_and_prefect_shows
 
 def test_what_comes_before_the_first_update_is_that_of_a_run_without_overlap(overlapped: Run, undisturbed: Run) -> None:
     program, _ = overlapped
-    calm, _ = undisturbed
-    update = begun(calm, "update", 1)[0]["attempt"]
-    before = [e for e in events(calm) if e["event"] == "stage_started"]
+    calm, result = undisturbed
+    update = begun(calm, "update", 1, result["run"])[0]["attempt"]
+    before = [e for e in events(calm, result["run"]) if e["event"] == "stage_started"]
     before = before[: [e["attempt"] for e in before].index(update)]
     assert len(before) > 10
     mine, theirs = program.manifests(), calm.manifests()

@@ -98,7 +98,7 @@ def test_a_process_killed_anywhere_costs_nothing_that_was_finished(
 
 def workers_of(pid: int) -> list[psutil.Process]:
     children = psutil.Process(pid).children(recursive=True)
-    found = [child for child in children if "tasks.worker" in " ".join(child.cmdline())]
+    found = [child for child in children if "gradus.tasks.runtime.worker" in " ".join(child.cmdline())]
     assert found
     return found
 

@@ -126,9 +126,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def started(place: Path, case: Case) -> "subprocess.CompletedProcess[str]":
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
-    own = {"GRADUS_HOME": "home", "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{place / 'instead'}:{ROOT}"}
+    own = {"GRADUS_HOME": "home", "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{place / 'instead'}:{ROOT / 'src'}"}
     return subprocess.run(
-        [sys.executable, "-m", "flows.cli", *case.words],
+        [sys.executable, "-m", "gradus", *case.words],
         cwd=place,
         env={**kept, **own, **case.environment},
         capture_output=True,

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.found_servers import read_state
-from tasks.journal import read_events
-from tasks.secret import secret
+from gradus.tasks.runs.journal import read_events
+from gradus.tasks.servers.found_servers import read_state
+from gradus.tasks.servers.secret import secret
 
 RECIPE = Path(__file__).parent / "tiny.toml"
 SLOW = "import time\n\n\ndef slow(rows):\n    time.sleep(600)\n    return [0.0 for _ in rows]\n"
@@ -249,7 +249,7 @@ def cancelled(served: Served, flow_run: str) -> list[psutil.Process]:
 
     Not the reporter's: it stays until MLflow knows how the run ended.
     """
-    family = [process for process in served.family() if "tasks.tracking" not in process.cmdline()]
+    family = [process for process in served.family() if "gradus.tasks.tracking.reporter" not in process.cmdline()]
     began = time.monotonic()
     served.ask("POST", f"/flow_runs/{flow_run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
     _, alive = psutil.wait_procs(family, timeout=GONE_S)

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from tasks.secret import secret
+from gradus.tasks.servers.secret import secret
 
 Program = Any
 

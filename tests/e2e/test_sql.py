@@ -20,7 +20,7 @@ def test_a_closed_pipe_ends_it_quietly_before_all_is_written(
     with (
         (program.home / "errors.txt").open("wb") as err,
         subprocess.Popen(
-            [sys.executable, "-P", "-m", "flows.cli", "sql", *query],
+            [sys.executable, "-P", "-m", "gradus", "sql", *query],
             env=program.environment(),
             cwd=program.home,
             stdout=subprocess.PIPE,

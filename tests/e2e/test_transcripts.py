@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
-from tasks.history import attempts
+from gradus.tasks.runs.history import attempts
 from tests.e2e import transcripts
 from tests.e2e.transcripts import CUT, PAGES, ROOT, Command, Names, difference, read_page, run_page
 

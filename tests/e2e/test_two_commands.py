@@ -25,7 +25,7 @@ def slow(rows):
 def command(program: Program, folder: Path, *extra: str) -> "subprocess.Popen[str]":
     score = ["score", "--rollouts", str(folder / "mine.jsonl"), "--reward", f"{folder / 'reward.py'}:slow"]
     return subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", *score, "--set", "item_timeout_s=200", "--json", *extra],
+        [sys.executable, "-m", "gradus", *score, "--set", "item_timeout_s=200", "--json", *extra],
         env=program.environment(),
         cwd=folder,
         stdout=subprocess.PIPE,

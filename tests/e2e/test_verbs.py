@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from models.policy import load_policy
+from gradus.models.policy import load_policy
 
 Program = Any
 RECIPE = Path(__file__).parent / "tiny.toml"

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tasks.secret import secret
-from tasks.servers import free_port, start_prefect
+from gradus.tasks.servers.processes import free_port, start_prefect
+from gradus.tasks.servers.secret import secret
 from tests.e2e.conftest import ROOT, Program
 
 PAGES = (ROOT / "docs" / "first-hour.md", ROOT / "docs" / "collapse.md", ROOT / "docs" / "changed-mind.md")
@@ -39,6 +39,7 @@ _MASKS = (
     (re.compile(r"\b\d{1,2} [A-Z][a-z]{2} \d\d:\d\d\b"), "#"),
     (_HEX, "#"),
     (re.compile(r"[\d.,]+ [kMG]?B\b"), "# B"),
+    (re.compile(r"(?<![\w.])[\d.,]+ (?:s|min|h)\b"), "# s"),
     (re.compile(r"(?<!\w)[+-]?\d[\d.,:]*(?:e[+-]?\d+)?|\d+"), "#"),
     (re.compile(r"[━─]+"), "─"),
     (re.compile(r"\s+"), " "),
@@ -175,7 +176,7 @@ def _run(words: list[str], program: Program, folder: Path) -> list[str]:
     assert words[0] == "gradus", words
     with tempfile.TemporaryFile("w+") as output:
         code = subprocess.run(
-            [sys.executable, "-P", "-m", "flows.cli", *words[1:]],
+            [sys.executable, "-P", "-m", "gradus", *words[1:]],
             env=program.environment(COLUMNS=WIDTH, PYTHONUNBUFFERED="1"),
             cwd=folder,
             stdout=output,

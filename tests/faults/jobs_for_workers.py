@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from data.errors import GateError
+from gradus.data.errors import GateError
 
 FOREVER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from models.judge_pool import JudgePool
-from models.rewards import REWARDS, resolve
+from gradus.models.judging.pool import JudgePool
+from gradus.models.rewards import REWARDS, resolve
 
 HOSTILE = {
     "boxed in the thinking only": "<think>so \\boxed{34}</think> I cannot say.",

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from data.errors import GateError, LockedError, StageError
-from tasks.runlock import RunLock, holder, left_by_the_dead
-from tasks.supervise import HaltedError, Limits, WorkerPool
+from gradus.data.errors import GateError, LockedError, StageError
+from gradus.tasks.host.runlock import RunLock, holder, left_by_the_dead
+from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 LIMITS = Limits(wall_s=60, silence_s=60, start_s=60)
@@ -24,7 +24,7 @@ LIMITS = Limits(wall_s=60, silence_s=60, start_s=60)
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[WorkerPool]:
-    environment = {"PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT)])}
+    environment = {"PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT / "src")])}
     with WorkerPool(tmp_path / "logs", environment, execute="jobs_for_workers:execute") as made:
         yield made
 
@@ -128,7 +128,7 @@ def test_two_kinds_of_workers_work_at_once_and_halting_ends_both(pool: WorkerPoo
         asleep = [threads.submit(sleep, kind) for kind in begun]
         assert all(event.wait(LIMITS.start_s) for event in begun.values())
         made = [process for process in psutil.Process().children() if process.pid not in others]
-        workers = [process.pid for process in made if "tasks.worker" in process.cmdline()]
+        workers = [process.pid for process in made if "gradus.tasks.runtime.worker" in process.cmdline()]
         assert len(workers) == 2
         pool.halt()
         for future in asleep:
@@ -158,8 +158,8 @@ def test_a_worker_begun_early_takes_the_job_and_nobody_waits_for_it_while_it_wor
 PARENT = """
 import sys, time
 from pathlib import Path
-from tasks.runlock import RunLock
-from tasks.supervise import Limits, WorkerPool
+from gradus.tasks.host.runlock import RunLock
+from gradus.tasks.runtime.supervise import Limits, WorkerPool
 folder = Path(sys.argv[1])
 with RunLock(folder), WorkerPool(folder, {"PYTHONPATH": sys.argv[2]}, execute="jobs_for_workers:execute") as pool:
     pid = pool.run("test", {"stage": "t", "do": "count"}, Limits(), lambda frac, text: None)["pid"]
@@ -169,7 +169,7 @@ with RunLock(folder), WorkerPool(folder, {"PYTHONPATH": sys.argv[2]}, execute="j
 
 
 def test_a_killed_parent_takes_its_worker_along_and_leaves_a_lock_to_take_over(tmp_path: Path) -> None:
-    path = os.pathsep.join([str(HERE), str(ROOT)])
+    path = os.pathsep.join([str(HERE), str(ROOT / "src")])
     command = [sys.executable, "-c", PARENT, str(tmp_path), path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}) as parent:
         assert parent.stdout is not None

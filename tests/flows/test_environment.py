@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prefect.settings import get_current_settings
 
-from flows.environment import _no_heartbeats, api
+from gradus.flows.environment import _no_heartbeats, api
 
 
 @pytest.fixture(autouse=True)

@@ -14,22 +14,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.errors import GradusError
-from data.schema import DIFFICULTY, PLAN, PROBLEMS, ROLLOUTS, SCORES
-from data.sources.formats import FORMATS
-from data.sources.problems import problems_table
-from data.tabular import Refused, read_rows, read_user_table
-from flows import cli, cli_runs, cli_stages
-from flows.checking import check_recipe, check_settings
-from flows.cli_stages import configured, mapping, parse_filter, parse_reward
-from flows.config import RECIPES, Recipe, load_recipe, parse_recipe
-from flows.nearest import settings_of
-from flows.reruns import Rounds, plan_rerun
-from tasks.checks import check_name
-from tasks.history import list_runs, read_run
-from tasks.journal import Journal
-from tasks.registry import STAGES
-from tasks.settings import Home, check_environment
+from gradus.data.errors import GradusError
+from gradus.data.lake.schema import DIFFICULTY, PLAN, PROBLEMS, ROLLOUTS, SCORES
+from gradus.data.sources.formats import FORMATS
+from gradus.data.sources.problems import problems_table
+from gradus.data.sources.tabular import Refused, read_rows, read_user_table
+from gradus.flows.cli import main as cli
+from gradus.flows.cli import run_verbs as cli_runs
+from gradus.flows.cli import stage_verbs as cli_stages
+from gradus.flows.cli.stage_verbs import configured, mapping, parse_filter, parse_reward
+from gradus.flows.loop.reruns import Rounds, plan_rerun
+from gradus.flows.recipe.checking import check_recipe, check_settings
+from gradus.flows.recipe.config import RECIPES, Recipe, load_recipe, parse_recipe
+from gradus.flows.recipe.setting_faults import settings_of
+from gradus.tasks.config.settings import Home, check_environment
+from gradus.tasks.preflight.checks import check_name
+from gradus.tasks.runs.history import list_runs, read_run
+from gradus.tasks.runs.journal import Journal
+from gradus.tasks.stages.registry import STAGES
 
 SCALE = int(os.environ.get("GRADUS_FUZZ", "1"))
 """How many times as many cases as in a run of all tests."""

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from data.errors import UsageError
-from data.nearest import unique
-from data.store import Ref, Store
-from flows.cli import COMPLETING, app, main
-from tasks.checks import check_inputs
-from tasks.journal import Journal
-from tasks.supply import supply
+from gradus.data.errors import UsageError
+from gradus.data.lake.store import Ref, Store
+from gradus.data.nearest import unique
+from gradus.flows.cli.main import COMPLETING, app, main
+from gradus.tasks.artifacts.resolve import resolve_artifact
+from gradus.tasks.preflight.checks import check_inputs
+from gradus.tasks.runs.journal import Journal
 
 RUNS = ("demo-1a2b3c4d", "demo-1a2c5e6f", "tiny", "tiny-78df032f")
 
@@ -96,7 +96,7 @@ def test_the_beginning_of_an_artifact_is_enough_and_is_looked_at_before_anything
     store = Store(home / "lake")
     check_inputs(home / "lake", problems="problems/beef")
     for word in ("problems/beef", f"problems/{'beef' * 8}"):
-        assert supply(store, word, "problems") == Ref("problems", "beef" * 8)
+        assert resolve_artifact(store, word, "problems") == Ref("problems", "beef" * 8)
     for wrong, message in (
         ("problems/abc", "neither a file nor an artifact"),  # too short to be the beginning of a name
         ("problems/0000", r"there is no artifact problems/0000; list what"),
@@ -106,10 +106,10 @@ def test_the_beginning_of_an_artifact_is_enough_and_is_looked_at_before_anything
         with pytest.raises(UsageError, match=message):
             check_inputs(home / "lake", problems=wrong)
         with pytest.raises(UsageError, match=message):
-            supply(store, wrong, "problems")
+            resolve_artifact(store, wrong, "problems")
     (home / "lake" / "problems" / ("abcd" * 7 + "0000")).mkdir()
     with pytest.raises(UsageError, match=f"several artifacts begin with problems/abcd: problems/{'abcd' * 7}0000, "):
-        supply(store, "problems/abcd", "problems")
+        resolve_artifact(store, "problems/abcd", "problems")
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from prefect.states import State
 
-from data.errors import UsageError
-from flows import deployed, stages
-from flows.verbs import gradus_flow, plain_parameters, refuse_unbound
-from tasks.config import IngestConfig
+from gradus.data.errors import UsageError
+from gradus.flows import deployed, stages
+from gradus.flows.verbs import gradus_flow, plain_parameters, refuse_unbound
+from gradus.tasks.config.ingest import IngestConfig
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,7 +90,7 @@ def test_parameters_are_stored_as_json_without_the_web_framework() -> None:
     assert found["config"]["columns"] == {"question": "q"}
     assert (found["out"], found["paths"]) == (None, ["a"])
     assert json.loads(json.dumps(found)) == found
-    code = "import sys; from flows import stages; stages.ingest.serialize_parameters({'source': 'a'}); "
+    code = "import sys; from gradus.flows import stages; stages.ingest.serialize_parameters({'source': 'a'}); "
     code += "print('fastapi' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -102,4 +102,6 @@ def test_a_form_shows_the_parameters_although_making_the_flow_did_not_look_at_th
     assert found.required == ["problems"]
     assert found.properties["seed"]["default"] == 0
     assert found.properties["out"]["description"] == "Also write the result here (.parquet, .jsonl or a folder)."
-    assert deployed.train.parameters.required == ["recipe"]
+    form = deployed.train.to_deployment("train")._parameter_openapi_schema
+    assert list(form.properties) == ["recipe", "set", "rounds", "engine", "overlap", "run"]
+    assert form.required == deployed.train.parameters.required == ["recipe"]

@@ -15,21 +15,29 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from models.adapters import proof_of_merged, read_adapter
-from models.checkpoint import OPTIMIZER, RNG, STATE, learner_bytes, restore_learner, restore_weights, weights_bytes
-from models.engines.base import Finished, Request
-from models.engines.hf import HfEngine
-from models.engines.sampling import Drawing
-from models.evidence import proof_of
-from models.learner import Learner, Rollouts, Settings
-from models.policy import Policy, load_policy, new_policy
-from models.tiny_tokenizer import tiny_tokenizer
-from models.update import Anchors, Hooks, Plan, mismatch, optimise, row_logprobs
-from models.warmstart import Example, finetune
-from models.warmstart import Settings as WarmstartSettings
+from gradus.models.adapters import proof_of_merged, read_adapter
+from gradus.models.engines.base import Finished, Request
+from gradus.models.engines.hf import HfEngine
+from gradus.models.engines.sampling import SamplingParams
+from gradus.models.policy import Policy, load_policy, new_policy
+from gradus.models.tiny_tokenizer import tiny_tokenizer
+from gradus.models.training.checkpoint import (
+    OPTIMIZER,
+    RNG,
+    STATE,
+    restore_train_state,
+    restore_weights,
+    train_state_bytes,
+    weights_bytes,
+)
+from gradus.models.training.state import Rollouts, TrainState, UpdateSettings
+from gradus.models.training.update import Hooks, ReferenceLogprobs, StepPlan, mismatch, optimise, row_logprobs
+from gradus.models.training.warmstart import Example, finetune
+from gradus.models.training.warmstart import FinetuneSettings as WarmstartSettings
+from gradus.models.weight_check import verify_weights
 from tests.models.elsewhere import elsewhere
 
-SETTINGS = Settings(
+SETTINGS = UpdateSettings(
     lr=1e-3, epochs=2, minibatch_groups=1, micro_tokens=12, kl_coef=0.1, entropy_coef=0.01, correction="token_truncated"
 )
 
@@ -85,7 +93,7 @@ def rollouts() -> Rollouts:
         temperature=torch.tensor([1.0, 1.0, 0.7, 0.7]),
         advantage=torch.tensor([1.0, -1.0, 0.5, -0.5], dtype=torch.float64),
         group=torch.tensor([0, 0, 1, 1]),
-        drawn=Drawing(
+        drawn=SamplingParams(
             torch.tensor([[1.0], [1.0], [0.7], [0.7]]),
             torch.tensor([[1.0], [0.9], [0.95], [1.0]], dtype=torch.float64),
             torch.tensor([[0], [0], [30], [25]]),
@@ -93,15 +101,15 @@ def rollouts() -> Rollouts:
     )
 
 
-def updated(start: Policy, rows: Rollouts, reference: Policy) -> tuple[Learner, list[dict[str, float]]]:
-    learner = Learner.new(start.model, SETTINGS, seed=1)
+def updated(start: Policy, rows: Rollouts, reference: Policy) -> tuple[TrainState, list[dict[str, float]]]:
+    train_state = TrainState.new(start.model, SETTINGS, seed=1)
     old = row_logprobs(start.model, rows, SETTINGS.micro_tokens, lambda _num: None)
     ref = row_logprobs(reference.model, rows, SETTINGS.micro_tokens, lambda _num: None).logp
-    log = [mismatch(rows, old.as_drawn)]
+    log = [mismatch(rows, old.truncated_logp)]
     hooks = Hooks(lambda _trainer: None, lambda _index, metrics: log.append(metrics), lambda _num: None)
-    plan = Plan.of(rows, SETTINGS, np.random.default_rng(0))
-    optimise(learner, rows, plan, SETTINGS, Anchors(old, ref), hooks)
-    return learner, log
+    plan = StepPlan.of(rows, SETTINGS, np.random.default_rng(0))
+    optimise(train_state, rows, plan, SETTINGS, ReferenceLogprobs(old, ref), hooks)
+    return train_state, log
 
 
 def test_tensors_of_two_devices_are_refused(there: torch.device) -> None:
@@ -125,32 +133,32 @@ def test_the_embedded_engine_samples_there_what_it_samples_here(there: torch.dev
 
 
 def test_an_update_there_is_the_update_here(there: torch.device) -> None:
-    learner, log = updated(policy(), rollouts(), policy(seed=4))
+    train_state, log = updated(policy(), rollouts(), policy(seed=4))
     moved, moved_log = updated(policy(there=there), rollouts(), policy(seed=4, there=there))
     assert {parameter.device for parameter in moved.model.parameters()} == {there}
     assert len(log) == 5
     for ours, expected in zip(moved_log, log, strict=True):
         assert ours == close(expected)
-    hold(weights_bytes(moved), weights_bytes(learner))
-    ours, expected = learner_bytes(moved), learner_bytes(learner)
+    hold(weights_bytes(moved), weights_bytes(train_state))
+    ours, expected = train_state_bytes(moved), train_state_bytes(train_state)
     hold(ours[OPTIMIZER], expected[OPTIMIZER])
     assert (ours[RNG], ours[STATE]) == (expected[RNG], expected[STATE])
 
 
-def test_a_learner_goes_on_there_from_what_was_saved_here(there: torch.device) -> None:
-    learner, _ = updated(policy(), rollouts(), policy(seed=4))
-    state, weights = learner_bytes(learner), weights_bytes(learner)
+def test_a_train_state_goes_on_there_from_what_was_saved_here(there: torch.device) -> None:
+    train_state, _ = updated(policy(), rollouts(), policy(seed=4))
+    state, weights = train_state_bytes(train_state), weights_bytes(train_state)
     rows = replace(rollouts(), advantage=torch.tensor([-1.0, 1.0, 0.25, -0.5], dtype=torch.float64))
-    plan = Plan.of(rows, SETTINGS, np.random.default_rng(0))
+    plan = StepPlan.of(rows, SETTINGS, np.random.default_rng(0))
     hooks = Hooks(lambda _trainer: None, lambda _index, _metrics: None, lambda _num: None)
-    moved = Learner.new(policy(there=there).model, SETTINGS, seed=1)
+    moved = TrainState.new(policy(there=there).model, SETTINGS, seed=1)
     restore_weights(moved, weights)
-    restore_learner(moved, state)
+    restore_train_state(moved, state)
     assert weights_bytes(moved) == weights
-    for one in (learner, moved):
+    for one in (train_state, moved):
         old = row_logprobs(one.model, rows, SETTINGS.micro_tokens, lambda _num: None)
-        optimise(one, rows, plan, SETTINGS, Anchors(old, old.logp), hooks)
-    hold(weights_bytes(moved), weights_bytes(learner))
+        optimise(one, rows, plan, SETTINGS, ReferenceLogprobs(old, old.logp), hooks)
+    hold(weights_bytes(moved), weights_bytes(train_state))
     with pytest.raises(AssertionError):
         hold(weights_bytes(moved), weights)
 
@@ -169,9 +177,9 @@ def test_weights_there_are_held_against_the_files(there: torch.device, tmp_path:
     saved = policy()
     saved.model.save_pretrained(tmp_path)
     saved.tokenizer.save_pretrained(tmp_path)
-    assert proof_of(dict(policy(there=there).model.state_dict()), tmp_path) > 10
+    assert verify_weights(dict(policy(there=there).model.state_dict()), tmp_path) > 10
     with pytest.raises(ValueError, match="tensors are not those"):
-        proof_of(dict(policy(seed=5, there=there).model.state_dict()), tmp_path)
+        verify_weights(dict(policy(seed=5, there=there).model.state_dict()), tmp_path)
     if there.type == "cuda":
         assert load_policy(tmp_path, device=there).model.device == there
 

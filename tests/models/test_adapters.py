@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models.adapters import CONFIG, WEIGHTS, is_adapter, proof_of_merged, read_adapter
-from models.errors import PolicyError
-from models.policy import Policy, load_policy, load_prompt_side, new_policy, saved_dtype
-from models.tiny_tokenizer import tiny_tokenizer
+from gradus.models.adapters import CONFIG, WEIGHTS, is_adapter, proof_of_merged, read_adapter
+from gradus.models.errors import PolicyError
+from gradus.models.policy import Policy, load_policy, load_prompt_side, new_policy, saved_dtype
+from gradus.models.tiny_tokenizer import tiny_tokenizer
 
 Q = "model.layers.0.self_attn.q_proj"
 IDS = torch.tensor([[9, 12, 5, 10, 7]])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.devices import DeviceError, device_of, give_back, is_out_of_memory
-from tasks.loading import memory_for
+from gradus.models.devices import DeviceError, give_back, is_out_of_memory, resolve_device
+from gradus.tasks.artifacts.loading import oom_as_stage_error
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 
@@ -18,7 +18,7 @@ HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 def test_the_numbers_of_another_device_are_those_of_the_cpu(device: str) -> None:
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("PyTorch sees no GPU here: only the stand-in for one was tested")
-    environment = {**os.environ, "GRADUS_TEST_DEVICE": device, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "GRADUS_TEST_DEVICE": device, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "another_device.py")],
         cwd=ROOT,
@@ -34,12 +34,12 @@ def test_the_numbers_of_another_device_are_those_of_the_cpu(device: str) -> None
 def test_what_a_setting_means(monkeypatch: pytest.MonkeyPatch) -> None:
     for seen, found in ((False, "cpu"), (True, "cuda")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda seen=seen: seen)
-        assert device_of("auto") == torch.device(found)
-        assert device_of("cpu") == torch.device("cpu")
-    assert device_of("cuda") == torch.device("cuda")
+        assert resolve_device("auto") == torch.device(found)
+        assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("cuda") == torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match=r"cuda needs a GPU, and PyTorch 2\.\S+ sees none here"):
-        device_of("cuda")
+        resolve_device("cuda")
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,6 @@ def test_memory_is_given_back_where_a_gpu_was_used(monkeypatch: pytest.MonkeyPat
     give_back()
     assert calls == []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with memory_for("this", "hint"):
+    with oom_as_stage_error("this", "hint"):
         assert calls == []
     assert calls == [True]

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
-from models.policy import (
+from gradus.models.policy import (
     Policy,
     PolicyError,
     completion_texts,
@@ -22,8 +22,8 @@ from models.policy import (
     prompt_text,
     prompt_tokens,
 )
-from models.templates import PromptStyle
-from models.tiny_tokenizer import PHRASES, tiny_tokenizer
+from gradus.models.templates import PromptStyle
+from gradus.models.tiny_tokenizer import PHRASES, tiny_tokenizer
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<go>{% endif %}"
 

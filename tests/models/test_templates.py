@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.templates import filled, system_problem, template_problem
+from gradus.models.templates import filled, system_problem, template_problem
 
 BRACES = st.text(alphabet="{}\\a1%s$ questionh\n")
 

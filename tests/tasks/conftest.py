@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from data.store import Store
+from gradus.data.lake.store import Store
 
 
 @pytest.fixture(scope="session")
 def mlflow_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home folder with an MLflow database; tests keep apart by the names of their runs."""
-    from tasks.tracking import ensure_database
+    from gradus.tasks.tracking.reporter import ensure_database
 
     root = tmp_path_factory.mktemp("gradus-home")
     with pytest.MonkeyPatch.context() as patch:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from data.store import Ref, Store
-from models.policy import load_policy, new_policy
-from models.tiny_tokenizer import tiny_tokenizer
-from tasks.supervise import Limits, WorkerPool
-from tasks.supply import supply
+from gradus.data.lake.store import Ref, Store
+from gradus.models.policy import load_policy, new_policy
+from gradus.models.tiny_tokenizer import tiny_tokenizer
+from gradus.tasks.artifacts.resolve import resolve_artifact
+from gradus.tasks.runtime.supervise import Limits, WorkerPool
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 LIMITS = Limits(wall_s=280, silence_s=280, start_s=120)
@@ -58,11 +58,11 @@ def adapters(
         make_adapter(root / name, policy, str(policies[0]), seed=seed, rank=rank, use_rslora=name == "third")
         for seed, (name, rank) in enumerate(ranks.items())
     ]
-    return [supply(store, str(folder), "checkpoints") for folder in made]
+    return [resolve_artifact(store, str(folder), "checkpoints") for folder in made]
 
 
 def environment(**extra: str) -> dict[str, str]:
-    path = os.pathsep.join([str(HERE), str(ROOT)])
+    path = os.pathsep.join([str(HERE), str(ROOT / "src")])
     return {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", **extra}
 
 

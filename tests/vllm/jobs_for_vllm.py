@@ -9,8 +9,8 @@ from unittest import mock
 import psutil
 from stand_in_for_vllm import stand_ins
 
-from models.engines.base import EngineError, Request
-from models.engines.vllm import VllmEngine, VllmSettings
+from gradus.models.engines.base import EngineError, Request
+from gradus.models.engines.vllm import VllmEngine, VllmSettings
 
 
 def execute(job: dict[str, Any], warm: dict[str, Any], beat: Callable[..., None]) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from models.engines import vllm
-from models.engines.base import EngineError
-from models.engines.vllm import VllmEngine, VllmSettings, _Running
-from models.engines.vllm_core import Cores
+from gradus.models.engines import vllm
+from gradus.models.engines.base import EngineError
+from gradus.models.engines.vllm import VllmEngine, VllmSettings, _Running
+from gradus.models.engines.vllm_core import Cores
 
 
 def stand_ins(job: dict[str, Any]) -> dict[str, Any]:

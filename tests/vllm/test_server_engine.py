@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from data.store import Ref, Store
-from models.engines.base import EngineError, Request
-from models.engines.hf import HfEngine
-from models.engines.server import ServerEngine, ServerSettings
-from models.policy import load_policy
-from models.processes import kill_tree
-from tasks.servers import free_port
+from gradus.data.lake.store import Ref, Store
+from gradus.models.engines.base import EngineError, Request
+from gradus.models.engines.hf import HfEngine
+from gradus.models.engines.server import ServerEngine, ServerSettings
+from gradus.models.judging.process_tree import kill_tree
+from gradus.models.policy import load_policy
+from gradus.tasks.servers.processes import free_port
 
 BOUND = 2e-4
 PROMPTS = [(9, 12, 5), (9, 12, 5), (10, 11), (9, 6, 13, 5, 8), (9, 12, 5)]

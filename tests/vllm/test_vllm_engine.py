@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from data.store import Ref, Store
-from models.engines.base import Request
-from models.engines.hf import HfEngine
-from models.engines.sampling import Drawing
-from models.learner import Rollouts
-from models.policy import Policy, load_policy
-from models.update import mismatch, row_logprobs
+from gradus.data.lake.store import Ref, Store
+from gradus.models.engines.base import Request
+from gradus.models.engines.hf import HfEngine
+from gradus.models.engines.sampling import SamplingParams
+from gradus.models.policy import Policy, load_policy
+from gradus.models.training.state import Rollouts
+from gradus.models.training.update import mismatch, row_logprobs
 
 Do = Callable[..., dict[str, Any]]
 BOUND = 2e-4
@@ -81,7 +81,7 @@ def test_the_trainer_truncates_as_vllm_did(
     options = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
     answers = engine("generate", requests=asked(**options))["rows"]
     num_rows = len(answers)
-    drawn = Drawing(
+    drawn = SamplingParams(
         torch.full((num_rows, 1), temperature),
         torch.full((num_rows, 1), top_p, dtype=torch.float64),
         torch.full((num_rows, 1), top_k),
@@ -96,7 +96,7 @@ def test_the_trainer_truncates_as_vllm_did(
         drawn=drawn,
     )
     trainer = row_logprobs(loaded.model, rows, 10_000, lambda _num: None)
-    found = mismatch(rows, trainer.as_drawn)
+    found = mismatch(rows, trainer.truncated_logp)
     assert found["mismatch/outside_frac"] == found["mismatch/masked_frac"] == 0
     assert found["mismatch/logp_diff_max"] < BOUND
     assert found["mismatch/ratio_max"] == pytest.approx(1, abs=2 * BOUND)

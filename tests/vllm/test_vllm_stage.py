@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data.errors import StageError
-from data.store import Ref, Store
-from tasks.attempt import Job
-from tasks.supervise import Limits, WorkerPool
+from gradus.data.errors import StageError
+from gradus.data.lake.store import Ref, Store
+from gradus.tasks.runtime.attempt import Job
+from gradus.tasks.runtime.supervise import Limits, WorkerPool
 
 ROOT = Path(__file__).parents[2]
 LIMITS = Limits(wall_s=280, silence_s=280, start_s=120)
@@ -71,7 +71,7 @@ def lives(process: psutil.Process) -> bool:
 def test_a_killed_worker_leaves_its_rows_and_no_process(
     store: Store, job: Callable[[str], dict[str, Any]], tmp_path: Path
 ) -> None:
-    path = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    path = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     others, seen = {p.pid for p in psutil.Process().children(recursive=True)}, list[psutil.Process]()
 
     def look(_frac: float, _text: str) -> None:
@@ -99,7 +99,7 @@ def test_a_killed_worker_leaves_its_rows_and_no_process(
             run(pool, job("b"))
     assert [row["rollout_id"] for row in rows] == [f"{'a' * 16}:{name}" for name in IDS]
     assert report["summary"]["shards_reused"] == 1
-    assert report["summary"]["promise"] == "requests"
+    assert report["summary"]["reproducible"] == "seeded"
     # Tokens are counted where they are sampled: what was kept was not asked for again.
     assert report["summary"]["tokens_generated"] < report["summary"]["tokens"] / 2
     assert {row["policy"] for row in rows} == {Ref.parse(job("a")["inputs"]["policy"][0]).digest}
@@ -108,7 +108,7 @@ def test_a_killed_worker_leaves_its_rows_and_no_process(
 def test_a_killed_flow_takes_its_engine_along_and_the_same_command_asks_only_for_the_rest(tmp_path: Path) -> None:
     for name, table in (("plan", plan()), ("problems", problems())):
         pq.write_table(table, tmp_path / f"{name}.parquet")
-    command = [sys.executable, "-m", "flows.cli", "rollout", "--plan", "plan.parquet", "--problems", "problems.parquet"]
+    command = [sys.executable, "-m", "gradus", "rollout", "--plan", "plan.parquet", "--problems", "problems.parquet"]
     command += ["--engine", "vllm", "--json", "--set", "flush_s=0", "--set", "shard_rows=12"]
     command += ["--set", "vllm.enforce_eager=true", "--set", "vllm.max_num_seqs=2"]
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
@@ -117,7 +117,7 @@ def test_a_killed_flow_takes_its_engine_along_and_the_same_command_asks_only_for
         "GRADUS_HOME": str(tmp_path / "home"),
         "GRADUS_SERVER_IDLE_S": "10",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(ROOT / "src"),
     }
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=log, stderr=log, start_new_session=True)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from data.manifest import REPORT
-from data.store import Ref, Store
-from tasks.journal import Journal
-from tasks.tracking_client import database
+from gradus.data.lake.manifest import REPORT
+from gradus.data.lake.store import Ref, Store
+from gradus.tasks.runs.journal import Journal
+from gradus.tasks.tracking.client import database
 
 SAMPLES = [
     {"problem_id": "p1", "reward": 1.0, "outcome": "correct", "question": "1+1=", "completion": "#### 2"},
@@ -125,7 +125,7 @@ class Run:
 
     def drain(self) -> int:
         """Tell MLflow all that it was not told; the number of events."""
-        from tasks.tracking import drain
+        from gradus.tasks.tracking.reporter import drain
 
         return drain(self.folder)
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.errors import LockedError, StageError
-from data.store import Ref
-from tasks.tracking_client import start_sidecar, status, wait
-from tasks.tracking_state import STATE, State, sole_teller
+from gradus.data.errors import LockedError, StageError
+from gradus.data.lake.store import Ref
+from gradus.tasks.tracking.client import start_sidecar, status, wait
+from gradus.tasks.tracking.state import STATE, State, sole_teller
 
 Run = Any
 NewRun = Callable[[str], Run]
@@ -51,7 +51,7 @@ def test_dying_after_any_call_to_mlflow_doubles_and_loses_nothing(new_run: NewRu
     run = new_run(f"dying-{seed}")
     run.whole()
     random, deaths = np.random.default_rng(seed), 0
-    from tasks import tracking
+    from gradus.tasks.tracking import reporter as tracking
 
     class MortalClient(tracking.MlflowClient):
         def __getattribute__(self, name: str) -> Any:
@@ -171,8 +171,8 @@ def test_a_sidecar_killed_while_it_follows_is_replaced_without_a_trace(new_run: 
 _FLOW = """
 import os, signal, sys
 from pathlib import Path
-from tasks.journal import Journal
-from tasks.tracking_client import start_sidecar
+from gradus.tasks.runs.journal import Journal
+from gradus.tasks.tracking.client import start_sidecar
 folder = Path(sys.argv[1])
 journal = Journal(folder)
 journal.run_started({"run": folder.name, "verb": "train", "params": {}})

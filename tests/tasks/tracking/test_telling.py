@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from data.store import Store
-from tasks.journal import EVENTS
-from tasks.tracking_client import status, tracking_uri
+from gradus.data.lake.store import Store
+from gradus.tasks.runs.journal import EVENTS
+from gradus.tasks.tracking.client import status, tracking_uri
 
 Run = Any
 NewRun = Callable[[str], Run]
@@ -156,7 +156,8 @@ def test_the_embedded_database_is_named_absolutely(tmp_path: Path, monkeypatch: 
 
 
 def test_asking_for_the_state_imports_no_tracker(tmp_path: Path) -> None:
-    code = "import sys, tasks.tracking_client, tasks.journal, tasks.report; print('mlflow' in sys.modules)"
+    light = "gradus.tasks.tracking.client, gradus.tasks.runs.journal, gradus.tasks.tracking.report"
+    code = f"import sys, {light}; print('mlflow' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True
     )

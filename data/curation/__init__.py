@@ -1,0 +1,1 @@
+"""Which problems are sampled next: difficulty, filters, rankings, samplers, plans."""

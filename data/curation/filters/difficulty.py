@@ -1,0 +1,95 @@
+"""Filters on how hard a problem was for the policy: pass-rate band, zero variance, normalised group variance."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.data.arrays import Bools, Floats, floats, ints, nulls
+from gradus.data.curation.filters.verdict import Selection, check_choice, check_number, selection
+from gradus.data.errors import UsageError
+
+
+def pass_rate(candidates: pa.Table, low: float = 0.0, high: float = 1.0, unmeasured: str = "keep") -> Selection:
+    """Keep problems whose pass rate lies in [low, high], both ends included.
+
+    Online Difficulty Filtering, arXiv 2504.03380 (its balanced variant is high = 1 - low). Deviation: the rate is that
+    of the difficulty table, whenever measured, and no further prompts are sampled to refill the batch.
+
+    Args:
+        candidates: Problems with their measurements.
+        low: Lowest pass rate that is kept.
+        high: Highest pass rate that is kept.
+        unmeasured: keep or drop problems that were never measured.
+    """
+    low, high = check_number("pass_rate", "low", low), check_number("pass_rate", "high", high)
+    if low > high:
+        raise UsageError(f"pass_rate: low={low:g} is above high={high:g}, which keeps nothing")
+    rate = floats(candidates.column("pass_rate"))
+    return selection(
+        candidates.num_rows,
+        [
+            (_unmeasured(candidates, "pass_rate", unmeasured), "pass_rate: never measured"),
+            (rate < low, f"pass_rate: below {low:g}"),
+            (rate > high, f"pass_rate: above {high:g}"),
+        ],
+    )
+
+
+def zero_variance(candidates: pa.Table, unmeasured: str = "keep") -> Selection:
+    """Drop problems that were answered all wrong or all right: a group-relative advantage of them is zero.
+
+    The offline form of DAPO's dynamic sampling (arXiv 2503.14476, 0 < correct < G).
+
+    Args:
+        candidates: Problems with their measurements.
+        unmeasured: keep or drop problems that were never measured.
+    """
+    n, k = ints(candidates.column("n")), ints(candidates.column("k"))
+    return selection(
+        candidates.num_rows,
+        [
+            (_unmeasured(candidates, "zero_variance", unmeasured), "zero_variance: never measured"),
+            ((n > 0) & (k == 0), "zero_variance: all wrong"),
+            ((n > 0) & (k == n), "zero_variance: all right"),
+        ],
+    )
+
+
+def group_variance(candidates: pa.Table, min: float = 0.0, unmeasured: str = "keep") -> Selection:  # noqa: A002
+    """Keep problems whose normalised group variance is at least `min` (0 to 1).
+
+    VCRL (arXiv 2509.19803): the unbiased variance of G 0/1 rewards over the largest that G allows,
+    k(G-k)/floor(G^2/4). For even G this is p(1-p)/0.25. A group of one has variance 0.
+    Deviation: no memory bank; a dropped problem is simply not planned.
+
+    Args:
+        candidates: Problems with their measurements.
+        min: Lowest normalised variance that is kept, 0 to 1.
+        unmeasured: keep or drop problems that were never measured.
+    """
+    least = check_number("group_variance", "min", min)
+    if not 0 <= least <= 1:
+        raise UsageError(f"group_variance: min={least:g} is not between 0 and 1")
+    share = normalised_variance(candidates)
+    return selection(
+        candidates.num_rows,
+        [
+            (_unmeasured(candidates, "group_variance", unmeasured), "group_variance: never measured"),
+            (share < least, f"group_variance: below {least:g}"),
+        ],
+    )
+
+
+def normalised_variance(candidates: pa.Table) -> Floats:
+    """k(n-k)/floor(n^2/4) per problem (N,): 0 for a group of one, NaN where nothing was measured."""
+    n, k = ints(candidates.column("n")), ints(candidates.column("k"))
+    share = np.where(n > 0, 0.0, np.nan)
+    return np.divide(k * (n - k), n * n // 4, out=share, where=n > 1)
+
+
+def _unmeasured(candidates: pa.Table, owner: str, unmeasured: Any) -> Bools:
+    """The unmeasured rows to drop, (N,)."""
+    if check_choice(owner, "unmeasured", unmeasured, ("keep", "drop")) == "keep":
+        return np.zeros(candidates.num_rows, dtype=np.bool_)
+    return nulls(candidates.column("pass_rate"))

@@ -1,0 +1,71 @@
+"""Samplers: which of the candidate problems are drawn, without replacement, from an explicit generator.
+
+    sampler = Sampler("variance", np.random.default_rng(7), explore_frac=0.25)
+    drawn = sampler.draw(candidates, 64)          # row indices in draw order, their weights, and who was explored
+    saved = sampler.state_dict()                  # JSON; load_state refuses any other set of fields
+
+The functions `uniform` and `variance` are pure given their generator; `Sampler` adds the state that a resumed run
+needs.
+A draw asks for at most as many as there are; that fewer were there shows in the length of the result.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.data.curation.samplers.draws import Draw, uniform, variance
+from gradus.data.errors import BadInputError, UsageError
+
+__all__ = ["SAMPLERS", "Draw", "Sampler", "uniform", "variance"]
+
+SAMPLERS: dict[str, Callable[..., Draw]] = {"uniform": uniform, "variance": variance}
+
+
+class Sampler:
+    """One sampler by name with its settings and its generator: what a run carries from round to round."""
+
+    def __init__(self, name: str, rng: np.random.Generator, **settings: float) -> None:
+        if name not in SAMPLERS:
+            raise UsageError(f"there is no sampler {name!r}", hint=f"the samplers are {', '.join(SAMPLERS)}")
+        self.name = name
+        self.settings = settings
+        self.num_draws = 0
+        self._rng = rng
+
+    def draw(self, candidates: pa.Table, num: int) -> Draw:
+        """Draw `num` candidates, or all where there are fewer."""
+        self.num_draws += 1
+        return SAMPLERS[self.name](candidates, num, self._rng, **self.settings)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next draw depends on, as JSON values."""
+        return {
+            "name": self.name,
+            "settings": dict(self.settings),
+            "num_draws": self.num_draws,
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take up a saved state; BadInputError for missing or unexpected fields, or that of another sampler."""
+        expected = self.state_dict()
+        _same_fields("sampler state", expected, state)
+        for name in ("name", "settings"):
+            if state[name] != expected[name]:
+                raise BadInputError(
+                    f"the sampler state has {name} {state[name]!r}, this run has {expected[name]!r}",
+                    hint="resume with the settings that the run was started with",
+                )
+        _same_fields("generator state", expected["rng"], state["rng"])
+        if state["rng"]["bit_generator"] != expected["rng"]["bit_generator"]:
+            raise BadInputError(f"the sampler state is of a {state['rng']['bit_generator']!r} generator")
+        self._rng.bit_generator.state = state["rng"]
+        self.num_draws = int(state["num_draws"])
+
+
+def _same_fields(what: str, expected: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    missing, unexpected = sorted(set(expected) - set(given)), sorted(set(given) - set(expected))
+    if missing or unexpected:
+        raise BadInputError(f"the {what} lacks {missing} and has unexpected {unexpected}")

@@ -1,0 +1,1 @@
+"""The lake: artifacts, their manifests and schemas, SQL over them."""

@@ -1,0 +1,118 @@
+"""The manifest: what an artifact consists of, written last and therefore the proof that it is whole.
+
+It holds nothing that differs between two undisturbed runs of the same identity (no clock, host or attempt number),
+so that manifests can be compared byte for byte. It proves itself: `sha256` is the digest of everything else in it,
+and the artifact's name is the digest of `identity`, what the name was computed from.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gradus.data.errors import CorruptArtifactError
+
+FILE_NAME = "_manifest.json"
+"""Readers of Parquet folders skip names that begin with an underscore."""
+REPORT = "_report.json"
+"""The counts and metrics of the stage that made the artifact."""
+
+
+class FileEntry(BaseModel):
+    """One immutable file of an artifact."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    sha256: str
+    bytes: int
+    rows: int | None = None
+
+
+class Manifest(BaseModel):
+    """Everything that is true of one finished artifact."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    table: str
+    digest: str
+    schema_version: int
+    identity: dict[str, Any] = Field(default_factory=dict)
+    """What the digest was computed from; with the key `schema` only what is known of it (artifacts of schema 1)."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """All settings of the attempt, those that its result does not depend on included."""
+    parents: dict[str, list[str]] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=dict)
+    files: tuple[FileEntry, ...] = ()
+    sha256: str = ""
+    """Digest of this manifest without this field."""
+
+    @property
+    def stage(self) -> str:
+        """The stage that made the artifact; empty for what a person supplied."""
+        return str(self.identity.get("stage", ""))
+
+    @property
+    def rows(self) -> int:
+        """Rows in all shards."""
+        return sum(f.rows or 0 for f in self.files)
+
+    @property
+    def shards(self) -> tuple[FileEntry, ...]:
+        """The Parquet shards, in order."""
+        return tuple(f for f in self.files if f.name.endswith(".parquet"))
+
+    def sealed(self) -> "Manifest":
+        """Return the manifest with the digest of itself."""
+        return self.model_copy(update={"sha256": self._own_digest()})
+
+    def flaw(self) -> str:
+        """Return what contradicts itself in the manifest, as the end of a sentence; empty if nothing does."""
+        if self.sha256 != self._own_digest():
+            return "does not have the digest that it names"
+        known = self.identity and "schema" not in self.identity
+        if known and identity_digest(self.identity) != self.digest:
+            return "was not made from what its name says"
+        return ""
+
+    def to_bytes(self) -> bytes:
+        """The manifest as it lies on disk: sorted keys, one trailing newline."""
+        return (json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
+
+    def _own_digest(self) -> str:
+        return hashlib.sha256(self.model_copy(update={"sha256": ""}).to_bytes()).hexdigest()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of an artifact folder; raise CorruptArtifactError if it is missing, unreadable or altered."""
+    path = folder / FILE_NAME
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise CorruptArtifactError(
+            f"{folder} has no manifest: the stage that writes it did not finish", hint="run that stage again"
+        ) from None
+    except ValidationError as error:
+        raise CorruptArtifactError(
+            f"{path} cannot be read as a manifest ({error.error_count()} problems)", hint=CURE
+        ) from None
+    if flaw := manifest.flaw():
+        raise CorruptArtifactError(f"{path} {flaw}", hint=CURE)
+    return manifest
+
+
+CURE = "delete its folder and run the same command again: only this artifact is computed anew"
+
+
+def sha256_file(path: Path) -> str:
+    """The SHA-256 of a file's bytes, as hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def identity_digest(identity: dict[str, Any]) -> str:
+    """Return the name of the artifact with this identity: 32 hex digits, the same for the same values."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,137 @@
+"""SQL over the lake: a locked-down DuckDB that reads verified rows and nothing else.
+
+    tables = {"scores": artifact_rows(store, "scores", [ref]), "runs": Relation.of(table)}
+    with select(tables, {}, "select outcome, count(*) from scores group by outcome") as answer:
+        for rows in answer.batches: ...
+
+Rows are read, and the files below them checked, only of relations whose name occurs in the query; the others are there
+with their columns, so that `show tables` and `describe` are complete.
+Covered: the bytes of every file are checked before they are read (DuckDB returns flipped bits as values); a query
+opens no file and no network, changes no setting, and writes nothing. The shards reach DuckDB through Arrow, because
+the other way, its `allowed_paths`, allows writing too: a single SELECT with a COPY inside its WITH overwrote a shard.
+Not covered: memory and time of a query (a large sort spills to DuckDB's own `.tmp`), and files replaced between the
+check and the read.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from gradus.data.errors import UsageError
+
+BATCH_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Rows that a query may name."""
+
+    columns: pa.Schema
+    """What `describe` shows where the rows are not read."""
+    read: Callable[[], pa.Table | ds.Dataset]
+    """Called once, and only if the query needs the rows."""
+    projection: str = "*"
+    """The SQL select list that the query sees of them."""
+
+    @classmethod
+    def of(cls, table: pa.Table) -> "Relation":
+        """Rows that are in memory already."""
+
+        def read() -> pa.Table:
+            return table
+
+        return cls(table.schema, read)
+
+
+@dataclass(frozen=True)
+class View:
+    """Rows computed from relations, as they are before their projections."""
+
+    needs: tuple[str, ...]
+    """Names of relations, hidden ones too; those whose names begin with an underscore are seen by views alone."""
+    build: Callable[[Mapping[str, duckdb.DuckDBPyRelation]], duckdb.DuckDBPyRelation]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of a query."""
+
+    columns: list[str]
+    batches: Iterator[pa.RecordBatch]
+    """Up to BATCH_ROWS rows each, computed while they are read."""
+    interrupt: Callable[[], None]
+    """End, from another thread, what is being computed; whoever reads the batches then gets UsageError."""
+
+
+@contextlib.contextmanager
+def locked(
+    relations: Mapping[str, Relation], views: Mapping[str, View], sql: str
+) -> Generator[duckdb.DuckDBPyConnection]:
+    """An in-memory database of the relations and views, ready for one query.
+
+    Raises CorruptArtifactError where a file that the query needs is not what its manifest says.
+    """
+    needed = _needed(set(relations), views, sql)
+    with duckdb.connect(":memory:") as connection:
+        opened = {
+            name: connection.from_arrow(relation.read() if name in needed else _unread(name, relation.columns))
+            for name, relation in relations.items()
+        }
+        for name, view in views.items():
+            view.build({need: opened[need].set_alias(need) for need in view.needs}).create_view(name)
+        for name, relation in relations.items():
+            if not name.startswith("_"):
+                opened[name].project(relation.projection).create_view(name)
+        # No files, no network, no extensions, no Python variables of the caller; and no way to allow them again.
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        yield connection
+
+
+@contextlib.contextmanager
+def select(relations: Mapping[str, Relation], views: Mapping[str, View], sql: str) -> Generator[Answer]:
+    """The answer to one SELECT; UsageError for anything else and for SQL that does not run."""
+    names = [*views, *(name for name in relations if not name.startswith("_"))]
+    with locked(relations, views, sql) as connection, _told(names):
+        statements = connection.extract_statements(sql)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise UsageError("only one query that reads can be run", hint="write a single SELECT")
+        found = connection.sql(statements[0].query)
+        yield Answer(found.columns, _batches(found, names), connection.interrupt)
+
+
+def _needed(relations: set[str], views: Mapping[str, View], sql: str) -> set[str]:
+    """Relations that the query may read: what it reads it names, so their names occur in its text."""
+    words = set(re.findall(r"\w+", sql.lower()))
+    behind = {need for name, view in views.items() if name in words for need in view.needs}
+    return relations & (words | behind)
+
+
+def _unread(name: str, columns: pa.Schema) -> pa.RecordBatchReader:
+    """Columns without rows: an error if a query comes to them by a name that it computes, never an empty table."""
+
+    def refuse() -> Iterator[pa.RecordBatch]:
+        raise UsageError(f"the query reads {name} without naming it", hint="write the name of every table as it is")
+        yield
+
+    return pa.RecordBatchReader.from_batches(columns, refuse())
+
+
+def _batches(found: duckdb.DuckDBPyRelation, names: list[str]) -> Iterator[pa.RecordBatch]:
+    with _told(names):
+        yield from found.to_arrow_reader(BATCH_ROWS)
+
+
+@contextlib.contextmanager
+def _told(names: list[str]) -> Generator[None]:
+    """A query that does not run is a mistake of who wrote it, told without DuckDB's drawing of the place."""
+    try:
+        yield
+    except duckdb.Error as error:
+        said = " ".join(re.split(r"\nLINE |\. Detail: Python", str(error))[0].split())
+        raise UsageError(f"the query did not run: {said}", hint=f"the tables are {', '.join(names)}") from error

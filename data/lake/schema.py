@@ -1,0 +1,231 @@
+"""The Arrow schemas of every table: one place where a column is named, documented and given its unit.
+
+Readers accept files that have the required columns; missing optional ones are read as null and unknown ones are kept.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: name, Arrow type, doc line (with unit), whether a user's file must have it."""
+
+    name: str
+    type: pa.DataType
+    doc: str
+    required: bool = False
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """One table: its columns and the columns that together identify a row."""
+
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema, with the doc lines as field metadata."""
+        return pa.schema(
+            [pa.field(c.name, c.type, metadata={"doc": c.doc}) for c in self.columns],
+            metadata={"gradus.table": self.name, "gradus.schema_version": str(SCHEMA_VERSION)},
+        )
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Names of the columns that a supplied file must have."""
+        return tuple(c.name for c in self.columns if c.required)
+
+
+_TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_MESSAGES = pa.list_(pa.struct([("role", _TEXT), ("content", _TEXT)]))
+
+PROBLEMS = TableSchema(
+    "problems",
+    ("problem_id",),
+    (
+        Column("problem_id", _TEXT, "given by the source, or a hash of the content", required=True),
+        Column("question", _TEXT, "the problem as plain text; null where messages are given", required=True),
+        Column("messages", _MESSAGES, "the problem as chat messages; null where a question is given"),
+        Column("answer", _TEXT, "the gold answer, normalised; null where there is none"),
+        Column("solution", _TEXT, "a worked solution, one step a line where steps are known"),
+        Column("domain", _TEXT, "what evaluation groups by (algebra, chain_sum/3 ...)"),
+        Column("source", _TEXT, "where the row came from (gsm8k/train ...)"),
+        Column("extra", _TEXT, "everything else of the source row, as a JSON object"),
+    ),
+)
+HINTS = TableSchema(
+    "hints",
+    ("problem_id", "strategy", "level"),
+    (
+        Column("problem_id", _TEXT, "the problem hinted at", required=True),
+        Column("strategy", _TEXT, "which hint strategy wrote it (prefix, tiers ...)", required=True),
+        Column("level", pa.int32(), "0 is no hint; higher reveals more", required=True),
+        Column("fraction", _FLOAT, "share of the solution's steps revealed, 0 to 1"),
+        Column("text", _TEXT, "what the policy is shown", required=True),
+        Column("leaks_answer", _BOOL, "true where the text states the gold answer (never served)"),
+    ),
+)
+PLAN = TableSchema(
+    "plan",
+    ("group_id",),
+    (
+        Column("problem_id", _TEXT, "the problem to roll out", required=True),
+        Column("group_id", _TEXT, "identifies the group: problem, round and hint level"),
+        Column("n", pa.int32(), "completions to sample", required=True),
+        Column("hint_level", pa.int32(), "level of the hint shown; 0 for none"),
+        Column("hint_text", _TEXT, "the hint shown; null for none"),
+        Column("temperature", _FLOAT, "sampling temperature"),
+        Column("max_tokens", pa.int32(), "limit of completion tokens"),
+        Column("seed", _INT, "seed of the group; sample seeds derive from it"),
+        Column("reason", _TEXT, "why this problem, this round"),
+    ),
+)
+ROLLOUTS = TableSchema(
+    "rollouts",
+    ("rollout_id",),
+    (
+        Column("rollout_id", _TEXT, "first 16 hex digits of the artifact's digest, group_id, sample: unique in a lake"),
+        Column("problem_id", _TEXT, "the problem answered", required=True),
+        Column("group_id", _TEXT, "completions that are compared with each other"),
+        Column("sample", pa.int32(), "index within the group"),
+        Column("round", pa.int32(), "round of the run; 0 before training"),
+        Column("completion", _TEXT, "the sampled text", required=True),
+        Column("prompt_tokens", pa.list_(pa.int32()), "token ids of the prompt as the policy saw it"),
+        Column("completion_tokens", pa.list_(pa.int32()), "token ids sampled, end token included"),
+        Column("logprobs", pa.list_(pa.float32()), "sampler's log-probability of each sampled token, nats"),
+        Column("finish_reason", _TEXT, "stop, length, or error where the request failed"),
+        Column("error", _TEXT, "why the request failed; null for none"),
+        Column("hint_level", pa.int32(), "level of the hint shown; 0 for none"),
+        Column("hint_text", _TEXT, "the hint shown; null for none"),
+        Column("policy", _TEXT, "digest of the checkpoint that sampled"),
+        Column("engine", _TEXT, "engine name and version"),
+        Column("temperature", _FLOAT, "sampling temperature"),
+        Column("top_p", _FLOAT, "nucleus mass sampled from"),
+        Column("top_k", pa.int32(), "most probable tokens sampled from; 0 for all"),
+        Column("seed", _INT, "seed of this sample"),
+    ),
+)
+SCORES = TableSchema(
+    "scores",
+    ("rollout_id",),
+    (
+        Column("rollout_id", _TEXT, "the rollout judged", required=True),
+        Column("problem_id", _TEXT, "its problem", required=True),
+        Column("reward", _FLOAT, "weighted sum of the components; null where judging failed", required=True),
+        Column("correct", _BOOL, "the verdict: whether the answer is right; null if no verdict was reached"),
+        Column("components", pa.map_(_TEXT, _FLOAT), "each reward's own value, unweighted"),
+        Column("extracted", _TEXT, "the answer read from the completion"),
+        Column("outcome", _TEXT, "correct, wrong, unparsed, timeout or error"),
+        Column("error", _TEXT, "what went wrong, where outcome is timeout or error"),
+        Column("verifier", _TEXT, "name@version of the judge"),
+    ),
+)
+DIFFICULTY = TableSchema(
+    "difficulty",
+    ("problem_id",),
+    (
+        Column("problem_id", _TEXT, "the problem measured", required=True),
+        Column("n", _INT, "judged rollouts", required=True),
+        Column("k", _INT, "correct ones", required=True),
+        Column("pass_rate", _FLOAT, "k / n"),
+        Column("variance", _FLOAT, "pass_rate * (1 - pass_rate)"),
+        Column("last_round", pa.int32(), "round of the newest measurement"),
+        Column("history", pa.list_(_FLOAT), "pass rate of each measurement, oldest first"),
+        Column("policies", pa.list_(_TEXT), "policy digest of each measurement, oldest first"),
+        Column("alpha", _FLOAT, "Beta posterior: 1 + correct"),
+        Column("beta", _FLOAT, "Beta posterior: 1 + wrong"),
+        Column("reward_n", _INT, "rollouts with a reward, judged or not; null in older tables"),
+        Column("reward_mean", _FLOAT, "mean of their rewards; null if there are none"),
+        Column("reward_variance", _FLOAT, "population variance of their rewards (divided by reward_n)"),
+        Column("reward_policy", _TEXT, "policy digest of the rollouts that the three reward columns describe"),
+    ),
+)
+EVALUATIONS = TableSchema(
+    "evaluations",
+    ("checkpoint", "suite", "problem_id"),
+    (
+        Column("checkpoint", _TEXT, "digest of the policy evaluated", required=True),
+        Column("suite", _TEXT, "name of the problem set", required=True),
+        Column("problem_id", _TEXT, "the problem", required=True),
+        Column("domain", _TEXT, "its domain"),
+        Column("n", _INT, "judged rollouts", required=True),
+        Column("k", _INT, "correct ones", required=True),
+        Column("majority_correct", _BOOL, "whether the most frequent answer is right"),
+        Column("mean_tokens", _FLOAT, "mean completion length, tokens"),
+        Column("reward_n", _INT, "rollouts with a reward, judged or not; null in older tables"),
+        Column("reward_mean", _FLOAT, "mean of their rewards; null if there are none"),
+        Column("reward_variance", _FLOAT, "population variance of their rewards (divided by reward_n)"),
+    ),
+)
+
+TABLES = {t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, DIFFICULTY, EVALUATIONS)}
+CHECKPOINTS = "checkpoints"
+KEY_DIGITS = 16
+"""Hex digits of an artifact's digest that begin the ids of its rollouts."""
+
+
+def sample_key(digest: str, name: str) -> str:
+    """The id of a rollout that is called `name` within the artifact `digest`; no other row of a lake has it.
+
+    >>> sample_key("00aa11bb22cc33dd44ee55ff66aa77bb", "p1@r0h0:3")
+    '00aa11bb22cc33dd:p1@r0h0:3'
+    """
+    return f"{digest[:KEY_DIGITS]}:{name}"
+
+
+def misfit(found: pa.Schema, schema: TableSchema) -> str:
+    """Which column of a file has a type that its table cannot have; empty if none has.
+
+    Numbers may be wider than stated, and whatever has a text may stand for one.
+
+    >>> misfit(pa.schema([("problem_id", pa.string()), ("answer", pa.list_(pa.string()))]), PROBLEMS)
+    'its column answer is list<element: string>, not string'
+    """
+    for column in schema.columns:
+        given = found.field(column.name).type if column.name in found.names else column.type
+        if given != column.type and not _goes_with(given, column.type):
+            return f"its column {column.name} is {given}, not {column.type}"
+    return ""
+
+
+def _goes_with(given: pa.DataType, wanted: pa.DataType) -> bool:
+    if wanted == _TEXT:
+        return not pa.types.is_nested(given)
+    try:
+        alone = [pa.schema([("", type_)]) for type_ in (given, wanted)]
+        pa.unify_schemas(alone, promote_options="permissive")
+    except pa.ArrowTypeError:
+        return False
+    return True
+
+
+def cast_to_schema(table: pa.Table, schema: TableSchema) -> pa.Table:
+    """Cast a table to the schema: required columns present, missing ones null, unknown ones kept at the end.
+
+    Raises KeyError naming the first required column that is missing, pa.ArrowInvalid where a cast loses values.
+    """
+    if table.schema.equals(schema.arrow, check_metadata=True):
+        return table
+    for name in schema.required:
+        if name not in table.column_names:
+            raise KeyError(name)
+    arrays, fields = [], []
+    for field in schema.arrow:
+        if field.name in table.column_names:
+            arrays.append(table.column(field.name).cast(field.type))
+        else:
+            arrays.append(pa.nulls(table.num_rows, field.type))
+        fields.append(field)
+    known = {f.name for f in fields}
+    for name in table.column_names:
+        if name not in known:
+            arrays.append(table.column(name))
+            fields.append(table.schema.field(name))
+    return pa.table(arrays, schema=pa.schema(fields, metadata=schema.arrow.metadata))

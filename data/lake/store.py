@@ -1,0 +1,399 @@
+"""The artifact store: immutable shards, a manifest written last, and reads that verify.
+
+    store = Store(Path("lake"))
+    with_rows = store.put("problems", table)        # a user's own rows, named by their content
+    store.read(with_rows)                           # verified against the manifest's SHA-256
+
+A file appears under a temporary name, is flushed to disk and renamed; a shard counts as done when its receipt
+(name, sha256, rows, key range) is there too; the artifact counts as done when its manifest is.
+Left out: object storage (local folders only), garbage collection, concurrent writers (see gradus.tasks.host.runlock).
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gradus.data.errors import BadInputError, CorruptArtifactError, StageError
+from gradus.data.lake.manifest import (
+    CURE,
+    FILE_NAME,
+    REPORT,
+    FileEntry,
+    Manifest,
+    identity_digest,
+    read_manifest,
+    sha256_file,
+)
+from gradus.data.lake.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, TableSchema, cast_to_schema
+
+HEADROOM_BYTES = 256 * 1024 * 1024
+"""A shard is not begun with less free disk than this."""
+
+_TEMPORARY = ".tmp"
+_RECEIPTS = ".receipts"
+_SCRATCH = ".scratch"
+_TABLE_NAME = re.compile(r"[a-z_]{1,40}")
+_DIGEST = re.compile(r"[0-9a-f]{8,64}")
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The name of one artifact.
+
+    >>> str(Ref.parse("rollouts/00aa11bb22cc33dd"))
+    'rollouts/00aa11bb22cc33dd'
+    """
+
+    table: str
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.table}/{self.digest}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Ref":
+        """Read `table/digest`; BadInputError where the text is anything else."""
+        table, _, digest = text.partition("/")
+        if not (_TABLE_NAME.fullmatch(table) and _DIGEST.fullmatch(digest)):
+            raise BadInputError(f"{text!r} is not an artifact reference", hint="write it as table/digest")
+        return cls(table, digest)
+
+
+class Store:
+    """A folder of artifacts: `<root>/<table>/<digest>/`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self._verified: dict[Path, tuple[int, int, str]] = {}
+
+    def path(self, ref: Ref) -> Path:
+        """The folder of an artifact, whether it exists or not."""
+        return self.root / ref.table / ref.digest
+
+    def find(self, ref: Ref) -> Manifest | None:
+        """The manifest, if the artifact is finished and every file has its size; None otherwise."""
+        folder = self.path(ref)
+        if not (folder / FILE_NAME).exists():
+            return None
+        try:
+            manifest = self.manifest(ref)
+        except CorruptArtifactError:
+            return None
+        sizes_hold = all(_size(folder / f.name) == f.bytes for f in manifest.files)
+        return manifest if sizes_hold else None
+
+    def manifest(self, ref: Ref) -> Manifest:
+        """The manifest; CorruptArtifactError where there is none or it speaks of another artifact."""
+        manifest = read_manifest(self.path(ref))
+        if (manifest.table, manifest.digest) != (ref.table, ref.digest):
+            raise CorruptArtifactError(
+                f"the manifest in {self.path(ref)} is that of {manifest.table}/{manifest.digest}",
+                hint="an artifact was moved by hand: move it back or delete the folder",
+            )
+        if manifest.schema_version > SCHEMA_VERSION:
+            raise CorruptArtifactError(
+                f"{self.path(ref)} was written by a newer version (schema {manifest.schema_version})",
+                hint="upgrade gradus to read it",
+            )
+        return manifest
+
+    def content_key(self, ref: Ref) -> str:
+        """What a stage that reads the artifact depends on: the bytes of a table, the identity of a checkpoint.
+
+        Two attempts that made the same table by different ways are the same input to what comes after. A checkpoint
+        stays under its own name, since rollouts name the policy that made them by it.
+        """
+        if ref.table == CHECKPOINTS:
+            return str(ref)
+        told = "".join(f"{f.name}\0{f.sha256}\n" for f in self.manifest(ref).shards)
+        return f"{ref.table}:{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+
+    def verify(self, ref: Ref) -> Manifest:
+        """Check every file of an artifact against its SHA-256; CorruptArtifactError names the first that differs."""
+        manifest = self.manifest(ref)
+        for entry in manifest.files:
+            self._verify_file(self.path(ref) / entry.name, entry)
+        return manifest
+
+    def files(self, ref: Ref) -> list[Path]:
+        """The verified Parquet shards, in order."""
+        manifest = self.verify(ref)
+        return [self.path(ref) / f.name for f in manifest.shards]
+
+    def read(self, ref: Ref, columns: list[str] | None = None) -> pa.Table:
+        """All rows of a table, verified; columns that an older file lacks are null."""
+        schema = TABLES[ref.table]
+        parts = [cast_to_schema(pq.read_table(path, memory_map=True), schema) for path in self.files(ref)]
+        table = pa.concat_tables(parts, promote_options="default") if parts else schema.arrow.empty_table()
+        return table.select(columns) if columns else table
+
+    def read_file(self, ref: Ref, name: str) -> bytes | None:
+        """The verified content of one file of an artifact; None if the artifact has no such file."""
+        entry = next((f for f in self.manifest(ref).files if f.name == name), None)
+        if entry is None:
+            return None
+        path = self.path(ref) / name
+        self._verify_file(path, entry)
+        return path.read_bytes()
+
+    def writer(self, ref: Ref) -> "ShardWriter":
+        """Begin, or go on with, an artifact; stale temporary files of a dead attempt are swept."""
+        return ShardWriter(self, ref)
+
+    def discard(self, ref: Ref) -> None:
+        """Remove the files of an artifact that has a manifest, valid or not; shards of an open attempt stay.
+
+        The manifest goes first, so that no reader sees half of an artifact; what begins with a dot (locks) stays.
+        """
+        folder = self.path(ref)
+        if not (folder / FILE_NAME).exists():
+            return
+        (folder / FILE_NAME).unlink()
+        for path in folder.iterdir():
+            if path.is_file() and not path.name.startswith("."):
+                path.unlink()
+
+    def put(self, table_name: str, table: pa.Table) -> Ref:
+        """Store a user's rows as an artifact named by their content."""
+        conformed = cast_to_schema(table, TABLES[table_name])
+        identity: dict[str, Any] = {"table": table_name, "rows": _content_digest(conformed)}
+        ref = Ref(table_name, identity_digest(identity))
+        if self.find(ref) is None:
+            writer = self.writer(ref)
+            writer.write_table(conformed)
+            writer.commit(identity=identity)
+        return ref
+
+    def adopt(self, folder: Path) -> Ref:
+        """Store a user's policy folder as a checkpoint named by the content of its files."""
+        names = sorted(p.name for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+        return self.adopt_files({name: folder / name for name in names if name not in (FILE_NAME, REPORT)}, {})
+
+    def adopt_files(self, files: Mapping[str, Path | bytes], parents: dict[str, list[str]]) -> Ref:
+        """Store files, by path or content, as a checkpoint named by their content; `parents` is what they rest on."""
+        sha256 = {
+            name: hashlib.sha256(file).hexdigest() if isinstance(file, bytes) else sha256_file(file)
+            for name, file in files.items()
+        }
+        identity: dict[str, Any] = {"table": CHECKPOINTS, "files": sha256}
+        ref = Ref(CHECKPOINTS, identity_digest(identity))
+        if self.find(ref) is None:
+            writer = self.writer(ref)
+            for name, file in sorted(files.items()):
+                _ = writer.write_file(name, file) if isinstance(file, bytes) else writer.copy_file(name, file)
+            writer.commit(identity=identity, parents=parents)
+        return ref
+
+    def _verify_file(self, path: Path, entry: FileEntry) -> None:
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            raise CorruptArtifactError(f"{path} is missing", hint=CURE) from None
+        # Hashing is skipped only for a file already hashed by this process and not written since.
+        seen = (stat.st_size, stat.st_mtime_ns, entry.sha256)
+        if self._verified.get(path) == seen:
+            return
+        if stat.st_size != entry.bytes or sha256_file(path) != entry.sha256:
+            raise CorruptArtifactError(f"{path} does not have the bytes that its manifest names", hint=CURE)
+        self._verified[path] = seen
+
+
+class ShardWriter:
+    """Writes one artifact; what an earlier attempt finished is kept and listed in `done`."""
+
+    def __init__(self, store: Store, ref: Ref) -> None:
+        self.ref = ref
+        self.folder = store.path(ref)
+        self._receipts = self.folder / _RECEIPTS
+        self._receipts.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        self._entries: dict[str, FileEntry] = dict(self._read_receipts())
+        self._hashes: dict[str, npt.NDArray[np.int64]] = {}
+
+    @property
+    def done(self) -> frozenset[str]:
+        """Names of the shards that are whole (`part-00003`)."""
+        return frozenset(name.removesuffix(".parquet") for name in self._entries if name.endswith(".parquet"))
+
+    @property
+    def scratch(self) -> Path:
+        """A folder for resumable state, removed when the artifact is committed."""
+        folder = self.folder / _SCRATCH
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def write_table(self, table: pa.Table, index: int = 0) -> FileEntry:
+        """Write one shard atomically: unique keys checked, zstd, page checksums."""
+        schema = TABLES[self.ref.table]
+        conformed = cast_to_schema(table, schema)
+        keys = _keys(conformed, schema, self.folder)
+        name = f"part-{index:05d}.parquet"
+        with self._replacing(name) as temporary:
+            pq.write_table(conformed, temporary, compression="zstd", write_page_checksum=True)
+        self._hashes[name] = _hashes(keys)
+        return self._receive(name, rows=conformed.num_rows)
+
+    def write_file(self, name: str, content: bytes) -> FileEntry:
+        """Write one file of a checkpoint atomically."""
+        with self._replacing(name) as temporary:
+            temporary.write_bytes(content)
+        return self._receive(name)
+
+    def copy_file(self, name: str, source: Path) -> FileEntry:
+        """Copy one file of a checkpoint atomically; weights never pass through memory as a whole."""
+        with self._replacing(name) as temporary:
+            shutil.copyfile(source, temporary)
+        return self._receive(name)
+
+    def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
+        """Read back a shard that an earlier attempt finished (its bytes were verified when this writer opened)."""
+        return pq.read_table(self.folder / f"{name}.parquet", columns=columns)
+
+    def commit(
+        self,
+        *,
+        identity: dict[str, Any] | None = None,
+        config: dict[str, Any] | None = None,
+        parents: dict[str, list[str]] | None = None,
+        versions: dict[str, str] | None = None,
+    ) -> Manifest:
+        """Write the manifest, the last act: keys checked across shards, receipts and scratch removed after."""
+        entries = tuple(self._entries[name] for name in sorted(self._entries))
+        if self.ref.table in TABLES:
+            self._check_unique_across([e.name for e in entries if e.name.endswith(".parquet")])
+        whole = Manifest(
+            table=self.ref.table,
+            digest=self.ref.digest,
+            schema_version=SCHEMA_VERSION,
+            identity=identity or {},
+            config=config or {},
+            parents=parents or {},
+            versions=versions or {},
+            files=entries,
+        ).sealed()
+        with self._replacing(FILE_NAME) as temporary:
+            temporary.write_bytes(whole.to_bytes())
+        shutil.rmtree(self._receipts)
+        shutil.rmtree(self.folder / _SCRATCH, ignore_errors=True)
+        return whole
+
+    @contextlib.contextmanager
+    def _replacing(self, name: str) -> Generator[Path]:
+        _check_headroom(self.folder)
+        final = self.folder / name
+        temporary = final.with_name(f".{name}.{os.getpid()}{_TEMPORARY}")
+        try:
+            yield temporary
+            _fsync(temporary)
+            os.replace(temporary, final)
+            _fsync(self.folder)
+        except OSError as error:
+            raise StageError(
+                f"{final} cannot be written: {error.strerror or error}",
+                hint="make room, or make the folder writable, and repeat the command: what is finished is kept",
+            ) from None
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _check_unique_across(self, shards: list[str]) -> None:
+        """Compare the keys of all shards, by their hashes; only where two are equal the keys themselves."""
+        schema = TABLES[self.ref.table]
+
+        def keys_of(name: str) -> pa.Table:
+            return pq.read_table(self.folder / name, columns=list(schema.key))
+
+        for name in set(shards) - set(self._hashes):  # those of an earlier attempt
+            self._hashes[name] = _hashes(_keys(keys_of(name), schema, self.folder))
+        if len(shards) > 1:
+            found = np.sort(np.concatenate([self._hashes[name] for name in shards]))
+            if bool((found[1:] == found[:-1]).any()):
+                _keys(pa.concat_tables(map(keys_of, shards), promote_options="default"), schema, self.folder)
+
+    def _receive(self, name: str, rows: int | None = None) -> FileEntry:
+        path = self.folder / name
+        entry = FileEntry(name=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows)
+        receipt = self._receipts / f"{name}.json"
+        temporary = receipt.with_name(f".{name}.{os.getpid()}{_TEMPORARY}")
+        temporary.write_text(entry.model_dump_json())
+        _fsync(temporary)
+        os.replace(temporary, receipt)
+        self._entries[name] = entry
+        return entry
+
+    def _read_receipts(self) -> Iterator[tuple[str, FileEntry]]:
+        for receipt in sorted(self._receipts.glob("*.json")):
+            entry = FileEntry.model_validate_json(receipt.read_bytes())
+            path = self.folder / entry.name
+            if _size(path) == entry.bytes and sha256_file(path) == entry.sha256:
+                yield entry.name, entry
+            else:
+                receipt.unlink()
+                path.unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        for folder in (self.folder, self._receipts):
+            for stale in folder.glob(f".*{_TEMPORARY}"):
+                stale.unlink(missing_ok=True)
+
+
+def _keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[Any, ...]]:
+    """The key of every row; BadInputError where one is missing or occurs twice."""
+    columns = [table.column(name) for name in schema.key]
+    for name, column in zip(schema.key, columns, strict=True):
+        if column.null_count:
+            raise BadInputError(f"a row for {folder} has no {name}", hint=f"every {schema.name} row needs a {name}")
+    keys = list(zip(*(column.to_pylist() for column in columns), strict=True))
+    if len(set(keys)) != len(keys):
+        twice, number = Counter(keys).most_common(1)[0]
+        named = ", ".join(f"{name}={value}" for name, value in zip(schema.key, twice, strict=True))
+        raise BadInputError(f"{named} occurs {number} times in {schema.name}", hint="keys must be unique")
+    return keys
+
+
+def _hashes(keys: list[tuple[Any, ...]]) -> npt.NDArray[np.int64]:
+    """64 bits a key, which this process alone understands."""
+    return np.fromiter(map(hash, keys), np.int64, len(keys))
+
+
+def _check_headroom(folder: Path) -> None:
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < HEADROOM_BYTES:
+        raise BadInputError(
+            f"only {free_bytes / 1e6:.0f} MB are free where {folder} lies",
+            hint=f"free at least {HEADROOM_BYTES / 1e6:.0f} MB and run the same command again",
+        )
+
+
+def _content_digest(table: pa.Table) -> str:
+    sink = pa.BufferOutputStream()
+    compact = table.combine_chunks()
+    with pa.ipc.new_stream(sink, compact.schema) as stream:
+        stream.write_table(compact)
+    return hashlib.sha256(sink.getvalue()).hexdigest()[:32]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""The program `gradus`: its verbs and their options."""

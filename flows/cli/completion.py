@@ -1,0 +1,52 @@
+"""What a shell offers at the Tab key: runs, recipes, stages and artifacts, by listing folders alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gradus.data.errors import GradusError
+from gradus.flows.recipe.config import RECIPES
+from gradus.tasks.config.settings import Home
+from gradus.tasks.preflight.checks import artifacts_of
+from gradus.tasks.runs.history import run_names
+from gradus.tasks.stages.registry import STAGES
+
+Complete = Callable[[str], list[str]]
+
+
+def runs(incomplete: str) -> list[str]:
+    """Names of runs."""
+    home = _home()
+    return _beginning(incomplete, run_names(home.runs)) if home else []
+
+
+def recipes(incomplete: str) -> list[str]:
+    """Bundled recipes and the files beside them that one could be."""
+    files = [str(path) for path in Path().glob("*.toml")]
+    return _beginning(incomplete, [*(path.stem for path in RECIPES.glob("*.toml")), *files])
+
+
+def stages(incomplete: str) -> list[str]:
+    """Names of stages."""
+    return _beginning(incomplete, list(STAGES))
+
+
+def artifacts(table: str) -> Complete:
+    """Artifacts of a table; nothing, so that the shell offers files, where a word can be none of them."""
+
+    def complete(incomplete: str) -> list[str]:
+        home = _home()
+        return _beginning(incomplete, artifacts_of(home.lake, table)) if home and incomplete else []
+
+    return complete
+
+
+def _home() -> Home | None:
+    """The home; none where the environment names one that cannot be."""
+    try:
+        return Home.from_environment()
+    except (GradusError, OSError):
+        return None
+
+
+def _beginning(incomplete: str, names: list[str]) -> list[str]:
+    return sorted(name for name in names if name.startswith(incomplete))

@@ -1,0 +1,128 @@
+"""The `gradus` program: every verb is a flow. Output is a table for people, or with --json one object on stdout.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+"""
+
+import gc
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Annotated
+
+import gradus.flows.cli.quiet  # noqa: F401  # pyright: ignore[reportUnusedImport] - what is imported after it may warn
+
+# isort: split
+
+import typer
+
+from gradus.data.errors import GradusError, UsageError, in_words, shortened
+from gradus.flows.cli.run_verbs import register_runs
+from gradus.flows.cli.service_verbs import register_service
+from gradus.flows.cli.stage_verbs import register_stages
+from gradus.flows.environment import prepare
+from gradus.tasks.config.redaction import hide, hide_in_logs, refuse_credentials
+from gradus.tasks.config.settings import Home, check_room
+from gradus.tasks.preflight.access import prefect_answer
+from gradus.tasks.tracking.report import terminal_safe
+
+COMPLETING = "_GRADUS_COMPLETE"
+"""What a shell sets while it asks what a word could be: nothing may be made where a person presses Tab."""
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gradus {version('gradus')}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="gradus",
+    help="Reinforcement learning with verifiable rewards, stage by stage.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _options(
+    show: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="say it and stop")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+    del show
+
+
+register_stages(app)
+register_runs(app)
+register_service(app)
+gc.enable()  # see gradus.flows.cli.quiet
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the program; every failure is one sentence and a non-zero exit."""
+    hide_in_logs()
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        _refuse_unreadable(words)
+        refuse_credentials(words)
+        if COMPLETING not in os.environ and words != ["--version"]:
+            prepare(Home.from_environment())
+        app(arguments, prog_name="gradus")  # says what is wrong with the usage by itself and exits 2
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # Ctrl-C, which typer answers without a word
+            _say("stopped; the same command goes on where this one ended")
+        raise
+    except (GradusError, OSError) as error:
+        told = in_words(error, place=os.environ.get("GRADUS_HOME", ".gradus"))
+        _say(f"gradus: {told}")
+        sys.exit(told.exit_code)
+    except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence, not a traceback
+        known = prefect_answer(error).sentence or _no_room()
+        _say(f"gradus: {known or f'the command ended unexpectedly: {in_words(error)}{_details()}'}")
+        sys.exit(1)
+
+
+def _refuse_unreadable(words: Sequence[str]) -> None:
+    """UsageError if a word is not text in UTF-8: it could neither be stored nor sent to a server."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"the argument {shortened(terminal_safe(word))} is not valid UTF-8",
+                hint="rename the file, or retype it",
+            ) from None
+
+
+def _say(text: str) -> None:
+    print(terminal_safe(hide(text)), file=sys.stderr)  # noqa: T201 - the program's voice
+
+
+def _no_room() -> str:
+    """The sentence if the disk of the home is full, over which a server or a library fails in words of its own."""
+    try:
+        check_room(Home.from_environment())
+    except GradusError as error:
+        return str(error)
+    return ""
+
+
+def _details() -> str:
+    """Keep the traceback of the error that is being handled, and say where; nothing if it cannot be written."""
+    try:
+        path = Home.from_environment().root / "errors" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(hide(traceback.format_exc()), encoding="utf-8", errors="backslashreplace")
+    except (OSError, GradusError):
+        return ""
+    return f"; the details are in {path}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The verbs about the place: ui, serve, doctor, setup, sync."""
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gradus.flows.cli.run_verbs import KnownRun
+from gradus.flows.cli.stage_verbs import AsJson
+from gradus.flows.console.output import answer, line, table
+from gradus.tasks.config.settings import Home
+
+Port = Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")]
+
+
+def ui(prefect_port: Port = 4200, mlflow_port: Port = 5000) -> None:
+    """Start the Prefect and MLflow servers on loopback and say where they are."""
+    from gradus.tasks.servers.processes import start_servers  # noqa: PLC0415
+
+    with start_servers(Home.from_environment().root, prefect_port, mlflow_port) as servers:
+        line(f"Prefect  {servers.prefect_url}")
+        line(f"MLflow   {servers.mlflow_url}")
+        line(_how_to_log_in(Home.from_environment().root))
+        line("Ctrl-C stops both.")
+        stop = threading.Event()
+        signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+        stop.wait()
+
+
+def _how_to_log_in(home: Path) -> str:
+    """Where Prefect's password is; on a terminal the password itself, which a log or a pipe must not keep."""
+    from gradus.tasks.servers.secret import secret, secret_path  # noqa: PLC0415
+
+    where = f"Prefect's pages ask once for a password; it is in {secret_path(home)}"
+    return f"{where}: {secret(home)}" if sys.stdout.isatty() else where
+
+
+def serve() -> None:
+    """Serve every flow as a deployment until stopped, beside `gradus ui` or a server of its own."""
+    from gradus.flows.environment import prefect_api  # noqa: PLC0415
+
+    with prefect_api(Home.from_environment(), schedules=True) as ready:
+        from gradus.flows.serve import serve_all  # noqa: PLC0415
+
+        ready()
+        serve_all()
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Say what this machine can do, and what to do about each no."""
+    from gradus.tasks.inspect.doctor import checks  # noqa: PLC0415
+
+    found = checks(Home.from_environment().root)
+
+    def render(result: Any) -> None:
+        rows = [(c["name"], "yes" if c["ok"] else "no", c["detail"], c["cure"]) for c in result["checks"]]
+        table("", ("can", "", "detail", "what to do"), rows)
+
+    answer({"checks": [vars(c) for c in found]}, as_json, render)
+
+
+def setup() -> None:
+    """Create or upgrade the MLflow database, once."""
+    from gradus.tasks.tracking.reporter import ensure_database  # noqa: PLC0415 - the tracker is slow to import
+
+    line(f"MLflow database: {ensure_database(Home.from_environment().root)}")
+
+
+def sync(run: KnownRun) -> None:
+    """Send to MLflow what a run could not send while the tracker was down."""
+    from gradus.tasks.runs.history import run_folder  # noqa: PLC0415 - as below
+
+    folder = run_folder(Home.from_environment().runs, run)
+    from gradus.tasks.tracking.reporter import drain  # noqa: PLC0415 - the tracker is slow to import
+
+    line(f"{drain(folder, wait_s=60.0)} events sent")
+
+
+def register_service(app: typer.Typer) -> None:
+    """Add these verbs to the program."""
+    for verb in (ui, serve, doctor, setup, sync):
+        app.command(verb.__name__)(verb)

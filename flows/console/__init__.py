@@ -1,0 +1,1 @@
+"""What the program prints: tables, pages of rows, progress."""

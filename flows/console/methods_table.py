@@ -1,0 +1,33 @@
+"""How `gradus methods` looks: one entry for each component, its settings below it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from gradus.flows.console.output import View, safe
+
+NAME_WIDTH = 30
+
+Json = Mapping[str, Any]
+
+
+def render_methods(result: Json) -> None:
+    """A list for each kind: the name of a component and what it does, then its settings with type and default."""
+    console = View()
+    for kind, components in result.items():
+        view = Table.grid(padding=(0, 2, 0, 0))
+        view.add_column(overflow="fold", max_width=NAME_WIDTH)
+        view.add_column(overflow="fold")
+        for name, component in components.items():
+            view.add_row(Text(f"{kind} {name}", "bold"), safe(component["what"]))
+            for key, setting in component["settings"].items():
+                view.add_row(Text(f"  {key}"), _setting(setting))
+        console.print(view)
+        console.print()
+
+
+def _setting(setting: Json) -> Text:
+    written = setting["default"] if setting["default"] == "required" else f"default {setting['default']}"
+    return safe(setting["what"]).append(f" ({setting['type']}; {written})", "dim")

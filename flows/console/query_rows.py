@@ -1,0 +1,133 @@
+"""Rows of a query: on a terminal a table or one record each; as JSON one object that is written as it is read."""
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from gradus.data.lake.queries import Answer
+from gradus.flows.console.output import View, line, pipe_may_close, safe
+from gradus.flows.console.plain_rows import draw_records, draw_table
+from gradus.tasks.tracking.report import terminal_safe
+
+TERMINAL_ROWS = 100
+"""Rows that a terminal is shown unless a number is given."""
+PAGE_ROWS = 200
+"""Rows that are read, drawn and written together."""
+MAX_CHARS = 2000
+FOLD = 24
+"""Characters that a column keeps at least, or all that it has, before rows become records."""
+
+Row = tuple[Any, ...]
+
+
+def print_json(found: Answer, limit: int) -> None:
+    """One object, `{"columns": [...], "rows": [[...], ...]}`, never held as a whole; `limit` 0 is all rows."""
+    with pipe_may_close(found.interrupt):
+        out, separator = sys.stdout, ""
+        rows = _some(found.batches, limit)
+        first = list(islice(rows, 1))  # a query that fails, fails before anything is written
+        out.write(f'{{"columns": {json.dumps(found.columns)}, "rows": [')
+        for row in (row for part in (first, rows) for row in part):
+            out.write(separator + json.dumps(list(map(_jsonable, row)), allow_nan=False, default=str))
+            separator = ", "
+        out.write("]}\n")
+
+
+def print_rows(found: Answer, limit: int | None) -> None:
+    """Tables where the columns fit the width, records where they do not; on a terminal TERMINAL_ROWS unless limited.
+
+    A page is written as soon as it has been read. Elsewhere than on a terminal pages are drawn without rich, which
+    takes a second for some fifty wide rows.
+    """
+    columns = found.columns
+    with pipe_may_close(found.interrupt):
+        console = View()
+        plain = not console.is_terminal and console.encoding.startswith("utf")
+        shown = (TERMINAL_ROWS if console.is_terminal else 0) if limit is None else limit
+        rows, printed = _some(found.batches, shown + 1 if shown else 0), 0
+        widths: list[int] | None = None
+        while part := list(islice(rows, min(PAGE_ROWS, shown - printed) if shown else PAGE_ROWS)):
+            texts = [tuple(map(_text, row)) for row in part]
+            widths = _widths(columns, texts, console.width) if not printed else widths
+            drawn = _drawn(columns, texts, printed, console.width, table=bool(widths)) if plain else ""
+            if drawn:
+                sys.stdout.write(drawn)
+            else:
+                console.print(_table(columns, texts, widths) if widths else _records(columns, texts, printed))
+            printed += len(part)
+        if not printed:
+            line(f"no rows (of the columns {', '.join(columns)})")
+        elif shown and next(rows, None) is not None:
+            line(f"the first {shown} rows; --limit N shows N, --limit 0 all, --json writes all as JSON")
+
+
+def _drawn(columns: Sequence[str], texts: Sequence[Sequence[str]], before: int, width: int, *, table: bool) -> str:
+    names = [safe(name).plain for name in columns]
+    return draw_table(names, texts, width) if table else draw_records(names, texts, before, width)
+
+
+def _some(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[Row]:
+    # By column: names may occur twice in a result.
+    columns = ([_values(column) for column in batch.columns] for batch in batches)
+    rows = (row for batch in columns for row in zip(*batch, strict=True))
+    return islice(rows, limit or None)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    return column.to_pylist(maps_as_pydicts="lossy")
+
+
+def _widths(columns: Sequence[str], texts: Sequence[Sequence[str]], width: int) -> list[int] | None:
+    """The least width of every column; None where they do not fit beside each other."""
+    found: list[int] = []
+    for name, cells in zip(columns, zip(*texts, strict=True), strict=True):
+        longest = max(cell_len(part) for cell in cells for part in cell.split("\n"))
+        found.append(max(cell_len(name), min(longest, FOLD)))
+    return found if sum(found) + 3 * len(found) + 1 <= width else None
+
+
+def _table(columns: Sequence[str], texts: Sequence[Sequence[str]], widths: Sequence[int]) -> Table:
+    view = Table(header_style="bold")
+    for name, width in zip(columns, widths, strict=True):
+        view.add_column(safe(name), overflow="fold", min_width=width)
+    for row in texts:
+        view.add_row(*map(Text, row))
+    return view
+
+
+def _records(columns: Sequence[str], texts: Sequence[Sequence[str]], before: int) -> Table:
+    view = Table.grid(padding=(0, 2, 0, 0))
+    view.add_column(style="bold", overflow="fold", max_width=30)
+    view.add_column(overflow="fold")
+    for number, row in enumerate(texts, start=before + 1):
+        view.add_row(Text(f"row {number:,}", style="reverse"), Text())
+        for name, cell in zip(columns, row, strict=True):
+            view.add_row(safe(name), Text(cell))
+    return view
+
+
+def _text(value: Any) -> str:
+    """A value as people read it, safe for a terminal and not too long."""
+    text = value if isinstance(value, str) else json.dumps(_jsonable(value), default=str, ensure_ascii=False)
+    plain = terminal_safe(text if isinstance(value, str) else text.strip('"'))
+    return plain if len(plain) <= MAX_CHARS else f"{plain[:MAX_CHARS]}… ({len(plain) - MAX_CHARS:,} more characters)"
+
+
+def _jsonable(value: Any) -> Any:
+    """Whole numbers of any size as numbers, what JSON has no number for as a text."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
+    if isinstance(value, Mapping):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    return [_jsonable(item) for item in value] if isinstance(value, list | tuple) else value

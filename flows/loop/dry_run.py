@@ -1,0 +1,154 @@
+"""`train --dry-run` and `rerun --dry-run`: what a run would reuse and compute, why, and what that costs.
+
+Nothing starts, and nothing is written: no server, no worker, no line in the run's journal, no artifact.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gradus.flows.console.output import fields, line, table
+from gradus.flows.loop.foresight import COMPUTED, Foreseen, Foresight
+from gradus.flows.loop.inputs import as_run, run_name, start_of
+from gradus.flows.loop.reruns import Rerun, other_settings, stored_recipe
+from gradus.flows.loop.training import Inputs, train
+from gradus.flows.recipe.config import Recipe, lasting
+from gradus.tasks.artifacts.footprint import footprint
+from gradus.tasks.artifacts.overlay import overlay
+from gradus.tasks.config.settings import Home
+from gradus.tasks.runs.precedents import precedents
+
+Json = Mapping[str, Any]
+
+
+def look_ahead(home: Home, plan: Rerun) -> Json:
+    """Return what a training run would do, as `--json` prints it; UsageError if its name is that of another run."""
+    recipe = as_run(plan.recipe)
+    folder = home.runs / (plan.run or run_name(recipe))
+    goes_on = (folder / "run.json").is_file()
+    if goes_on and lasting(stored_recipe(home.runs, folder.name)) != lasting(recipe):
+        raise other_settings(folder)
+    with overlay(home.lake) as store:
+        session = Foresight(store, recipe.seed, precedents(home.runs, recipe.name), frozenset(plan.forced))
+        start = start_of(session, recipe)
+        train(session, recipe, start)
+        memory = _memory(session, recipe, start)
+    computed = [call for call in session.calls if call.what == COMPUTED]
+    return {
+        "run": folder.name,
+        "goes_on": goes_on,
+        "stages": _by_stage(session.calls),
+        "calls": [asdict(call) for call in session.calls],
+        "rollouts": _sum(call.rollouts for call in computed if call.stage == "rollout"),
+        "tokens": _sum(call.tokens for call in computed if call.stage == "rollout"),
+        "seconds": _sum(call.seconds for call in computed),
+        "memory": memory,
+        "remarks": session.remarks,
+    }
+
+
+def render(result: Json) -> None:
+    """The answer for people: a table of stages, each reason once, the sums, the memory."""
+    rows = [(name, *_cells(found)) for name, found in result["stages"].items()]
+    table("", ("stage", "reused", "computed", "rollouts", "tokens", "time"), rows)
+    for text in _reasons(result["calls"]):
+        line(text)
+    for remark in result["remarks"]:
+        line(f"note: {remark}")
+    memory = result["memory"]
+    fields(
+        {
+            "run": f"{result['run']} ({'goes on' if result['goes_on'] else 'new'})",
+            "to sample": f"{_number(result['rollouts'])} rollouts, {_number(result['tokens'])} tokens",
+            "time": _time(result["seconds"], len(result["calls"])) + _unmeasured(result),
+            "memory": f"rollout {_bytes(memory['rollout'])}, update {_bytes(memory['update'])} at least, of "
+            f"{_bytes(memory['machine'])}",
+        }
+    )
+    if memory["warning"]:
+        line(f"note: {memory['warning']}")
+    line("nothing was started; time and tokens are those of the nearest stages computed before")
+
+
+def _cells(found: Json) -> tuple[Any, ...]:
+    time = _time(found["seconds"], found["computed"])
+    return found["reused"], found["computed"], _number(found["rollouts"]), _number(found["tokens"]), time
+
+
+def _memory(session: Foresight, recipe: Recipe, start: Inputs) -> Json:
+    separate_sampler = bool(recipe.overlap)
+    found = footprint(
+        session.store,
+        start.policy,
+        recipe.curate.sample,
+        recipe.rollout,
+        recipe.update,
+        separate_sampler=separate_sampler,
+    )
+    return {**asdict(found), "warning": found.warning}
+
+
+def _by_stage(calls: Sequence[Foreseen]) -> Json:
+    """Counts and costs by stage, in the order in which the stages first come."""
+    return {
+        stage: {
+            "reused": sum(call.stage == stage and call.what != COMPUTED for call in calls),
+            "computed": sum(call.stage == stage and call.what == COMPUTED for call in calls),
+            **{
+                what: _sum(getattr(call, what) for call in calls if call.stage == stage and call.what == COMPUTED)
+                for what in ("rollouts", "tokens", "seconds")
+            },
+        }
+        for stage in dict.fromkeys(call.stage for call in calls)
+    }
+
+
+def _reasons(calls: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each reason with the calls that it holds for; what only follows from other stages is counted in one line."""
+    follows = [call for call in calls if call["why"].startswith("its ")]
+    causes: dict[str, list[str]] = {}
+    for call in calls:
+        if call["what"] == COMPUTED and call not in follows:
+            causes.setdefault(call["why"], []).append(_label(call))
+    told = [f"{_listed(labels)}: {why}" for why, labels in causes.items()]
+    if follows:
+        stages = Counter(call["stage"] for call in follows)
+        counted = ", ".join(f"{count} {stage}" for stage, count in stages.items())
+        told.append(f"because of these: {counted}; what turns out the same as before is reused all the same")
+    return told
+
+
+def _label(call: Mapping[str, Any]) -> str:
+    purpose = "" if call["purpose"] == "train" else f"{call['purpose']}-"
+    return f"{purpose}{call['stage']}-{call['round']}"
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return ", ".join(labels) if len(labels) <= 4 else f"{labels[0]}, {labels[1]} … {labels[-1]} ({len(labels)})"
+
+
+def _sum(values: Any) -> Any:
+    """The sum of what is known; None if nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _time(seconds: float | None, num_computed: int) -> str:
+    if seconds is None:
+        return "not measured yet" if num_computed else "-"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _unmeasured(result: Json) -> str:
+    """How many of the stages to compute the time says nothing about."""
+    unknown = sum(call["what"] == COMPUTED and call["seconds"] is None for call in result["calls"])
+    return f" and {unknown} stages not measured yet" if unknown and result["seconds"] is not None else ""
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"

@@ -1,0 +1,169 @@
+"""What a training would compute: the same loop on a session that looks instead of computing. Nothing of Prefect here.
+
+Stages that are light, and whose inputs are there, are computed into a folder that is removed afterwards, so that plans
+are exact as far as they do not depend on rollouts that are still to be made.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gradus.data.errors import GradusError
+from gradus.data.lake.store import Ref
+from gradus.tasks.artifacts.overlay import Overlay
+from gradus.tasks.config.base import Config
+from gradus.tasks.config.ingest import IngestConfig
+from gradus.tasks.identity.pins import pinned
+from gradus.tasks.inspect.reasons import reason
+from gradus.tasks.runs.precedents import Precedent, Precedents
+from gradus.tasks.runtime.attempt import Job, computed, read_report
+from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
+from gradus.tasks.stages.gates import breach
+from gradus.tasks.stages.registry import stage_spec
+
+REUSED, COMPUTED = "reused", "computed"
+ASKED_FOR = "asked for again; should the result differ, what rests on it is computed too"
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """A stage of the run to come: whether it is reused or computed, why, and what it is likely to cost."""
+
+    stage: str
+    round: int
+    purpose: str
+    what: str
+    why: str = ""
+    rollouts: int | None = None
+    """Completions to sample; None if no plan and nothing like it says how many."""
+    tokens: int | None = None
+    """Completion tokens to sample; None if nothing like it was measured."""
+    seconds: float | None = None
+    """None if nothing like it was measured."""
+
+
+@dataclass
+class Foresight:
+    """The session of a run that is only looked at: finds what is there, and notes what would be computed."""
+
+    store: Overlay
+    seed: int
+    known: Precedents
+    forced: frozenset[tuple[str, int, str]] = frozenset()
+    calls: list[Foreseen] = field(default_factory=list[Foreseen])
+    remarks: list[str] = field(default_factory=list[str])
+    _pending: dict[Ref, str] = field(default_factory=dict[Ref, str])
+    """Artifacts that are not there, and would not be computed here, with the label of the stage that makes them."""
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def stage(
+        self,
+        name: str,
+        config: Config,
+        inputs: Inputs,
+        *,
+        round: int = 0,  # noqa: A002 - the field's name
+        purpose: str = "train",
+        seed: int | None = None,
+    ) -> Outcome:
+        """Note one stage and return its outcome, as it is in the lake or as it is likely to be."""
+        call = Call(name, pinned(config), inputs, round, purpose)
+        with self._lock:  # of the two threads of a run that overlaps
+            forced = call.key in self.forced
+            use = self.seed if seed is None else seed
+            job = planned(self.store, call, run="", seed=use, forced=forced, content_key=self._content_key)
+            ref = Ref.parse(job.output)
+            report = None if forced or self._waits_for(call) else self._finished(call, ref)
+            if report is not None:
+                self.calls.append(Foreseen(*call.key, REUSED))
+                return Outcome(call.name, call.purpose, call.round, ref, reused=True, seconds=0.0, report=report)
+            return self._to_compute(call, job, ref)
+
+    def halt(self) -> None:
+        """Nothing is under way."""
+
+    def say(self, text: str) -> None:
+        """Keep a sentence for the answer."""
+        self.remarks.append(text)
+
+    def _content_key(self, ref: Ref) -> str:
+        return self._pending.get(ref) or self.store.content_key(ref)
+
+    def _waits_for(self, call: Call) -> dict[str, str]:
+        """Inputs that would be computed first: role -> label of the stage that makes it."""
+        return {role: self._pending[ref] for role, refs in call.inputs.items() for ref in refs if ref in self._pending}
+
+    def _finished(self, call: Call, ref: Ref) -> Mapping[str, Any] | None:
+        """The report of an artifact that is whole; a limit that it breaches is remarked."""
+        if self.store.find(ref) is None:
+            return None
+        report = read_report(self.store, ref)
+        if sentence := breach(call.name, report, call.config):
+            self.remarks.append(f"{call.label} is there, and ends the run: {sentence}")
+        return report
+
+    def _to_compute(self, call: Call, job: Job, ref: Ref) -> Outcome:
+        waits = self._waits_for(call)
+        before = self.known.alike(call.key)
+        report = None if waits else self._again(call, ref) or self._light(call, job)
+        if report is None:
+            self._pending[ref] = call.label
+            report = {"summary": self._expected(call, before)}
+        self.calls.append(self._costs(call, self._why(call, job, waits), before))
+        return Outcome(call.name, call.purpose, call.round, ref, reused=False, seconds=0.0, report=report)
+
+    def _why(self, call: Call, job: Job, waits: Mapping[str, str]) -> str:
+        if waits:
+            return "; ".join(f"its {role} is computed anew ({label})" for role, label in waits.items())
+        if call.key in self.forced:
+            return ASKED_FOR
+        return reason(self.store, job.identity, job.inputs, self.known.of_call(call.key))
+
+    def _again(self, call: Call, ref: Ref) -> Mapping[str, Any] | None:
+        """The report of an artifact that is asked for again; what rests on it is taken to stay as it is."""
+        return read_report(self.store, ref) if call.key in self.forced and self.store.find(ref) else None
+
+    def _light(self, call: Call, job: Job) -> Mapping[str, Any] | None:
+        """The report of a stage that needs no worker, computed beside the lake; None if it needs one, or fails."""
+        spec = stage_spec(call.name)
+        if spec.worker or call.name == "evaluate" or not _is_local(call.config):
+            return None
+        try:
+            return computed(job, self.store, {}, _silent)
+        except GradusError as error:
+            self.remarks.append(f"{call.label} would fail: {error}")
+            return None
+
+    def _expected(self, call: Call, before: list[Precedent]) -> Mapping[str, Any]:
+        """The counts of a stage that is not computed: those of the nearest one that was."""
+        if before:
+            return before[0].summary
+        if call.name == "evaluate":
+            return {"suite": call.purpose, "judged": 0, "rollouts": 0, "pass_at": {"1": {"value": 0.0}}}
+        return {"groups": 0}
+
+    def _costs(self, call: Call, why: str, before: list[Precedent]) -> Foreseen:
+        """The call with what it is likely to cost, in proportion to its rollouts where those are known."""
+        measured = before[0] if before else None
+        there = int(measured.summary.get("rows", 0)) if measured and call.name == "rollout" else 0
+        rollouts = (self._planned_rollouts(call) or there or None) if call.name == "rollout" else None
+        scale = rollouts / there if rollouts and there else 1.0
+        tokens = round(scale * measured.summary.get("tokens", 0)) if measured and there else None
+        seconds = scale * measured.seconds if measured else None
+        return Foreseen(*call.key, COMPUTED, why, rollouts, tokens, seconds)
+
+    def _planned_rollouts(self, call: Call) -> int:
+        """Completions that the plan asks for; 0 if there is no plan yet."""
+        plans = [ref for ref in call.inputs.get("plan", ()) if ref not in self._pending]
+        return sum(sum(self.store.read(ref, ["n"]).column("n").to_pylist()) for ref in plans)
+
+
+def _is_local(config: Config) -> bool:
+    """Whether a stage reads what is on this machine: looking ahead fetches nothing."""
+    return not isinstance(config, IngestConfig) or Path(config.source).exists()
+
+
+def _silent(frac: float, text: str = "") -> None:
+    """Nobody watches."""

@@ -1,0 +1,123 @@
+"""The evaluations of a training run: which suite is due, which checkpoint is the best, what is reported of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradus.data.errors import GateError
+from gradus.data.lake.store import Ref
+from gradus.flows.recipe.suites import EvaluationPlan, Suite
+from gradus.tasks.runtime.calls import Outcome
+
+Evaluate = Callable[[Suite, Ref, int, Ref | None], Outcome]
+"""Evaluate a policy on a suite after a round, beside the evaluation of the starting policy where there is one."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A reported suite: the evaluations of the starting policy, of the last one and of the best one."""
+
+    before: Outcome
+    after: Outcome
+    best: Outcome
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the best checkpoint was chosen: on which suite, among which rounds, and what that means for the figures."""
+
+    suite: str
+    round: int
+    compared: tuple[tuple[int, float], ...]
+    """Round and pass@1 of each checkpoint compared; round 0 is the starting policy."""
+    optimistic: tuple[str, ...]
+    """Reported suites on whose problems the choice was made."""
+
+    @property
+    def how(self) -> str:
+        """One line for the registry."""
+        rounds = ", ".join(str(index) for index, _ in self.compared)
+        return f"best pass@1 on {self.suite} among the checkpoints of rounds {rounds}"
+
+    @property
+    def remark(self) -> str:
+        """What a reader of the figures must know; empty where no reported figure is concerned."""
+        if not self.optimistic:
+            return ""
+        where = " and ".join(self.optimistic)
+        return (
+            f"the best checkpoint (round {self.round}) was chosen on {where}, so its figure there is optimistic; "
+            "name a suite of other problems in evaluate.select"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        compared = [{"round": index, "pass_at_1": value} for index, value in self.compared]
+        return {"suite": self.suite, "round": self.round, "compared": compared, "optimistic": list(self.optimistic)}
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Evaluates checkpoints as a plan says and remembers the outcomes.
+
+    `problems` holds the problem set of each suite by its name.
+    """
+
+    plan: EvaluationPlan
+    problems: Mapping[str, Ref]
+    evaluate: Evaluate
+    outcomes: dict[tuple[str, int], Outcome] = field(default_factory=dict[tuple[str, int], Outcome])
+    policies: dict[int, Ref] = field(default_factory=dict[int, Ref])
+
+    def take(self, index: int, policy: Ref, *, last: bool) -> None:
+        """Evaluate the policy after a round on each suite that is due: always before the first round and at the end."""
+        self.policies[index] = policy
+        for suite in self.plan.suites:
+            if last or not index or (suite.every and index % suite.every == 0):
+                self.of(suite, index)
+
+    def of(self, suite: Suite, index: int) -> Outcome:
+        """The evaluation of a round's policy on a suite, computed unless it was."""
+        found = self.outcomes.get((suite.name, index))
+        if found is None:
+            start = self.outcomes.get((suite.name, 0))
+            found = self.evaluate(suite, self.policies[index], index, start.ref if start else None)
+            pass_at_1(found)  # refused at once, not where checkpoints are compared
+            self.outcomes[suite.name, index] = found
+        return found
+
+    def choice(self, before: int | None = None) -> Choice | None:
+        """The earliest checkpoint of the highest pass@1 on the selection suite; none where nothing is compared.
+
+        `before` leaves out a round and those after it.
+        """
+        suite = self.plan.selection
+        measured = sorted(index for name, index in self.outcomes if suite and name == suite.name)
+        rounds = [index for index in measured if before is None or index < before]
+        if suite is None or len(rounds) < 2:
+            return None
+        compared = tuple((index, pass_at_1(self.outcomes[suite.name, index])) for index in rounds)
+        best = max(compared, key=lambda candidate: (candidate[1], -candidate[0]))[0]
+        same = [s.name for s in self.plan.reported if self.problems[s.name] == self.problems[suite.name]]
+        return Choice(suite.name, best, compared, tuple(same))
+
+    def figures(self, best: int) -> dict[str, Figures]:
+        """The figures of each reported suite; the best checkpoint is evaluated where it was not yet."""
+        last = max(self.policies)
+        return {
+            suite.name: Figures(self.of(suite, 0), self.of(suite, last), self.of(suite, best))
+            for suite in self.plan.reported
+        }
+
+
+def pass_at_1(evaluation: Outcome) -> float:
+    """The pass@1 of an evaluation's report; GateError if no problem was judged."""
+    found = evaluation.summary["pass_at"].get("1")
+    if found is None:
+        judged, rollouts = evaluation.summary["judged"], evaluation.summary["rollouts"]
+        raise GateError(
+            f"the evaluation of round {evaluation.round} on {evaluation.summary['suite']} has no pass@1 "
+            f"({judged} of {rollouts} rollouts judged), and training chooses its best policy by it",
+            hint="evaluate with a reward that says what is correct",
+        )
+    return float(found["value"])

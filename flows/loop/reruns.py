@@ -1,0 +1,161 @@
+"""What `gradus rerun` is asked for, checked against what the run did before anything starts. No Prefect here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradus.data.errors import UsageError
+from gradus.data.nearest import did_you_mean
+from gradus.flows.recipe.config import (
+    Override,
+    Recipe,
+    lasting,
+    load_recipe,
+    parse_recipe,
+    recipe_from,
+    split_assignment,
+)
+from gradus.flows.recipe.setting_faults import valid
+from gradus.tasks.runs.journal import read_events, read_settings
+from gradus.tasks.stages.registry import STAGES
+
+Call = tuple[str, int, str]
+"""A stage, its round and its purpose."""
+
+_GIVEN = {
+    "ingest": ("source", "source_sha256"),
+    "curate": ("round",),
+    "escalate": ("level",),
+    "rollout": ("round",),
+    "difficulty": ("round",),
+    "evaluate": ("suite",),
+}
+"""Settings that the run fills in, by stage."""
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """What to run: the recipe, the run's name (none: that of its settings) and the stages computed in any case."""
+
+    recipe: Recipe
+    run: str | None
+    forced: tuple[Call, ...] = ()
+
+
+def read_recipe(runs: Path, name: str, assignments: Sequence[str], **changes: Any) -> tuple[Recipe, str | None]:
+    """Return a recipe by its file or name, or that of a run, and the run's own name if it is gone on with.
+
+    With other settings it is another run. Raises UsageError as `load_recipe` does.
+    """
+    if name.endswith(".toml") or not (runs / name / "run.json").is_file():
+        return load_recipe(name, list(assignments), **changes), None
+    stored = stored_recipe(runs, name)
+    changed = recipe_from(stored.model_dump(mode="json"), f"run {name}", list(assignments), **changes)
+    same = lasting(changed) == lasting(stored)
+    return changed, name if same else None
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds that a rerun is about: one, those from one on, or all."""
+
+    only: int | None = None
+    since: int = 0
+
+    def has(self, index: int) -> bool:
+        """Whether a round is among them."""
+        return index >= self.since if self.only is None else index == self.only
+
+
+def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: Sequence[str]) -> Rerun:
+    """One stage of a run again: forced where nothing is set, otherwise the recipe with that change.
+
+    Raises UsageError for a run, a stage, a round or a setting that does not exist, and for a value that does not fit.
+    """
+    if rounds.only is not None and rounds.since:
+        raise UsageError("--round and --from-round exclude each other", hint="--from-round 9 means round 9 and later")
+    recipe = stored_recipe(runs, run)
+    _refuse_unknown(stage)
+    done = _calls(runs / run)
+    calls = _chosen(done, run, stage, rounds, changed=bool(assignments))
+    # The run may have gone on further than its last command asked for.
+    longest = recipe.model_copy(update={"rounds": max([recipe.rounds, *(index for _, index, _ in done)])})
+    if not assignments:
+        return Rerun(longest, run, tuple(calls))
+    changes = dict(split_assignment(text) for text in assignments)
+    body = {"stage": stage, "round": rounds.only, "from_round": rounds.since, "changes": changes}
+    override = valid(Override, body, "--set")
+    return Rerun(_changed(longest, override), None)
+
+
+def chosen_calls(folder: Path, stage: str, rounds: Rounds) -> list[Call]:
+    """Return the calls of a run that are meant; UsageError if there is no such stage or round."""
+    _refuse_unknown(stage)
+    return _chosen(_calls(folder), folder.name, stage, rounds, changed=False)
+
+
+def other_settings(folder: Path) -> UsageError:
+    """Return the error of a run whose name is taken by other settings; it says the ways out."""
+    return UsageError(
+        f"run {folder.name} exists with other settings ({folder / 'run.json'})",
+        hint="give this one another name with --run, repeat the settings it had, or delete its folder",
+    )
+
+
+def _refuse_unknown(stage: str) -> None:
+    if stage not in STAGES:
+        listed = f"the stages are {', '.join(STAGES)}"
+        raise UsageError(f"there is no stage {stage!r}", hint=did_you_mean(stage, list(STAGES), listed))
+
+
+def stored_recipe(runs: Path, run: str) -> Recipe:
+    """Return the recipe of a run; UsageError if there is no such run, or it had none."""
+    path = runs / run / "run.json"
+    if not path.is_file():
+        names = [folder.parent.name for folder in runs.glob("*/run.json")]
+        raise UsageError(f"there is no run {run}", hint=did_you_mean(run, names, "list them with `gradus runs`"))
+    body = read_settings(runs / run)
+    if "recipe" not in body:
+        raise UsageError(f"run {run} is a single `{body['verb']}`", hint=f"call `gradus {body['verb']}` again")
+    return parse_recipe(body["recipe"], str(path))
+
+
+def _calls(folder: Path) -> list[Call]:
+    """Every stage that the run began or reused, in order, each once."""
+    events = [e for e in read_events(folder) if e["event"] in ("stage_started", "stage_reused")]
+    return list(dict.fromkeys((e["stage"], e["round"], e["purpose"]) for e in events))
+
+
+def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed: bool) -> list[Call]:
+    """The calls of the run that are meant; UsageError names those there are instead."""
+    found = [call for call in calls if call[0] == stage]
+    if changed and stage == "curate":  # the plans of profiling and evaluation have settings of their own
+        found = [call for call in found if call[2] == "train"]
+    if not found:
+        had = ", ".join(name for name in STAGES if name in {name for name, _, _ in calls})
+        what = "stage it could change" if any(name == stage for name, _, _ in calls) else "stage"
+        raise UsageError(f"run {run} had no {what} {stage}", hint=f"its stages are {had}" if had else "it did nothing")
+    rounds = sorted({index for _, index, _ in found})
+    if not any(map(chosen.has, rounds)):
+        where = f"from round {chosen.since} on" if chosen.only is None else f"in round {chosen.only}"
+        raise UsageError(f"run {run} had no {stage} {where}", hint=f"it had one in {_rounds(rounds)}")
+    return [call for call in found if chosen.has(call[1])]
+
+
+def _rounds(rounds: Sequence[int]) -> str:
+    """Rounds in words: `round 0`, `rounds 1 to 18`, `rounds 0, 5, 10`."""
+    if len(rounds) == 1:
+        return f"round {rounds[0]}"
+    if len(rounds) > 2 and list(rounds) == list(range(rounds[0], rounds[-1] + 1)):
+        return f"rounds {rounds[0]} to {rounds[-1]}"
+    return f"rounds {', '.join(map(str, rounds))}"
+
+
+def _changed(recipe: Recipe, override: Override) -> Recipe:
+    """The recipe with the change; UsageError unless it fits every stage that it is meant for."""
+    for key in override.changes:
+        if key in _GIVEN.get(override.stage, ()):
+            raise UsageError(f"{override.stage}.{key} is decided by the run, not set", hint="change the recipe instead")
+    changed = recipe.model_copy(update={"overrides": (*recipe.overrides, override)})
+    return parse_recipe(changed.model_dump(mode="json"), "--set")

@@ -1,0 +1,269 @@
+"""The training loop: which stage follows which. Reads as the picture in the README."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from gradus.data.lake.store import Ref
+from gradus.flows.loop.measuring import Choice, Figures, Measurements
+from gradus.flows.recipe.ahead import run_concurrently
+from gradus.flows.recipe.config import Override, Recipe, stage_config
+from gradus.flows.recipe.guards import Guard, first_outside
+from gradus.flows.recipe.suites import Suite
+from gradus.tasks.config.base import Config
+from gradus.tasks.config.curation import CurateConfig, EscalateConfig
+from gradus.tasks.runtime.calls import Outcome, Stages
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training run ends with: its last and its best policy, and the figures of the reported suites by name.
+
+    Without a choice the best policy is the last one. `stopped` is the sentence of the guard that ended the run before
+    its last round, with the round of the best policy as `best_round`; there are no figures then.
+    """
+
+    policy: Ref
+    best: Ref
+    best_round: int
+    figures: Mapping[str, Figures]
+    choice: Choice | None
+    remarks: tuple[str, ...] = ()
+    stopped: str = ""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a training run starts from."""
+
+    policy: Ref
+    problems: Ref
+    suites: Mapping[str, Ref]
+    """Problems of each evaluation suite by its name."""
+
+
+def train(session: Stages, recipe: Recipe, start: Inputs) -> Trained:
+    """Profile, build hints, then rounds of curate, rollout, score, update, with evaluations between."""
+    return _Training(session, recipe, start).run()
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a round begins with: a policy, how difficult the problems are, and the round's rollouts if made ahead."""
+
+    policy: Ref
+    difficulty: Ref | None
+    ahead: "_Gathered | None" = None
+
+
+class _Training:
+    """One training run: its rounds in order, and the way back where a guard asks for it."""
+
+    def __init__(self, session: Stages, recipe: Recipe, start: Inputs) -> None:
+        self._steps = _Steps(session, recipe, start)
+        self._measured = Measurements(recipe.evaluate, start.suites, self._evaluate)
+        self._states: dict[int, _State] = {}
+        self._hints: Ref | None = None
+        self._remarks: list[str] = []
+        self._went_back: Counter[str] = Counter()
+
+    def run(self) -> Trained:
+        """All rounds, up to the one in which a guard ends the run."""
+        recipe, start = self._steps.recipe, self._steps.start
+        self._measured.take(0, start.policy, last=not recipe.rounds)
+        state = self._states[0] = _State(start.policy, self._steps.profile(start.policy))
+        self._hints = self._steps.hints()
+        for index in range(1, recipe.rounds + 1):
+            state, metrics = self._round(index, state)
+            found = first_outside(recipe.guards, index, metrics)
+            if found and not self._may_go_back(found[0]):
+                return self._stopped(found[1], index)
+            self._states[index] = state
+            self._measured.take(index, state.policy, last=index == recipe.rounds)
+            if found:
+                state = self._back(*found, index)
+        choice = self._measured.choice()
+        best = choice.round if choice else recipe.rounds
+        policies = self._measured.policies
+        figures = self._measured.figures(best)
+        return Trained(policies[recipe.rounds], policies[best], best, figures, choice, tuple(self._remarks))
+
+    def _evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
+        """An evaluation with the settings that hold by now."""
+        return self._steps.evaluate(suite, policy, index, baseline)
+
+    def _round(self, index: int, state: _State) -> tuple[_State, Mapping[str, float]]:
+        """Return the state after a round, and what the round measured.
+
+        A round whose rollouts are outside a guard is not learned from: if all are wrong, no update is possible.
+        """
+        steps, (policy, difficulty) = self._steps, (state.policy, state.difficulty)
+        gathered = state.ahead or steps.gather(index, policy, difficulty, self._hints)
+        if first_outside(steps.recipe.guards, index, gathered.metrics):
+            return _State(policy, gathered.difficulty), gathered.metrics
+        learn = partial(steps.learn, index, policy, gathered)
+        ahead: _Gathered | None = None
+        if steps.recipe.overlap and index < steps.recipe.rounds:
+            following = partial(steps.gather, index + 1, policy, gathered.difficulty, self._hints)
+            learned, ahead = run_concurrently(learn, following, steps.session.halt)
+        else:
+            learned = learn()
+        metrics: dict[str, float] = {**gathered.metrics, **learned.report.get("metrics", {})}
+        return _State(learned.ref, gathered.difficulty, ahead), metrics
+
+    def _may_go_back(self, guard: Guard) -> bool:
+        return guard.then == "back" and self._went_back[guard.model_dump_json()] < guard.times
+
+    def _back(self, guard: Guard, sentence: str, index: int) -> _State:
+        """The state to go on from after a round outside a guard: the best so far, with the guard's settings."""
+        self._went_back[guard.model_dump_json()] += 1
+        best = self._best_before(index)
+        changes = tuple(
+            Override(stage=stage, from_round=index + 1, changes=settings)
+            for stage, settings in guard.by_stage().items()
+        )
+        recipe = self._steps.recipe
+        changed = recipe.model_copy(update={"overrides": (*recipe.overrides, *changes)})
+        self._steps = replace(self._steps, recipe=changed)
+        settings = ", ".join(f"{name} = {value}" for name, value in guard.changes.items())
+        self._remarks.append(f"{sentence}: went back to the policy of round {best}, and on with {settings}")
+        self._steps.session.say(self._remarks[-1])
+        return replace(self._states[best], ahead=None)
+
+    def _best_before(self, index: int) -> int:
+        """The round of the best policy before a round: by the selection suite, else the round before."""
+        choice = self._measured.choice(before=index)
+        return choice.round if choice else index - 1
+
+    def _stopped(self, sentence: str, index: int) -> Trained:
+        best = self._best_before(index)
+        policy = self._states[best].policy
+        return Trained(policy, policy, best, {}, None, tuple(self._remarks), sentence)
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """What a round learns from, how difficult the problems are after it, and what its own rollouts measured."""
+
+    rollouts: list[Ref]
+    scores: list[Ref]
+    difficulty: Ref
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Rollouts with their scores, and what both stages measured."""
+
+    rollouts: Ref
+    scores: Ref
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Steps:
+    session: Stages
+    recipe: Recipe
+    start: Inputs
+
+    def run(
+        self,
+        name: str,
+        base: Config,
+        inputs: dict[str, list[Ref]],
+        index: int,
+        purpose: str = "train",
+        seed: int | None = None,
+    ) -> Outcome:
+        """One stage with this round's settings; its seed is the run's unless given."""
+        config = stage_config(self.recipe, name, index, base)
+        return self.session.stage(name, config, inputs, round=index, purpose=purpose, seed=seed)
+
+    def profile(self, policy: Ref) -> Ref | None:
+        """Difficulty of the training problems under the starting policy, where the recipe asks for it."""
+        if self.recipe.profile is None:
+            return None
+        plan = CurateConfig(sample=self.recipe.profile)
+        problems = {"problems": [self.start.problems]}
+        planned = self.session.stage("curate", plan, problems, purpose="profile").ref
+        batch = self.sample_and_score(planned, [self.start.problems], policy, 0, "profile")
+        inputs = {"rollouts": [batch.rollouts], "scores": [batch.scores]}
+        return self.run("difficulty", self.recipe.difficulty, inputs, 0, "profile").ref
+
+    def hints(self) -> Ref | None:
+        """Hints for the training problems, where the recipe escalates."""
+        if not self.recipe.escalate:
+            return None
+        return self.run("hint", self.recipe.hint, {"problems": [self.start.problems]}, 0).ref
+
+    def gather(self, index: int, policy: Ref, difficulty: Ref | None, hints: Ref | None) -> _Gathered:
+        """A round up to its update: problems chosen, tried by the policy, scored, the failed ones again with hints."""
+        problems = [self.start.problems]
+        curate = self.recipe.curate.model_copy(update={"round": index})
+        plan = self.run("curate", curate, {"problems": problems, "difficulty": _maybe(difficulty)}, index).ref
+        batches = [self.sample_and_score(plan, problems, policy, index)]
+        for level in self.recipe.escalate if hints else ():
+            last = batches[-1]
+            failed = {"plan": [plan], "rollouts": [last.rollouts], "scores": [last.scores], "hints": _maybe(hints)}
+            step = self.run(
+                "escalate", EscalateConfig(level=level, sample=curate.sample), failed, index, f"hint{level}"
+            )
+            if not step.summary["groups"]:
+                break
+            plan = step.ref
+            batches.append(self.sample_and_score(plan, problems, policy, index, f"hint{level}"))
+        rollouts, scores = [batch.rollouts for batch in batches], [batch.scores for batch in batches]
+        measured = self.recipe.difficulty.model_copy(update={"round": index})
+        seen = {"rollouts": rollouts[:1], "scores": scores[:1], "difficulty": _maybe(difficulty)}
+        return _Gathered(rollouts, scores, self.run("difficulty", measured, seen, index).ref, batches[0].metrics)
+
+    def learn(self, index: int, policy: Ref, gathered: _Gathered) -> Outcome:
+        """A round's update."""
+        learned = {"rollouts": gathered.rollouts, "scores": gathered.scores, "policy": [policy]}
+        if self.recipe.update.kl_coef:
+            learned["reference"] = [self.start.policy]
+        return self.run("update", self.recipe.update, learned, index)
+
+    def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
+        """The policy on a suite, with the same seeds every time, beside the evaluation of the starting policy."""
+        problems, seed, purpose = self.start.suites[suite.name], suite.seed, self.recipe.evaluate.purpose(suite)
+        plan = CurateConfig(sample=suite.sample)
+        planned = self.session.stage(
+            "curate", plan, {"problems": [problems]}, round=index, purpose=purpose, seed=seed
+        ).ref
+        batch = self.sample_and_score(planned, [problems], policy, index, purpose, suite)
+        inputs = {
+            "problems": [problems],
+            "rollouts": [batch.rollouts],
+            "scores": [batch.scores],
+            "baseline": _maybe(baseline),
+        }
+        return self.run("evaluate", suite.report, inputs, index, purpose, seed)
+
+    def sample_and_score(
+        self,
+        plan: Ref,
+        problems: list[Ref],
+        policy: Ref,
+        index: int,
+        purpose: str = "train",
+        suite: Suite | None = None,
+    ) -> _Batch:
+        """Rollouts of a plan and their scores; prompted, judged and seeded as in training unless a suite says more."""
+        # An evaluation is the same whenever it happens, so that two policies are given the same seeds.
+        apart = purpose == "profile" or purpose.startswith("eval")
+        rollout = self.recipe.rollout.model_copy(update={"round": 0 if apart else index})
+        score, seed = self.recipe.score, None
+        if suite is not None:
+            rollout, score, seed = suite.rollout(rollout), suite.score or score, suite.seed
+        inputs = {"plan": [plan], "problems": problems, "policy": [policy]}
+        sampled = self.run("rollout", rollout, inputs, index, purpose, seed)
+        given = {"rollouts": [sampled.ref], "problems": problems}
+        judged = self.run("score", score, given, index, purpose, seed)
+        metrics: dict[str, float] = {**sampled.report.get("metrics", {}), **judged.report.get("metrics", {})}
+        return _Batch(sampled.ref, judged.ref, metrics)
+
+
+def _maybe(ref: Ref | None) -> list[Ref]:
+    return [ref] if ref else []

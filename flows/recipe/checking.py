@@ -1,0 +1,80 @@
+"""What of a recipe is looked at before a server, a worker or the first stage starts: files, names, and what fits what.
+
+check_recipe(load_recipe("mine.toml"), home.lake)      # UsageError or BadInputError, with what to change
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gradus.data.errors import UsageError
+from gradus.flows.recipe.ahead import overlapping
+from gradus.flows.recipe.config import Recipe, stage_config, with_guards_changes
+from gradus.tasks.config.curation import EscalateConfig, SampleConfig
+from gradus.tasks.preflight.abilities import check_engine, check_learning, check_length
+from gradus.tasks.preflight.checks import check_filters, check_inputs, check_reward_files
+
+
+def check_recipe(recipe: Recipe, lake: Path) -> None:
+    """Refuse a recipe whose files are not there, or whose settings some stage would certainly refuse."""
+    suites = recipe.evaluate.suites
+    problems = [recipe.problems, *(suite.problems for suite in suites)]
+    check_inputs(lake, problems=problems, policy=recipe.policy)
+    for score in (recipe.score, *(suite.score for suite in suites if suite.score)):
+        check_reward_files(score)
+    check_settings(recipe, lake)
+
+
+def check_settings(recipe: Recipe, lake: Path) -> None:
+    """Refuse settings that some stage would certainly refuse, in whichever round, or after whichever guard."""
+    recipe = with_guards_changes(recipe)
+    for index in _changed(recipe, "curate"):
+        curate = stage_config(recipe, "curate", index, recipe.curate)
+        check_filters(curate.filters)
+        if curate.hint_level:
+            raise UsageError(
+                f"curate.hint_level = {curate.hint_level} needs a table of hints, which a round of training has not",
+                hint="leave it 0 and name the levels in `escalate`",
+            )
+    for index in _changed(recipe, "hint") if recipe.escalate else ():
+        if not stage_config(recipe, "hint", index, recipe.hint).fractions:
+            raise UsageError("hint.fractions is empty, and `escalate` asks for hints", hint="set escalate=[] for none")
+    _check_sampling(recipe, lake)
+
+
+def _check_sampling(recipe: Recipe, lake: Path) -> None:
+    learning = overlapping(recipe).update
+    for index in _changed(recipe, "rollout", "update"):
+        rollout = stage_config(recipe, "rollout", index, recipe.rollout)
+        check_engine(rollout)
+        if recipe.rounds:
+            check_learning(rollout, stage_config(recipe, "update", index, learning))
+        if rollout.engine == "openai" and not rollout.server.tokens:
+            continue
+        for setting, sample in _samples(recipe):
+            check_length(lake, recipe.policy, sample.max_tokens, f"{setting}.max_tokens")
+            limit = rollout.vllm.max_model_len if rollout.engine == "vllm" else 0
+            if limit and sample.max_tokens >= limit:
+                raise UsageError(
+                    f"{setting}.max_tokens = {sample.max_tokens} leaves no room for a prompt: "
+                    f"rollout.vllm.max_model_len is {limit}",
+                    hint="raise the one or lower the other",
+                )
+
+
+def _samples(recipe: Recipe) -> Iterator[tuple[str, SampleConfig]]:
+    """Every way of sampling that the recipe has, each by its setting."""
+    if recipe.profile is not None:
+        yield "profile", recipe.profile
+    for suite in recipe.evaluate.suites:
+        yield f"evaluate: {suite.name}: sample", suite.sample
+    for index in _changed(recipe, "curate") if recipe.rounds else ():
+        yield "curate.sample", stage_config(recipe, "curate", index, recipe.curate).sample
+    for level in recipe.escalate if recipe.rounds else ():
+        for index in _changed(recipe, "escalate"):
+            base = EscalateConfig(level=level, sample=recipe.curate.sample)
+            yield "escalate.sample", stage_config(recipe, "escalate", index, base).sample
+
+
+def _changed(recipe: Recipe, *stages: str) -> list[int]:
+    """A round that nothing changes, and each that an override changes for one of the stages."""
+    return sorted({0, *(o.first_round for o in recipe.overrides if o.stage in stages)})

@@ -1,0 +1,299 @@
+"""A recipe: everything that decides a training run, as one frozen model read from one TOML file.
+
+Order of precedence: the recipe's TOML, then `--set a.b=c`, in the order given.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from gradus.data.errors import UsageError, shortened
+from gradus.data.nearest import did_you_mean
+from gradus.data.package import package_file
+from gradus.flows.recipe.guards import Guard
+from gradus.flows.recipe.setting_faults import refusal, settings_of, valid
+from gradus.flows.recipe.suites import EvaluationPlan, Suite
+from gradus.tasks.config.base import Config
+from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, EscalateConfig, HintConfig, SampleConfig
+from gradus.tasks.config.ingest import IngestConfig
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.preflight.checks import name_problem
+from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
+
+C = TypeVar("C", bound=Config)
+
+RECIPES = package_file("recipes")
+
+
+def _off(value: object) -> bool:
+    """Left out of what is written: a recipe without an optional setting is, and is called, what it was before."""
+    return not value
+
+
+class Override(Config):
+    """A change of one stage's settings (what `gradus rerun --set` writes): in one round, from one on, or in all."""
+
+    stage: str
+    """Which stage."""
+    round: int | None = None
+    """Which round; none for all, or for those from `from_round` on."""
+    from_round: int = Field(default=0, ge=0, exclude_if=_off)
+    """The first round with the change."""
+    changes: dict[str, Any] = Field(default_factory=dict)
+    """Dotted key -> value."""
+
+    @model_validator(mode="after")
+    def _names_rounds_once(self) -> "Override":
+        if self.round is not None and self.from_round:
+            raise ValueError("round and from_round exclude each other")
+        return self
+
+    @property
+    def first_round(self) -> int:
+        """The first round in which the change holds."""
+        return self.from_round if self.round is None else self.round
+
+    def holds_in(self, index: int) -> bool:
+        """Whether the change holds in a round."""
+        return index >= self.from_round if self.round is None else index == self.round
+
+
+class Recipe(Config):
+    """One training run: names of components and their settings, nothing else."""
+
+    name: str
+    """Short name; part of the run's name."""
+    seed: int = 0
+    """Every other seed derives from it."""
+    rounds: int = Field(default=10, ge=0)
+    """Rounds of curate, rollout, score, update."""
+    policy: str = "bundled"
+    """The starting policy: bundled, a folder, a checkpoint artifact, or a hub id with @revision."""
+    problems: str = "bundled:train"
+    """Problems to train on: bundled:NAME, a file, a folder or an artifact."""
+    ingest: IngestConfig = IngestConfig()
+    """How problem files are read."""
+    profile: SampleConfig | None = None
+    """Measure difficulty before the first round with so many rollouts; none starts without a measurement."""
+    curate: CurateConfig = CurateConfig()
+    """Which problems each round takes."""
+    hint: HintConfig = HintConfig()
+    """How hints are built."""
+    escalate: tuple[Annotated[int, Field(ge=1)], ...] = (1, 2, 3)
+    """Hint levels tried, in order, on groups whose every rollout failed; empty for no hints."""
+    rollout: RolloutConfig = RolloutConfig()
+    """How completions are generated."""
+    score: ScoreConfig = ScoreConfig()
+    """How completions are judged."""
+    difficulty: DifficultyConfig = DifficultyConfig()
+    """How difficulty is kept from round to round."""
+    update: UpdateConfig = UpdateConfig()
+    """How the policy learns."""
+    evaluate: EvaluationPlan = EvaluationPlan()
+    """How progress is measured."""
+    overlap: int = Field(default=0, ge=0, le=1, exclude_if=_off)
+    """1 generates the next round while an update computes, from the policy that the update began with; 0 waits."""
+    overrides: tuple[Override, ...] = ()
+    """Changes of single stages."""
+    guards: tuple[Guard, ...] = Field(default=(), exclude_if=_off)
+    """Limits on what rounds measure: outside of them the run ends, or goes back to its best policy."""
+
+    @model_validator(mode="after")
+    def _is_measured_on_its_own_kind(self) -> "Recipe":
+        named = all("problems" in suite.model_fields_set for suite in self.evaluate.suites)
+        if not self.problems.startswith("bundled:") and not named:
+            raise ValueError(
+                "evaluate.problems is not set, and the bundled sums say nothing about your own problems: name a set "
+                "of the same kind that training does not use"
+            )
+        return self
+
+    @field_validator("name")
+    @classmethod
+    def _can_name_a_folder(cls, name: str) -> str:
+        if problem := name_problem(name):
+            raise ValueError(f"the name {shortened(name)!r} {problem}")
+        return name
+
+
+def load_recipe(name: str, assignments: list[str] | None = None, **changes: Any) -> Recipe:
+    """Read a recipe by path or bundled name and apply `a.b=c` assignments and direct changes."""
+    path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
+    if not path.is_file():
+        known = sorted(p.stem for p in RECIPES.glob("*.toml"))
+        raise UsageError(
+            f"{path} is a folder, not a recipe" if path.is_dir() else f"there is no recipe {shortened(name)}",
+            hint=did_you_mean(name, known, f"give a .toml file or one of: {', '.join(known)}"),
+        )
+    return recipe_from(_toml(path), str(path), assignments or [], **changes)
+
+
+def recipe_from(body: dict[str, Any], origin: str, assignments: list[str], **changes: Any) -> Recipe:
+    """Return the recipe of a body with `a.b=c` assignments and direct changes applied; `origin` names it in errors."""
+    assign(body, assignments)
+    body.update({k: v for k, v in changes.items() if v is not None})
+    return parse_recipe(body, origin)
+
+
+def lasting(recipe: Recipe) -> dict[str, Any]:
+    """Return what of a recipe may not change while its run keeps its name: neither its rounds nor its guards."""
+    body = recipe.model_dump(mode="json")
+    return {key: value for key, value in body.items() if key not in ("rounds", "guards")}
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not valid UTF-8 (byte {error.start})", hint="save it as UTF-8") from None
+    except RecursionError:
+        raise UsageError(f"{path} is not valid TOML: it is nested too deeply") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
+
+
+def parse_recipe(body: dict[str, Any], origin: str) -> Recipe:
+    """Validate a recipe with its overrides; UsageError names the first wrong key, or what could never be evaluated."""
+    try:
+        recipe = Recipe.model_validate(body)
+        changed = with_guards_changes(recipe)
+        for override in changed.overrides:
+            _check(changed, override, origin)
+    except ValidationError as error:
+        raise _refused(error, origin, body.get("evaluate")) from None
+    refuse_unjudged(recipe)
+    if any(guard.metric == "policy/kl_ref" for guard in recipe.guards) and not recipe.update.kl_coef:
+        raise UsageError(
+            f"{origin}: a guard looks at policy/kl_ref, which is measured only with a reference policy",
+            hint="set update.kl_coef above 0, if only to 1e-6",
+        )
+    return recipe
+
+
+def with_guards_changes(recipe: Recipe) -> Recipe:
+    """Return the recipe with the changes of its guards in a round after the last, for checking them."""
+    changes = [
+        Override(stage=stage, from_round=recipe.rounds + 1, changes=settings)
+        for guard in recipe.guards
+        for stage, settings in guard.by_stage().items()
+    ]
+    return recipe.model_copy(update={"overrides": (*recipe.overrides, *changes)})
+
+
+def _refused(error: ValidationError, origin: str, evaluate: Any) -> UsageError:
+    """The first fault of a recipe, its only suite called as it is written there."""
+    known = [*settings_of(Recipe), *settings_of(Suite, "evaluate.")]
+    if not isinstance(evaluate, dict) or "suites" in evaluate:
+        return refusal(error, origin, known)
+    written = [name for name in known if not name.startswith("evaluate.suites.")]
+    return refusal(error, origin, written, {"evaluate.suites.0": "evaluate"})
+
+
+def refuse_unjudged(recipe: Recipe) -> None:
+    """UsageError if the rewards of a round can never say what is correct where the recipe has to know it.
+
+    That is in every suite, for escalation, and for difficulty unless rewards alone are accepted there.
+    """
+    rounds = {0, *(o.first_round for o in recipe.overrides if o.stage == "score")}
+    for index in sorted(rounds):
+        for suite in recipe.evaluate.suites:
+            score = stage_config(recipe, "score", index, suite.score or recipe.score)
+            refuse_without_verdicts(score, f"training {recipe.name}: the suite {suite.name}")
+        training = stage_config(recipe, "score", index, recipe.score)
+        if recipe.escalate:
+            refuse_without_verdicts(training, f"training {recipe.name}: escalation")
+        accepted = stage_config(recipe, "difficulty", index, recipe.difficulty).max_unjudged_frac
+        refuse_without_verdicts(training, f"training {recipe.name}: difficulty", accepted)
+
+
+def assign(body: dict[str, Any], assignments: list[str]) -> None:
+    """Apply `a.b=c` texts to a nested dict in place; values are read as TOML, else as text."""
+    for text in assignments:
+        set_dotted(body, *split_assignment(text))
+
+
+def split_assignment(text: str) -> tuple[str, Any]:
+    """The key and the value of `a.b=c`."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise UsageError(f"--set {text!r} is not an assignment", hint="write it as --set update.lr=1e-4")
+    return key.strip(), toml_value(value.strip())
+
+
+def set_dotted(body: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in a nested dict; an integer part indexes a list. UsageError where the key leads nowhere."""
+    parts = key.split(".")
+    node: Any = body
+    for depth, part in enumerate(parts):
+        place = _place(node, part, ".".join(parts[:depth]), key)
+        if depth == len(parts) - 1:
+            node[place] = value
+        elif isinstance(node, dict):
+            node = cast("dict[str, Any]", node).setdefault(part, {})
+        else:
+            node = node[place]
+
+
+def _place(node: Any, part: str, parent: str, key: str) -> str | int:
+    """A part of a dotted key as the index of a list or the key of a table."""
+    if isinstance(node, dict):
+        return part
+    if not isinstance(node, list):
+        raise UsageError(
+            f"--set {key}: {parent} is one value, without settings of its own", hint=f"set {parent} itself"
+        )
+    num = len(cast("list[Any]", node))
+    if part not in map(str, range(num)):
+        raise UsageError(f"--set {key}: {parent} is a list of {num}, and has no entry {part}", hint="the first is 0")
+    return int(part)
+
+
+def toml_value(text: str) -> Any:
+    """A TOML value, or the text itself where it is none (`lr=1e-4`, `name=abc`, `escalate=[1,2]`)."""
+    try:
+        read = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    return read["value"] if len(read) == 1 else text
+
+
+def stage_config(recipe: Recipe, stage: str, round_index: int, base: C) -> C:
+    """The settings of a stage in a round: the recipe's with that round's overrides."""
+    return _overridden(recipe, stage, round_index, base, f"the settings of {stage}")
+
+
+def _overridden(recipe: Recipe, stage: str, round_index: int, base: C, origin: str) -> C:
+    body = base.model_dump(mode="json")
+    for override in recipe.overrides:
+        if override.stage == stage and override.holds_in(round_index):
+            for key, value in override.changes.items():
+                set_dotted(body, key, value)
+    return valid(type(base), body, origin)
+
+
+def _check(recipe: Recipe, override: Override, origin: str) -> None:
+    """Refuse a change of no stage of training, or one that does not fit the settings of its stage."""
+    stages = ("ingest", "hint", "curate", "rollout", "score", "escalate", "difficulty", "update", "evaluate")
+    if override.stage not in stages:
+        listed = f"the stages of a training run are {', '.join(stages)}"
+        hint = did_you_mean(override.stage, stages, listed)
+        raise UsageError(f"{origin}: overrides: there is no stage {override.stage!r} in it", hint=hint)
+    index, where = override.first_round, f"{origin}: {override.stage}"
+    match override.stage:
+        case "evaluate":
+            for suite in recipe.evaluate.suites:
+                report = _overridden(recipe, "evaluate", index, suite.report, where)
+                Suite.model_validate({**suite.model_dump(mode="json"), "report": report})
+        case "score":
+            for base in (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score)):
+                _overridden(recipe, "score", index, base, where)
+        case "escalate":
+            for level in recipe.escalate:
+                base = EscalateConfig(level=level, sample=recipe.curate.sample)
+                _overridden(recipe, "escalate", index, base, where)
+        case stage:
+            _overridden(recipe, stage, index, getattr(recipe, stage), where)

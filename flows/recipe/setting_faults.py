@@ -1,0 +1,128 @@
+"""The faults of settings in words: which key, what is wrong with it, and the names nearest to a wrong one."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from gradus.data.errors import UsageError, shortened
+from gradus.data.nearest import did_you_mean
+
+M = TypeVar("M", bound=BaseModel)
+
+_MORE = "`gradus methods` says more"
+_BRANCHES = frozenset({"float", "int", "str", "bool", "list[int]", "[key]"})
+"""What pydantic writes behind a key for each type that its value could have."""
+_MUST_BE = {
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a table",
+    "mapping_type": "a table",
+    "model_type": "a table of settings",
+    "model_attributes_type": "a table of settings",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a whole number of at most 64 bits",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "string_unicode": "text",
+}
+"""What pydantic's types of errors ask for."""
+_SAID = {
+    "missing": "it is missing",
+    "string_pattern_mismatch": "it is not written as it must be",
+    "too_short": "it has too few entries",
+    "too_long": "it has too many entries",
+}
+"""What its other types of errors mean."""
+
+
+def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Every setting of a model as a dotted key; of a list that of its first entry (`rewards.0.weight`)."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name}"
+        for inner, is_list in _models_in(field.annotation):
+            yield from settings_of(inner, f"{prefix}{name}.{'0.' if is_list else ''}")
+
+
+def valid(model: type[M], body: Mapping[str, Any], origin: str = "") -> M:
+    """Settings from plain values; UsageError says what is wrong with the first that cannot be."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise refusal(error, origin, list(settings_of(model))) from None
+
+
+def refusal(error: ValidationError, origin: str, known: Sequence[str], aliases: Mapping[str, str] = {}) -> UsageError:
+    """The first fault of settings in a sentence; for a key or a name that does not exist the nearest that do.
+
+    `aliases` maps the beginning of a key to what stands for it in the user's own file.
+    """
+    faults = error.errors()
+    first = faults[0]
+    key = _key(first)
+    same = [fault for fault in faults if _key(fault) == key]
+    for beginning, written in aliases.items():
+        if f"{key}.".startswith(f"{beginning}."):
+            key = written + key.removeprefix(beginning)
+    where = ": ".join(filter(None, (origin, key)))
+    if first["type"] == "extra_forbidden":
+        before = f"{origin}: " if origin else ""
+        return UsageError(f"{before}there is no setting {key}", hint=did_you_mean(key, known, _listed(key, known)))
+    if first["type"] == "literal_error":
+        return _no_such_name(first, where)
+    what = _asked(same) or first["msg"].removeprefix("Value error, ")
+    return UsageError(f"{where}: {what}" if where else what, hint="" if first["type"] == "value_error" else _MORE)
+
+
+def _key(fault: ErrorDetails) -> str:
+    parts = [str(part) for part in fault["loc"]]
+    return ".".join(parts[:-1] if parts and parts[-1] in _BRANCHES else parts)
+
+
+def _no_such_name(fault: ErrorDetails, where: str) -> UsageError:
+    """The refusal of a word that is none of those allowed."""
+    allowed = list(filter(None, re.findall(r"'([^']*)'", fault.get("ctx", {}).get("expected", ""))))
+    listed = f"it is one of {', '.join(allowed)}"
+    given = fault["input"]
+    if not isinstance(given, str):
+        return UsageError(f"{where}: it must be a name", hint=listed)
+    return UsageError(f"{where}: there is no {shortened(given)!r}", hint=did_you_mean(given, allowed, listed))
+
+
+def _asked(faults: Sequence[ErrorDetails]) -> str:
+    """What a value must be, as the types that it could have say; empty for a sentence of ours."""
+    kinds = [fault["type"] for fault in faults]
+    if kinds[0] == "value_error":
+        return ""
+    if "finite_number" in kinds:
+        return "it must be a finite number"
+    if kinds[0] in _SAID:
+        return _SAID[kinds[0]]
+    if not all(kind in _MUST_BE for kind in kinds):
+        return re.sub(r"^\w+ should", "it must", faults[0]["msg"])
+    wanted = list(dict.fromkeys(_MUST_BE[kind] for kind in kinds))
+    return f"it must be {' or '.join(word for word in wanted if 'number' not in word or word == wanted[0])}"
+
+
+def _listed(key: str, known: Sequence[str]) -> str:
+    """The settings that stand where a key was looked for."""
+    parent = key.rpartition(".")[0]
+    there = [name.rpartition(".") for name in known]
+    listed = ", ".join(dict.fromkeys(last for above, _, last in there if above == parent))
+    return f"the settings{' of ' + parent if parent else ''} are {listed}"
+
+
+def _models_in(annotation: Any, *, is_list: bool = False) -> Iterator[tuple[type[BaseModel], bool]]:
+    """The models that an annotation holds, and whether in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation, is_list
+    for inner in get_args(annotation):
+        yield from _models_in(inner, is_list=is_list or getattr(annotation, "__origin__", None) is tuple)

@@ -1,0 +1,164 @@
+"""Evaluation suites of a recipe: what the policy is measured on, and on which set the best checkpoint is chosen.
+
+Two forms of the table `evaluate` mean the same for one suite:
+
+    [evaluate]                              [[evaluate.suites]]
+    problems = "bundled:heldout"            name = "heldout"
+    sample = { n = 8 }                      problems = "bundled:heldout"
+                                            sample = { n = 8 }
+
+Keys beside `suites` hold for each suite that does not set them itself.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic import Field, field_validator, model_validator
+
+from gradus.tasks.config.base import Config
+from gradus.tasks.config.curation import SampleConfig
+from gradus.tasks.config.evaluate import EvaluateConfig
+from gradus.tasks.config.prompts import PromptConfig, Stops
+from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.score import ScoreConfig
+
+LAST = "last"
+"""The value of `select` that takes the last checkpoint, whatever the figures are."""
+_FAMILIES = ("reward", "length", "data", "verifier", "perf", "policy", "mismatch", "trained")
+
+
+def _inherited(value: object) -> bool:
+    """Left out of what is written: a suite without settings of its own is what it was before it could have any."""
+    return value is None
+
+
+class Suite(Config):
+    """One evaluation suite: problems, how they are sampled and judged, and what is computed."""
+
+    name: str = Field(default="heldout", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    """Name in every report, table and metric (`eval/NAME/...`)."""
+    problems: str = "bundled:heldout"
+    """Problem set: bundled:NAME, a file, a folder or an artifact."""
+    sample: SampleConfig = SampleConfig()
+    """How each problem is sampled; the same seeds for every policy."""
+    prompt: PromptConfig | None = Field(default=None, exclude_if=_inherited)
+    """How a problem becomes a prompt, all of it; as in `rollout` unless given."""
+    stop: Stops | None = Field(default=None, exclude_if=_inherited)
+    """Stop strings; as in `rollout` unless given, [] for none."""
+    score: ScoreConfig | None = None
+    """How completions are judged; as in training unless given."""
+    report: EvaluateConfig = EvaluateConfig()
+    """What is computed."""
+    every: int = Field(default=0, ge=0)
+    """Evaluate after every so many rounds; 0 only before and after."""
+    seed: int = 0
+    """Every seed of the evaluation derives from it, none from the run's: runs with other seeds draw the same."""
+    reported: bool | None = None
+    """Show the figures of this suite as a result; unless given, every suite but the one that `select` names."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_one_name(cls, given: Any) -> Any:
+        """Write the suite's name into the settings of its report; a recipe may give it in either place."""
+        if not isinstance(given, Mapping):
+            return given
+        body = dict(cast("Mapping[str, Any]", given))
+        report = body.get("report", {})
+        if isinstance(report, EvaluateConfig):
+            report = report.model_dump(exclude_unset=True)
+        if not isinstance(report, Mapping):
+            return body
+        settings = dict(cast("Mapping[str, Any]", report))
+        named = body.setdefault("name", settings.get("suite", "heldout"))
+        if settings.get("suite", named) != named:
+            raise ValueError(f"the suite is called {named!r}, and {settings['suite']!r} in its report")
+        return {**body, "report": {**settings, "suite": named}}
+
+    @field_validator("name")
+    @classmethod
+    def _is_free(cls, name: str) -> str:
+        if name == LAST or name in _FAMILIES:
+            raise ValueError(f"{name!r} has another meaning; call the suite something else")
+        return name
+
+    @model_validator(mode="after")
+    def _has_enough_samples(self) -> "Suite":
+        ks, n = self.report.ks, self.sample.n
+        if 1 not in ks or min(ks) < 1:
+            raise ValueError(f"ks = {list(ks)} must hold 1 (pass@1 is always reported) and nothing smaller")
+        if max(ks) > n:
+            raise ValueError(f"pass@{max(ks)} needs {max(ks)} samples of each problem, and n is {n}")
+        return self
+
+    def rollout(self, training: RolloutConfig) -> RolloutConfig:
+        """How its problems are rolled out: as in training but for what the suite sets itself."""
+        own = {"prompt": self.prompt, "stop": self.stop}
+        return training.model_copy(update={name: value for name, value in own.items() if value is not None})
+
+
+class EvaluationPlan(Config):
+    """When the policy is evaluated, on what, and by what the best checkpoint is chosen."""
+
+    suites: tuple[Suite, ...] = (Suite(),)
+    """The evaluation suites; the first reported one is the run's main figure."""
+    select: str = ""
+    """Name of the suite by whose pass@1 the best checkpoint is chosen, preferably of problems that nothing else uses.
+
+    `last` takes the last checkpoint. Empty: the main suite chooses where it is evaluated between rounds (`every`),
+    otherwise the last checkpoint is taken.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _every_suite_has_what_they_share(cls, given: Any) -> Any:
+        """Give each suite the keys that stand beside `suites`; without `suites` they are the only one."""
+        if not isinstance(given, Mapping):
+            return given
+        body = dict(cast("Mapping[str, Any]", given))
+        shared = {key: body.pop(key) for key in Suite.model_fields if key in body}
+        suites = body.get("suites", [{}] if shared else None)
+        if shared and isinstance(suites, list | tuple):
+            body["suites"] = [_completed(suite, shared) for suite in cast("list[Any]", suites)]
+        return body
+
+    @model_validator(mode="after")
+    def _names_are_clear(self) -> "EvaluationPlan":
+        twice = [name for name, count in Counter(suite.name for suite in self.suites).items() if count > 1]
+        if twice:
+            raise ValueError(f"two suites are called {twice[0]!r}")
+        known = [suite.name for suite in self.suites]
+        if self.select not in ("", LAST, *known):
+            raise ValueError(f"select = {self.select!r} names none of the suites ({', '.join(known)}) and is not last")
+        if not self.reported:
+            raise ValueError("no suite is reported; add one beside that which chooses the best checkpoint")
+        return self
+
+    @property
+    def reported(self) -> tuple[Suite, ...]:
+        """The suites whose figures are a result."""
+        return tuple(s for s in self.suites if (s.name != self.select if s.reported is None else s.reported))
+
+    @property
+    def main(self) -> Suite:
+        """The suite of the run's main figure."""
+        return self.reported[0]
+
+    @property
+    def selection(self) -> Suite | None:
+        """The suite that chooses the best checkpoint; none where the last one is taken."""
+        if self.select == LAST:
+            return None
+        if self.select:
+            return next(suite for suite in self.suites if suite.name == self.select)
+        return self.main if self.main.every else None
+
+    def purpose(self, suite: Suite) -> str:
+        """What the stages of an evaluation are for: `eval` for the main suite, `eval-NAME` for the others."""
+        return "eval" if suite.name == self.main.name else f"eval-{suite.name}"
+
+
+def _completed(suite: Any, shared: Mapping[str, Any]) -> Any:
+    if isinstance(suite, Suite):
+        suite = suite.model_dump(exclude_unset=True)
+    return {**shared, **cast("Mapping[str, Any]", suite)} if isinstance(suite, Mapping) else suite

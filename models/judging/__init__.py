@@ -1,0 +1,1 @@
+"""Disposable processes that judge completions."""

@@ -1,0 +1,197 @@
+"""A judge: a disposable process that scores completions, one JSON line in, one JSON line a row out.
+
+    python -P -m gradus.models.judging.judge        # started by gradus.models.judging.pool, never by hand
+
+What is covered: the process may hang, crash, exit, print or eat memory, and only the row being judged is lost. Verdicts
+travel over a private descriptor and carry a random word that only the parent and this loop know; whatever judged code
+or a library prints goes to stderr, of which the parent keeps some. The environment was scrubbed by the parent; address
+space, core and file size are limited here. An alarm in the kernel's hands ends the process should the parent be gone.
+What is not covered: a user's reward function is code that the user chose to run, with the user's own rights: it can
+read files and use the network, and one written to deceive could find the random word in this process's memory.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from gradus.models.rewards import RewardSpec, load
+from gradus.models.rewards.base import Verdict, failed
+from gradus.models.rewards.imports import Module, look_ahead, watch
+from gradus.models.rewards.user import (
+    BatchRefusedError,
+    RewardFileError,
+    RewardFunction,
+    describe,
+    judge_batch,
+    load_function,
+)
+
+GRACE_S = 2.0
+"""The kernel ends a judge that overstays its limit by this much, should the parent not have done so."""
+
+BATCH_ITEMS = 10
+"""A user's function may take this many times the limit of one row for a whole batch; after that rows go one by one."""
+
+FILE_BYTES = 64 * 1024 * 1024
+
+RowJson = dict[str, Any]
+Say = Callable[[dict[str, Any]], None]
+
+
+def main() -> None:
+    """Serve until the parent closes the pipe."""
+    requests, replies = _private_channel()
+    hello: dict[str, Any] = json.loads(requests.readline())
+    nonce: str = hello["nonce"]
+
+    def say(message: dict[str, Any]) -> None:
+        # ASCII only: lone surrogates and control characters of judged text stay escaped.
+        _write_all(replies, json.dumps({"nonce": nonce, **message}).encode("ascii") + b"\n")
+
+    try:
+        _limit(hello["memory_bytes"])
+        spec = RewardSpec(**hello["spec"])
+        if spec.is_user:
+            answer = _judging_with_function(spec, float(hello["item_timeout_s"]), say, inspect=hello["inspect"])
+        else:
+            answer = _judging(spec, float(hello["item_timeout_s"]))
+    except BaseException as error:
+        say({"fatal": str(error) if isinstance(error, RewardFileError) else describe(error)})
+        raise
+    say({"ready": True})
+    for line in requests:
+        answer(line, say)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Leave nothing in the temporary folder where the parent died without closing; what is not empty stays."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _private_channel() -> tuple[BinaryIO, int]:
+    """Move the protocol off descriptors 0 and 1, which judged code may read and print to; children inherit neither."""
+    requests, replies = os.dup(0), os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.close(nowhere)
+    os.dup2(2, 1)
+    cast("TextIOWrapper", sys.stdout).reconfigure(
+        line_buffering=True
+    )  # a judge that is killed has printed what it printed
+    return os.fdopen(requests, "rb"), replies
+
+
+def _limit(memory_bytes: int) -> None:
+    for kind, wanted in (
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, FILE_BYTES),
+    ):
+        _, hard = resource.getrlimit(kind)
+        value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(kind, (value, value))
+
+
+def _judging(spec: RewardSpec, item_timeout_s: float) -> Callable[[bytes, Say], None]:
+    judge_row = load(spec.name)
+
+    def one(row: RowJson) -> Verdict:
+        gold = row.get("answer")
+        return judge_row(row, "" if gold is None else str(gold), spec.settings)
+
+    return lambda line, say: _each(json.loads(line)["rows"], one, say, item_timeout_s)
+
+
+def _judging_with_function(
+    spec: RewardSpec, item_timeout_s: float, say: Say, *, inspect: bool
+) -> Callable[[bytes, Say], None]:
+    """Load a user's function; every module of the user's is reported when it is loaded, whenever that is."""
+    loaded: list[Module] = []
+
+    def report(module: Module) -> None:
+        loaded.append(module)
+        say({"module": vars(module)})
+
+    watch(report)
+    function = load_function(Path(spec.path), spec.function, spec.sha256)
+    if inspect:
+        for package in sorted(look_ahead(Path(spec.path), list(loaded), report)):
+            say({"package": package})
+    return lambda line, say: _judge_with_function(function, line, say, item_timeout_s)
+
+
+def _judge_with_function(function: RewardFunction, line: bytes, say: Say, item_timeout_s: float) -> None:
+    rows: list[RowJson] = json.loads(line)["rows"]
+    started = time.perf_counter()
+    try:
+        with _Alarm(item_timeout_s * min(len(rows), BATCH_ITEMS)):
+            verdicts = judge_batch(function, rows)
+    except BatchRefusedError as refused:
+        verdicts = [failed(str(refused))] * len(rows)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever judged code raises is its row's error
+        if len(rows) > 1:
+            # The batch may have been changed by the function before it raised: read it again.
+            say({"one_by_one": True})
+            _each(json.loads(line)["rows"], lambda row: _alone(function, row), say, item_timeout_s)
+            return
+        verdicts = [failed(describe(error))]
+    seconds = (time.perf_counter() - started) / max(1, len(rows))
+    for at, verdict in enumerate(verdicts):
+        say({"at": at, "seconds": seconds, **vars(verdict)})
+
+
+def _alone(function: RewardFunction, row: RowJson) -> Verdict:
+    try:
+        return judge_batch(function, [row])[0]
+    except BatchRefusedError as refused:
+        return failed(str(refused))
+
+
+def _each(rows: Iterable[RowJson], judge: Callable[[RowJson], Verdict], say: Say, item_timeout_s: float) -> None:
+    for at, row in enumerate(rows):
+        started = time.perf_counter()
+        with _Alarm(item_timeout_s):
+            try:
+                verdict = judge(row)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever judged code raises is its row's error
+                verdict = failed(describe(error))
+        say({"at": at, "seconds": time.perf_counter() - started, **vars(verdict)})
+
+
+class _Alarm:
+    """The default action of SIGALRM ends the process without any Python code, even inside a C function."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s + GRACE_S
+
+    def __enter__(self) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, self._limit_s)
+
+    def __exit__(self, *exc: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, cast("bytes", view)) :]
+
+
+if __name__ == "__main__":
+    _home = Path.cwd()
+    try:
+        main()
+    except BrokenPipeError:
+        sys.exit(0)
+    finally:
+        _remove_folder(_home)

@@ -1,0 +1,357 @@
+"""A pool of disposable judge processes for one reward: a wall limit a row, order kept, the dead replaced.
+
+    with JudgePool(resolve("numeric", {})) as pool:
+        judged = pool.judge(rows)            # one Judged a row, in the order of the rows
+
+One thread, one select loop: chunks of rows go to the judges (two in flight each, so that none waits), verdicts come
+back row by row. The clock of a row starts with the verdict before it and is this process's own. A row that overstays
+its limit ends its judge, whole process group and descendants; the row is a time-out, the rest of its chunk goes back
+to the head of the queue. A row whose judge died is judged once more, alone in a new judge, so that a kill from outside
+changes nothing; the second death makes it an error.
+A user's function that hangs on everything is given up after a few rows: rows from all over the job are judged alone
+before the first batch, and HangingRewardError says how many in a row timed out.
+Not covered: a descendant that left the process group and lost its parent; use by several threads at once; Windows.
+"""
+
+import contextlib
+import math
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
+from typing import Any
+
+from gradus.models.judging.judge import BATCH_ITEMS
+from gradus.models.judging.process import Chunk, JudgeProcess
+from gradus.models.rewards import RewardSpec
+from gradus.models.rewards.base import Row, Verdict, failed
+
+START_LIMIT_S = 120.0
+MAX_START_FAILURES = 3
+IN_FLIGHT = 2
+CHUNK_ROWS = 64
+CHUNK_CHARS = 256 * 1024
+USER_BATCH_ROWS = 256
+MAX_DEATHS = 2
+PROBES = 4
+"""Rows that a user's function judges one by one before its first batch; if all of them time out it is given up."""
+HANGS_IN_A_ROW = 32
+"""Time-outs without a verdict between them after which a function that has judged rows is given up."""
+MEMORY_BYTES = 8 * 1024**3
+
+_VERDICT = tuple(field.name for field in fields(Verdict))
+
+
+class JudgeStartError(RuntimeError):
+    """The judge processes of a reward cannot start (a user's file that fails to load, no memory)."""
+
+
+class UnpinnedModulesError(RuntimeError):
+    """A user's reward loaded modules that its spec does not name with that content.
+
+    `late` are those whose names the spec lacks, `changed` those that it names with another content; each is a mapping
+    of the module's name to its file.
+    """
+
+    def __init__(self, late: dict[str, str], changed: dict[str, str]) -> None:
+        super().__init__(f"modules that are not pinned: {', '.join([*late, *changed])}")
+        self.late = late
+        self.changed = changed
+
+
+class HangingRewardError(RuntimeError):
+    """Too many rows timed out to go on; `rows` are their indices in the job, `in_a_row` if nothing else was heard."""
+
+    def __init__(self, rows: Sequence[int], *, in_a_row: bool) -> None:
+        super().__init__(f"{len(rows)} rows timed out")
+        self.rows = tuple(rows)
+        self.in_a_row = in_a_row
+
+
+@dataclass(frozen=True)
+class TimedVerdict:
+    """A verdict and how long judging took, by the judge's own clock (the limit itself, for a time-out)."""
+
+    verdict: Verdict
+    seconds: float
+
+
+class JudgePool:
+    """Warm judges of one reward; close it, or use it in a with statement. What the reward prints goes to `log`."""
+
+    def __init__(
+        self,
+        spec: RewardSpec,
+        *,
+        num_workers: int = 2,
+        item_timeout_s: float = 5.0,
+        memory_bytes: int = MEMORY_BYTES,
+        batch_rows: int = USER_BATCH_ROWS,
+        log: Path | None = None,
+    ) -> None:
+        if num_workers < 1 or item_timeout_s <= 0 or batch_rows < 1:
+            raise ValueError("num_workers, item_timeout_s and batch_rows must be positive")
+        self.spec = spec
+        self._num_workers = num_workers
+        self.item_timeout_s = item_timeout_s
+        self._memory_bytes = memory_bytes
+        self._batch_rows = batch_rows
+        self._log = log
+        self._judges: list[JudgeProcess] = []
+        self._start_failures = 0
+        self._proven = False
+        self._unpinned: dict[str, str] = {}
+        self._finalizer = weakref.finalize(self, _end_all, self._judges)
+
+    def __enter__(self) -> "JudgePool":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all judges and their descendants; a second call does nothing."""
+        self._finalizer()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the living judges."""
+        return [judge.pid for judge in self._judges]
+
+    def judge(
+        self,
+        rows: Sequence[Row],
+        on_progress: Callable[[int], None] | None = None,
+        max_timeouts: float = math.inf,
+    ) -> list[TimedVerdict]:
+        """Judge every row; `on_progress` hears the number of finished rows at least once a second.
+
+        Raise JudgeStartError where judges cannot start at all, UnpinnedModulesError where a user's function loaded a
+        module, at any time, that is not in the spec with the content loaded. A spec without digests is not checked.
+        Raise HangingRewardError as soon as more than `max_timeouts` rows timed out, or PROBES or HANGS_IN_A_ROW of a
+        user's function did one after another.
+        """
+        if not self._finalizer.alive:
+            raise RuntimeError("the judge pool is closed")
+        job = _Job(rows, deque(self._chunks(rows)), max_timeouts)
+        self._start_failures = 0
+        self._unpinned.clear()
+        try:
+            with contextlib.closing(DefaultSelector()) as selector:
+                self._run(job, selector, on_progress or _ignore)
+        except BaseException:
+            # Half-judged chunks would answer the next job: start afresh.
+            _end_all(self._judges)
+            raise
+        return [job.results[i] for i in range(len(rows))]
+
+    def _chunks(self, rows: Sequence[Row]) -> list[Chunk]:
+        unknown = self.spec.is_user and not self._proven and len(rows) > 2 * PROBES
+        probes = spread(len(rows), PROBES) if unknown else []
+        alone = [Chunk([index], singly=True) for index in probes]
+        return [*alone, *self._batches(rows, set(probes))]
+
+    def _batches(self, rows: Sequence[Row], without: set[int]) -> list[Chunk]:
+        if self.spec.is_user:
+            limit, size = len(rows) * CHUNK_CHARS + 1, self._batch_rows
+        else:
+            limit, size = CHUNK_CHARS, min(CHUNK_ROWS, -(-len(rows) // (4 * self._num_workers)))
+        chunks: list[Chunk] = []
+        current: list[int] = []
+        chars = 0
+        for index, row in enumerate(rows):
+            if index in without:
+                continue
+            if current and (len(current) >= size or chars > limit):
+                chunks.append(Chunk(current))
+                current, chars = [], 0
+            current.append(index)
+            chars += len(row["completion"])
+        return [*chunks, Chunk(current)] if current else chunks
+
+    def _run(self, job: "_Job", selector: DefaultSelector, on_progress: Callable[[int], None]) -> None:
+        next_beat = 0.0
+        while len(job.results) < len(job.rows):
+            self._feed(job)
+            self._wait(job, selector)
+            if time.monotonic() >= next_beat:
+                on_progress(len(job.results))
+                next_beat = time.monotonic() + 1.0
+        self._refuse_unpinned()
+        on_progress(len(job.results))
+
+    def _feed(self, job: "_Job") -> None:
+        while job.queue:
+            free = [j for j in self._judges if len(j.in_flight) < IN_FLIGHT]
+            idle = [j for j in free if not j.in_flight]
+            if not idle and len(self._judges) < self._num_workers:
+                self._judges.append(self._start())
+                continue
+            judge = min(free, key=lambda j: len(j.in_flight), default=None)
+            if judge is None:
+                return
+            chunk = job.queue.popleft()
+            judge.send(chunk, [job.rows[i] for i in chunk.indices])
+            if len(judge.in_flight) == 1:
+                self._restart_clock(judge)
+
+    def _start(self) -> JudgeProcess:
+        return JudgeProcess(
+            self.spec,
+            item_timeout_s=self.item_timeout_s,
+            memory_bytes=self._memory_bytes,
+            deadline=time.monotonic() + START_LIMIT_S,
+            log=self._log,
+        )
+
+    def _wait(self, job: "_Job", selector: DefaultSelector) -> None:
+        for judge in self._judges:
+            selector.register(judge.stdout, EVENT_READ, judge)
+            if judge.has_unsent:
+                selector.register(judge.stdin, EVENT_WRITE, judge)
+        deadlines = [j.deadline for j in self._judges if j.deadline is not None]
+        # Late is what was late before we looked and still has nothing to read: a parent that was held up itself
+        # reads first, and never turns a verdict into a time-out.
+        now = time.monotonic()
+        patience_s = min([1.0, *(max(0.0, d - now) for d in deadlines)])
+        ready = selector.select(patience_s)
+        for judge in self._judges:
+            selector.unregister(judge.stdout)
+            if judge.has_unsent:
+                selector.unregister(judge.stdin)
+        readable = [key.data for key, events in ready if events & EVENT_READ]
+        for key, events in ready:
+            if events & EVENT_WRITE:
+                key.data.flush()
+        for judge in readable:
+            self._receive(job, judge)
+        for judge in [j for j in self._judges if j not in readable and j.deadline is not None and now > j.deadline]:
+            self._expire(job, judge)
+
+    def _receive(self, job: "_Job", judge: JudgeProcess) -> None:
+        messages, alive = judge.receive()
+        for message in messages:
+            self._take(job, judge, message)
+        if not alive:
+            self._bury(job, judge)
+
+    def _take(self, job: "_Job", judge: JudgeProcess, message: dict[str, Any]) -> None:
+        if "fatal" in message:
+            raise JudgeStartError(str(message["fatal"]))
+        if "module" in message:
+            self._note(**message["module"])
+        elif "ready" in message:
+            self._refuse_unpinned()
+            judge.ready = True
+            self._start_failures = 0
+        elif "one_by_one" in message and judge.in_flight:
+            judge.in_flight[0].singly = True
+        elif judge.in_flight and message.get("at") == judge.in_flight[0].answered:
+            # All that was loaded for this verdict has been reported before it.
+            self._refuse_unpinned()
+            index = judge.advance()
+            verdict = Verdict(**{name: message[name] for name in _VERDICT})
+            job.results[index] = TimedVerdict(verdict, message["seconds"])
+            job.in_a_row = 0
+            self._proven = True
+        self._restart_clock(judge)
+
+    def _note(self, name: str, path: str, sha256: str) -> None:
+        if self.spec.sha256 and not self.spec.has_pinned(name, sha256):
+            self._unpinned[name] = path
+
+    def _refuse_unpinned(self) -> None:
+        if self._unpinned:
+            known = {name: path for name, path in self._unpinned.items() if self.spec.names(name)}
+            late = {name: path for name, path in self._unpinned.items() if name not in known}
+            raise UnpinnedModulesError(late, known)
+
+    def _restart_clock(self, judge: JudgeProcess) -> None:
+        """Give the row, or batch, at the head of the line its whole limit; a judge that still starts keeps its own."""
+        if not judge.ready:
+            return
+        if not judge.in_flight:
+            judge.deadline = None
+            return
+        head = judge.in_flight[0]
+        batched = self.spec.is_user and not head.singly
+        items = min(len(head.indices), BATCH_ITEMS) if batched else 1
+        judge.deadline = time.monotonic() + self.item_timeout_s * items
+
+    def _expire(self, job: "_Job", judge: JudgeProcess) -> None:
+        if not judge.ready:
+            raise JudgeStartError(f"a judge of {self.spec.name} was not ready within {START_LIMIT_S:.0f} s")
+        head = judge.in_flight[0]
+        if len(head.indices) > 1 and self.spec.is_user and not head.singly:
+            self._replace(job, judge, head.split())
+            return
+        index = judge.advance()
+        said = f"not judged within {self.item_timeout_s:g} s"
+        job.results[index] = TimedVerdict(Verdict(None, "timeout", None, said), self.item_timeout_s)
+        self._replace(job, judge, [])
+        job.timed_out.append(index)
+        job.in_a_row += 1
+        in_a_row = self.spec.is_user and job.in_a_row >= (HANGS_IN_A_ROW if self._proven else PROBES)
+        if in_a_row or len(job.timed_out) > job.max_timeouts:
+            raise HangingRewardError(job.timed_out, in_a_row=in_a_row)
+
+    def _bury(self, job: "_Job", judge: JudgeProcess) -> None:
+        """A judge that died by itself: the row it was judging is suspect."""
+        judge.settle()
+        how = judge.end()
+        if not judge.ready or not judge.in_flight:
+            self._start_failures += not judge.ready
+            if self._start_failures >= MAX_START_FAILURES:
+                raise JudgeStartError(f"the judge of {self.spec.name} ended while starting ({how})")
+            self._replace(job, judge, [])
+            return
+        head = judge.in_flight[0]
+        if len(head.indices) > 1 and self.spec.is_user and not head.singly:
+            self._replace(job, judge, head.split())
+            return
+        deaths = head.deaths + 1
+        index = judge.advance()
+        if deaths < MAX_DEATHS:
+            self._replace(job, judge, [Chunk([index], deaths=deaths, singly=True)])
+        else:
+            job.results[index] = TimedVerdict(failed(f"the judge process ended ({how})"), 0.0)
+            self._replace(job, judge, [])
+
+    def _replace(self, job: "_Job", judge: JudgeProcess, first: list[Chunk]) -> None:
+        """End a judge; its unanswered rows go back to the head of the queue, in order. A new one starts when needed."""
+        judge.end()
+        self._judges.remove(judge)
+        covered = {i for chunk in first for i in chunk.indices}
+        left = [chunk.rest(covered) for chunk in judge.in_flight]
+        job.queue.extendleft(reversed([*first, *(chunk for chunk in left if chunk.indices)]))
+
+
+class _Job:
+    def __init__(self, rows: Sequence[Row], queue: deque[Chunk], max_timeouts: float) -> None:
+        self.rows = rows
+        self.queue = queue
+        self.max_timeouts = max_timeouts
+        self.timed_out: list[int] = []
+        self.in_a_row = 0
+        self.results: dict[int, TimedVerdict] = {}
+
+
+def spread(num_rows: int, num_wanted: int) -> list[int]:
+    """Indices from all over a table, the first row among them.
+
+    >>> spread(10, 4)
+    [0, 2, 5, 7]
+    """
+    return sorted({at * num_rows // num_wanted for at in range(num_wanted)} if num_rows else ())
+
+
+def _ignore(done: int) -> None:
+    del done
+
+
+def _end_all(judges: list[JudgeProcess]) -> None:
+    while judges:
+        judges.pop().end()

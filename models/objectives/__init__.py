@@ -1,0 +1,1 @@
+"""What an update minimises: advantages, losses, importance weights, and the batches they are functions of."""

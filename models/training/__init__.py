@@ -1,0 +1,1 @@
+"""How a policy learns: train state, optimiser steps, log-probs, checkpoints."""

@@ -1,0 +1,1 @@
+"""Gradus: a workflow-orchestrated pipeline for reinforcement learning with verifiable rewards."""

@@ -1,0 +1,96 @@
+"""Memory that sampling from a policy and training it take, from the sizes in its files; no tensor is loaded.
+
+Left out: activations and logits, which micro_tokens and batch_rows bound, and what PyTorch itself takes.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, cast
+
+import psutil
+from safetensors import safe_open
+
+from gradus.data.lake.store import Ref, Store
+from gradus.tasks.artifacts.policies import base_ref
+from gradus.tasks.config.curation import SampleConfig
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.rollout import RolloutConfig
+
+_FLOAT32 = 4
+_TRAINED = 4
+"""Weights, gradients and AdamW's two moments, in float32 each."""
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes that the stages of a run need at least, and those that the machine has."""
+
+    rollout: int
+    update: int
+    machine: int
+
+    @property
+    def warning(self) -> str:
+        """One sentence if the machine has less than a stage needs; empty if it has enough."""
+        stage, needed = max((("rollout", self.rollout), ("update", self.update)), key=lambda pair: pair[1])
+        if needed <= self.machine:
+            return ""
+        return f"{stage} needs at least {needed / 1e9:.1f} GB of memory, and this machine has {self.machine / 1e9:.1f}"
+
+
+def footprint(
+    store: Store,
+    policy: Ref,
+    sample: SampleConfig,
+    rollout: RolloutConfig,
+    update: UpdateConfig,
+    *,
+    separate_sampler: bool,
+) -> Footprint:
+    """Return the memory that a run takes; `separate_sampler` loads the weights of the sampler a second time."""
+    num_parameters, saved = _weights(store, policy)
+    dtype = saved if rollout.dtype == "auto" else rollout.dtype
+    sampler = num_parameters * _BYTES.get(dtype, _FLOAT32)
+    copies = _TRAINED + (1 if update.kl_coef else 0)
+    trained = num_parameters * _FLOAT32 * copies
+    needed = sampler + _cache(store, policy, sample, rollout, dtype)
+    beside = sampler if separate_sampler else 0
+    return Footprint(needed, trained + beside, psutil.virtual_memory().total)
+
+
+def _cache(store: Store, policy: Ref, sample: SampleConfig, rollout: RolloutConfig, dtype: str) -> int:
+    """Keys and values of the completions generated together; prompts come on top."""
+    if rollout.engine == "openai":
+        return 0
+    if rollout.engine == "vllm":
+        return rollout.vllm.cpu_cache_gib * 2**30
+    config = _config(store, policy)
+    heads = config.get("num_key_value_heads") or config.get("num_attention_heads") or 0
+    width = config.get("head_dim") or config.get("hidden_size", 0) // max(1, config.get("num_attention_heads") or 1)
+    per_token = 2 * heads * width * (config.get("num_hidden_layers") or 0) * _BYTES.get(dtype, _FLOAT32)
+    return per_token * sample.max_tokens * rollout.batch_rows
+
+
+def _weights(store: Store, policy: Ref) -> tuple[int, str]:
+    """Parameters of a policy, and of the base below an adapter, and the number format of most of them."""
+    folders = [store.path(ref) for ref in (policy, base_ref(store, policy)) if ref is not None]
+    count: dict[str, int] = {}
+    for path in sorted(path for folder in folders for path in folder.glob("*.safetensors")):
+        with safe_open(path, framework="numpy") as file:
+            for name in file.keys():  # noqa: SIM118 - no mapping
+                part = file.get_slice(name)
+                size = 1
+                for length in part.get_shape():
+                    size *= length
+                count[part.get_dtype()] = count.get(part.get_dtype(), 0) + size
+    most = max(count, key=lambda name: count[name], default="F32")
+    return sum(count.values()), {"BF16": "bfloat16", "F16": "float16"}.get(most, "float32")
+
+
+def _config(store: Store, policy: Ref) -> dict[str, Any]:
+    """The settings of a policy's architecture; those of the text part of one that also reads images."""
+    body = store.read_file(base_ref(store, policy) or policy, "config.json")
+    config: dict[str, Any] = json.loads(body) if body else {}
+    text: Any = config.get("text_config")
+    return cast("dict[str, Any]", text) if isinstance(text, dict) else config

@@ -1,0 +1,52 @@
+"""A policy of the lake in memory: its files checked, on the device that the settings name."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import torch
+
+from gradus.data.errors import BadInputError, StageError
+from gradus.data.lake.store import Ref, Store
+from gradus.models.devices import Device, DeviceError, give_back, is_out_of_memory, resolve_device
+from gradus.models.policy import Dtype, Policy, PolicyError, load_policy
+from gradus.tasks.artifacts.policies import verify_policy
+
+ROOM = "free memory where it computes, or set device to cpu"
+
+
+def warm_key(digest: str, dtype: Dtype, device: Device) -> str:
+    """Under which a worker keeps a policy loaded."""
+    return f"policy/{digest}/{dtype}/{device}"
+
+
+def place(device: Device) -> torch.device:
+    """The device that a setting means; BadInputError where there is none."""
+    try:
+        return resolve_device(device)
+    except DeviceError as error:
+        raise BadInputError(str(error), hint="set device to auto, or install PyTorch for your GPU") from None
+
+
+def loaded_policy(store: Store, ref: Ref, dtype: Dtype, device: Device) -> Policy:
+    """A policy of the lake; BadInputError where it cannot be used, or not on that device."""
+    verify_policy(store, ref)
+    try:
+        with oom_as_stage_error("loading the policy", ROOM):
+            policy = load_policy(store.path(ref), dtype, place(device))
+        _ = policy.end_tokens
+    except PolicyError as error:
+        raise BadInputError(str(error), hint="give a folder that transformers can load") from None
+    return policy
+
+
+@contextmanager
+def oom_as_stage_error(what: str, hint: str) -> Generator[None]:
+    """StageError with this hint where memory runs out inside; what only the inside needed is given back after it."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise StageError(f"out of memory while {what}", hint=hint) from None
+    finally:
+        give_back()

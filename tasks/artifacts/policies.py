@@ -1,0 +1,83 @@
+"""A policy in the lake: a checkpoint, or an adapter beside the base that its manifest names as a parent.
+
+In the lake an adapter's configuration leads to its base by digest (`../DIGEST`), so that the adapter's own digest, and
+with it the identity of every rollout, depends on both.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gradus.data.errors import BadInputError
+from gradus.data.lake.store import Ref, Store
+
+BASE = "base"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_TOKENIZER = ("tokenizer*", "vocab.*", "*.model", "special_tokens_map.json", "chat_template*")
+
+
+def is_adapter_folder(folder: Path) -> bool:
+    """Whether a folder holds an adapter, not a whole policy."""
+    return (folder / ADAPTER_CONFIG).is_file()
+
+
+def base_named_by(folder: Path) -> str:
+    """What an adapter's configuration calls its base, with the revision if it names one; BadInputError if nothing."""
+    name, revision = (_adapter_config(folder).get(key) or "" for key in ("base_model_name_or_path", "revision"))
+    if not name:
+        raise BadInputError(
+            f"{folder / ADAPTER_CONFIG} does not name the adapter's base", hint=f"write --policy {folder}+BASE"
+        )
+    beside = folder / name
+    if not Path(name).is_absolute() and beside.is_dir() and not Path(name).exists():
+        return str(beside)
+    return f"{name}@{revision}" if revision and not Path(name).exists() else name
+
+
+def adopt_adapter(store: Store, folder: Path, base: Ref) -> Ref:
+    """Store an adapter as a checkpoint that names its base by digest; what else lies in its folder is left there."""
+    if base_ref(store, base) is not None:
+        raise BadInputError(f"the base of {folder} is an adapter itself", hint="give the whole policy below both")
+    names = {path.name for pattern in _TOKENIZER for path in folder.glob(pattern)}
+    config = {**_adapter_config(folder), "base_model_name_or_path": f"../{base.digest}", "revision": None}
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise BadInputError(
+            f"{folder} has no {ADAPTER_WEIGHTS}, and other formats can run code", hint="save it with safetensors"
+        )
+    files: dict[str, Path | bytes] = {name: folder / name for name in (*names, ADAPTER_WEIGHTS)}
+    files[ADAPTER_CONFIG] = json.dumps(config, indent=2, sort_keys=True).encode()
+    return store.adopt_files(files, parents={BASE: [str(base)]})
+
+
+def base_ref(store: Store, ref: Ref) -> Ref | None:
+    """The checkpoint below an adapter; None for a whole policy."""
+    parents = store.manifest(ref).parents.get(BASE)
+    return Ref.parse(parents[0]) if parents else None
+
+
+def verify_policy(store: Store, ref: Ref) -> None:
+    """Check every file of a policy, and of the base below it, against its SHA-256."""
+    store.verify(ref)
+    base = base_ref(store, ref)
+    if base is not None:
+        store.verify(base)
+
+
+def refuse_training(store: Store, ref: Ref) -> None:
+    """BadInputError where a policy is an adapter: it can be sampled from, not trained."""
+    if base_ref(store, ref) is not None:
+        raise BadInputError(
+            f"{ref} is an adapter, and training one is not supported",
+            hint="merge it into its base (peft's merge_and_unload) and train the merged policy",
+        )
+
+
+def _adapter_config(folder: Path) -> dict[str, Any]:
+    path = folder / ADAPTER_CONFIG
+    try:
+        config = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BadInputError(f"{path} is not JSON ({error})", hint="save the adapter with peft") from None
+    if not isinstance(config, dict):
+        raise BadInputError(f"{path} is not a JSON object", hint="save the adapter with peft")
+    return config

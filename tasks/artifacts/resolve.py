@@ -1,0 +1,133 @@
+"""What a person names on the command line becomes an artifact: a reference, a lake folder, a file, a policy folder.
+
+supply(store, "my_rollouts.jsonl", "rollouts")     # the file's rows, named by their content
+supply(store, "rollouts/0f3c...", "rollouts")      # an artifact that exists
+supply(store, "my_lora+bundled", "checkpoints")    # an adapter and the policy below it
+"""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gradus.data.errors import BadInputError, UsageError, in_words
+from gradus.data.lake.manifest import FILE_NAME, Manifest, read_manifest
+from gradus.data.lake.schema import CHECKPOINTS, TABLES, misfit
+from gradus.data.lake.store import Ref, Store
+from gradus.data.sources.tabular import read_user_table
+from gradus.tasks.artifacts.policies import ADAPTER_CONFIG, BASE, adopt_adapter, base_named_by, is_adapter_folder
+from gradus.tasks.preflight.checks import REFERENCE, bundled, full_name, no_policy, not_there
+
+
+def resolve_artifact(store: Store, text: str, table: str, columns: dict[str, str] | None = None) -> Ref:
+    """The artifact that `text` names; BadInputError or UsageError where it names none."""
+    found = _existing(store, text, table)
+    if found is not None:
+        return found
+    if table == CHECKPOINTS:
+        return _policy(store, text)
+    path = bundled(text) or Path(text)
+    if not path.is_file():
+        raise not_there(text, table)
+    rows, _refused = read_user_table(path, TABLES[table], columns or {}, strict=True)
+    return store.put(table, _with_keys(rows, table))
+
+
+def export(store: Store, ref: Ref, out: Path) -> Path:
+    """Copy an artifact out of the lake: to one .parquet or .jsonl file, or to a folder."""
+    if ref.table == CHECKPOINTS or out.suffix not in (".parquet", ".jsonl"):
+        store.verify(ref)
+        shutil.copytree(store.path(ref), out, dirs_exist_ok=True)
+        return out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    rows = store.read(ref)
+    if out.suffix == ".parquet":
+        pq.write_table(rows, out, compression="zstd")
+    else:
+        with out.open("w", encoding="utf-8") as file:
+            for batch in rows.to_batches(max_chunksize=1024):
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
+    return out
+
+
+def _existing(store: Store, text: str, table: str) -> Ref | None:
+    if REFERENCE.fullmatch(text):
+        named = text.partition("/")[0]
+        if named != table:
+            raise UsageError(f"{text} is a {named} artifact", hint=f"give one of {table}")
+        ref = Ref.parse(full_name(store.root, text))
+        store.manifest(ref)
+        return ref
+    folder = Path(text)
+    if not (folder / FILE_NAME).is_file():
+        return None
+    manifest = read_manifest(folder)
+    ref = Ref(manifest.table, manifest.digest)
+    if ref.table != table:
+        raise UsageError(f"{text} holds {ref.table}", hint=f"give a folder of {table}")
+    if store.find(ref) is None:
+        _refuse_misfits(folder, manifest)
+        for base in manifest.parents.get(BASE, []) if table == CHECKPOINTS else []:
+            resolve_artifact(store, str(folder.resolve().parent / Ref.parse(base).digest), CHECKPOINTS)
+        shutil.copytree(folder, store.path(ref), dirs_exist_ok=True)
+        store.verify(ref)
+    return ref
+
+
+def _refuse_misfits(folder: Path, manifest: Manifest) -> None:
+    """Raise BadInputError if a shard of a folder from elsewhere has other types than its table."""
+    for shard in manifest.shards if manifest.table in TABLES else ():
+        odd = misfit(pq.read_schema(folder / shard.name), TABLES[manifest.table])
+        if odd:
+            raise BadInputError(
+                f"{folder / shard.name} is no table of {manifest.table}: {odd}", hint="convert it first"
+            )
+
+
+def _policy(store: Store, text: str) -> Ref:
+    """A policy folder, or one on the hub; an adapter with the base that it names, or that follows it after a plus."""
+    above, plus, below = (text, "", "") if Path(text).is_dir() else text.partition("+")
+    path = bundled(above) or Path(above)
+    folder = path if path.is_dir() else _download(above)
+    if is_adapter_folder(folder):
+        return adopt_adapter(store, folder, resolve_artifact(store, below or base_named_by(folder), CHECKPOINTS))
+    if plus:
+        raise UsageError(f"{above} is no adapter: it has no {ADAPTER_CONFIG}", hint=f"write --policy {above}")
+    if not (folder / "config.json").is_file():
+        raise BadInputError(f"{text} has no config.json", hint="give a folder that transformers can load")
+    return store.adopt(folder)
+
+
+def _download(text: str) -> Path:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - slow, and needed for hub ids alone
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
+
+    repository, _, revision = text.partition("@")
+    if not revision:
+        raise no_policy(text)
+    try:
+        return Path(snapshot_download(repository, revision=revision, ignore_patterns=["*.bin", "*.pt", "*.pth"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = in_words(error).message
+        raise BadInputError(f"{text} cannot be fetched ({reason})", hint="give a local folder instead") from None
+
+
+def _with_keys(rows: pa.Table, table: str) -> pa.Table:
+    """Keys that a user's file may leave out, derived from what it has."""
+    (key, *others) = TABLES[table].key
+    if others or (key in rows.column_names and rows.column(key).null_count == 0):
+        return rows
+    derived: list[Any] = []
+    seen: Counter[str] = Counter()
+    for problem_id in rows.column("problem_id").to_pylist():
+        derived.append(
+            f"{problem_id}:{seen[problem_id]}" if key == "rollout_id" else f"{problem_id}@r0h{seen[problem_id]}"
+        )
+        seen[problem_id] += 1
+    if key in rows.column_names:
+        rows = rows.drop_columns([key])
+    return rows.append_column(key, pa.array(derived, pa.string()))

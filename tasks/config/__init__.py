@@ -1,0 +1,1 @@
+"""Settings: one model per stage, and where Gradus keeps its files."""

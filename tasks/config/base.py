@@ -1,0 +1,97 @@
+"""What all settings have in common: frozen, no unknown keys, no credentials, nothing that cannot be stored.
+
+And which fields a result depends on.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, cast
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from gradus.tasks.config.redaction import credentials_in
+
+INCIDENTAL: dict[str, Any] = {"incidental": True}
+"""Marks a field that the result does not depend on: it may change while an artifact is in the making."""
+
+
+LIMIT: dict[str, Any] = {"limit": True}
+"""Marks a limit of a gate: it is looked at whenever a result is used, and changing it computes nothing."""
+
+
+def unset(value: object) -> bool:
+    """Return whether an optional setting is unset: it is then left out of what is written, and of identities."""
+    return value is None or value is False
+
+
+class Config(BaseModel):
+    """The base of all settings: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
+    )
+
+    @model_validator(mode="after")
+    def _can_be_stored(self) -> Self:
+        """Settings go through JSON, Arrow and SQL: refuse what one of them has no form for, in free-form values too."""
+        for name in type(self).model_fields:
+            if problem := _unstorable(getattr(self, name)):
+                raise ValueError(f"{name} {problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _without_credentials(self) -> Self:
+        """Settings are stored with every result and shown by the tracker: refuse a password or key in a URL."""
+        for name in type(self).model_fields:
+            if credentials_in(getattr(self, name)):
+                raise ValueError(f"{name} holds credentials, which would be stored with every result; leave them out")
+        return self
+
+    def identified(self) -> dict[str, Any]:
+        """The settings that a result depends on, as plain values: neither incidental ones nor limits."""
+        found = self.model_dump(mode="json")
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if name not in found:  # an optional setting without a value
+                continue
+            if field.json_schema_extra in (INCIDENTAL, LIMIT):
+                del found[name]
+            elif isinstance(value, Config):
+                found[name] = value.identified()
+            elif isinstance(value, tuple) and all(isinstance(part, Config) for part in value):
+                found[name] = [part.identified() for part in value]
+        return found
+
+
+_INT_BITS = 63
+
+
+def _unstorable(value: object) -> str:
+    """What is wrong with a number or a text, or with one in lists and mappings; empty if nothing is."""
+    match value:
+        case float() if not math.isfinite(value):
+            return "is not a finite number"
+        case int() if value.bit_length() > _INT_BITS:
+            return "is too large a number"
+        case str():
+            return _not_text(value)
+        case Mapping():
+            items = cast("Mapping[object, object]", value).items()
+            named = ((key, _unstorable(key) or _unstorable(part)) for key, part in items)
+            return next((f"{key!r} {problem}" for key, problem in named if problem), "")
+        case list() | tuple():
+            return next(filter(None, map(_unstorable, cast("Sequence[object]", value))), "")
+        case _:
+            return ""
+
+
+def _not_text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "holds characters that are not valid Unicode"
+    return "holds a NUL character" if "\0" in text else ""

@@ -1,0 +1,79 @@
+"""Settings of the stages that decide what is sampled next: curate, hint, escalate, difficulty."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gradus.tasks.config.base import LIMIT, Config
+
+
+class FilterConfig(Config):
+    """One filter by name with its settings."""
+
+    name: str
+    """Registered filter: pass_rate, zero_variance, group_variance, length."""
+    settings: dict[str, float | int | str | bool] = Field(default_factory=dict)
+    """Arguments of the filter."""
+
+
+class SampleConfig(Config):
+    """How completions are sampled."""
+
+    n: int = Field(default=8, ge=1)
+    """Completions per group."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    """Sampling temperature; 0 is greedy."""
+    max_tokens: int = Field(default=96, ge=1)
+    """Limit of completion tokens."""
+
+
+class CurateConfig(Config):
+    """Which problems, in which order, into a plan."""
+
+    filters: tuple[FilterConfig, ...] = ()
+    """Filters applied in order; a row is dropped by the first that refuses it."""
+    rank: Literal["", "historical_std", "variance", "pass_rate", "reward_mean", "reward_variance"] = ""
+    """Rank by this column, highest first, before `top`."""
+    top: int = Field(default=0, ge=0)
+    """Keep the first so many after ranking; 0 keeps all."""
+    sampler: Literal["all", "uniform", "variance"] = "all"
+    """Draw problems: all in order, uniformly, or in proportion to pass-rate variance."""
+    draw: int = Field(default=0, ge=0)
+    """Problems to draw; 0 takes all that are left."""
+    explore_frac: float = Field(default=0.25, ge=0.0, le=1.0)
+    """Share of a variance-weighted draw given to problems never measured or of zero variance."""
+    sample: SampleConfig = SampleConfig()
+    """How each planned problem is sampled."""
+    hint_level: int = Field(default=0, ge=0)
+    """Hint level shown with every planned problem that has such a hint (static hints); 0 plans bare problems."""
+    round: int = 0
+    """Round of the run; part of every group id."""
+
+
+class EscalateConfig(Config):
+    """A plan for the groups whose every rollout failed, one hint level up (GHPO, arXiv 2507.10628)."""
+
+    level: int = Field(ge=1)
+    """Hint level to show."""
+    sample: SampleConfig = SampleConfig()
+    """How each group is sampled again."""
+
+
+class HintConfig(Config):
+    """How hints are built from worked solutions."""
+
+    strategy: Literal["prefix", "tiers"] = "prefix"
+    """prefix: the first steps of the solution; tiers: hints that the source gives."""
+    fractions: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] = (0.25, 0.5, 0.75)
+    """Share of the solution's steps shown at level 1, 2, 3 ..."""
+
+
+class DifficultyConfig(Config):
+    """How scores become a difficulty table (added to the previous one where given)."""
+
+    round: int = 0
+    """Round of these measurements."""
+    unhinted_only: bool = True
+    """Count only rollouts without a hint: a hinted pass says nothing of the bare problem."""
+    max_unjudged_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
+    """Gate: a larger share of the rollouts counted without a verdict fails the stage; 1 accepts rewards alone."""

@@ -1,0 +1,107 @@
+"""Settings of the stages that train: update, warmstart."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from gradus.tasks.config.base import INCIDENTAL, LIMIT, Config
+from gradus.tasks.config.prompts import PromptConfig, empty
+
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class UpdateConfig(Config):
+    """One GRPO update (DeepSeekMath, arXiv 2402.03300) with its published options."""
+
+    advantage: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
+    """grpo divides by the group's std; dr_grpo (arXiv 2503.20783) does not; rloo leaves the row itself out."""
+    std_eps: float = Field(default=1e-4, ge=0.0)
+    """Added to the std (TRL 1e-4, verl 1e-6)."""
+    loss: Literal["clip"] = "clip"
+    """Clipped surrogate on token ratios."""
+    aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = "token_mean"
+    """How token losses become one number (DAPO, GRPO, Dr. GRPO)."""
+    length_tokens: int = Field(default=0, ge=0)
+    """Completion limit that fixed_length divides by: the max_tokens that the rollouts were sampled with."""
+    clip_low: float = Field(default=0.2, ge=0.0)
+    """Ratio floor is 1 - clip_low."""
+    clip_high: float = Field(default=0.28, ge=0.0)
+    """Ratio ceiling is 1 + clip_high (DAPO's clip-higher, arXiv 2503.14476)."""
+    kl_coef: float = Field(default=0.0, ge=0.0)
+    """Weight of the k3 KL to the reference policy; 0 loads no reference."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    correction: Literal["none", "token_truncated", "token_masked", "sequence_truncated", "sequence_masked"] = "none"
+    """Weight of what another engine or an older policy sampled: p_trainer / p_sampler, cut off or masked at the cap."""
+    correction_cap: float = Field(default=2.0, ge=1.0)
+    """Largest weight (truncated), or largest and smallest, 1 / cap, that still counts (masked)."""
+    truncation: Literal["refused", "masked"] = "refused"
+    """Rows sampled with top_p or top_k: no correction is taken of them (refused), or the trainer's side of correction,
+    mismatch and gates is truncated likewise and a correction gives weight 0 to what that leaves out (masked)."""
+    max_age: int = Field(default=0, ge=0, json_schema_extra=LIMIT)
+    """Gate: rollouts may come from so many updates before the policy; 0 takes only the policy's own."""
+    lr: float = Field(default=5e-5, gt=0.0)
+    """AdamW learning rate after warm-up."""
+    warmup_steps: int = Field(default=15, ge=0)
+    """Optimiser steps over which the learning rate rises linearly, counted over the whole run."""
+    decay_steps: int = Field(default=0, ge=0)
+    """Optimiser step of the run at which a cosine has brought the learning rate to a tenth; 0 keeps it constant."""
+    weight_decay: float = Field(default=0.0, ge=0.0)
+    """AdamW weight decay."""
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """AdamW betas."""
+    max_grad_norm: float = Field(default=1.0, gt=0.0)
+    """Gradients are scaled down to this global norm."""
+    epochs: int = Field(default=1, ge=1)
+    """Passes over the rollouts."""
+    minibatch_groups: int = Field(default=0, ge=0)
+    """Groups per optimiser step; 0 takes all in one."""
+    micro_tokens: int = Field(default=16_384, ge=1)
+    """Padded tokens in memory at once; the result does not depend on it beyond rounding."""
+    max_logp_diff: float = Field(default=1.0, gt=0.0, json_schema_extra=LIMIT)
+    """Gate: mean absolute difference of sampler and trainer log-probs per token, nats."""
+    max_outside_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
+    """Gate, where truncation is masked: share of tokens that the trainer's own truncation leaves out."""
+    max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
+    """Gate: share of groups without variance."""
+    save_every_steps: int = Field(default=0, ge=0)
+    """Keep resumable state inside a long update every so many optimiser steps; 0 never."""
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
+    """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
+
+    @model_validator(mode="after")
+    def _fixed_length_has_its_length(self) -> "UpdateConfig":
+        if self.aggregation == "fixed_length" and not self.length_tokens:
+            raise ValueError("aggregation fixed_length needs length_tokens, the max_tokens of the rollouts")
+        return self
+
+
+class WarmstartConfig(Config):
+    """Supervised fine-tuning on worked solutions, from random weights or a given policy."""
+
+    steps: int = Field(default=800, ge=1)
+    """Optimiser steps."""
+    decay_steps: int = Field(default=1200, ge=0)
+    """Step at which the learning rate has fallen to a tenth; 0 for `steps`."""
+    batch_rows: int = Field(default=96, ge=1)
+    """Problems per step."""
+    lr: float = Field(default=2e-3, gt=0.0)
+    """AdamW learning rate after warm-up, then cosine to a tenth."""
+    warmup_steps: int = Field(default=100, ge=0)
+    """Optimiser steps of linear warm-up."""
+    width: int = Field(default=128, ge=8)
+    """Hidden size of a new policy."""
+    layers: int = Field(default=4, ge=1)
+    """Layers of a new policy."""
+    heads: int = Field(default=4, ge=1)
+    """Attention heads of a new policy."""
+    prompt: PromptConfig = Field(default=PromptConfig(), exclude_if=empty)
+    """How a problem becomes a prompt: as in the rollouts that follow."""
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
+    """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> "WarmstartConfig":
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width = {self.width} cannot be divided into {self.heads} heads of an even size")
+        return self

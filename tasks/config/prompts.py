@@ -1,0 +1,50 @@
+"""The settings of how a problem becomes a prompt and of what ends its completion."""
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from gradus.models.templates import PromptStyle, system_problem, template_problem
+from gradus.tasks.config.base import Config
+
+
+def empty(value: object) -> bool:
+    """Left out of what is written: optional texts, lists, tables and groups of settings in which nothing is set."""
+    return not (value.model_dump() if isinstance(value, Config) else value)
+
+
+class PromptConfig(Config):
+    """How a problem becomes a prompt, beside what the policy's own chat template does."""
+
+    system: str = Field(default="", exclude_if=empty)
+    """System message, unless a problem has its own; without a chat template the prompt's first paragraph."""
+    template: str = Field(default="", exclude_if=empty)
+    """What is asked, with {question}; {hint}, if it is there, is the hint, or nothing for problems without one.
+
+    Of a problem with messages {question} is the user's last one. Without {hint} the hint follows at the end. A name in
+    other braces is refused, unless it is an argument in LaTeX; {{name}} is {name} literally.
+    """
+
+    @field_validator("system")
+    @classmethod
+    def _is_the_same_for_all(cls, system: str) -> str:
+        if problem := system_problem(system):
+            raise ValueError(f"the system message {problem}")
+        return system
+
+    @field_validator("template")
+    @classmethod
+    def _has_a_question(cls, template: str) -> str:
+        if template and (problem := template_problem(template)):
+            raise ValueError(f"the template {problem}")
+        return template
+
+    @property
+    def style(self) -> PromptStyle:
+        """The same for what makes prompts."""
+        return PromptStyle(self.system, self.template)
+
+
+MAX_STOPS = 16
+Stops = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=MAX_STOPS)]
+"""Stop strings: none of them empty, at most 16."""

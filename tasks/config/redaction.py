@@ -1,0 +1,177 @@
+"""Secrets are kept out of what is stored or printed.
+
+    hide("401 for https://ann:hunter22@mlflow.example")     # '401 for https://***@mlflow.example'
+
+Settings are stored whole (manifest, run.json, journal, tracker), so one that holds credentials is refused before
+anything starts (`refuse_credentials`, gradus.tasks.config.base). Free text (errors, logs, answers of a server) is
+cleaned: `hide`. A secret is the value of an environment variable with a secret's name (..._TOKEN, ..._PASSWORD,
+..._API_KEY ...), what a URL has before its @, a key in a URL's query, and what follows `Basic` or `Bearer`; encoded
+forms included. Left out: values shorter than four characters, and secrets in files that other libraries read
+(~/.netrc).
+"""
+
+import base64
+import html
+import json
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TextIO, cast
+from urllib.parse import quote, unquote
+
+from gradus.data.errors import UsageError
+
+MASK = "***"
+_MIN_CHARS = 4
+_EMBEDDED_CHARS = 8
+"""Shorter secrets are replaced only where they stand alone, so that `pass` does not eat into `password`."""
+
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|AUTH_STRING|APIKEY|ACCESS_KEY|KEY)$|HEADERS$", re.IGNORECASE
+)
+_REFUSED_CHARS = 12
+"""Only a longer secret is looked for in arguments: a short one may be an ordinary word."""
+_NO_SECRET = frozenset({"true", "false", "none", "null"})
+_USERINFO = re.compile(r"(?<=://)[^\s/?#@'\"<>]+(?:@[^\s/?#@'\"<>]+)*(?=@)")
+_LOGIN = re.compile(r"://[^\s/?#@:]*:[^\s/?#@]+@|\bhttps?://[^\s/?#@]+@", re.IGNORECASE)
+_QUERY = re.compile(
+    r"(?<=[?&])((?:[\w.-]{0,64}[_.-])?(?:key|apikey|token|secret|password|signature|sig|credential)=)[^&\s'\"<>]+",
+    re.IGNORECASE,
+)
+_SCHEME = re.compile(r"\b(Basic|Bearer)\s+[A-Za-z0-9+/=._~-]{6,}")
+_PAIRS = (("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"),)
+_also: set[str] = set()
+
+
+def secret_variable(name: str) -> None:
+    """Treat the value of an environment variable as a secret, whatever the variable is called."""
+    _also.add(name)
+
+
+def hide(text: str) -> str:
+    """The text with every secret replaced by `***`."""
+    text = _USERINFO.sub(MASK, text)
+    text = _SCHEME.sub(rf"\1 {MASK}", _QUERY.sub(rf"\1{MASK}", text))
+    secrets = sorted(_secrets(), key=len, reverse=True)
+    if not secrets:
+        return text
+    return re.sub("|".join(_pattern(secret) for secret in secrets), MASK, text)
+
+
+def credentials_in(value: object) -> bool:
+    """Whether a text, or one in lists and mappings, has a URL with a password, a token or a key in it."""
+    if isinstance(value, str):
+        return bool(_LOGIN.search(value) or _QUERY.search(value))
+    if isinstance(value, Mapping):
+        return any(credentials_in(item) for item in cast("Mapping[Any, Any]", value).values())
+    return isinstance(value, list | tuple) and any(credentials_in(item) for item in cast("Sequence[Any]", value))
+
+
+def refuse_credentials(words: Sequence[str]) -> None:
+    """UsageError where a word of a command line holds credentials: it would be stored with every result."""
+    for word in words:
+        held = next((name for name, value in _variables() if len(value) >= _REFUSED_CHARS and value in word), "")
+        if held or credentials_in(word):
+            what = f"the value of {held}" if held else "credentials"
+            raise UsageError(
+                f"the argument {hide(word)[:200]} holds {what}, which would be stored with every result",
+                hint="leave it out of arguments and settings: a server takes its key from the environment, see "
+                "server.api_key_variable",
+            )
+
+
+def hide_in_logs() -> None:
+    """Clean every log record of this process, and the traceback that ends it."""
+    make_record = logging.getLogRecordFactory()
+
+    def make_clean(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make_record(*args, **kwargs)
+        message = hide(record.getMessage())
+        if record.exc_info:
+            record.exc_text = hide("".join(traceback.format_exception(*record.exc_info)).rstrip())
+        record.msg, record.args = message, None
+        return record
+
+    def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        sys.stderr.write(hide("".join(traceback.format_exception(kind, error, trace))))
+
+    logging.setLogRecordFactory(make_clean)
+    sys.excepthook = end
+
+
+def hide_in_output() -> None:
+    """Clean what this process prints, for processes whose output is a log: libraries print addresses as they are."""
+    sys.stdout, sys.stderr = cast("TextIO", _Clean(sys.stdout)), cast("TextIO", _Clean(sys.stderr))
+
+
+class _Clean:
+    """A stream that hides secrets in every text that is written to it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text without its secrets."""
+        self._stream.write(hide(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _pattern(secret: str) -> str:
+    text = re.escape(secret)
+    return text if len(secret) >= _EMBEDDED_CHARS else rf"(?<!\w){text}(?!\w)"
+
+
+def _secrets() -> set[str]:
+    """Every secret of the environment in every form in which it may show up."""
+    plain = {value for _, value in _variables()}
+    pairs = [f"{os.environ.get(user, '')}:{os.environ.get(word, '')}" for user, word in _PAIRS if word in os.environ]
+    for value in os.environ.values():
+        for userinfo in _USERINFO.findall(value):
+            user, _, word = userinfo.partition(":")
+            plain |= {word or user, unquote(word or user)}
+            pairs.append(unquote(userinfo))
+    for value in [*plain]:
+        if ":" in value:
+            pairs.append(value)
+            plain.add(value.partition(":")[2])
+    plain |= {base64.b64encode(pair.encode()).decode() for pair in pairs}
+    forms = {form for value in plain if len(value) >= _MIN_CHARS for form in _forms(value)}
+    return {form for form in forms if len(form) >= _MIN_CHARS}
+
+
+def _forms(value: str) -> tuple[str, ...]:
+    """A value as itself, in a URL, in JSON, in Python's own notation and in HTML."""
+    return (value, quote(value), quote(value, safe=""), json.dumps(value)[1:-1], repr(value)[1:-1], html.escape(value))
+
+
+def _variables() -> Iterator[tuple[str, str]]:
+    """The environment variables that hold a secret, each with its value, or with each text of its JSON object."""
+    for name, value in os.environ.items():
+        if not (name in _also or _SECRET_NAME.search(name)):
+            continue
+        for text in _texts(value):
+            if len(text) >= _MIN_CHARS and text.casefold() not in _NO_SECRET and not _is_path(text):
+                yield name, text
+
+
+def _is_path(text: str) -> bool:
+    """Whether a variable names a file that holds a secret rather than the secret."""
+    return text.startswith(("/", "~", ".")) and os.path.exists(os.path.expanduser(text))  # noqa: PTH110, PTH111 - any text
+
+
+def _texts(value: str) -> list[str]:
+    value = value.removeprefix("Basic ")
+    if value.startswith("{"):
+        try:
+            found: dict[str, Any] = json.loads(value)
+        except ValueError:
+            return [value]
+        return [text.removeprefix("Bearer ").removeprefix("Basic ") for text in found.values() if isinstance(text, str)]
+    return [value]

@@ -1,0 +1,58 @@
+"""Settings of the stage score and of its rewards."""
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from gradus.tasks.config.base import LIMIT, Config, unset
+from gradus.tasks.config.prompts import empty
+
+
+class RewardConfig(Config):
+    """One reward and its weight."""
+
+    name: str
+    """math, numeric, exact, format, or path/to/file.py:function."""
+    weight: float = 1.0
+    """Weight in the sum."""
+    settings: dict[str, str | float | int | bool] = Field(default_factory=dict)
+    """Arguments of the reward (format: pattern ...)."""
+    decides: bool = Field(default=False, exclude_if=unset)
+    """Whether this reward decides the column `correct`, where several could."""
+    source_sha256: str = ""
+    """Digest of the user's file, filled in when the stage runs, so that a changed reward is a changed identity."""
+    modules: dict[str, str] = Field(default_factory=dict, exclude_if=empty)
+    """Digest of each of the user's own modules that the file leads to, by name; filled in likewise."""
+    libraries: dict[str, str] = Field(default_factory=dict, exclude_if=empty)
+    """Version of each installed distribution that those import, by name; filled in likewise."""
+
+    def identified(self) -> dict[str, Any]:
+        """The settings without the folder of a user's file: what is in it counts, not where it lies."""
+        return {**super().identified(), "name": self.name.rpartition("/")[2]}
+
+
+class ScoreConfig(Config):
+    """How rollouts are judged."""
+
+    rewards: tuple[RewardConfig, ...] = (RewardConfig(name="math"),)
+    """The rewards; the one that `decides`, else the first that judges correctness, decides the column `correct`."""
+    correct_at: float | None = Field(default=None, allow_inf_nan=False, exclude_if=unset)
+    """Threshold: a row without a verdict of its own is correct if the value of the deciding reward is at least this.
+
+    If no reward decides, the weighted sum is compared. Without a threshold only the values 1 and 0 of a deciding reward
+    are verdicts.
+    """
+    item_timeout_s: float = Field(default=5.0, gt=0.0)
+    """Wall limit for one completion."""
+    max_chars: int = Field(default=50_000, ge=1)
+    """Longer completions are judged by their last so many characters."""
+    max_error_frac: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=LIMIT)
+    """Gate: a larger share of errors and time-outs fails the stage after the good rows are kept."""
+    shard_rows: int = Field(default=4096, ge=1)
+    """Rows per shard."""
+
+    @model_validator(mode="after")
+    def _at_most_one_decides(self) -> "ScoreConfig":
+        if sum(reward.decides for reward in self.rewards) > 1:
+            raise ValueError("more than one reward has decides = true")
+        return self

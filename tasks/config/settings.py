@@ -1,0 +1,138 @@
+"""Where Gradus keeps its things, and how long a stage may take: nothing here changes a result."""
+
+import math
+import os
+import resource
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradus.data.errors import GradusError, UsageError, in_words
+
+ROOM_BYTES = 32_000_000
+"""What the databases of a home take, with some of a run's logs; a stage asks for more (gradus.data.lake.store)."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder that holds everything: `.gradus` below the working folder unless GRADUS_HOME says otherwise."""
+
+    root: Path
+
+    @classmethod
+    def from_environment(cls) -> "Home":
+        """The home that GRADUS_HOME names, or `.gradus` here; UsageError if there can be no such folder."""
+        named = os.environ.get("GRADUS_HOME") or ".gradus"
+        try:
+            named.encode()
+            return cls(Path(named).resolve())
+        except UnicodeEncodeError:
+            problem = "its name is not valid UTF-8"
+        except OSError as error:  # the current folder was removed
+            problem = in_words(error, "the current folder").message
+        except RuntimeError:
+            problem = "it is a link that leads to itself"
+        raise UsageError(f"GRADUS_HOME cannot be {named!r}: {problem}", hint="set GRADUS_HOME to another folder")
+
+    @property
+    def lake(self) -> Path:
+        """Artifacts."""
+        return self.root / "lake"
+
+    @property
+    def runs(self) -> Path:
+        """One folder a run: its journal, lock and logs."""
+        return self.root / "runs"
+
+    @property
+    def prefect(self) -> Path:
+        """Prefect's database and settings."""
+        return self.root / "prefect"
+
+
+def worker_threads(num_busy: int = 1) -> int:
+    """Threads of torch in a worker: OMP_NUM_THREADS, or one for each physical core up to eight.
+
+    Where `num_busy` workers compute at once each has its share, at least one.
+    """
+    configured = os.environ.get("OMP_NUM_THREADS", "")
+    threads = int(configured) if configured.isdigit() and int(configured) > 0 else min(8, os.cpu_count() or 1)
+    return max(1, threads // num_busy)
+
+
+def wall_limit_s() -> float:
+    """Wall time that one attempt of a stage may take: GRADUS_STAGE_LIMIT_S, or a day."""
+    return _number("GRADUS_STAGE_LIMIT_S", 86400.0)
+
+
+def server_idle_s() -> float:
+    """How long Prefect's server stays for the next command: GRADUS_SERVER_IDLE_S, or five minutes; 0 is not at all."""
+    return _number("GRADUS_SERVER_IDLE_S", 300.0)
+
+
+def traces_per_round() -> int:
+    """Traces that the reporter keeps of a round: GRADUS_TRACES_PER_ROUND, or two."""
+    return int(_number("GRADUS_TRACES_PER_ROUND", 2.0))
+
+
+def tracking_patience_s() -> float:
+    """How long the reporter tries a tracker that does not answer: GRADUS_TRACKING_PATIENCE_S, or ten seconds."""
+    return _number("GRADUS_TRACKING_PATIENCE_S", 10.0)
+
+
+def check_environment() -> None:
+    """UsageError if a variable of ours has a value that it cannot have."""
+    for read in (wall_limit_s, server_idle_s, traces_per_round, tracking_patience_s, reports_now):
+        read()
+
+
+def check_room(home: Home) -> None:
+    """GradusError if there is no room for the databases of a home: a server would fail over it without saying so."""
+    free_bytes = shutil.disk_usage(home.root).free
+    if free_bytes < ROOM_BYTES:
+        raise GradusError(
+            f"only {free_bytes / 1e6:.1f} MB are free where {home.root} lies",
+            hint=f"free at least {ROOM_BYTES / 1e6:.0f} MB, or set GRADUS_HOME to a folder on another disk",
+        )
+    file_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if 0 <= file_bytes < ROOM_BYTES:
+        raise GradusError(
+            f"a process may write files of {file_bytes / 1e6:.1f} MB at most here",
+            hint="raise the limit (`ulimit -f unlimited`)",
+        )
+
+
+def _number(name: str, default: float) -> float:
+    """The number that a variable holds; the default if it is not set or empty."""
+    text = os.environ.get(name, "").strip()
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise UsageError(f"{name} is {text!r}, not a number from 0 on", hint="correct it, or unset it")
+    return value
+
+
+def reports_now() -> bool:
+    """Whether a run is reported to MLflow while it goes on: unless GRADUS_REPORT is `later`."""
+    chosen = os.environ.get("GRADUS_REPORT", "now")
+    if chosen not in ("now", "later"):
+        raise UsageError(f"GRADUS_REPORT is {chosen!r}", hint="set it to now or later, or not at all")
+    return chosen == "now"
+
+
+def run_logs() -> Path | None:
+    """The folder of logs of the run that this worker process computes for (GRADUS_RUN_LOGS); None elsewhere."""
+    given = os.environ.get("GRADUS_RUN_LOGS")
+    return Path(given) if given else None
+
+
+def may_wait() -> bool:
+    """Whether a command waits for an artifact that another one computes: unless GRADUS_NO_WAIT is set."""
+    return not os.environ.get("GRADUS_NO_WAIT")
+
+
+def code_root() -> Path:
+    """Return the folder that holds the package `gradus`, which child processes must find from any working folder."""
+    return Path(__file__).parents[3]

@@ -1,0 +1,1 @@
+"""What every process of ours needs of its host: locks, logs, isolation, interrupts."""

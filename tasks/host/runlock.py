@@ -1,0 +1,105 @@
+"""Two processes never work on one run or one artifact: a lock that names its holder, free when the holder is dead.
+
+The truth is the kernel's lock on the file (gone with its process, however that ends); the text inside names the holder.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from gradus.data.errors import LockedError
+
+_NAME = ".lock"
+_PATIENCE_S = 0.25
+"""Time in which a lock without a holder's name is tried again: it is being looked at, taken or let go just now."""
+
+
+class RunLock:
+    """A context manager that holds a folder; LockedError names the living process that has it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        hint: str = "wait for it, stop it, or give this run another name with --run",
+        command: str = "",
+    ) -> None:
+        self._path = folder / _NAME
+        self._hint = hint
+        self._command = command or " ".join(sys.argv)[:200]
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> "RunLock":
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = self._path.open("a+", encoding="utf-8")
+        give_up = time.monotonic() + _PATIENCE_S
+        while not _locked(file):
+            held = _read(self._path)
+            if not held and time.monotonic() < give_up:
+                time.sleep(_PATIENCE_S / 10)
+                continue
+            file.close()
+            raise LockedError(
+                f"{self._path.parent} is in use by process {held.get('pid', '?')} on {held.get('host', '?')} since "
+                f"{held.get('since', '?')} ({held.get('command', '?')})",
+                hint=self._hint,
+            )
+        file.truncate(0)
+        json.dump(_myself(self._command), file)
+        file.flush()
+        self._file = file
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.truncate(0)
+            self._file.close()
+            self._file = None
+
+
+def holder(folder: Path) -> dict[str, Any] | None:
+    """Who holds a folder now; None where nobody living does."""
+    path = folder / _NAME
+    if not path.exists():
+        return None
+    with path.open(encoding="utf-8") as file:  # a lock needs no more, and the folder may be one that can only be read
+        return None if _locked(file) else _read(path)
+
+
+def left_by_the_dead(folder: Path) -> bool:
+    """Whether a process held the folder and ended without letting go."""
+    path = folder / _NAME
+    return path.exists() and path.stat().st_size > 0 and holder(folder) is None
+
+
+def _locked(file: IO[str]) -> bool:
+    """Take the kernel's lock; return False if another process has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _myself(command: str) -> dict[str, Any]:
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}

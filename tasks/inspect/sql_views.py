@@ -1,0 +1,130 @@
+"""`gradus sql`: the views runs, stages, metrics and samples above the tables of the lake, of all runs or of some.
+
+with ask(home, "select purpose, avg(reward) from samples group by purpose", "demo-1a2b3c4d") as answer: ...
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from gradus.data.lake.queries import Answer, Relation, select
+from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.upgrade import open_lake
+from gradus.data.lake.views import samples, tables
+from gradus.tasks.config.settings import Home
+from gradus.tasks.runs.history import run_folder, run_folders
+from gradus.tasks.runs.journal import METRICS, read_events, read_lines, read_settings
+from gradus.tasks.runs.lineage import Lineage, Run
+from gradus.tasks.runtime.attempt import read_report
+
+_TEXT, _INT, _FLOAT, _TIME = pa.string(), pa.int64(), pa.float64(), pa.timestamp("ms")
+RUNS = pa.schema(
+    [
+        *(("run", _TEXT), ("verb", _TEXT), ("status", _TEXT), ("started", _TIME), ("seconds", _FLOAT)),
+        *(("stages", _INT), ("reused", _INT), ("seed", _INT), ("settings", _TEXT)),
+    ]
+)
+"""One row for each run; `started` in UTC, `seconds` of its stages, `settings` as JSON."""
+STAGES = pa.schema(
+    [
+        *(("run", _TEXT), ("round", _INT), ("purpose", _TEXT), ("stage", _TEXT), ("attempt", _TEXT)),
+        *(("status", _TEXT), ("started", _TIME), ("seconds", _FLOAT), ("output", _TEXT), ("artifact", _TEXT)),
+        ("error", _TEXT),
+    ]
+)
+"""One row for each attempt of a stage and for each reuse, which has no attempt."""
+METRIC_ROWS = pa.schema(
+    [
+        *(("run", _TEXT), ("round", _INT), ("purpose", _TEXT), ("stage", _TEXT), ("step", _INT)),
+        *(("name", _TEXT), ("value", _FLOAT), ("artifact", _TEXT)),
+    ]
+)
+"""One row for each metric of each artifact that a run has; `step` is null for what the whole stage reported."""
+
+
+@contextlib.contextmanager
+def ask(home: Home, sql: str, run: str | None, say: Callable[[str], None]) -> Generator[Answer]:
+    """The answer to a query over the lake, or over the artifacts that one run made or was given.
+
+    `say` gets a sentence if the lake was written by an earlier version and was brought up to date, and one for each
+    artifact that is left out because its columns have other types than its table's.
+    """
+    store = open_lake(home.lake, say)
+    runs = [Run(run_folder(home.runs, run))] if run is not None else list(map(Run, run_folders(home.runs)))
+    lineage = Lineage(store, runs, whole_lake=run is None)
+    remarks = dict[str, None]()
+
+    def remark(text: str) -> None:  # once, however many views an artifact is left out of
+        if text not in remarks:
+            say(text)
+        remarks[text] = None
+
+    hidden, view = samples(store, lineage, remark)
+    told = {
+        "runs": Relation(RUNS, partial(_table, partial(_runs, runs), RUNS)),
+        "stages": Relation(STAGES, partial(_table, partial(_stages, runs), STAGES)),
+        "metrics": Relation(METRIC_ROWS, partial(_table, partial(_metrics, store, lineage), METRIC_ROWS)),
+    }
+    with select({**told, **tables(store, lineage, remark), **hidden}, {"samples": view}, sql) as answer:
+        yield answer
+
+
+def _table(rows: Callable[[], Iterable[Mapping[str, Any]]], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist(list(rows()), schema=schema)
+
+
+def _runs(runs: list[Run]) -> Iterator[dict[str, Any]]:
+    return map(_run, runs)
+
+
+def _run(run: Run) -> dict[str, Any]:
+    settings = read_settings(run.folder)
+    started = next((event["time"] for event in read_events(run.folder)), None)
+    return {**run.brief, "started": _time(started), "seed": settings.get("seed"), "settings": json.dumps(settings)}
+
+
+def _stages(runs: list[Run]) -> Iterator[dict[str, Any]]:
+    for run in runs:
+        for row in run.attempts:
+            artifact = Ref.parse(row["output"]).digest
+            yield {**row, "run": run.name, "started": _time(row["started"]), "artifact": artifact}
+
+
+def _metrics(store: Store, lineage: Lineage) -> Iterator[dict[str, Any]]:
+    for run in lineage.runs:
+        found = _journalled(run)
+        last = {row["output"]: row["attempt"] for row in run.attempts if row["attempt"] in found and _ended(row)}
+        for row in lineage.current(run):
+            ref = Ref.parse(row["output"])
+            rows = found.get(last.get(row["output"], ""))
+            label = {key: row[key] for key in ("round", "purpose", "stage")}
+            for step, metrics in _reported(read_report(store, ref)) if rows is None else rows:
+                for name, value in metrics.items():
+                    yield {"run": run.name, **label, "step": step, "name": name, "value": value, "artifact": ref.digest}
+
+
+def _ended(row: Mapping[str, Any]) -> bool:
+    return row["status"] in ("finished", "failed")
+
+
+def _journalled(run: Run) -> dict[str | None, list[tuple[int | None, dict[str, float]]]]:
+    """The metrics of every attempt, as the journal has them."""
+    found: dict[str | None, list[tuple[int | None, dict[str, float]]]] = {}
+    for row, _ in read_lines(run.folder / METRICS):
+        found.setdefault(row.get("attempt"), []).append((row["step"], row["metrics"]))
+    return found
+
+
+def _reported(report: Mapping[str, Any]) -> Iterator[tuple[int | None, dict[str, float]]]:
+    """The metrics that an artifact's report has: of every step, and of the whole."""
+    yield from enumerate(report.get("steps", ()))
+    yield None, report.get("metrics", {})
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)

@@ -1,0 +1,95 @@
+"""What settings ask of each other, of the policy and of what is installed, looked at before anything starts.
+
+    check_length(home.lake, "bundled", 4096)              # UsageError: the policy has 256 positions
+    check_engine(RolloutConfig(engine="vllm"))            # UsageError: vllm is not installed
+    check_learning(RolloutConfig(top_p=0.9), UpdateConfig(correction="token_truncated"))
+
+Only what a stage would certainly refuse is refused here; of a policy its config.json is read and nothing loaded.
+"""
+
+import json
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from gradus.data.errors import BadInputError, UsageError
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.preflight.checks import REFERENCE, bundled
+
+_PACKAGES = {"vllm": ("vllm", "gpu"), "openai": ("openai", "openai")}
+"""What an engine needs beside ours, and the extra of pip that has it."""
+
+
+def check_ks(ks: Sequence[int], n: int) -> None:
+    """UsageError if pass@k would need more samples of a problem than there are."""
+    if max(ks) > n:
+        raise UsageError(
+            f"pass@{max(ks)} needs {max(ks)} samples of each problem, and n is {n}",
+            hint=f"sample {max(ks)}, or ask for a smaller k",
+        )
+
+
+def check_length(lake: Path, policy: str, max_tokens: int, setting: str = "max_tokens") -> None:
+    """UsageError if not even a prompt of one token fits beside the completion into what the policy attends to."""
+    limit = _positions(lake, policy)
+    if limit is not None and max_tokens >= limit:
+        raise UsageError(
+            f"{setting} = {max_tokens} leaves no room for a prompt: the policy {policy} has {limit} positions",
+            hint=f"lower {setting}, or take a policy with more",
+        )
+
+
+def check_engine(config: RolloutConfig) -> None:
+    """UsageError if an engine's package is not installed, or its server has no address."""
+    needed = [_PACKAGES[config.engine]] if config.engine in _PACKAGES else []
+    for package, extra in [*needed, *([("ray", "ray")] if config.ray.workers else [])]:
+        if find_spec(package) is None:
+            raise UsageError(f"the package {package} is not installed", hint=f"pip install 'gradus[{extra}]'")
+    if config.engine == "openai" and not _is_address(config.server.url):
+        raise UsageError(
+            f"server.url = {config.server.url!r} is not an address", hint="write it as http://127.0.0.1:8000/v1"
+        )
+
+
+def check_learning(rollout: RolloutConfig, update: UpdateConfig) -> None:
+    """UsageError if an update would refuse every rollout that is sampled with these settings."""
+    if rollout.engine == "openai" and not rollout.server.tokens:
+        raise UsageError(
+            "server.tokens = false samples text without log-probs, and an update needs them",
+            hint="set rollout.server.tokens=true, or train no rounds",
+        )
+    truncated = rollout.top_p < 1 or rollout.top_k > 0
+    if truncated and update.correction != "none" and update.truncation == "refused":
+        raise UsageError(
+            f"update.correction = {update.correction} does not hold for rollouts sampled with top_p or top_k",
+            hint="set update.truncation=masked or update.correction=none, or roll out with top_p = 1 and top_k = 0",
+        )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _positions(lake: Path, policy: str) -> int | None:
+    """How many tokens a policy on this machine attends to; None if it is elsewhere, an adapter, or does not say."""
+    text = policy if Path(policy).is_dir() else policy.rpartition("+")[2]
+    path = (lake / text if REFERENCE.fullmatch(text) else bundled(text) or Path(text)) / "config.json"
+    if not path.is_file():
+        return None
+    try:
+        body: Any = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BadInputError(f"{path} is not JSON ({error})", hint="give a folder that transformers can load") from None
+    if not isinstance(body, dict):
+        raise BadInputError(f"{path} is not a JSON object", hint="give a folder that transformers can load")
+    config = cast("dict[str, Any]", body)
+    limit = cast("Any", config.get("text_config") or config)
+    found = limit.get("max_position_embeddings") if isinstance(limit, dict) else None
+    return found if isinstance(found, int) else None

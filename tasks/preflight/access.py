@@ -1,0 +1,161 @@
+"""Whether the servers that a person names accept the credentials that the environment has, and what to do if not.
+
+    PREFECT_API_URL, PREFECT_API_AUTH_STRING or PREFECT_API_KEY, PREFECT_API_SSL_CERT_FILE
+    MLFLOW_TRACKING_URI, MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME and ..._PASSWORD,
+    MLFLOW_TRACKING_SERVER_CERT_PATH, MLFLOW_TRACKING_CLIENT_CERT_PATH
+    SSL_CERT_FILE for both
+
+The libraries read these by themselves. Prefect's answers are read from its own client's errors. MLflow is asked once,
+with requests as its client uses it, since a run would otherwise learn only at its end that nothing could be reported.
+Nothing here imports prefect or mlflow. Left out: MLflow's plugins for authentication (their servers count as willing).
+"""
+
+import base64
+import configparser
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gradus.data.errors import StageError
+from gradus.tasks.config.redaction import hide
+
+_LIMIT_S = 10.0
+_QUESTION = "/api/2.0/mlflow/experiments/get-by-name?experiment_name=gradus"
+_STATUS = {"UNAUTHENTICATED": 401, "CUSTOMER_UNAUTHORIZED": 401, "PERMISSION_DENIED": 403}
+_UNVERIFIED = "CERTIFICATE_VERIFY_FAILED"
+
+PREFECT_LOGIN = "set PREFECT_API_AUTH_STRING to the server's user:password, or PREFECT_API_KEY to an API key"
+MLFLOW_LOGIN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+PREFECT_CA = "set PREFECT_API_SSL_CERT_FILE (or SSL_CERT_FILE) to the file of the authority that signed it"
+MLFLOW_CA = "set MLFLOW_TRACKING_SERVER_CERT_PATH (or SSL_CERT_FILE) to the file of the authority that signed it"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server answered: `problem` is empty if it is willing; `final` if waiting cannot help."""
+
+    problem: str = ""
+    cure: str = ""
+    final: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The problem and what to do about it; empty if there is none."""
+        return f"{self.problem}; {self.cure}" if self.problem and self.cure else self.problem
+
+
+def require_mlflow(uri: str) -> None:
+    """StageError if the MLflow server refuses the credentials; one that is down is reported to later."""
+    answer = ask_mlflow(uri)
+    if answer.final:
+        raise StageError(answer.problem, hint=answer.cure)
+
+
+def ask_mlflow(uri: str) -> Answer:
+    """Ask an MLflow server for an experiment, as its client would."""
+    if urlsplit(uri).scheme not in ("http", "https"):
+        return Answer()
+    import requests  # noqa: PLC0415 - wanted only where a server is named
+
+    try:
+        answered = requests.get(
+            uri.rstrip("/") + _QUESTION,
+            headers=_mlflow_headers(),
+            verify=_mlflow_verify(),
+            cert=os.environ.get("MLFLOW_TRACKING_CLIENT_CERT_PATH"),
+            timeout=_LIMIT_S,
+        )
+    except requests.exceptions.SSLError as error:
+        return untrusted("MLflow", uri, error)
+    except requests.exceptions.RequestException:
+        return Answer(f"the MLflow server at {hide(uri)} does not answer", "start it, or unset MLFLOW_TRACKING_URI")
+    except OSError as error:  # a file of certificates that is not there
+        return Answer(hide(str(error)), MLFLOW_CA, final=True)
+    plugin = os.environ.get("MLFLOW_TRACKING_AUTH") or os.environ.get("MLFLOW_TRACKING_AWS_SIGV4")
+    return Answer() if plugin else mlflow_answer(uri, answered.status_code)
+
+
+def mlflow_answer(uri: str, status: int | str) -> Answer:
+    """What a status, or an error code of MLflow's client, means; willing unless it is 401 or 403."""
+    status = _STATUS.get(status, 0) if isinstance(status, str) else status
+    return _answer("MLflow", uri, status, bool(_mlflow_headers()) or "@" in urlsplit(uri).netloc, MLFLOW_LOGIN)
+
+
+def mlflow_words(uri: str, code: str, message: str) -> str:
+    """What a person is shown of an error of MLflow's client: a refusal as such, else its first line, shortened."""
+    line = hide(f"{code}: {message.partition(chr(10))[0]}")
+    return mlflow_answer(uri, code).sentence or (line if len(line) <= 200 else f"{line[:100]} … {line[-90:]}")
+
+
+def untrusted(server: str, url: str, error: BaseException) -> Answer:
+    """The server's certificate is signed by an authority that nobody here knows, or the server wants ours."""
+    if _UNVERIFIED not in str(error):
+        return Answer(f"no TLS connection to the {server} server at {hide(url)}: {hide(str(error))[:200]}")
+    cure = PREFECT_CA if server == "Prefect" else MLFLOW_CA
+    return Answer(f"the certificate of the {server} server at {hide(url)} is not trusted", cure, final=True)
+
+
+def prefect_answer(error: BaseException) -> Answer:
+    """What an error of Prefect's client says of its server; no problem if it is about something else."""
+    url = os.environ.get("PREFECT_API_URL", "")
+    for cause in _causes(error):
+        names = {kind.__name__ for kind in type(cause).__mro__}
+        if "PrefectHTTPStatusError" in names or "HTTPStatusError" in names:
+            response = getattr(cause, "response", None)
+            asked = str(getattr(response, "url", "")).partition("/api")[0] + "/api"
+            given = bool(os.environ.get("PREFECT_API_AUTH_STRING") or os.environ.get("PREFECT_API_KEY"))
+            return _answer("Prefect", url or asked, getattr(response, "status_code", 0), given, PREFECT_LOGIN)
+        if "ConnectError" in names and url:
+            if _UNVERIFIED in str(cause):
+                return untrusted("Prefect", url, cause)
+            return Answer(f"the Prefect server at {hide(url)} does not answer", "start it, or unset PREFECT_API_URL")
+    return Answer()
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and what led to it."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _answer(server: str, url: str, status: int, given: bool, cure: str) -> Answer:
+    if status == 403 and given:
+        problem = f"the {server} server at {hide(url)} forbids this account what it was asked for (403)"
+        return Answer(problem, f"ask who runs it for the permission, or {cure}", final=True)
+    if status in (401, 403):
+        how = "refuses the credentials that it was sent" if given else "wants credentials, and none are set"
+        return Answer(f"the {server} server at {hide(url)} {how} ({status})", cure, final=True)
+    return Answer()
+
+
+def _mlflow_headers() -> dict[str, str]:
+    """The header that MLflow's client sends: user and password before a token, the environment before its file."""
+    user, password = _mlflow_login()
+    if user and password:
+        return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
+    token = os.environ.get("MLFLOW_TRACKING_TOKEN")
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _mlflow_login() -> tuple[str, str]:
+    file = configparser.ConfigParser()
+    file.read(Path.home() / ".mlflow" / "credentials")
+    named = {name: file.get("mlflow", name.lower(), fallback="") for name in _MLFLOW_NAMES}
+    user, password = (os.environ.get(name) or named[name] for name in _MLFLOW_NAMES)
+    return user, password
+
+
+_MLFLOW_NAMES = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+
+
+def _mlflow_verify() -> str | bool:
+    if os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1"):
+        return False
+    named = ("MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
+    return next((os.environ[name] for name in named if os.environ.get(name)), True)

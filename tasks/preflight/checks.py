@@ -1,0 +1,214 @@
+"""What can be refused before anything starts: names and files of a command, looked at without reading a table.
+
+    check_input(home.lake, "nowhere.jsonl", "rollouts")   # UsageError: neither a file nor an artifact
+    check_source("nowhere.jsonl", IngestConfig())
+    check_rewards(ScoreConfig())
+
+Only what the stage itself would certainly refuse is refused here; nothing is imported that takes long.
+What settings ask of each other is looked at in gradus.tasks.preflight.abilities.
+"""
+
+import ast
+import os
+import re
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+from gradus.data.errors import BadInputError, UsageError, shortened
+from gradus.data.lake.manifest import FILE_NAME
+from gradus.data.nearest import did_you_mean, unique
+from gradus.data.package import package_file
+from gradus.models.rewards import REWARDS, RewardSpec, UnknownRewardError, resolve
+from gradus.tasks.config.curation import FilterConfig
+from gradus.tasks.config.ingest import IngestConfig
+from gradus.tasks.config.score import ScoreConfig
+
+CHECKPOINTS = "checkpoints"
+REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{4,64}")
+"""An artifact by its name or the beginning of it."""
+SAMPLES = package_file("data", "samples")
+_GYM = "reasoning-gym:"
+_NAME_BYTES = 128
+_NUM_LISTED = 8
+_POLICY_FILES = ("config.json", "adapter_config.json")
+
+
+def check_input(lake: Path, text: str, table: str) -> None:
+    """UsageError if `text` names neither an artifact of a table nor a file or folder that could be read as one."""
+    if not text.strip():
+        raise UsageError(f"the name of the {table} is empty", hint="give a file or an artifact")
+    if REFERENCE.fullmatch(text):
+        if text.partition("/")[0] != table:
+            raise UsageError(f"{text} is a {text.partition('/')[0]} artifact", hint=f"give one of {table}")
+        full_name(lake, text)
+    elif table == CHECKPOINTS:
+        _check_policy(lake, text)
+    elif not _holds_rows(bundled(text) or Path(text)):
+        raise not_there(text, table)
+
+
+def full_name(lake: Path, reference: str) -> str:
+    """The name of an artifact by a beginning that no other of its table has; UsageError if that names none."""
+    known = artifacts_of(lake, reference.partition("/")[0])
+    return unique(reference, known, "artifact", "list what runs made with `gradus show RUN`")
+
+
+def artifacts_of(lake: Path, table: str) -> list[str]:
+    """The names of a table's artifacts, finished or not, in no order."""
+    folder = lake / table
+    entries = os.scandir(folder) if folder.is_dir() else ()
+    return [f"{table}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
+
+
+def check_inputs(lake: Path, **named: str | list[str] | None) -> None:
+    """Check several inputs, each by its role; nothing is said of one that was not named."""
+    for role, texts in named.items():
+        table = CHECKPOINTS if role in ("policy", "reference", "against") else role
+        for text in [texts] if isinstance(texts, str) else texts or []:
+            check_input(lake, text, table)
+
+
+def check_source(source: str, config: IngestConfig) -> None:
+    """UsageError if a source is neither there nor the name of something that can be fetched or generated."""
+    if not source.strip():
+        raise UsageError("the name of the source is empty", hint="give a file, a folder or a dataset")
+    if source.startswith(_GYM):
+        if "seed" not in config.generator:
+            raise UsageError(f"{shortened(source)} needs a seed", hint="give --set generator.seed=1")
+    elif not Path(source).exists() and not config.revision:
+        raise no_source(source)
+
+
+def check_out(out: str | None) -> None:
+    """UsageError if nothing can be written where the result is to be copied to."""
+    if out is None:
+        return
+    path = Path(out).absolute()
+    above = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not (above.is_dir() or above == path) or not os.access(above, os.W_OK):
+        raise UsageError(f"--out {shortened(out)}: {above} cannot be written to", hint="give another path")
+
+
+def check_rewards(config: ScoreConfig) -> None:
+    """UsageError if there is no reward of a name, or it has no such setting."""
+    for reward in config.rewards:
+        try:
+            resolve(reward.name, reward.settings)
+        except UnknownRewardError as error:
+            known = "list the rewards with `gradus methods`"
+            hint = known if reward.name in REWARDS else did_you_mean(reward.name, list(REWARDS), known)
+            raise UsageError(str(error), hint=hint) from None
+
+
+def check_reward_files(config: ScoreConfig) -> None:
+    """UsageError if the file of a user's reward is not there, BadInputError if its function cannot be in it."""
+    for reward in config.rewards:
+        spec = resolve(reward.name, reward.settings)
+        if not spec.is_user:
+            continue
+        if not Path(spec.path).is_file():
+            raise UsageError(f"there is no file {shortened(spec.path)}", hint="write path/to/file.py:function")
+        _check_function(spec)
+
+
+def _check_function(spec: RewardSpec) -> None:
+    try:
+        tree = ast.parse(Path(spec.path).read_bytes())
+    except SyntaxError as error:
+        where = f"{spec.path} line {error.lineno}" if error.lineno else spec.path
+        raise BadInputError(f"{where} is not valid Python: {error.msg}", hint="correct the file") from None
+    except ValueError as error:
+        raise BadInputError(f"{spec.path} is not valid Python: {error}", hint="correct the file") from None
+    names = set(_bound(tree))
+    if not names & {spec.function, "*", "globals", "exec", "__getattr__"}:
+        listed = f"it has {', '.join(sorted(names)[:_NUM_LISTED])}" if names else "it defines nothing"
+        hint = did_you_mean(spec.function, sorted(names), listed)
+        raise BadInputError(f"{spec.path} has no function {spec.function!r}", hint=hint)
+
+
+def _bound(tree: ast.Module) -> Iterator[str]:
+    """Every name that a module could have: what it defines, assigns or imports anywhere, and what it calls."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Name(id=name):
+                yield name
+            case ast.alias(name=name, asname=alias):
+                yield alias or name.partition(".")[0]
+            case _:
+                continue
+
+
+def check_filters(filters: tuple[FilterConfig, ...]) -> None:
+    """UsageError if there is no filter of a name, or it has no such setting, or not with this value."""
+    if filters:
+        from gradus.data.curation.filters import check_filter  # noqa: PLC0415 - wanted only where filters are named
+
+        for chosen in filters:
+            check_filter(chosen.name, chosen.settings)
+
+
+def check_name(name: str, what: str) -> None:
+    """UsageError if no folder may be called so."""
+    if problem := name_problem(name):
+        raise UsageError(f"{what} {shortened(name)!r} {problem}", hint="give it another name")
+
+
+def name_problem(name: str) -> str:
+    """Why a run cannot be called so, empty if it can: its name is that of its folder, and shown everywhere."""
+    if not name.strip():
+        return "is empty"
+    if len(name.encode(errors="replace")) > _NAME_BYTES:
+        return f"is longer than {_NAME_BYTES} bytes"
+    if any(unicodedata.category(char).startswith("C") for char in name):
+        return "holds control characters"
+    if set(name) & {"/", "\\"}:
+        return "holds a slash"
+    odd = name[0] in ".-" or name != name.strip()
+    return "begins with a dot, a dash or a space, or ends with a space" if odd else ""
+
+
+def bundled(text: str) -> Path | None:
+    """The path of the policy or the problems that `bundled` or `bundled:NAME` means; None for another text."""
+    if text == "bundled":
+        return SAMPLES / "policy"
+    name = text.removeprefix("bundled:")
+    return SAMPLES / f"{name}.parquet" if name != text else None
+
+
+def not_there(text: str, table: str) -> UsageError:
+    """The error for an input that is neither a file nor an artifact."""
+    return UsageError(
+        f"{shortened(text)} is neither a file nor an artifact", hint=f"give a JSONL or Parquet file of {table}"
+    )
+
+
+def no_source(source: str) -> UsageError:
+    """The error for a source that is not here, and of which no revision was named."""
+    return UsageError(
+        f"{shortened(source)} is neither a file nor a folder; a dataset on the hub needs its revision",
+        hint="give --set revision=<commit>",
+    )
+
+
+def no_policy(text: str) -> UsageError:
+    """The error for a policy that is no folder, and of which no revision was named."""
+    name = shortened(text)
+    return UsageError(f"{name} is no folder; a policy on the hub needs its revision", hint=f"write {name}@<commit>")
+
+
+def _holds_rows(path: Path) -> bool:
+    return path.is_file() or (path / FILE_NAME).is_file()
+
+
+def _check_policy(lake: Path, text: str) -> None:
+    above, _, below = (text, "", "") if Path(text).is_dir() else text.partition("+")
+    folder = bundled(above) or Path(above)
+    if not folder.is_dir() and not above.partition("@")[2]:
+        raise no_policy(above)
+    if folder.is_dir() and not any((folder / name).is_file() for name in _POLICY_FILES):
+        raise UsageError(f"{shortened(text)} has no config.json", hint="give a folder that transformers can load")
+    if below:
+        check_input(lake, below, CHECKPOINTS)

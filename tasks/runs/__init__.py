@@ -1,0 +1,1 @@
+"""What runs did: their journals, and what is derived from them."""

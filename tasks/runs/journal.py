@@ -1,0 +1,245 @@
+"""What a run did, line by line, on disk before anybody else hears of it.
+
+`<run folder>/events.jsonl` holds what happened (runs and stage attempts began, ended, were reused), one object a line;
+`<run folder>/metrics.jsonl` holds the numbers, one row for each optimiser step and one for each finished attempt.
+A line is one append; its end is on the disk before a stage counts as ended. A line torn by a power cut is dropped at
+the next start and ignored by readers. Left out: the tracker, which a process of its own tells
+(gradus.tasks.tracking.reporter).
+"""
+
+import errno
+import json
+import math
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from gradus.data.errors import CorruptArtifactError
+from gradus.tasks.config.redaction import hide
+
+RUN = "run.json"
+EVENTS = "events.jsonl"
+METRICS = "metrics.jsonl"
+STATUSES = frozenset({"finished", "failed", "killed", "cancelled"})
+
+Json = dict[str, Any]
+
+_STAGE = ("stage", "round", "purpose", "output", "time")
+_NEEDED = {
+    "stage_started": ("attempt", *_STAGE),
+    "stage_reused": _STAGE,
+    "stage_finished": ("attempt", "status", "seconds"),
+    "run_finished": ("status",),
+}
+_TEXTS = frozenset({"stage", "purpose", "output", "attempt", "status", "error"})
+_NUMBERS = frozenset({"round", "time", "seconds"})
+
+
+class Journal:
+    """The writer of a run's journal; the run's lock sees to it that there is one.
+
+    >>> journal = Journal(folder)
+    >>> attempt = journal.stage_started(stage="score", round=3, purpose="train", output=ref, config={}, inputs={})
+    >>> journal.stage_finished(attempt, status="finished", seconds=1.5, report={"metrics": {"reward/mean": 0.5}})
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.run = folder.name
+        self._events = folder / EVENTS
+        self._metrics = folder / METRICS
+        self._lock = threading.Lock()
+        self._labels: dict[str, Json] = {}
+        for path in (self._events, self._metrics):
+            _drop_torn_line(path)
+
+    def run_started(self, facts: Mapping[str, Any]) -> str:
+        """The command began; gives the name of this invocation, which tells the invocations of one run apart."""
+        invocation = secrets.token_hex(8)
+        owner = {"pid": os.getpid(), "host": socket.gethostname()}
+        self._event("run_started", {**facts, "invocation": invocation, "owner": owner}, durable=True)
+        return invocation
+
+    def stage_started(
+        self,
+        *,
+        stage: str,
+        round: int,  # noqa: A002 - the field's name
+        purpose: str,
+        output: str,
+        config: Mapping[str, Any],
+        inputs: Mapping[str, Sequence[str]],
+    ) -> str:
+        """An attempt of a stage began; gives its name, which no other attempt has."""
+        attempt = f"{stage}-{round}-{secrets.token_hex(5)}"
+        label = {"attempt": attempt, "stage": stage, "round": round, "purpose": purpose}
+        self._labels[attempt] = label
+        self._event("stage_started", {**label, "output": output, "config": config, "inputs": inputs})
+        return attempt
+
+    def stage_finished(
+        self,
+        attempt: str,
+        *,
+        status: str,
+        seconds: float,
+        report: Mapping[str, Any] | None = None,
+        folder: str = "",
+        error: str = "",
+    ) -> None:
+        """An attempt ended, with one of STATUSES. `folder` holds its manifest and report.
+
+        Raises ValueError, and writes nothing, where a metric is not a finite number: failure may not look like success.
+        """
+        if status not in STATUSES:
+            raise ValueError(f"an attempt cannot end as {status!r}; it ends as one of {sorted(STATUSES)}")
+        told = report or {}
+        rows = [*enumerate(told.get("steps", ())), (None, told.get("metrics", {}))]
+        checked = [(step, _finite(attempt, metrics)) for step, metrics in rows if metrics]
+        body = {
+            "attempt": attempt,
+            "status": status,
+            "seconds": seconds,
+            "compute_s": told.get("metrics", {}).get("perf/compute_s", 0.0),
+            "error": hide(error),
+            "folder": folder,
+            "summary": told.get("summary", {}),
+        }
+        _line(body)  # refused before anything is written
+        label = self._labels.pop(attempt, {"attempt": attempt})
+        span = self._append_metrics([{**label, "step": step, "metrics": metrics} for step, metrics in checked])
+        self._event("stage_finished", {**body, "metric_bytes": span}, durable=True)
+
+    def stage_reused(self, *, stage: str, round: int, purpose: str, output: str) -> None:  # noqa: A002
+        """A stage's artifact was there and whole, so nothing was computed."""
+        self._event("stage_reused", {"stage": stage, "round": round, "purpose": purpose, "output": output})
+
+    def model_alias(self, model: str, alias: str, ref: str, *, note: str = "") -> None:
+        """A checkpoint bears a name from now on: `champion` the best by evaluation, `newest` the last one made.
+
+        MLflow keeps the name `latest` to itself and refuses it. `note` says how the checkpoint came to the name.
+        """
+        self._event("model_alias", {"model": model, "alias": alias, "ref": ref, "note": note}, durable=True)
+
+    def run_finished(self, *, status: str, summary: Mapping[str, Any] | None = None, error: str = "") -> None:
+        """The command ended, with one of STATUSES; `error` is the sentence if it did not finish."""
+        self._event("run_finished", {"status": status, "summary": summary or {}, "error": error}, durable=True)
+
+    def _event(self, name: str, body: Mapping[str, Any], *, durable: bool = False) -> None:
+        line = _line({"event": name, "time": time.time(), **body})
+        with self._lock:
+            _append(self._events, line, durable=durable)
+
+    def _append_metrics(self, rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+        """Write metric rows; gives the bytes that they take, from and to."""
+        lines = b"".join(_line({"time": time.time(), **row}) for row in rows)
+        with self._lock:
+            return _append(self._metrics, lines, durable=True)
+
+
+def read_settings(folder: Path) -> Json:
+    """What `run.json` says of a run: its verb, its seed, its recipe if it has one; CorruptArtifactError if no verb."""
+    path = folder / RUN
+    try:
+        body = json.loads(path.read_bytes())
+    except ValueError:
+        body = None
+    if not isinstance(body, dict) or not isinstance(body.get("verb"), str):
+        raise CorruptArtifactError(f"{path} does not say what the run is", hint="restore it, or delete its folder")
+    return cast("Json", body)
+
+
+def read_events(folder: Path) -> Iterator[Json]:
+    """Every event of a run in the order it happened; none where the run has no journal yet.
+
+    Raises CorruptArtifactError where a line is none.
+    """
+    for event, end in read_lines(folder / EVENTS):
+        if not _is_event(event):
+            raise _unreadable(folder / EVENTS, f"before byte {end}", json.dumps(event))
+        yield event
+
+
+def _is_event(row: Json) -> bool:
+    """Whether a row has what readers of events count on."""
+    needed = _NEEDED.get(row.get("event", ""), ()) if isinstance(row.get("event"), str) else ("event",)
+    texts = all(isinstance(row[key], str) for key in _TEXTS & row.keys())
+    numbers = all(isinstance(row[key], int | float) for key in _NUMBERS & row.keys())
+    return texts and numbers and "event" in row and not set(needed) - row.keys()
+
+
+def _unreadable(path: Path, place: str, what: str) -> CorruptArtifactError:
+    return CorruptArtifactError(
+        f"{path} cannot be read {place}: {what[:40]}",
+        hint="move that line out of the file; the artifacts themselves do not depend on it",
+    )
+
+
+def read_lines(path: Path, offset: int = 0, end: int | None = None) -> Iterator[tuple[Json, int]]:
+    """Whole lines from a byte offset on, each with the offset behind it; a last line without its end is left alone.
+
+    Raises CorruptArtifactError where a whole line cannot be read.
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        file.seek(offset)
+        while (end is None or offset < end) and (line := file.readline()).endswith(b"\n"):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                raise _unreadable(path, f"at byte {offset}", repr(line[:40]))
+            offset += len(line)
+            yield cast("Json", row), offset
+
+
+def read_metric_rows(folder: Path, metric_bytes: Sequence[int]) -> list[Json]:
+    """The metric rows of one attempt, by the bytes that its stage_finished event names."""
+    begin, end = metric_bytes
+    return [row for row, _ in read_lines(folder / METRICS, begin, end)]
+
+
+def _finite(attempt: str, metrics: Mapping[str, Any]) -> dict[str, float]:
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise ValueError(f"attempt {attempt} reported {name} = {value}, which is not a finite number")
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _line(body: Mapping[str, Any]) -> bytes:
+    return (json.dumps(body, allow_nan=False, default=str) + "\n").encode()
+
+
+def _append(path: Path, content: bytes, *, durable: bool) -> tuple[int, int]:
+    """Append in one write, or not at all; gives the bytes taken, from and to."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        begin = os.fstat(descriptor).st_size
+        if os.write(descriptor, content) != len(content):
+            os.ftruncate(descriptor, begin)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return begin, begin + len(content)
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off what a killed writer left behind the last whole line."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open("r+b") as file:
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            file.truncate(whole)

@@ -1,0 +1,106 @@
+"""What was read of a run's journal and artifacts, kept beside the journal so that listing 1,000 runs stays quick.
+
+`<run folder>/.summary.json` holds a checksum and one JSON object: the size and time of the files that it was read from,
+and what was read. One that is damaged, of another version or older than those files is read anew. Nothing else reads
+it: deleting it costs milliseconds. The bytes of an artifact, which never changes, are those that it had then; whether
+it is still there is looked up every time.
+"""
+
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gradus.data.lake.manifest import FILE_NAME, REPORT
+from gradus.tasks.runs.journal import EVENTS
+
+_NAME = ".summary.json"
+_VERSION = 1
+
+Json = dict[str, Any]
+Proof = list[int]
+
+
+def proof_of(folder: Path) -> Proof:
+    """Return the size and time of each file that a summary is made from; take it before they are read."""
+    return [_VERSION, *_stat(folder / EVENTS), *_stat(folder / "run.json")]
+
+
+def recall(folder: Path, proof: Proof) -> Json | None:
+    """What was kept of a run, if it was read from the files as they are."""
+    try:
+        checksum, _, content = (folder / _NAME).read_bytes().partition(b"\n")
+        if checksum != _checksum(content):
+            return None
+        body = json.loads(content)
+        return body["facts"] if body["proof"] == proof else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def keep(folder: Path, proof: Proof, facts: Mapping[str, Any]) -> None:
+    """Keep what was read of a run; a folder that cannot be written is read again the next time."""
+    content = json.dumps({"proof": proof, "facts": facts}).encode()
+    temporary = folder / f"{_NAME}.{os.getpid()}.tmp"
+    with contextlib.suppress(OSError):
+        temporary.write_bytes(_checksum(content) + b"\n" + content)
+        temporary.replace(folder / _NAME)
+
+
+class Sizes:
+    """Bytes of the artifacts of a lake, by their manifests."""
+
+    def __init__(self, lake: Path) -> None:
+        self._lake = str(lake)
+        self._there: dict[str, frozenset[str]] = {}
+        self._bytes: dict[str, int] = {}
+
+    def has(self, ref: str) -> bool:
+        """Whether there is a folder of that name; each table is listed once, since a look at every folder is slow."""
+        table, _, digest = ref.partition("/")
+        if table not in self._there:
+            try:
+                self._there[table] = frozenset(entry.name for entry in os.scandir(f"{self._lake}/{table}"))
+            except OSError:
+                self._there[table] = frozenset()
+        return digest in self._there[table]
+
+    def of(self, ref: str) -> int:
+        """Bytes of an artifact, its manifest included; 0 if it is not finished."""
+        if ref not in self._bytes:
+            content = self._content(ref, FILE_NAME)
+            try:
+                files = json.loads(content)["files"] if content else []
+                self._bytes[ref] = len(content) + sum(file["bytes"] for file in files)
+            except (ValueError, KeyError, TypeError):
+                self._bytes[ref] = 0
+        return self._bytes[ref]
+
+    def summary(self, ref: str) -> Json:
+        """The counts in the report of an artifact; empty if it has none."""
+        try:
+            return json.loads(self._content(ref, REPORT))["summary"]
+        except (ValueError, KeyError, TypeError):
+            return {}
+
+    def _content(self, ref: str, name: str) -> bytes:
+        try:
+            with open(f"{self._lake}/{ref}/{name}", "rb") as file:  # noqa: PTH123 - many files, and pathlib is slow
+                return file.read()
+        except OSError:
+            return b""
+
+
+def _stat(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
+def _checksum(content: bytes) -> bytes:
+    return f"{zlib.crc32(content):08x}".encode()

@@ -1,0 +1,1 @@
+"""How a stage is run: its adapter, its process, its supervision."""

@@ -1,0 +1,117 @@
+"""One attempt of one stage, in whichever process: context in, artifact and report out, manifest last."""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from gradus.data.errors import StageError
+from gradus.data.lake.manifest import REPORT
+from gradus.data.lake.store import Ref, ShardWriter, Store
+from gradus.tasks.host.faults import fault_point
+from gradus.tasks.runtime.waiting import hold
+from gradus.tasks.stages.context import Beat, StageContext, StageResult
+from gradus.tasks.stages.registry import stage_spec
+
+_VERSIONED = ("gradus", "torch", "transformers", "math-verify", "pyarrow", "numpy")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one attempt is to do; travels to a worker as JSON."""
+
+    stage: str
+    lake: str
+    output: str
+    inputs: Mapping[str, list[str]]
+    config: Mapping[str, Any]
+    seed: int
+    identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What the digest of `output` was computed from."""
+    run: str = ""
+    """The run that the job belongs to, named to those who wait for its artifact."""
+    forced: bool = False
+    """Compute even if the artifact exists."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The job as plain JSON values."""
+        return asdict(self)
+
+
+def execute(job: dict[str, Any], warm: dict[str, Any], beat: Beat) -> dict[str, Any]:
+    """Run a job, commit its artifact and return the full report of the attempt (perf/compute_s included).
+
+    If another command is computing the same artifact, wait for it and return the report that it kept.
+    """
+    task = Job(**job)
+    store, ref = Store(Path(task.lake)), Ref.parse(task.output)
+    with hold(store.path(ref), task.run, lambda text: beat(0.0, text)):
+        if not task.forced and store.find(ref) is not None:
+            return read_report(store, ref)
+        store.discard(ref)
+        return computed(task, store, warm, beat)
+
+
+def computed(task: Job, store: Store, warm: dict[str, Any], beat: Beat) -> dict[str, Any]:
+    """Run a job in this process and commit its artifact to a store; return the full report of the attempt."""
+    spec = stage_spec(task.stage)
+    out = store.writer(Ref.parse(task.output))
+    context = StageContext(
+        store=store,
+        inputs={role: tuple(Ref.parse(r) for r in refs) for role, refs in task.inputs.items()},
+        out=out,
+        seed=task.seed,
+        warm=warm,
+        beat=beat,
+    )
+    function, config = spec.function(), spec.config.model_validate(task.config)
+    started = time.perf_counter()
+    result = function(context, config)
+    timed = replace(result, clock={**result.clock, "perf/compute_s": time.perf_counter() - started})
+    full = checked_report(task.stage, timed)
+    _commit(task, out, result)
+    return full
+
+
+def checked_report(stage: str, result: StageResult) -> dict[str, Any]:
+    """Return the full report; raise StageError if a metric is not finite."""
+    report = result.full
+    for metrics in (report["metrics"], *report["steps"]):
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise StageError(f"stage {stage} reported {name} = {value}", hint="look at the rows that it was given")
+    return report
+
+
+def read_report(store: Store, ref: Ref) -> dict[str, Any]:
+    """The report kept with a finished artifact, verified; empty if it was made outside a stage."""
+    content = store.read_file(ref, REPORT)
+    return json.loads(content) if content is not None else {}
+
+
+def _commit(task: Job, out: ShardWriter, result: StageResult) -> None:
+    fault_point(f"{task.stage}:before_manifest")
+    out.write_file(REPORT, json.dumps(result.kept, allow_nan=False, default=str).encode())
+    out.commit(
+        identity=dict(task.identity),
+        config=dict(task.config),
+        parents={role: list(refs) for role, refs in task.inputs.items()},
+        versions=dict(_versions()),
+    )
+    fault_point(f"{task.stage}:after_manifest")
+
+
+@cache
+def _versions() -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for name in _VERSIONED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,129 @@
+"""A call of a stage: its name, its identity and what became of it. Nothing of Prefect here.
+
+job = planned(store, Call("score", config, {"rollouts": [ref]}, round=3), run="tiny-1", seed=0)
+store.find(Ref.parse(job.output))      # the artifact, if the call was computed before
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gradus.data.lake.manifest import identity_digest
+from gradus.data.lake.store import Ref, Store
+from gradus.tasks.config.base import Config
+from gradus.tasks.identity.versions import code_identity
+from gradus.tasks.runtime.attempt import Job
+from gradus.tasks.stages.registry import stage_spec
+
+Inputs = Mapping[str, Sequence[Ref]]
+ContentKey = Callable[[Ref], str]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One stage of a run: its settings, its inputs, its round and what it is for (train, hint1, profile, eval)."""
+
+    name: str
+    config: Config
+    inputs: Inputs
+    round: int = 0
+    purpose: str = "train"
+
+    @property
+    def label(self) -> str:
+        """The name of the call in a run: purpose if it is not training, stage, round."""
+        return label(self.name, self.round, self.purpose)
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """The key of the call within its run: stage, round, purpose."""
+        return self.name, self.round, self.purpose
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a stage: its artifact, whether it was reused, the seconds spent and its report."""
+
+    stage: str
+    purpose: str
+    round: int
+    ref: Ref
+    reused: bool
+    seconds: float
+    report: Mapping[str, Any]
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """The counts that the stage reported."""
+        return self.report.get("summary", {})
+
+    @property
+    def label(self) -> str:
+        """How its progress was called."""
+        return label(self.stage, self.round, self.purpose)
+
+
+class Stages(Protocol):
+    """Who runs the stages of a training, or looks what running them would compute."""
+
+    @property
+    def store(self) -> Store:
+        """Where artifacts lie."""
+        ...
+
+    def stage(
+        self,
+        name: str,
+        config: Config,
+        inputs: Inputs,
+        *,
+        round: int = 0,  # noqa: A002 - the field's name
+        purpose: str = "train",
+        seed: int | None = None,
+    ) -> Outcome:
+        """Return the outcome of one stage."""
+        ...
+
+    def halt(self) -> None:
+        """End what other threads have under way."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Say a sentence to the person who watches."""
+        ...
+
+
+def label(stage: str, round_: int, purpose: str) -> str:
+    """Return the name of a call in a run."""
+    return "-".join([*([] if purpose == "train" else [purpose]), stage, str(round_)])
+
+
+def planned(
+    store: Store, call: Call, *, run: str, seed: int, forced: bool = False, content_key: ContentKey | None = None
+) -> Job:
+    """Return the job of a call; its output is named by everything that its result depends on.
+
+    `content_key` replaces the store's for inputs that are not in the store.
+    """
+    spec, key_of = stage_spec(call.name), content_key or store.content_key
+    given = {role: refs for role, refs in sorted(call.inputs.items()) if refs}
+    identity: dict[str, Any] = {
+        "stage": spec.name,
+        "version": spec.version,
+        "code": code_identity(call.config),
+        "config": call.config.identified(),
+        "parents": {role: [key_of(ref) for ref in refs] for role, refs in given.items()},
+    }
+    if spec.draws:
+        identity["seed"] = seed
+    return Job(
+        stage=spec.name,
+        lake=str(store.root),
+        output=str(Ref(spec.table, identity_digest(identity))),
+        inputs={role: [str(ref) for ref in refs] for role, refs in given.items()},
+        config=call.config.model_dump(mode="json"),
+        seed=seed,
+        identity=identity,
+        run=run,
+        forced=forced,
+    )

@@ -1,0 +1,215 @@
+"""The stage adapter: a stage with its identity, its reuse, its process, its commit and its report, as a Prefect task.
+
+    session.stage("score", config, {"rollouts": [ref]}, round=3)
+
+Prefect's own cache is switched off: it says Cached after an output was deleted. What is finished is what has a valid
+manifest; such a stage ends as `Completed(name="Reused")`.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
+
+from gradus.data.errors import GateError
+from gradus.data.lake.store import Ref, Store
+from gradus.tasks.config.base import Config
+from gradus.tasks.config.settings import wall_limit_s
+from gradus.tasks.host.interrupt import raise_if_interrupted
+from gradus.tasks.identity.pins import pinned
+from gradus.tasks.runs.journal import Journal
+from gradus.tasks.runtime.attempt import Job, execute, read_report
+from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
+from gradus.tasks.runtime.ending import ending
+from gradus.tasks.runtime.progress import ProgressArtifact
+from gradus.tasks.runtime.supervise import Limits, WorkerPool
+from gradus.tasks.runtime.waiting import wait_until_free
+from gradus.tasks.stages.gates import breach
+from gradus.tasks.stages.registry import stage_spec
+
+
+@dataclass
+class Session:
+    """One run of the command: where artifacts lie, who computes, what was done so far.
+
+    `forced` names stages, as (stage, round, purpose), that are computed although their artifact exists.
+    `separate_sampler` gives sampling a worker beside the one that learns: two threads may then have a stage each.
+    """
+
+    store: Store
+    journal: Journal
+    pool: WorkerPool
+    seed: int
+    forced: frozenset[tuple[str, int, str]] = frozenset()
+    separate_sampler: bool = False
+    on_progress: Callable[[str, float, str], None] | None = None
+    """Told of every beat: the stage's label, the share done, the same in the stage's own units."""
+    on_end: Callable[[Outcome], None] | None = None
+    """Told of every stage that ended well."""
+    on_wait: Callable[[str], None] | None = None
+    """Told for which other run a stage waits, every few seconds, and what else is not progress."""
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def stage(
+        self,
+        name: str,
+        config: Config,
+        inputs: Inputs,
+        *,
+        round: int = 0,  # noqa: A002
+        purpose: str = "train",
+        seed: int | None = None,
+    ) -> Outcome:
+        """Run, or reuse, one stage as a Prefect task and remember its outcome; raises what the stage raised.
+
+        `purpose` tells the stages of one round apart: train, hint1 ..., profile, eval. `seed` is the run's own if
+        none is given; it is part of the identity of stages that draw.
+        """
+        raise_if_interrupted()
+        self.pool.raise_if_halted()
+        call = Call(name, pinned(config), inputs, round, purpose)
+        request = _Request(self, call, self.seed if seed is None else seed)
+        # No tags: Prefect asks its server for each tag's concurrency slot, seconds a time while that writes events.
+        run = _stage_task.with_options(name=name, task_run_name=call.label)
+        outcome = run(request).result()
+        self.outcomes.append(outcome)
+        if self.on_end is not None:
+            self.on_end(outcome)
+        return outcome
+
+    def halt(self) -> None:
+        """End what the workers compute; the threads that wait for it hear of it."""
+        self.pool.halt()
+
+    def say(self, text: str) -> None:
+        """Say a sentence to the person who watches."""
+        if self.on_wait is not None:
+            self.on_wait(text)
+
+
+class _Request:
+    """What a Prefect task is given. No dataclass: Prefect walks through those, and so through all earlier outcomes."""
+
+    def __init__(self, session: Session, call: Call, seed: int) -> None:
+        self.session = session
+        self.call = call
+        self.seed = seed
+
+    @property
+    def forced(self) -> bool:
+        """Whether the stage is computed although its artifact exists."""
+        return self.call.key in self.session.forced
+
+
+@task(cache_policy=NO_CACHE, persist_result=False, retries=0)
+def _stage_task(request: _Request) -> State[Outcome]:
+    session, call = request.session, request.call
+    job = planned(session.store, call, run=session.journal.run, seed=request.seed, forced=request.forced)
+    started = time.perf_counter()
+    reused = not request.forced and _is_finished(session, Ref.parse(job.output))
+    report = _reuse(job, request) if reused else _attempt(job, request)
+    seconds = time.perf_counter() - started
+    outcome = Outcome(call.name, call.purpose, call.round, Ref.parse(job.output), reused, seconds, report)
+    return Completed(name="Reused" if reused else "Completed", data=outcome)
+
+
+def _is_finished(session: Session, ref: Ref) -> bool:
+    """Whether the artifact is there, after waiting for another command that computes it."""
+    if session.store.find(ref) is not None:
+        return True
+    wait_until_free(session.store.path(ref), session.on_wait or _ignore)
+    return session.store.find(ref) is not None
+
+
+def _ignore(text: str) -> None:
+    """Nobody listens."""
+
+
+def _reuse(job: Job, request: _Request) -> dict[str, Any]:
+    session, ref = request.session, Ref.parse(job.output)
+    session.store.verify(ref)
+    report = read_report(session.store, ref)
+    if breach(job.stage, report, request.call.config):
+        attempt = _started(job, request)
+        return _checked(attempt, report, 0.0, job, request)
+    session.journal.stage_reused(
+        stage=job.stage, round=request.call.round, purpose=request.call.purpose, output=job.output
+    )
+    return report
+
+
+def _attempt(job: Job, request: _Request) -> dict[str, Any]:
+    journal = request.session.journal
+    attempt = _started(job, request)
+    started = time.perf_counter()
+    try:
+        report = _compute(job, request)
+    except BaseException as error:
+        status, message = ending(error)
+        journal.stage_finished(attempt, status=status, seconds=time.perf_counter() - started, error=message)
+        raise
+    return _checked(attempt, report, time.perf_counter() - started, job, request)
+
+
+def _started(job: Job, request: _Request) -> str:
+    return request.session.journal.stage_started(
+        stage=job.stage,
+        round=request.call.round,
+        purpose=request.call.purpose,
+        output=job.output,
+        config=dict(job.config),
+        inputs=dict(job.inputs),
+    )
+
+
+def _checked(attempt: str, report: dict[str, Any], seconds: float, job: Job, request: _Request) -> dict[str, Any]:
+    """Write the end of an attempt to the journal and return its report; raise GateError if a limit is breached."""
+    sentence = breach(job.stage, report, request.call.config)
+    folder = str(request.session.store.path(Ref.parse(job.output)))
+    status = "failed" if sentence else "finished"
+    request.session.journal.stage_finished(
+        attempt, status=status, seconds=seconds, report=report, folder=folder, error=sentence
+    )
+    if sentence:
+        raise GateError(sentence, hint="the rows are kept: with another limit the same command computes nothing again")
+    return report
+
+
+def _compute(job: Job, request: _Request) -> dict[str, Any]:
+    session, spec = request.session, stage_spec(request.call.name)
+    artifact = ProgressArtifact(spec.name)
+
+    def beat(frac: float, text: str = "") -> None:
+        artifact(frac, text)
+        if session.on_progress is not None:
+            session.on_progress(request.call.label, frac, text)
+
+    beat(0.0, "begun")
+    worker = spec.worker_for(request.call.config, separate_sampler=session.separate_sampler)
+    if session.separate_sampler and spec.name == "rollout":
+        session.pool.prestart("policy")  # what learns from these rollouts is wanted soon
+    if worker:
+        report = session.pool.run(worker, job.to_json(), Limits(wall_s=wall_limit_s()), beat)
+    else:
+        report = execute(job.to_json(), {}, beat)
+    artifact.done("committed")
+    return report
+
+
+def git_sha(folder: Path) -> str:
+    """The commit that the code stands at, or nothing outside a checkout."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True, env=os.environ
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()

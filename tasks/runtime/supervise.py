@@ -1,0 +1,300 @@
+"""Stages in child processes that can be killed for certain, and stay warm between the rounds of a run.
+
+    with WorkerPool(logs, env={}) as pool:
+        report = pool.run("policy", job, Limits(wall_s=3600), on_beat)
+
+Every worker has a process session of its own. It is killed with all its descendants at the wall limit, when it falls
+silent, on Ctrl-C and at the end; it dies by itself when this process dies. A dead worker is replaced at the next job.
+Threads may use the workers of several kinds at once; those of one kind wait for each other.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from gradus.data import errors
+from gradus.data.errors import GradusError, StageError
+from gradus.models.judging.process_tree import kill_tree
+from gradus.tasks.host.interrupt import raise_if_interrupted
+from gradus.tasks.host.isolation import child_environment
+from gradus.tasks.host.logs import last_words, open_log
+
+OnBeat = Callable[[float, str], None]
+
+PRELOAD = {
+    "policy": "gradus.tasks.stages.rollout.stage,gradus.tasks.stages.update.stage",
+    "sampler": "gradus.tasks.stages.rollout.stage",
+    "engine": "gradus.tasks.stages.rollout.stage",
+    "score": "gradus.tasks.stages.score.stage",
+}
+"""What a kind of worker imports before its first job."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a worker may take (seconds): one job in all, without a sign of life, and to start."""
+
+    wall_s: float = 24 * 3600.0
+    silence_s: float = 120.0
+    start_s: float = 300.0
+
+
+class HaltedError(StageError):
+    """The work was ended because what ran beside it failed or was stopped."""
+
+
+class _DeathError(StageError):
+    """The child ended without an answer."""
+
+
+class _IdleDeathError(_DeathError):
+    """A warm worker that was dead before it took its next job; nothing of the job was begun."""
+
+
+class Worker:
+    """One child process and the pipe to it."""
+
+    def __init__(
+        self, kind: str, log_path: Path, env: Mapping[str, str], execute: str = "gradus.tasks.runtime.attempt:execute"
+    ) -> None:
+        self.kind = kind
+        self.log_path = log_path
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "gradus.tasks.runtime.worker",
+            "--execute",
+            execute,
+            "--preload",
+            PRELOAD.get(kind, ""),
+        ]
+        with open_log(log_path) as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=child_environment(env, {"GRADUS_RUN_LOGS": str(log_path.parent)}),
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        self._buffer = b""
+        self._ready = False
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the child still runs."""
+        return self._process.poll() is None
+
+    def run(self, job: Mapping[str, Any], limits: Limits, on_beat: OnBeat) -> dict[str, Any]:
+        """Do one job; the child's error as the typed error it was, StageError where the child itself failed."""
+        stage = str(job.get("stage", "?"))
+        try:
+            if not self._ready:
+                self._receive(stage, limits.start_s, limits.start_s, on_beat, "ready")
+                self._ready = True
+            self._hand_over(stage, job, limits, on_beat)
+            return self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "done")["result"]
+        except GradusError:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def kill(self) -> None:
+        """End the child from another thread than the one that waits for it; that one then hears of its death."""
+        if self.alive:
+            kill_tree(self.pid)
+
+    def close(self) -> None:
+        """End the child and everything it started."""
+        kill_tree(self._process.pid)
+        with contextlib.suppress(BrokenPipeError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._selector.close()
+        self._process.wait()
+
+    def _hand_over(self, stage: str, job: Mapping[str, Any], limits: Limits, on_beat: OnBeat) -> None:
+        self._send(job)
+        try:
+            self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "taken")
+        except _DeathError as death:
+            raise _IdleDeathError(death.message, hint=death.hint) from None
+
+    def _send(self, job: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # a dead child is told of by _receive
+            self._process.stdin.write(json.dumps(job).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _receive(self, stage: str, wall_s: float, silence_s: float, on_beat: OnBeat, until: str) -> dict[str, Any]:
+        deadline = time.monotonic() + wall_s
+        while True:
+            message = self._next_message(min(silence_s, max(0.0, deadline - time.monotonic())))
+            raise_if_interrupted()
+            if message is None:
+                self._fail_for_time(stage, wall_s, silence_s, over=time.monotonic() >= deadline)
+            elif message["kind"] == until:
+                return message
+            elif message["kind"] == "beat":
+                on_beat(message["frac"], message["text"])
+            elif message["kind"] == "error":
+                raise _typed(stage, message, self.log_path)
+            if time.monotonic() >= deadline:
+                self._fail_for_time(stage, wall_s, silence_s, over=True)
+
+    def _next_message(self, timeout_s: float) -> dict[str, Any] | None:
+        """The next line of the child; None when none comes in time."""
+        assert self._process.stdout is not None
+        end = time.monotonic() + timeout_s
+        while b"\n" not in self._buffer:
+            if not self._selector.select(max(0.0, end - time.monotonic())):
+                return None
+            chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not chunk:
+                raise self._death()
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return json.loads(line)
+
+    def _fail_for_time(self, stage: str, wall_s: float, silence_s: float, *, over: bool) -> None:
+        self.close()
+        if over:
+            raise StageError(
+                f"stage {stage} took longer than its limit of {wall_s:g} s and was ended",
+                hint="raise GRADUS_STAGE_LIMIT_S, then repeat the command: finished shards are kept",
+            )
+        raise StageError(
+            f"stage {stage} gave no sign of life for {silence_s:g} s and was ended; see {self.log_path}",
+            hint="repeat the command: finished shards are kept",
+        )
+
+    def _death(self) -> "_DeathError":
+        code = self._process.wait()
+        kill_tree(self._process.pid)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        cause = " (out of memory?)" if code == -signal.SIGKILL else ""
+        tail = last_words(self.log_path, self._log_start)
+        last = f"; its last words: {tail[:200]}" if tail else ""
+        return _DeathError(
+            f"the {self.kind} worker {how}{cause}{last}",
+            hint=f"see {self.log_path}; repeat the command: finished shards are kept",
+        )
+
+
+class WorkerPool:
+    """At most one warm worker of each kind; a context manager."""
+
+    def __init__(
+        self, logs: Path, env: Mapping[str, str] | None = None, execute: str = "gradus.tasks.runtime.attempt:execute"
+    ) -> None:
+        self._logs = logs
+        self._env = dict(env or {})
+        self._execute = execute
+        self._workers: dict[str, Worker] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._halted = threading.Event()
+        # Linux kills a child with the thread that made it, so one thread makes them all and lives as long as the pool.
+        self._maker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gradus-workers")
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def prestart(self, kind: str) -> None:
+        """Begin to start a worker where there is none, so that its imports overlap with other work; never waits."""
+        lock = self._lock(kind)
+        if lock.acquire(blocking=False):
+            try:
+                self._worker(kind)
+            finally:
+                lock.release()
+
+    def run(self, kind: str, job: Mapping[str, Any], limits: Limits, on_beat: OnBeat) -> dict[str, Any]:
+        """Do one job in the worker of that kind, started or replaced if need be; HaltedError once `halt` was called."""
+        with self._lock(kind):
+            try:
+                return self._run(kind, job, limits, on_beat)
+            except _DeathError:
+                self.raise_if_halted()
+                raise
+
+    def halt(self) -> None:
+        """End every worker and take no more jobs; who waits for one gets HaltedError. Any thread may call it."""
+        self._halted.set()
+        for worker in tuple(self._workers.values()):
+            worker.kill()
+
+    def raise_if_halted(self) -> None:
+        """HaltedError once `halt` was called."""
+        if self._halted.is_set():
+            raise HaltedError("ended, because what ran beside it did not end well") from None
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+        self._maker.shutdown()
+
+    def _run(self, kind: str, job: Mapping[str, Any], limits: Limits, on_beat: OnBeat) -> dict[str, Any]:
+        try:
+            return self._worker(kind).run(job, limits, on_beat)
+        except _IdleDeathError:
+            # A process that is being killed still counts as running until its last thread has ended.
+            return self._replaced(kind).run(job, limits, on_beat)
+
+    def _lock(self, kind: str) -> threading.Lock:
+        return self._locks.setdefault(kind, threading.Lock())
+
+    def _worker(self, kind: str) -> Worker:
+        worker = self._workers.get(kind)
+        return worker if worker is not None and worker.alive else self._replaced(kind)
+
+    def _replaced(self, kind: str) -> Worker:
+        dead = self._workers.pop(kind, None)
+        if dead is not None:
+            dead.close()
+        log = self._logs / f"{kind}.log"
+        worker = self._maker.submit(Worker, kind, log, self._env, self._execute).result()
+        self._workers[kind] = worker
+        if self._halted.is_set():  # looked at after the worker is known: either `halt` ends it or this does
+            worker.kill()
+        return worker
+
+
+def _typed(stage: str, message: Mapping[str, Any], log_path: Path) -> GradusError:
+    """The error that the child raised, as its own type where that is one of ours."""
+    kind = getattr(errors, message["type"], None) if message["known"] else None
+    if isinstance(kind, type) and issubclass(kind, GradusError):
+        return kind(message["message"], hint=message["hint"])
+    hint = message["hint"] or f"see {log_path}; then repeat the command"
+    return StageError(f"stage {stage} failed: {message['message']}", hint=hint)

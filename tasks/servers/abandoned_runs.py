@@ -1,0 +1,99 @@
+"""What a killed process leaves behind in Prefect: a run that is Running for ever.
+
+    left = left_behind(home.runs)           # before a run of one's own begins
+    close_dangling(left)
+    close_unbegun(deployments)              # what a killed `gradus serve` had taken and not begun
+
+The next start closes all of it. MLflow's part is closed by the reporter, which outlives the flow
+(gradus.tasks.tracking.reporter); the server leaves by itself when nobody uses it (gradus.tasks.servers.found_servers).
+"""
+
+import contextlib
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import psutil
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId, FlowRunFilter
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled, Crashed
+
+from gradus.data.errors import CorruptArtifactError
+from gradus.tasks.host.runlock import left_by_the_dead
+from gradus.tasks.runs.history import AGAIN
+from gradus.tasks.runs.journal import read_events
+
+_FLOW_RUN = "PREFECT__FLOW_RUN_ID"
+
+
+@dataclass(frozen=True)
+class Left:
+    """A run that nobody works on any more, and the Prefect ids of its launches."""
+
+    run: str
+    flow_runs: tuple[str, ...]
+
+
+def left_behind(runs: Path) -> list[Left]:
+    """Return the runs whose process ended without letting go of them; one that cannot be read stops nobody else's."""
+    found: list[Left] = []
+    for folder in runs.glob("*"):
+        with contextlib.suppress(CorruptArtifactError, OSError):
+            if left_by_the_dead(folder):
+                left = Left(folder.name, _unfinished(folder))
+                if left_by_the_dead(folder):  # asked again: nobody took it while its journal was read
+                    found.append(left)
+    return found
+
+
+def close_dangling(left: Sequence[Left]) -> None:
+    """End the flow runs of dead processes in Prefect."""
+    if not left:
+        return
+    with get_client(sync_client=True) as client:
+        for flow_run_id in (each for run in left for each in run.flow_runs):
+            with contextlib.suppress(ObjectNotFound):
+                _end(client, client.read_flow_run(UUID(flow_run_id)), f"the process was killed; {AGAIN}")
+
+
+def close_unbegun(deployments: Collection[UUID]) -> None:
+    """End the flow runs of these deployments that no process works on and no journal knows.
+
+    A server that was killed between taking a run and its first line leaves it Pending. One that another machine is
+    about to begin is only called Crashed until it begins.
+    """
+    pending = FlowRunFilter.model_validate({"state": {"type": {"any_": [StateType.PENDING]}}})
+    of = DeploymentFilter(id=DeploymentFilterId(any_=list(deployments)))
+    begun = _worked_on()
+    with get_client(sync_client=True) as client:
+        for flow_run in client.read_flow_runs(flow_run_filter=pending, deployment_filter=of):
+            if str(flow_run.id) not in begun:
+                _end(client, flow_run, "the process was killed before the run began; start it again")
+
+
+def _end(client: SyncPrefectClient, flow_run: FlowRun, why: str) -> None:
+    state = flow_run.state
+    if state is not None and not state.is_final():
+        ended = Cancelled(message=f"cancelled; {AGAIN}") if state.is_cancelling() else Crashed(message=why)
+        client.set_flow_run_state(flow_run.id, ended, force=True)
+
+
+def _unfinished(folder: Path) -> tuple[str, ...]:
+    """Prefect ids of launches that began and never said how they ended."""
+    started = [e.get("prefect_flow_run_id", "") for e in read_events(folder) if e["event"] == "run_started"]
+    ended = sum(event["event"] == "run_finished" for event in read_events(folder))
+    return tuple(filter(None, started)) if len(started) > ended else ()
+
+
+def _worked_on() -> set[str]:
+    """The flow runs that a process of this user on this machine was started for."""
+    found: set[str] = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.uids().real == os.getuid():
+                found.add(process.environ().get(_FLOW_RUN, ""))
+    return found

@@ -1,0 +1,312 @@
+"""Prefect's API for the flows of one command: the server of this home that runs already, or one that is started.
+
+    connection = connect(home)          # at once: who connects before the server listens waits in its socket's queue
+    import gradus.flows.stages                 # seconds, while the server imports what it needs
+    connection.wait()                   # it has proved that it is ours; only now is the secret sent
+    connection.close()                  # it stays for the next command, and leaves by itself
+
+The server is a process of its own session: it gets no Ctrl-C of the command and holds none of its pipes.
+If it dies while a command uses it, the command starts another at the same address, with the same database. The command
+that started the first keeps its socket open, so that requests wait in its queue meanwhile; others bind the port anew.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from gradus.data.errors import StageError
+from gradus.tasks.config.settings import code_root, server_idle_s
+from gradus.tasks.host.isolation import child_environment
+from gradus.tasks.host.logs import last_words, open_log
+from gradus.tasks.servers.found_servers import (
+    IDLE,
+    LEASE,
+    Answer,
+    Found,
+    Lease,
+    ask,
+    fingerprint,
+    folder_of,
+    forget,
+    read_state,
+    sole_starter,
+    write_state,
+)
+from gradus.tasks.servers.prefect_database import is_migrated, note_migrated
+from gradus.tasks.servers.secret import secret
+
+LOOPBACK = "127.0.0.1"
+START_LIMIT_S = 180.0
+SERVE = ("uvicorn", "--factory", "gradus.tasks.servers.prefect_app:create", "--log-level", "error", "--lifespan", "on")
+_PROBE_S = 0.3
+_AGAIN_S = 5.0
+_LOOK_S = 0.2
+_MAX_RESTARTS = 3
+"""Number of servers in a row that may die before they answer; after that none is started."""
+_LOG = "prefect-background.log"
+
+
+class Connection:
+    """A command's use of a server: its address, its secret, its lease.
+
+    `listener` is the socket that the command started the server with.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        found: Found,
+        key: str,
+        lease: Lease,
+        *,
+        proved: bool,
+        migrates: bool = False,
+        listener: int | None = None,
+        log_start: int = 0,
+    ) -> None:
+        self.address = found.address
+        self.secret = key
+        self.lost = False
+        """Whether the server died and none could be started in its place."""
+        self._home = home
+        self._found = found
+        self._lease = lease
+        self._migrates = migrates
+        self._listener = listener
+        self._log_start = log_start
+        self._closed = threading.Event()
+        self._answer = Answer.PROVED if proved else Answer.SILENT
+        self._asking = threading.Thread(target=self._ask, daemon=True)
+        if not proved:
+            self._asking.start()
+
+    def wait(self) -> None:
+        """Wait until the server has proved that it belongs to this home; StageError if it does not.
+
+        From now on another is started at its address if it dies.
+        """
+        if self._asking.ident is not None:
+            self._asking.join()
+        if self._answer is not Answer.PROVED:
+            self._let_go()
+            raise StageError(f"the Prefect server did not start: {self._last_words()}", hint=self._see_log())
+        if self._migrates:
+            note_migrated(Path(self._found.prefect_home), self._found.fingerprint)
+        threading.Thread(target=self._keep, daemon=True).start()
+
+    def close(self) -> None:
+        """Let go of the server; it stays for the next command."""
+        self._closed.set()
+        self._lease.close()
+        self._let_go()
+
+    def explain(self) -> StageError:
+        """What to tell a person whose command failed because the server is lost."""
+        return StageError(
+            f"the Prefect server ended and did not start again: {self._last_words()}", hint=self._see_log()
+        )
+
+    def _ask(self) -> None:
+        self._answer = self._asked(self._found)
+
+    def _asked(self, found: Found) -> Answer:
+        answer, until = Answer.SILENT, time.monotonic() + START_LIMIT_S
+        while answer is Answer.SILENT and time.monotonic() < until:
+            if not found.lives:
+                return Answer.WRONG
+            answer = ask(found, self.secret, _AGAIN_S)
+        return answer
+
+    def _keep(self) -> None:
+        """Have a server at this address as long as the command and its home are there."""
+        failures = 0
+        while not self._closed.wait(_LOOK_S):
+            if self._found.lives:
+                continue
+            if not folder_of(self._home).is_dir():
+                return
+            renewed = self._renewed()
+            if renewed is None:  # whoever listens there now, perhaps another command's that is about to start
+                answer = ask(self._found, self.secret, _AGAIN_S)
+            else:
+                self._found, answer = renewed, self._asked(renewed)
+            failures = {Answer.PROVED: 0, Answer.SILENT: failures, Answer.WRONG: failures + 1}[answer]
+            if failures >= _MAX_RESTARTS:
+                self.lost = True
+                self._let_go()  # requests are refused from now on instead of waiting
+                return
+
+    def _renewed(self) -> Found | None:
+        """Another server at the same address, known or started; None if somebody else has the port."""
+        with sole_starter(self._home):
+            state = read_state(self._home)
+            lives = state is not None and state.lives
+            if state is not None and lives and state.address == self.address:
+                self._hold(state.lease)
+                return state
+            if self._listener is None:
+                self._listener = _bound(self.address)
+            if self._listener is None or self._closed.is_set():
+                return None
+            self._hold(self._found.lease)
+            schedules = self._found.schedules
+            found, self._log_start = _launch(
+                self._home, self.address, self._listener, self._found.lease, schedules=schedules
+            )
+            if not lives:
+                write_state(self._home, found)
+            return found
+
+    def _hold(self, lease: str) -> None:
+        held = self._lease
+        self._lease = Lease(folder_of(self._home) / lease, create=True)
+        held.close()
+
+    def _let_go(self) -> None:
+        if self._listener is not None:
+            os.close(self._listener)
+            self._listener = None
+
+    def _last_words(self) -> str:
+        return last_words(self._home / "logs" / _LOG, self._log_start)[:300] or "no answer"
+
+    def _see_log(self) -> str:
+        return f"see {self._home / 'logs' / _LOG}, then call it again"
+
+
+def connect(home: Path, *, schedules: bool = False) -> Connection:
+    """Find the server of this home, or start one; with `schedules` one that starts scheduled runs."""
+    key = secret(home)
+    with sole_starter(home):
+        found = read_state(home)
+        if found is not None and _usable(found, home, schedules=schedules):
+            connection = _use(home, found, key)
+            if connection is not None:
+                return connection
+        return _start(home, key, schedules=schedules)
+
+
+def lent_secret(home: Path, api_url: str) -> str:
+    """Return the secret if an address that somebody named is that of this home's own server; empty otherwise."""
+    found = read_state(home)
+    if found is None or api_url.rstrip("/") != f"{found.address}/api" or not found.lives:
+        return ""
+    key = secret(home)
+    return key if ask(found, key, _AGAIN_S) is Answer.PROVED else ""
+
+
+def door(home: Path, address: str) -> dict[str, str]:
+    """The environment of a Prefect server behind the door of gradus.tasks.servers.door."""
+    key = secret(home)
+    port = address.rpartition(":")[2]
+    return {
+        "PREFECT_HOME": prefect_home(home),
+        "PREFECT_API_URL": f"{address}/api",
+        "PREFECT_API_AUTH_STRING": key,
+        "PREFECT_SERVER_API_AUTH_STRING": key,
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{LOOPBACK}:{port},http://localhost:{port}",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT__SERVER_FINAL": "1",
+    }
+
+
+def prefect_home(home: Path) -> str:
+    """The folder of Prefect's database: PREFECT_HOME, or `prefect` in this home; without symbolic links."""
+    return os.path.realpath(os.environ.get("PREFECT_HOME") or home / "prefect")
+
+
+def describe(home: Path, address: str, pid: int, lease: str, *, schedules: bool) -> Found:
+    """What the state file says of a server that has just been started."""
+    began = psutil.Process(pid).create_time()
+    return Found(address, pid, began, lease, schedules, prefect_home(home), fingerprint())
+
+
+def _usable(found: Found, home: Path, *, schedules: bool) -> bool:
+    same = found.prefect_home == prefect_home(home) and found.fingerprint == fingerprint()
+    return same and (found.schedules or not schedules) and found.lives
+
+
+def _use(home: Path, found: Found, key: str) -> Connection | None:
+    """A running server; None if it has just left or another program listens at its address."""
+    try:
+        lease = Lease(folder_of(home) / found.lease)
+    except FileNotFoundError:
+        return None
+    answer = ask(found, key, _PROBE_S) if read_state(home) == found else Answer.WRONG
+    if answer is Answer.WRONG:
+        lease.close()
+        return None
+    return Connection(home, found, key, lease, proved=answer is Answer.PROVED)
+
+
+def _start(home: Path, key: str, *, schedules: bool) -> Connection:
+    """Start a server on a socket that exists already, so that nobody else can answer at its address."""
+    listener = _bound(f"http://{LOOPBACK}:0")
+    assert listener is not None
+    with socket.socket(fileno=os.dup(listener)) as bound:
+        port = bound.getsockname()[1]
+    address, name = f"http://{LOOPBACK}:{port}", f"{port}-{os.getpid()}.lease"
+    lease = Lease(folder_of(home) / name, create=True)
+    migrates = not is_migrated(Path(prefect_home(home)), fingerprint())
+    found, log_start = _launch(home, address, listener, name, schedules=schedules, migrates=migrates)
+    old = read_state(home)
+    write_state(home, found)
+    if old is not None and not old.lives:
+        forget(home, old)
+    return Connection(home, found, key, lease, proved=False, migrates=migrates, listener=listener, log_start=log_start)
+
+
+def _bound(address: str) -> int | None:
+    """A socket that listens at an address; None if another one does."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((LOOPBACK, int(address.rpartition(":")[2])))
+        except OSError:
+            return None
+        listener.listen(128)
+        return listener.detach()
+
+
+def _launch(
+    home: Path,
+    address: str,
+    listener: int,
+    lease: str,
+    *,
+    schedules: bool,
+    migrates: bool = False,
+) -> tuple[Found, int]:
+    """Start a server process on a socket; also where its words begin in the log."""
+    env = {**door(home, address), LEASE: str(folder_of(home) / lease), IDLE: str(server_idle_s())}
+    if not schedules:
+        env |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
+    if not migrates:
+        env["PREFECT_API_DATABASE_MIGRATE_ON_START"] = "false"
+    process, log_start = _spawn(home, listener, env)
+    process.returncode = 0  # it outlives this handle; Python need not warn of that
+    return describe(home, address, process.pid, lease, schedules=schedules), log_start
+
+
+def _spawn(home: Path, listener: int, env: dict[str, str]) -> tuple["subprocess.Popen[bytes]", int]:
+    """The server, and where its words begin in the log."""
+    command = [sys.executable, "-P", "-m", *SERVE, "--app-dir", str(code_root()), "--fd", str(listener)]
+    with open_log(home / "logs" / _LOG) as log:
+        log_start = log.tell()
+        process = subprocess.Popen(
+            command,
+            pass_fds=(listener,),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=folder_of(home),
+            env=child_environment(env, {"NO_COLOR": "1"}),
+            start_new_session=True,
+        )
+    return process, log_start

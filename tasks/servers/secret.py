@@ -1,0 +1,81 @@
+"""The secret of a home: who can read its file may use the Prefect servers of that home, nobody else.
+
+The file has mode 0600 and is made once. It reaches servers and clients in their environment, never on a command line.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from gradus.data.errors import StageError
+
+FILE_NAME = "prefect-password"
+
+
+def secret_path(home: Path) -> Path:
+    """The file that holds the secret of a home."""
+    return home / FILE_NAME
+
+
+def secret(home: Path) -> str:
+    """Return the secret of a home, made at the first call; StageError if another account could know it."""
+    path = secret_path(home)
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        _make(path)
+    return _read(path)
+
+
+def proof(key: str, nonce: str, address: str, prefect_home: str) -> str:
+    """Return what only an owner of the secret can answer to a nonce, for one address and one database folder.
+
+    The address keeps a stranger on one port from passing the nonce on to the true server on another.
+    """
+    text = "\0".join(("gradus: this server belongs to the home", nonce, address, prefect_home))
+    return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def _read(path: Path) -> str:
+    descriptor = _open(path)
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+            raise StageError(
+                f"other accounts can read or replace {path}", hint="delete it; the next start makes another"
+            )
+        found = file.read().strip()
+    if not found:
+        raise StageError(f"{path} is empty", hint="delete it; the next start makes another")
+    return found
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # a symbolic link, or no permission
+        raise StageError(
+            f"{path} cannot be read ({error.strerror})", hint="delete it; the next start makes another"
+        ) from None
+
+
+def _make(path: Path) -> None:
+    """Write a new secret whole under another name, then give it its own name unless another process was first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        temporary.unlink()

@@ -1,0 +1,1 @@
+"""One stage a file or package: artifacts in, pure code, artifacts out."""

@@ -1,0 +1,82 @@
+"""What a stage is given and what it gives back: the contract between the adapter and the stages."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from gradus.data.lake.store import Ref, ShardWriter, Store
+
+
+class Beat(Protocol):
+    """Called by a stage at least every few seconds: share done (0 to 1) and a line of text."""
+
+    def __call__(self, frac: float, text: str = "") -> None:
+        """Say how far the stage is."""
+        ...
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """What one attempt of a stage works with.
+
+    `inputs` maps a role (problems, plan, hints, rollouts, scores, difficulty, policy) to artifacts, in order;
+    `out` takes the shards or files of the one artifact that the stage makes;
+    `warm` outlives the job in a warm worker: a place to keep a loaded model, keyed by what it was loaded from.
+    """
+
+    store: Store
+    inputs: Mapping[str, tuple[Ref, ...]]
+    out: ShardWriter
+    seed: int
+    warm: dict[str, Any]
+    beat: Beat
+
+    def one(self, role: str) -> Ref:
+        """The single artifact of a role; KeyError where the role is absent."""
+        (ref,) = self.inputs[role]
+        return ref
+
+    def table(self, role: str, columns: list[str] | None = None) -> pa.Table:
+        """All rows of a role, verified, in the order of its artifacts and shards."""
+        parts = [self.store.read(ref, columns) for ref in self.inputs[role]]
+        return pa.concat_tables(parts, promote_options="default")
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What one attempt reports beside its artifact: metrics by the names of the design, counts, readable samples.
+
+    The first four are part of the artifact and must be the same for the same identity; `steps` holds one dict of
+    metrics per optimiser step, if the stage has steps. The rest describes this attempt alone and goes to the journal:
+    `clock` and `step_clock` hold metrics measured with a clock, `attempt` counts what this attempt did.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[dict[str, float]] = field(default_factory=list)
+    clock: dict[str, float] = field(default_factory=dict)
+    step_clock: list[dict[str, float]] = field(default_factory=list)
+    attempt: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The part that is stored with the artifact."""
+        return {"metrics": self.metrics, "summary": self.summary, "samples": self.samples, "steps": self.steps}
+
+    @property
+    def full(self) -> dict[str, Any]:
+        """The report of this attempt: what is kept together with its clock and its counts."""
+        pairs = zip_longest(self.steps, self.step_clock, fillvalue={})
+        return {
+            "metrics": {**self.metrics, **self.clock},
+            "summary": {**self.summary, **self.attempt},
+            "samples": self.samples,
+            "steps": [{**step, **clock} for step, clock in pairs],
+        }
+
+
+StageFunction = Callable[[StageContext, Any], StageResult]

@@ -1,0 +1,190 @@
+"""Stage curate: problems and what is known of their difficulty become a plan, every row of which says why it is there.
+
+Filters in order, then a ranking, then the top, then a draw. Roles: problems; difficulty and hints, both optional.
+A problem without a difficulty row passes the difficulty filters unless they say `unmeasured=drop`.
+An empty plan is a failure that names what dropped the problems.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.data.arrays import Bools, Floats, Ints, floats, ints, one_array, pc
+from gradus.data.curation.difficulty import candidates
+from gradus.data.curation.filters import Selection, apply_filters
+from gradus.data.curation.plan import hints_of_level, plan_rows
+from gradus.data.curation.ranking import rank
+from gradus.data.curation.samplers import Draw, Sampler
+from gradus.data.errors import GateError, UsageError
+from gradus.data.seeds import derive_seed
+from gradus.tasks.config.curation import CurateConfig
+from gradus.tasks.stages.context import StageContext, StageResult
+
+_NUM_IDS, _NUM_PLANNED, _NUM_DROPPED = 100, 12, 4
+"""Problem ids in the summary; planned and dropped rows among the samples."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Rows taken, in plan order: indices (T,) into the candidates, and what put them there (T,)."""
+
+    index: Ints
+    why: Any
+
+
+def run(ctx: StageContext, config: CurateConfig) -> StageResult:
+    """Choose problems and write the plan; GateError where none is left, UsageError for a name that does not exist."""
+    ctx.beat(0.0, "reading problems and difficulty")
+    problems = ctx.table("problems", ["problem_id", "question", "messages"])
+    pool = candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)
+    ctx.beat(0.3, f"filtering {pool.num_rows} problems")
+    verdict = apply_filters(pool, [(f.name, f.settings) for f in config.filters])
+    choice, reasons = _choose(pool, verdict, config, ctx.seed)
+    if not len(choice.index):
+        told = "; ".join(f"{reason}: {count}" for reason, count in reasons.items()) or "there are no problems"
+        raise GateError(f"no problem is left to plan ({told})", hint="loosen the filters or measure more problems")
+    ctx.beat(0.6, f"planning {len(choice.index)} problems")
+    chosen = pool.take(pa.array(choice.index))
+    levels, texts = _hints(ctx, config, chosen)
+    plan = plan_rows(
+        chosen.column("problem_id"),
+        reasons=pc.binary_join_element_wise(_measured_text(chosen), choice.why, ", "),
+        hint_levels=levels,
+        hint_texts=texts,
+        rounds=np.full(len(levels), config.round),
+        n=config.sample.n,
+        temperature=config.sample.temperature,
+        max_tokens=config.sample.max_tokens,
+        seed=ctx.seed,
+    )
+    ctx.out.write_table(plan)
+    ctx.beat(1.0, f"{plan.num_rows} problems planned")
+    return _result(pool, chosen, plan, verdict, reasons)
+
+
+def _choose(pool: pa.Table, verdict: Selection, config: CurateConfig, seed: int) -> tuple[_Choice, dict[str, int]]:
+    """Rank, cut and draw what the filters left; with the reasons of all rows that are not taken."""
+    reasons = verdict.counts()
+    index, why = _ranked(pool, verdict.kept, config)
+    if config.top and len(index) > config.top:
+        reasons[f"top: below the first {config.top}"] = len(index) - config.top
+        index, why = index[: config.top], why[: config.top]
+    if config.sampler == "all":
+        taken = slice(0, config.draw or len(index))
+        choice = _Choice(index[taken], why[taken])
+    else:
+        choice = _drawn(pool, index, why, config, seed)
+    if len(choice.index) < len(index):
+        reasons[f"{config.sampler}: not drawn"] = len(index) - len(choice.index)
+    return choice, reasons
+
+
+def _ranked(pool: pa.Table, kept: Bools, config: CurateConfig) -> tuple[Ints, Any]:
+    """Kept rows in rank order, or in table order without a ranking, and what each owes its place to."""
+    if not config.rank:
+        index = np.flatnonzero(kept)
+        return index, pa.repeat(pa.scalar("kept by the filters" if config.filters else "all problems"), len(index))
+    order, scores = rank(pool, config.rank)
+    index = order[kept[order]]
+    places = pa.array(np.arange(1, len(index) + 1)).cast(pa.string())
+    named = _decimals(scores[index])
+    return index, pc.binary_join_element_wise("rank ", places, f" by {config.rank} ", named, "")
+
+
+def _drawn(pool: pa.Table, index: Ints, why: Any, config: CurateConfig, seed: int) -> _Choice:
+    settings = {"explore_frac": config.explore_frac} if config.sampler == "variance" else {}
+    rng = np.random.default_rng(derive_seed(seed, "curate", config.round))
+    draw: Draw = Sampler(config.sampler, rng, **settings).draw(pool.take(pa.array(index)), config.draw or len(index))
+    how = pc.if_else(pa.array(draw.explored), "drawn to explore", f"drawn by {config.sampler}")
+    if config.rank:
+        how = pc.binary_join_element_wise(why.take(pa.array(draw.index)), how, ", ")
+    return _Choice(index[draw.index], how)
+
+
+def _hints(ctx: StageContext, config: CurateConfig, chosen: pa.Table) -> tuple[Ints, Any]:
+    """The hint level and text of each planned row; a problem without a hint of that level is planned without one."""
+    if not config.hint_level:
+        return np.zeros(chosen.num_rows, dtype=np.int64), pa.nulls(chosen.num_rows, pa.string())
+    if not ctx.inputs.get("hints"):
+        raise UsageError(f"hint_level is {config.hint_level}, but there are no hints", hint="give --hints")
+    texts, _ = hints_of_level(ctx.table("hints"), config.hint_level, chosen.column("problem_id"))
+    given = np.asarray(texts.is_valid().to_numpy(zero_copy_only=False))
+    return np.where(given, config.hint_level, 0), texts
+
+
+def _measured_text(chosen: pa.Table) -> Any:
+    """`pass rate 3/8, variance 0.234`, `mean reward 0.412 of 8, variance 0.020` or `never measured` per row (N,).
+
+    No Python string is made per row.
+    """
+    counts = pc.binary_join_element_wise(
+        "pass rate ",
+        one_array(chosen.column("k")).cast(pa.string()),
+        "/",
+        one_array(chosen.column("n")).cast(pa.string()),
+        ", variance ",
+        _decimals(floats(chosen.column("variance"))),
+        "",
+    )
+    graded = pc.binary_join_element_wise(
+        "mean reward ",
+        _decimals(floats(chosen.column("reward_mean"))),
+        " of ",
+        pc.fill_null(one_array(chosen.column("reward_n")).cast(pa.string()), "an unknown number"),
+        ", variance ",
+        _decimals(floats(chosen.column("reward_variance"))),
+        "",
+    )
+    judged, rewarded = (one_array(chosen.column(name)).is_valid() for name in ("pass_rate", "reward_mean"))
+    return pc.if_else(judged, counts, pc.if_else(rewarded, graded, "never measured"))
+
+
+def _decimals(values: Floats) -> Any:
+    """Numbers as text with three decimals (N,), those from 1e12 on as they are; `unknown` for NaN."""
+    large = np.abs(values) >= 1e12
+    thousandths = np.round(np.where(large, 0.0, np.nan_to_num(values)) * 1000).astype(np.int64)
+    sign = pc.if_else(pa.array(thousandths < 0), "-", "")
+    whole = pa.array(np.abs(thousandths) // 1000).cast(pa.string())
+    rest = pc.utf8_lpad(pa.array(np.abs(thousandths) % 1000).cast(pa.string()), width=3, padding="0")
+    text = pc.binary_join_element_wise(pc.binary_join_element_wise(sign, whole, ""), rest, ".")
+    text = pc.if_else(pa.array(large), pa.array(values).cast(pa.string()), text)
+    return pc.if_else(pa.array(np.isnan(values)), "unknown", text)
+
+
+def _result(
+    pool: pa.Table, chosen: pa.Table, plan: pa.Table, verdict: Selection, reasons: dict[str, int]
+) -> StageResult:
+    kept, total = plan.num_rows, pool.num_rows
+    rate = floats(chosen.column("pass_rate"))
+    metrics = {
+        "data/kept_frac": kept / total,
+        "data/planned_hint_level_mean": float(ints(plan.column("hint_level")).mean()),
+    }
+    if not np.isnan(rate).all():
+        metrics["data/planned_pass_rate_mean"] = float(np.nanmean(rate))
+    return StageResult(
+        metrics=metrics,
+        summary={
+            "kept": kept,
+            "dropped": total - kept,
+            "reasons": reasons,
+            "problem_ids": plan.column("problem_id").slice(0, _NUM_IDS).to_pylist(),
+            "hinted": int((ints(plan.column("hint_level")) > 0).sum()),
+        },
+        samples=_samples(pool, chosen, plan, verdict),
+    )
+
+
+def _samples(pool: pa.Table, chosen: pa.Table, plan: pa.Table, verdict: Selection) -> list[dict[str, Any]]:
+    questions = chosen.column("question").slice(0, _NUM_PLANNED).to_pylist()
+    planned = plan.select(["problem_id", "reason"]).slice(0, _NUM_PLANNED).to_pylist()
+    rows = [{**row, "planned": True, "question": question} for row, question in zip(planned, questions, strict=True)]
+    refused = pa.array(np.flatnonzero(~verdict.kept)[:_NUM_DROPPED])
+    dropped = pool.select(["problem_id", "question"]).take(refused).to_pylist()
+    why = verdict.reasons.take(refused).to_pylist()
+    return rows + [
+        {"problem_id": row["problem_id"], "reason": reason, "planned": False, "question": row["question"]}
+        for row, reason in zip(dropped, why, strict=True)
+    ]

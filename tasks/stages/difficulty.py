@@ -1,0 +1,79 @@
+"""Stage difficulty: judged rollouts of one policy become, or are added to, a difficulty table.
+
+Roles: scores; rollouts (optional: policy and hint level of each completion); difficulty (optional: the table so far).
+Scores without a verdict are no part of n and k, their rewards are part of mean and variance. Too many of them breach
+the gate; that no score has a verdict or a reward is a failure.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.data.arrays import floats, ints
+from gradus.data.curation.difficulty import Measurement, add, measure
+from gradus.data.errors import GateError
+from gradus.tasks.config.curation import DifficultyConfig
+from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.score.verdicts import coverage
+
+_NUM_SAMPLES = 16
+
+
+def run(ctx: StageContext, config: DifficultyConfig) -> StageResult:
+    """Measure and write the table; GateError if not one rollout has a verdict or a reward."""
+    ctx.beat(0.0, "counting judged rollouts")
+    scores = ctx.table("scores", ["rollout_id", "problem_id", "correct", "reward"])
+    rollouts = ctx.table("rollouts", ["rollout_id", "policy", "hint_level"]) if ctx.inputs.get("rollouts") else None
+    previous = ctx.table("difficulty") if ctx.inputs.get("difficulty") else None
+    measured = measure(scores, rollouts, unhinted_only=config.unhinted_only)
+    if not len(measured.n):
+        raise GateError(
+            f"none of {scores.num_rows} scores says whether an unhinted rollout is correct or what its reward is "
+            f"({len(measured.unjudged)} without a verdict, {measured.num_hinted} hinted)",
+            hint="score with a reward that judges correctness (math, numeric, exact) and look at the errors",
+        )
+    table = add(measured, previous, round_index=config.round)
+    ctx.out.write_table(table)
+    ctx.beat(1.0, f"{table.num_rows} problems, {len(measured.n)} measured now")
+    summary = _summary(measured, table.num_rows, scores.num_rows)
+    return StageResult(
+        metrics=_metrics(summary),
+        summary=summary,
+        samples=_samples(table),
+    )
+
+
+def _summary(measured: Measurement, num_problems: int, num_scores: int) -> dict[str, Any]:
+    """What this measurement counted; a mean over problems is null if no problem has the number."""
+    n, k, grades = measured.n, measured.k, measured.grades
+    judged, rewarded = n > 0, grades.n > 0
+    return {
+        "rows": num_problems,
+        "measured": len(n),
+        "correct": int(k.sum()),
+        "hinted": measured.num_hinted,
+        "all_wrong": int((judged & (k == 0)).sum()),
+        "all_right": int((judged & (k == n)).sum()),
+        "pass_rate_mean": float((k[judged] / n[judged]).mean()) if judged.any() else None,
+        "reward_mean": float(grades.mean[rewarded].mean()) if rewarded.any() else None,
+        "reward_variance_mean": float(grades.variance[rewarded].mean()) if rewarded.any() else None,
+        **coverage(num_scores - measured.num_hinted, measured.unjudged, measured.num_failed),
+    }
+
+
+def _metrics(summary: dict[str, Any]) -> dict[str, float]:
+    found = {
+        "data/pass_rate_mean": summary["pass_rate_mean"],
+        "data/reward_variance_mean": summary["reward_variance_mean"],
+        "data/fresh_frac": summary["measured"] / summary["rows"],
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _samples(table: pa.Table) -> list[dict[str, Any]]:
+    """The problems of the most variance, of verdicts before rewards: the ones that a curriculum looks for."""
+    columns = ["problem_id", "n", "k", "pass_rate", "variance", "history", "reward_mean", "reward_variance"]
+    variance, graded = (np.nan_to_num(floats(table.column(name)), nan=-1.0) for name in ("variance", "reward_variance"))
+    most = np.lexsort((-ints(table.column("n")), -graded, -variance))[:_NUM_SAMPLES]
+    return table.select(columns).take(pa.array(most)).to_pylist()

@@ -1,0 +1,124 @@
+"""Stage escalate: the groups whose every rollout failed are planned again, one hint level up.
+
+GHPO (arXiv 2507.10628) shows a longer prefix of the solution while a group stays all wrong; the new group, with its
+hint kept in the plan, takes the failed one's place. Roles: rollouts and scores of the previous level, its plan, hints.
+A group with any unjudged rollout did not fail for certain and is skipped; so is one whose next hint is missing, states
+the answer, or is the text it has already seen. Nothing to escalate is a good result: the plan is empty.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.data.arrays import Bools, Ints, bools, codes, ints, nulls, one_array, pc, positions, take_or_null
+from gradus.data.curation.plan import hints_of_level, plan_rows
+from gradus.tasks.config.curation import EscalateConfig
+from gradus.tasks.stages.context import StageContext, StageResult
+
+_NUM_SAMPLES = 16
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Outcome of each planned group (G,), in plan order; a group that was never rolled out has size 0."""
+
+    size: Ints
+    right: Ints
+    unjudged: Ints
+    round: Ints
+
+    @property
+    def failed(self) -> Bools:
+        """Every rollout judged, none correct."""
+        return (self.size > 0) & (self.right == 0) & (self.unjudged == 0)
+
+    @property
+    def undecided(self) -> Bools:
+        """None correct, but not every rollout judged."""
+        return (self.right == 0) & ((self.unjudged > 0) | (self.size == 0))
+
+
+def run(ctx: StageContext, config: EscalateConfig) -> StageResult:
+    """Plan the failed groups again with the hints of `config.level`."""
+    ctx.beat(0.0, "reading outcomes")
+    plan = ctx.table("plan")
+    rollouts = ctx.table("rollouts", ["rollout_id", "problem_id", "group_id", "round"])
+    groups = _outcomes(plan, rollouts, ctx.table("scores", ["rollout_id", "correct"]))
+    failed = np.flatnonzero(groups.failed)
+    ctx.beat(0.5, f"{len(failed)} of {plan.num_rows} groups failed")
+    lost = plan.take(pa.array(failed))
+    texts, withheld = hints_of_level(ctx.table("hints"), config.level, lost.column("problem_id"))
+    seen = bools(pc.equal(texts, one_array(lost.column("hint_text"))))
+    missing = nulls(texts)
+    chosen = ~missing & ~seen
+    keep = pa.array(chosen)
+    table = _plan(config, ctx.seed, lost.filter(keep), texts.filter(keep), groups, failed[chosen])
+    ctx.out.write_table(table)
+    ctx.beat(1.0, f"{table.num_rows} groups escalated to hint level {config.level}")
+    skipped = {
+        "not every rollout was judged": int(groups.undecided.sum()),
+        f"no hint of level {config.level}": int((missing & ~withheld).sum()),
+        "the hint states the answer": int(withheld.sum()),
+        "the hint was already shown": int(seen.sum()),
+    }
+    return StageResult(
+        metrics={"data/escalated_hint_level": float(config.level)} if table.num_rows else {},
+        summary={
+            "groups": table.num_rows,
+            "failed": len(failed),
+            "skipped": {reason: count for reason, count in skipped.items() if count},
+            "level": config.level,
+        },
+        samples=table.select(["problem_id", "hint_level", "hint_text", "reason"]).slice(0, _NUM_SAMPLES).to_pylist(),
+    )
+
+
+def _outcomes(plan: pa.Table, rollouts: pa.Table, scores: pa.Table) -> _Groups:
+    """What became of each planned group; rollouts of groups that the plan does not name are left aside."""
+    group, names = codes(_group_names(rollouts))
+    scored = positions(rollouts.column("rollout_id"), scores.column("rollout_id"))
+    verdict = take_or_null(scores.column("correct"), scored)
+    num = len(names)
+    first = np.full(num, rollouts.num_rows, dtype=np.int64)
+    np.minimum.at(first, group, np.arange(rollouts.num_rows))
+    at = positions(_group_names(plan), names)
+
+    def planned(values: Any) -> Ints:
+        return np.append(np.asarray(values, dtype=np.int64), 0)[at]  # -1 reads the zero at the end
+
+    return _Groups(
+        size=planned(np.bincount(group, minlength=num)),
+        right=planned(np.bincount(group[bools(verdict)], minlength=num)),
+        unjudged=planned(np.bincount(group[nulls(verdict)], minlength=num)),
+        round=planned(ints(rollouts.column("round"))[first]),
+    )
+
+
+def _group_names(table: pa.Table) -> Any:
+    """The group of each row; a user's table without groups has one per problem."""
+    return pc.coalesce(one_array(table.column("group_id")), one_array(table.column("problem_id")))
+
+
+def _plan(config: EscalateConfig, seed: int, lost: pa.Table, texts: Any, groups: _Groups, index: Ints) -> pa.Table:
+    before = pc.fill_null(one_array(lost.column("hint_level")), 0)
+    reasons = pc.binary_join_element_wise(
+        "all ",
+        pa.array(groups.size[index]).cast(pa.string()),
+        " wrong at hint level ",
+        before.cast(pa.string()),
+        f", shown hint level {config.level}",
+        "",
+    )
+    return plan_rows(
+        lost.column("problem_id"),
+        reasons=reasons,
+        hint_levels=np.full(len(index), config.level),
+        hint_texts=texts,
+        rounds=groups.round[index],
+        n=config.sample.n,
+        temperature=config.sample.temperature,
+        max_tokens=config.sample.max_tokens,
+        seed=seed,
+    )

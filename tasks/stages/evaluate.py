@@ -1,0 +1,335 @@
+"""Stage evaluate: judged rollouts of one policy on one problem set become pass@k, maj@k and lengths with intervals.
+
+Roles: problems, rollouts, scores; baseline (optional): the evaluations of another checkpoint on the same problems,
+which gives the gain, paired by problem. Rollouts without a verdict are no part of pass@k and maj@k; the share that has
+one is the coverage, and too small a share breaches the gate. A problem with fewer judged rollouts than k is left out of
+pass@k and counted in the summary; a k that no problem reaches for want of verdicts is left out, for want of rollouts an
+error. The mean reward is that of every rollout with a reward, judged or not.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.data.arrays import (
+    Bools,
+    Floats,
+    Ints,
+    bools,
+    codes,
+    floats,
+    ints,
+    nulls,
+    one_array,
+    pc,
+    positions,
+    take_or_null,
+)
+from gradus.data.curation.grading import summarise
+from gradus.data.errors import BadInputError, GateError
+from gradus.data.lake.schema import EVALUATIONS, cast_to_schema
+from gradus.data.metrics import Interval, bootstrap_mean, majority_at_k, pass_at_k
+from gradus.data.seeds import derive_seed
+from gradus.tasks.config.evaluate import EvaluateConfig
+from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.score.verdicts import coverage
+
+_NUM_SAMPLES = 16
+_ROLLOUT_COLUMNS = ["rollout_id", "problem_id", "sample", "completion", "completion_tokens", "hint_level", "policy"]
+
+
+@dataclass(frozen=True)
+class _Rollouts:
+    """Rollouts, each (N,): row of its problem, place, code of its answer (-1: none), and what the score says.
+
+    `judged` is whether there is a verdict; reward and length in tokens are NaN if unknown.
+    """
+
+    problem: Ints
+    sample: Ints
+    answer: Ints
+    judged: Bools
+    correct: Bools
+    reward: Floats
+    tokens: Floats
+
+    def where(self, use: Bools) -> "_Rollouts":
+        """Some of them."""
+        return _Rollouts(*(values[use] for values in vars(self).values()))
+
+
+def run(ctx: StageContext, config: EvaluateConfig) -> StageResult:
+    """Compute one row per problem and what they add up to.
+
+    Raises BadInputError for rollouts of other problems, of several policies, with hints, or too few for a k, and for a
+    baseline that shares no problem; GateError if no rollout has a verdict or a reward.
+    """
+    ctx.beat(0.0, "reading rollouts and scores")
+    problems = ctx.table("problems", ["problem_id", "question", "domain"])
+    rollouts = ctx.table("rollouts", _ROLLOUT_COLUMNS)
+    scores = ctx.table("scores", ["rollout_id", "correct", "extracted", "reward"])
+    every = _evaluated(problems, rollouts, scores)
+    _refuse_too_few(every, config.ks)
+    table = _rows(problems, every, checkpoint=_checkpoint(rollouts), suite=config.suite)
+    ctx.out.write_table(table)
+    ctx.beat(0.4, f"intervals over {table.num_rows} problems")
+    report = _Report(table, every.where(every.judged), config, ctx.seed)
+    baseline = ctx.table("baseline") if ctx.inputs.get("baseline") else None
+    unjudged = rollouts.column("rollout_id").filter(pa.array(~every.judged))
+    summary: dict[str, Any] = {
+        **report.summary(baseline),
+        **coverage(len(every.judged), unjudged, int((~every.judged & np.isnan(every.reward)).sum())),
+    }
+    ctx.beat(1.0, "evaluated")
+    return StageResult(
+        metrics=_metrics(config.suite, summary),
+        summary=summary,
+        samples=_samples(problems, rollouts, scores),
+    )
+
+
+class _Report:
+    """The numbers of one evaluation, every interval from its own generator, so that none depends on another."""
+
+    def __init__(self, table: pa.Table, judged: _Rollouts, config: EvaluateConfig, seed: int) -> None:
+        self.table = table
+        self.n, self.k = ints(table.column("n")), ints(table.column("k"))
+        self.reward_mean = floats(table.column("reward_mean"))
+        self._judged = judged
+        self._seed = seed
+        self._config = config
+
+    def summary(self, baseline: pa.Table | None) -> dict[str, Any]:
+        """All of it by name; pass@k and maj@k for each k that a problem has judged rollouts for."""
+        ks = [k for k in self._config.ks if (self.n >= k).any()]
+        rewarded = ~np.isnan(self.reward_mean)
+        found: dict[str, Any] = {
+            "suite": self._config.suite,
+            "rows": self.table.num_rows,
+            "pass_at": {str(k): self.pass_at(k).as_dict() for k in ks},
+            "maj_at": {str(k): self.maj_at(k).as_dict() for k in ks},
+            "fewer_samples_than": {str(k): int((self.n < k).sum()) for k in self._config.ks if (self.n < k).any()},
+            "mean_tokens": _mean(self.table.column("mean_tokens")),
+            "per_domain": self.per_domain(baseline),
+        }
+        if rewarded.any():
+            found["reward_mean"] = self._interval("reward", self.reward_mean[rewarded]).as_dict()
+        if baseline is not None:
+            found["versus"] = self.against(baseline)
+        return found
+
+    def pass_at(self, k: int) -> Interval:
+        """pass@k over the problems of at least k judged rollouts."""
+        enough = self.n >= k
+        return self._interval(f"pass@{k}", pass_at_k(self.n[enough], self.k[enough], k))
+
+    def maj_at(self, k: int) -> Interval:
+        """maj@k over the same problems."""
+        j = self._judged
+        share = majority_at_k(j.problem, j.sample, j.answer, j.correct, num_problems=len(self.n), k=k)
+        return self._interval(f"maj@{k}", share[self.n >= k])
+
+    def per_domain(self, baseline: pa.Table | None) -> dict[str, Any]:
+        """pass@1 of every domain, sorted by name, with its gain where there is a baseline."""
+        rate = _rate(self.n, self.k)
+        difference = rate - self._before(baseline)[0] if baseline is not None else np.full(len(rate), np.nan)
+        domain, names = codes(self.table.column("domain"))
+        found: dict[str, Any] = {}
+        code_of = {name: code for code, name in enumerate(names.to_pylist()) if name is not None}
+        for name in sorted(code_of):
+            here = (domain == code_of[name]) & (self.n > 0)
+            if not here.any():
+                continue
+            passed = self._interval(f"domain {name}", rate[here])
+            found[name] = {"pass_at_1": passed.value, "low": passed.low, "high": passed.high, "n": int(here.sum())}
+            both = here & ~np.isnan(difference)
+            if both.any():
+                found[name]["gain"] = self._interval(f"gain {name}", difference[both]).as_dict()
+        return found
+
+    def against(self, baseline: pa.Table) -> dict[str, Any]:
+        """Gain of pass@1, of each pass@k and of the mean reward over the problems that both evaluated.
+
+        Beside it what was newly solved and lost. A gain that one side has no verdicts, or rewards, for is left out.
+        """
+        before_rate, before_n, before_k = self._before(baseline)
+        both = (self.n > 0) & (before_n > 0)
+        change = self.reward_mean - self._of(baseline, "reward_mean")
+        rewarded = ~np.isnan(change)
+        if not (both | rewarded).any():
+            raise BadInputError(
+                "the baseline shares no judged problem with this evaluation",
+                hint="evaluate both checkpoints on the same problems",
+            )
+        found: dict[str, Any] = {
+            "baseline": baseline.column("checkpoint")[0].as_py(),
+            "problems": int(both.sum()),
+            "gain_at": self._gain_at(before_n, before_k),
+            "newly_solved": int((both & (before_k == 0) & (self.k > 0)).sum()),
+            "newly_lost": int((both & (before_k > 0) & (self.k == 0)).sum()),
+        }
+        if both.any():
+            found["gain"] = self._interval("gain", (_rate(self.n, self.k) - before_rate)[both]).as_dict()
+        if rewarded.any():
+            found["reward_gain"] = self._interval("reward gain", change[rewarded]).as_dict()
+        return found
+
+    def _gain_at(self, before_n: Ints, before_k: Ints) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for k in self._config.ks:
+            enough = (self.n >= k) & (before_n >= k)
+            if enough.any():
+                after = pass_at_k(self.n[enough], self.k[enough], k)
+                change = after - pass_at_k(before_n[enough], before_k[enough], k)
+                found[str(k)] = self._interval(f"gain@{k}", change).as_dict()
+        return found
+
+    def _before(self, baseline: pa.Table) -> tuple[Floats, Ints, Ints]:
+        """Rate, n and k of the baseline for each problem here; n = 0 and NaN where it has none."""
+        if len(pc.unique(baseline.column("checkpoint"))) > 1 or len(pc.unique(baseline.column("suite"))) > 1:
+            raise BadInputError("the baseline holds several evaluations", hint="give one checkpoint on one suite")
+        n, k = (np.nan_to_num(self._of(baseline, name)).astype(np.int64) for name in ("n", "k"))
+        return _rate(n, k), n, k
+
+    def _of(self, baseline: pa.Table, name: str) -> Floats:
+        """A column of the baseline for each problem here; NaN if it has none."""
+        at = positions(self.table.column("problem_id"), baseline.column("problem_id"))
+        return floats(take_or_null(baseline.column(name), at))
+
+    def _interval(self, name: str, values: Floats) -> Interval:
+        rng = np.random.default_rng(derive_seed(self._seed, self._config.suite, name))
+        return bootstrap_mean(values, rng, resamples=self._config.bootstrap, confidence=self._config.confidence)
+
+
+def _evaluated(problems: pa.Table, rollouts: pa.Table, scores: pa.Table) -> _Rollouts:
+    """The rollouts with what their scores say; refused if they cannot be evaluated."""
+    problem = positions(rollouts.column("problem_id"), problems.column("problem_id"))
+    _refuse(rollouts, problem < 0, "answers a problem that is not in the problems table")
+    _refuse(rollouts, ints(rollouts.column("hint_level")) > 0, "saw a hint, and evaluation is of bare problems")
+    at = positions(rollouts.column("rollout_id"), scores.column("rollout_id"))
+    verdict, answers, reward = (take_or_null(scores.column(c), at) for c in ("correct", "extracted", "reward"))
+    if nulls(verdict).all() and nulls(reward).all():
+        raise GateError(
+            f"none of {rollouts.num_rows} rollouts has a verdict or a reward",
+            hint="score them with a reward that judges correctness (math, numeric, exact)",
+        )
+    place = ints(rollouts.column("sample"), null=-1)
+    return _Rollouts(
+        problem=problem,
+        sample=np.where(place < 0, np.arange(len(place)), place),
+        answer=np.where(nulls(answers), -1, codes(answers)[0]),
+        judged=~nulls(verdict),
+        correct=bools(verdict),
+        reward=floats(reward),
+        tokens=floats(pc.list_value_length(rollouts.column("completion_tokens"))),
+    )
+
+
+def _refuse_too_few(every: _Rollouts, ks: Sequence[int]) -> None:
+    most = int(np.bincount(every.problem).max())
+    for k in ks:
+        if k > most:
+            raise BadInputError(
+                f"pass@{k} needs {k} judged rollouts of a problem, the most that one has is {most}",
+                hint="sample more, or ask for a smaller k",
+            )
+
+
+def _refuse(rollouts: pa.Table, bad: Bools, what: str) -> None:
+    if bad.any():
+        row = rollouts.slice(int(np.argmax(bad)), 1).select(["rollout_id", "problem_id"]).to_pylist()[0]
+        raise BadInputError(
+            f"rollout {row['rollout_id']!r} of problem {row['problem_id']!r} {what} ({int(bad.sum())} such rollouts)",
+            hint="evaluate rollouts of these problems, without hints",
+        )
+
+
+def _checkpoint(rollouts: pa.Table) -> str:
+    policies = pc.unique(rollouts.column("policy").drop_null()).to_pylist()
+    if len(policies) > 1:
+        raise BadInputError(f"the rollouts come from {len(policies)} policies", hint="evaluate each policy alone")
+    return policies[0] if policies else "unknown"
+
+
+def _rows(problems: pa.Table, every: _Rollouts, *, checkpoint: str, suite: str) -> pa.Table:
+    """The evaluations table: one row per problem, n = 0 where it has no judged rollout.
+
+    `majority_correct` takes all samples; a tie of a right answer with a wrong one is not a right majority.
+    """
+    num, judged = problems.num_rows, every.where(every.judged)
+    count = partial(np.bincount, minlength=num)
+    n, k = count(judged.problem), count(judged.problem[judged.correct])
+    share = majority_at_k(judged.problem, judged.sample, judged.answer, judged.correct, num_problems=num, k=0)
+    known = every.where((every.judged | ~np.isnan(every.reward)) & ~np.isnan(every.tokens))
+    num_known = count(known.problem)
+    tokens = count(known.problem, weights=known.tokens)
+    grades = summarise(every.reward, every.problem, num_groups=num)
+    table = pa.table(
+        {
+            "checkpoint": pa.repeat(checkpoint, num),
+            "suite": pa.repeat(suite, num),
+            "problem_id": one_array(problems.column("problem_id")),
+            "domain": one_array(problems.column("domain")),
+            "n": n,
+            "k": k,
+            "majority_correct": pa.array(share == 1.0, mask=n == 0),
+            "mean_tokens": pa.array(tokens / np.maximum(num_known, 1), mask=num_known == 0),
+            "reward_n": grades.n,
+            "reward_mean": pa.array(grades.mean, mask=grades.n == 0),
+            "reward_variance": pa.array(grades.variance, mask=grades.n == 0),
+        }
+    )
+    return cast_to_schema(table, EVALUATIONS)
+
+
+def _rate(n: Ints, k: Ints) -> Floats:
+    return np.divide(k, n, out=np.full(len(n), np.nan), where=n > 0)
+
+
+def _mean(column: Any) -> float | None:
+    values = floats(column)
+    return None if np.isnan(values).all() else float(np.nanmean(values))
+
+
+def _metrics(suite: str, summary: dict[str, Any]) -> dict[str, float]:
+    """The summary under the names of the tracker, which takes no other characters than these in a name."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", suite)
+    values = {f"pass_at_{k}": interval["value"] for k, interval in summary["pass_at"].items()}
+    values |= {f"maj_at_{k}": interval["value"] for k, interval in summary["maj_at"].items()}
+    values["coverage"] = summary["coverage"]
+    for first in list(summary["pass_at"].values())[:1]:
+        values |= {"ci_low": first["low"], "ci_high": first["high"]}
+    if summary["mean_tokens"] is not None:
+        values["mean_tokens"] = summary["mean_tokens"]
+    values |= _ends("reward_mean", summary.get("reward_mean"))
+    versus = summary.get("versus", {})
+    values |= _ends("gain", versus.get("gain")) | _ends("reward_gain", versus.get("reward_gain"))
+    if "gain" in versus:
+        values["newly_solved"] = versus["newly_solved"]
+    return {f"eval/{name}/{key}": float(value) for key, value in values.items()}
+
+
+def _ends(name: str, interval: Mapping[str, float] | None) -> dict[str, float]:
+    """An interval as three metrics; none if there is no interval."""
+    if interval is None:
+        return {}
+    return {name: interval["value"], f"{name}_ci_low": interval["low"], f"{name}_ci_high": interval["high"]}
+
+
+def _samples(problems: pa.Table, rollouts: pa.Table, scores: pa.Table) -> list[dict[str, Any]]:
+    """Completions spread evenly over the set, with what was read from them."""
+    index = pa.array(np.unique(np.linspace(0, rollouts.num_rows - 1, _NUM_SAMPLES).astype(np.int64)))
+    shown = rollouts.select(["rollout_id", "problem_id", "completion"]).take(index)
+    question = take_or_null(
+        problems.column("question"), positions(shown.column("problem_id"), problems.column("problem_id"))
+    )
+    at = positions(shown.column("rollout_id"), scores.column("rollout_id"))
+    shown = shown.append_column("question", question)
+    for name in ("extracted", "correct"):
+        shown = shown.append_column(name, take_or_null(scores.column(name), at))
+    return shown.to_pylist()

@@ -1,0 +1,51 @@
+"""Stage `hint`: hints from worked solutions, none of which reveals its answer."""
+
+from collections import Counter
+
+import pyarrow as pa
+
+from gradus.data.errors import GateError
+from gradus.data.hints import hints_of
+from gradus.data.lake.schema import HINTS
+from gradus.tasks.config.curation import HintConfig
+from gradus.tasks.stages.context import StageContext, StageResult
+
+NUM_SAMPLES = 16
+BEAT_ROWS = 512
+
+
+def run(ctx: StageContext, config: HintConfig) -> StageResult:
+    """Write a row for each problem and level; problems that cannot be hinted at are counted with the reason."""
+    problems = ctx.table("problems").to_pylist()
+    rows: list[dict[str, object]] = []
+    unhinted: Counter[str] = Counter()
+    missing: list[str] = []
+    for index, problem in enumerate(problems):
+        hints = hints_of(problem, config.strategy, config.fractions)
+        rows.extend({**vars(hint), "strategy": config.strategy, "leaks_answer": False} for hint in hints)
+        if not hints:
+            unhinted[_reason(problem, config.strategy)] += 1
+            missing.append(problem["problem_id"])
+        if index % BEAT_ROWS == 0:
+            ctx.beat(index / len(problems), f"{index} of {len(problems)} problems")
+    if not rows:
+        raise GateError(
+            f"no problem can be hinted at ({dict(unhinted)})", hint="hints need worked solutions; see `gradus ingest`"
+        )
+    ctx.out.write_table(pa.Table.from_pylist(rows, schema=HINTS.arrow))
+    summary = {"rows": len(rows), "problems": len(problems), "unhinted": dict(unhinted), "unhinted_ids": missing[:100]}
+    questions = {problem["problem_id"]: problem["question"] for problem in problems}
+    samples = [{"question": questions[str(row["problem_id"])], **row} for row in rows[:NUM_SAMPLES]]
+    metrics = {"data/hinted_frac": 1 - len(missing) / len(problems)}
+    return StageResult(metrics=metrics, summary=summary, samples=samples)
+
+
+def _reason(problem: dict[str, object], strategy: str) -> str:
+    if problem["answer"] is None:
+        return "no gold answer"
+    if strategy == "prefix":
+        if not problem["solution"]:
+            return "no worked solution"
+        if str(problem["solution"]).count("\n") == 0:
+            return "a single step"
+    return "every hint would reveal the answer"

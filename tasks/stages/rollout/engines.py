@@ -1,0 +1,122 @@
+"""Which engine a rollout's settings ask for, warm where this worker has it, and proof that it holds the policy.
+
+Warm: a loaded transformers policy, by digest and number format; a running vLLM, which takes new weights in place.
+"""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from gradus.data.errors import BadInputError, StageError
+from gradus.data.lake.store import Ref, Store
+from gradus.models.adapters import is_adapter, proof_of_merged, read_adapter
+from gradus.models.devices import give_back
+from gradus.models.engines.base import Engine, EngineError
+from gradus.models.engines.hf import HfEngine
+from gradus.models.policy import Policy, PolicyError, PromptSide, load_prompt_side
+from gradus.models.weight_check import verify_weights
+from gradus.tasks.artifacts.loading import loaded_policy, warm_key
+from gradus.tasks.artifacts.policies import verify_policy
+from gradus.tasks.config.rollout import RolloutConfig
+
+_PROVEN = "proven"
+_VLLM = "vllm"
+
+
+class Room(Protocol):
+    """Where an engine is opened: a stage, or a worker that samples for one."""
+
+    @property
+    def store(self) -> Store:
+        """The lake that has the checkpoint."""
+        ...
+
+    @property
+    def warm(self) -> dict[str, Any]:
+        """What stays loaded between two openings."""
+        ...
+
+
+def open_engine(ctx: Room, ref: Ref, config: RolloutConfig) -> tuple[Engine, PromptSide | None]:
+    """The engine with the weights of a checkpoint, and what prompts need of it; nothing where it takes messages."""
+    if config.engine == "transformers":
+        policy = warm_policy(ctx, ref, config)
+        return HfEngine(policy, batch_rows=config.batch_rows), policy.prompt_side
+    verify_policy(ctx.store, ref)
+    side = prompt_side(ctx, ref, config)
+    try:
+        engine = _vllm(ctx, config) if config.engine == "vllm" else _server(config)
+        engine.load(ctx.store.path(ref))
+    except PolicyError as error:
+        raise BadInputError(str(error), hint="give a folder that transformers can load") from None
+    except EngineError as error:
+        raise StageError(str(error), hint=error.hint) from None
+    return engine, side
+
+
+def prompt_side(ctx: Room, ref: Ref, config: RolloutConfig) -> PromptSide | None:
+    """What prompts need of a checkpoint, without its weights; nothing where the engine takes messages."""
+    if config.engine == "openai" and not config.server.tokens:
+        return None
+    try:
+        return load_prompt_side(ctx.store.path(ref))
+    except PolicyError as error:
+        raise BadInputError(str(error), hint="give a folder that transformers can load") from None
+
+
+def warm_policy(ctx: Room, ref: Ref, config: RolloutConfig) -> Policy:
+    """The policy of a checkpoint: as a warm worker left it, or loaded; others are let go first.
+
+    StageError where its weights are not those of the files: nothing may be sampled from stale ones.
+    """
+    key = warm_key(ref.digest, config.dtype, config.device)
+    if key not in ctx.warm:
+        for stale in [k for k in ctx.warm if k.startswith("policy/")]:
+            del ctx.warm[stale]
+        policy = loaded_policy(ctx.store, ref, config.dtype, config.device)
+        ctx.warm[key] = policy
+    policy = ctx.warm[key]
+    if ctx.warm.get(_PROVEN) != (key, id(policy)):
+        _prove(policy, ctx.store.path(ref))
+        ctx.warm[_PROVEN] = (key, id(policy))
+    return policy
+
+
+def _prove(policy: Policy, folder: Path) -> None:
+    try:
+        held = dict(policy.model.state_dict())
+        if is_adapter(folder):
+            proof_of_merged(held, read_adapter(folder))
+        else:
+            verify_weights(held, folder)
+    except ValueError as error:
+        raise StageError(
+            f"the sampler does not hold the policy's weights: {error}", hint="repeat the command"
+        ) from None
+
+
+def _vllm(ctx: Room, config: RolloutConfig) -> Engine:
+    from gradus.models.engines.vllm import VllmEngine, VllmSettings  # noqa: PLC0415 - an extra, and seconds to import
+
+    settings = VllmSettings(dtype=config.dtype, **config.vllm.model_dump())
+    warm = ctx.warm.get(_VLLM)
+    if warm is not None and warm[0] == settings:
+        return warm[1]
+    if warm is not None:
+        warm[1].close()
+    engine = VllmEngine(settings)
+    ctx.warm[_VLLM] = (settings, engine)
+    return engine
+
+
+def release_accelerator(ctx: Room, config: RolloutConfig) -> None:
+    """After the last rollout: leave the accelerator to the update, a vLLM's share too where it is asked to sleep."""
+    give_back()
+    warm = ctx.warm.get(_VLLM)
+    if warm is not None and config.vllm.sleep:
+        warm[1].sleep()
+
+
+def _server(config: RolloutConfig) -> Engine:
+    from gradus.models.engines.server import ServerEngine, ServerSettings  # noqa: PLC0415 - an extra
+
+    return ServerEngine(ServerSettings(**config.server.model_dump()))

@@ -1,0 +1,284 @@
+"""Stage `rollout`: a plan and a policy become rollouts, shard by shard.
+
+Which groups share a shard depends on the plan and the settings alone, so a resumed attempt makes the missing shards
+as an undisturbed one would: to the bit where the engine promises that, with the same requests and seeds otherwise.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from gradus.data.arrays import ints, pc, positions
+from gradus.data.errors import StageError
+from gradus.data.lake.schema import ROLLOUTS
+from gradus.models.engines.base import Engine, EngineError, Finished, Request
+from gradus.models.policy import PromptSide
+from gradus.tasks.config.redaction import secret_variable
+from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.host.faults import fault_point
+from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.rollout.engines import open_engine, release_accelerator
+from gradus.tasks.stages.rollout.groups import Group, Planned
+from gradus.tasks.stages.rollout.open_shard import OpenShard
+from gradus.tasks.stages.rollout.rows import Asked, SamplerFacts
+
+NUM_SAMPLES = 16
+BEAT_S = 1.0
+
+_PROBLEM_COLUMNS = ["problem_id", "question", "messages"]
+_COUNTED = ["rollout_id", "hint_level", "finish_reason", "completion_tokens"]
+_SHOWN = ["rollout_id", "problem_id", "hint_level", "hint_text", "completion", "finish_reason"]
+
+Each = Callable[[Callable[..., None], Iterable[tuple[Any, ...]]], None]
+
+
+def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
+    """Roll out every row of the plan; reports what was generated in this attempt and what there is in all."""
+    secret_variable(config.server.api_key_variable)
+    if config.ray.workers:
+        from gradus.tasks.stages.rollout.ray_engine import ray_engine  # noqa: PLC0415 - for those who ask for it
+
+        with ray_engine(ctx, ctx.one("policy"), config) as (workers, side):
+            return _rolled_out(ctx, config, workers, side, workers.each)
+    engine, side = open_engine(ctx, ctx.one("policy"), config)
+    return _rolled_out(ctx, config, engine, side, _one_by_one)
+
+
+def _one_by_one(do: Callable[..., None], items: Iterable[tuple[Any, ...]]) -> None:
+    for item in items:
+        do(*item)
+
+
+def _rolled_out(
+    ctx: StageContext, config: RolloutConfig, engine: Engine, side: PromptSide | None, each: Each
+) -> StageResult:
+    """`each` calls a function with every shard, one by one or as many at once as the engine has workers."""
+    # All prompts before the first token: a row that cannot be used is told of now, not in the last shard.
+    planned = Planned(ctx.table("plan"), ctx.table("problems", _PROBLEM_COLUMNS), side, config, ctx.seed)
+    sampler = SamplerFacts(
+        engine.name,
+        engine.name if side is None else ctx.one("policy").digest,  # or a model that a server has under some name
+        None if side is None else side.tokenizer,
+    )
+    work = _Work(ctx, config, engine, sampler, planned)
+    shards = planned.shards(config.shard_rows)
+    started = time.perf_counter()
+    each(work.make, enumerate(shards))
+    if not shards:
+        ctx.out.write_table(ROLLOUTS.arrow.empty_table())
+    seconds = time.perf_counter() - started
+    release_accelerator(ctx, config)
+    facts = {"shards": len(shards), "reproducible": "bitwise" if engine.reproducible else "seeded"}
+    attempt = {
+        "tokens_generated": work.tokens_generated,
+        "shards_reused": work.shards_reused,
+        "remarks": list(engine.remarks),
+    }
+    return _report(ctx, facts, attempt, seconds, work)
+
+
+@dataclass
+class _Work:
+    """What is the same for every shard of one attempt, and how far it is."""
+
+    ctx: StageContext
+    config: RolloutConfig
+    engine: Engine
+    sampler: SamplerFacts
+    planned: Planned
+    rows_done: int = 0
+    shards_reused: int = 0
+    tokens_generated: int = 0
+    tokens_sampled: int = 0
+    """Those of unfinished rollouts too."""
+    num_failed: int = 0
+    counted: dict[int, "_Counts"] = field(default_factory=dict[int, "_Counts"])
+    """What the report needs of every shard, by its index."""
+    last_beat_s: float = field(default_factory=time.monotonic)
+
+    def make(self, index: int, shard: tuple[int, int]) -> None:
+        """One shard, its groups given as a range, unless an earlier attempt finished it."""
+        if _name(index) in self.ctx.out.done:
+            self.shards_reused += 1
+            self.count_done(index)
+            return
+        fault_point("rollout:before_shard")
+        self.write(index, self.planned.groups(*shard))
+        fault_point("rollout:after_shard")
+
+    def count_done(self, index: int) -> None:
+        """A shard that an earlier attempt finished."""
+        found = self.counted[index] = _Counts.of(self.ctx.out.table(_name(index), _COUNTED))
+        self.num_failed += found.num_failed
+        self.rows_done += found.num_rows
+
+    def write(self, index: int, groups: Sequence[Group]) -> None:
+        """Make one shard, from what an earlier attempt kept of it and what is missing, in the order of the plan."""
+        asked = Asked.of(groups, self.config, self.ctx.out.ref.digest)
+        folder = None if self.engine.reproducible else self.ctx.out.scratch
+        opened = OpenShard(folder, index, self.config.flush_s)
+        kept = opened.rows()
+        have = set(kept.column("rollout_id").to_pylist())
+        self.rows_done += len(have)
+        finished: dict[int, Finished] = {}
+        waiting: dict[int, Finished] = {}
+        try:
+            for i, done in self.finished(asked.requests, [i for i, name in enumerate(asked.ids) if name not in have]):
+                finished[i] = done
+                if done.finish_reason != "error":  # the next attempt shall ask for those again
+                    waiting[i] = done
+                if opened.due:
+                    opened.keep(self.rows(asked, waiting))
+                    waiting.clear()
+                fault_point("rollout:after_row")
+        finally:
+            if folder is not None:
+                opened.keep(self.rows(asked, waiting))
+        table = self.rows(asked, finished)
+        if have:
+            both = pa.concat_tables([kept, table])
+            table = both.take(positions(pa.array(asked.ids), both.column("rollout_id")))
+        self.ctx.out.write_table(table, index)
+        self.counted[index] = _Counts.of(table)
+        opened.close()
+
+    def rows(self, asked: Asked, finished: Mapping[int, Finished]) -> pa.Table:
+        """Finished requests as rows."""
+        return self.sampler.rows(asked, finished, self.config.round)
+
+    def finished(self, requests: Sequence[Request], missing: Sequence[int]) -> Iterator[tuple[int, Finished]]:
+        """Every missing request once: sampled, or after the retries failed; StageError where too many fail."""
+        failed: dict[int, Finished] = {}
+        for _ in range(1 + self.config.retries):
+            failed = {}
+            for i, done in self.sampled(requests, missing):
+                if done.finish_reason == "error":
+                    failed[i] = done
+                else:
+                    yield i, done
+            missing = list(failed)
+            if not failed:
+                return
+        self.num_failed += len(failed)
+        if self.num_failed > self.config.max_failed_frac * self.planned.num_rows:
+            first = next(iter(failed))
+            raise StageError(
+                f"{self.num_failed} of {self.planned.num_rows} requests failed, more than max_failed_frac = "
+                f"{self.config.max_failed_frac:g} (first: {requests[first].rollout_id}: {failed[first].error})",
+                hint="repeat the command: only what is missing is asked for",
+            )
+        yield from failed.items()
+
+    def sampled(self, requests: Sequence[Request], chosen: Sequence[int]) -> Iterator[tuple[int, Finished]]:
+        """The engine's answers to the chosen requests, by their index."""
+        if not chosen:
+            return
+        asked = [requests[i] for i in chosen]
+        told = 0
+
+        def on_tokens(num_tokens: int) -> None:
+            nonlocal told
+            self.tokens_sampled += num_tokens - told
+            told = num_tokens
+            if time.monotonic() - self.last_beat_s >= BEAT_S:
+                self.beat()
+
+        try:
+            for done in self.engine.generate(asked, on_tokens):
+                self.tokens_generated += len(done.tokens)
+                self.rows_done += done.finish_reason != "error"
+                yield chosen[done.index], done
+        except EngineError as error:
+            raise StageError(str(error), hint=error.hint) from None
+        self.beat()
+
+    def beat(self) -> None:
+        """Say how far the stage is."""
+        self.last_beat_s = time.monotonic()
+        num_rows, num_tokens = self.planned.num_rows, max(self.tokens_sampled, self.tokens_generated)
+        text = f"{self.rows_done} of {num_rows} rollouts, {num_tokens} tokens"
+        self.ctx.beat(min(1.0, self.rows_done / max(1, num_rows)), text)
+
+
+def _report(
+    ctx: StageContext, facts: dict[str, Any], attempt: dict[str, Any], seconds: float, work: _Work
+) -> StageResult:
+    found = _Counts.sum([work.counted[index] for index in sorted(work.counted)])
+    num_rows = max(1, found.num_rows)
+    metrics = {
+        "length/mean": found.num_tokens / num_rows,
+        "length/max": float(found.longest_tokens),
+        "length/truncated_frac": found.num_truncated / num_rows,
+        "data/hint_level_mean": found.hint_levels / num_rows,
+    }
+    rows = _first_rows(ctx)
+    questions = work.planned.questions([row["problem_id"] for row in rows])
+    samples = [{"question": question, **row} for question, row in zip(questions, rows, strict=True)]
+    summary = {
+        "rows": found.num_rows,
+        "tokens": found.num_tokens,
+        "failed_requests": found.num_failed,
+        "first_truncated": list(found.first_truncated),
+        **facts,
+    }
+    clock = {"perf/tokens_per_s": attempt["tokens_generated"] / max(seconds, 1e-9)}
+    return StageResult(metrics=metrics, summary=summary, samples=samples, clock=clock, attempt=attempt)
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """What the report needs of the rows of a shard, or of all."""
+
+    num_rows: int
+    num_tokens: int
+    longest_tokens: int
+    num_failed: int
+    num_truncated: int
+    hint_levels: int
+    first_truncated: tuple[str, ...]
+
+    @classmethod
+    def of(cls, shard: pa.Table) -> "_Counts":
+        """Count the rows of one shard."""
+        lengths, reasons = ints(pc.list_value_length(shard.column("completion_tokens"))), shard.column("finish_reason")
+        cut = shard.column("rollout_id").filter(pc.equal(reasons, "length"))
+        return cls(
+            num_rows=shard.num_rows,
+            num_tokens=int(lengths.sum()),
+            longest_tokens=int(lengths.max(initial=0)),
+            num_failed=int(pc.sum(pc.equal(reasons, "error")).as_py() or 0),
+            num_truncated=len(cut),
+            hint_levels=int(ints(shard.column("hint_level")).sum()),
+            first_truncated=tuple(cut.slice(0, 3).to_pylist()),
+        )
+
+    @classmethod
+    def sum(cls, shards: Sequence["_Counts"]) -> "_Counts":
+        """Those of all shards together."""
+        return cls(
+            num_rows=sum(shard.num_rows for shard in shards),
+            num_tokens=sum(shard.num_tokens for shard in shards),
+            longest_tokens=max((shard.longest_tokens for shard in shards), default=0),
+            num_failed=sum(shard.num_failed for shard in shards),
+            num_truncated=sum(shard.num_truncated for shard in shards),
+            hint_levels=sum(shard.hint_levels for shard in shards),
+            first_truncated=tuple(name for shard in shards for name in shard.first_truncated)[:3],
+        )
+
+
+def _first_rows(ctx: StageContext) -> list[dict[str, Any]]:
+    """The first rows of the artifact, as they are shown to people."""
+    rows: list[dict[str, Any]] = []
+    for name in sorted(ctx.out.done):
+        rows += ctx.out.table(name, _SHOWN).slice(0, NUM_SAMPLES - len(rows)).to_pylist()
+        if len(rows) >= NUM_SAMPLES:
+            break
+    return rows
+
+
+def _name(index: int) -> str:
+    """A shard's name in the artifact."""
+    return f"part-{index:05d}"

@@ -1,0 +1,1 @@
+"""Stage score: rollouts become scores, judged in disposable processes."""

@@ -1,0 +1,279 @@
+"""The stage `score`: rollouts (ours or anybody's) in, one judged row for each out.
+
+    roles: rollouts (problem_id and completion at least), problems (optional: the gold answers)
+
+Judging happens in disposable processes (gradus.models.judging.pool), which stay warm from round to round. Every shard
+is a slice of the rollouts in their order; a shard that an earlier attempt finished is read back, not judged again. A
+row that cannot be judged (no gold answer, a reward that raised, ran out of time or died) has a null reward.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pyarrow as pa
+
+from gradus.data.errors import BadInputError, StageError, UsageError
+from gradus.data.lake.schema import SCORES
+from gradus.models.judging.pool import (
+    HangingRewardError,
+    JudgePool,
+    JudgeStartError,
+    TimedVerdict,
+    UnpinnedModulesError,
+)
+from gradus.models.rewards import RewardSpec, UnknownRewardError, resolve
+from gradus.models.rewards.base import failed
+from gradus.models.rewards.combine import Score, combine, component_names
+from gradus.tasks.config.score import RewardConfig, ScoreConfig
+from gradus.tasks.host.faults import fault_point
+from gradus.tasks.host.logs import printed, reward_log
+from gradus.tasks.identity.reward_modules import pinned_reward, refusal
+from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.score.score_report import Judgement, clock, metrics, plain, samples, summary
+from gradus.tasks.stages.score.verdicts import decider
+
+MAX_JUDGES = 16
+_MIN_TIMEOUTS = 16
+"""Up to this many rows may time out before the stage is ended early; fewer cost little, and all rows are kept."""
+_NAMED_ROWS = 4
+_TOKEN_COLUMNS = ("prompt_tokens", "completion_tokens", "logprobs")
+_PROBLEM_COLUMNS = ("answer", "question", "messages", "solution", "domain", "source", "extra")
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The rewards of the run, ready to judge."""
+
+    specs: list[RewardSpec]
+    names: list[str]
+    weights: list[float]
+    deciding: int | None
+    correct_at: float | None
+    pools: list[JudgePool]
+
+    @property
+    def verifier(self) -> str:
+        return ",".join(spec.verifier for spec in self.specs)
+
+
+@dataclass
+class _Tally:
+    """What is counted from shard to shard."""
+
+    timeouts_left: int
+    """How many more rows may time out before the stage cannot keep its limit whatever comes."""
+    latencies_s: list[float] = field(default_factory=list)
+
+
+def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
+    """Judge every rollout; raise StageError if not one of them could be judged."""
+    specs = _specs(config)
+    rows = _rows(ctx)
+    plan = _Plan(
+        specs,
+        component_names(specs),
+        [reward.weight for reward in config.rewards],
+        decider(config, specs),
+        config.correct_at,
+        _warm_pools(ctx, specs, config.item_timeout_s),
+    )
+    tally = _Tally(max(_MIN_TIMEOUTS, math.floor(config.max_error_frac * len(rows))))
+    tables = [
+        _shard(ctx, plan, rows, index, config.shard_rows, tally)
+        for index in range(math.ceil(len(rows) / config.shard_rows))
+    ]
+    judged = [Judgement(row, score) for row, score in zip(rows, pa.concat_tables(tables).to_pylist(), strict=True)]
+    if all(j.score["reward"] is None for j in judged):
+        raise StageError(
+            f"not one of {len(rows)} rows could be judged; the first says: {plain(judged[0].score['error'])}",
+            hint=f"correct the reward or the gold answers and run the same command again{_printed(specs)}",
+        )
+    return StageResult(
+        metrics=metrics(judged, plan.names),
+        summary=summary(judged),
+        samples=samples(judged),
+        clock=clock(tally.latencies_s),
+    )
+
+
+def _specs(config: ScoreConfig) -> list[RewardSpec]:
+    if not config.rewards:
+        raise UsageError("no reward was given", hint="name at least one, for example --reward math")
+    return [_spec(pinned_reward(reward), config.max_chars) for reward in config.rewards]
+
+
+def _spec(reward: RewardConfig, max_chars: int) -> RewardSpec:
+    if not math.isfinite(reward.weight):
+        raise UsageError(f"the weight of {reward.name} is {reward.weight}", hint="give a finite number")
+    try:
+        return resolve(
+            reward.name, reward.settings, sha256=reward.source_sha256, modules=reward.modules, max_chars=max_chars
+        )
+    except UnknownRewardError as error:
+        raise UsageError(str(error), hint="`gradus methods` lists the rewards") from error
+
+
+def _printed(specs: Sequence[RewardSpec]) -> str:
+    return "".join(printed(spec.name) for spec in specs)
+
+
+def _warm_pools(ctx: StageContext, specs: Sequence[RewardSpec], item_timeout_s: float) -> list[JudgePool]:
+    """The pools of these rewards, kept from an earlier job where it had the same; others are closed."""
+    pools = cast("dict[str, JudgePool]", ctx.warm.setdefault("judges", {}))
+    keys = [json.dumps([spec.to_json(), item_timeout_s], sort_keys=True) for spec in specs]
+    for stale in set(pools) - set(keys):
+        pools.pop(stale).close()
+    num_workers = min(MAX_JUDGES, os.cpu_count() or 1)
+    for key, spec in zip(keys, specs, strict=True):
+        if key not in pools:
+            log = reward_log(spec.name)
+            pools[key] = JudgePool(spec, num_workers=num_workers, item_timeout_s=item_timeout_s, log=log)
+    return [pools[key] for key in keys]
+
+
+def _rows(ctx: StageContext) -> list[Row]:
+    """The rollouts without their tokens, each with its gold answer; columns that are null are left out."""
+    table = ctx.table("rollouts")
+    table = table.drop_columns([name for name in _TOKEN_COLUMNS if name in table.column_names])
+    if table.num_rows == 0:
+        raise BadInputError("the rollouts are empty", hint="give a file with at least one completion")
+    known = _problems(ctx)
+    rows: list[Row] = []
+    for number, given in enumerate(table.to_pylist(), start=1):
+        problem_id = given["problem_id"]
+        if problem_id is None:
+            raise BadInputError(f"row {number} of the rollouts has no problem_id", hint="every row needs one")
+        row = {name: value for name, value in given.items() if value is not None}
+        row = {**row, **known.get(problem_id, {})}
+        if "answer" in row:
+            row["answer"] = str(row["answer"])
+        rows.append(row)
+    return rows
+
+
+def _problems(ctx: StageContext) -> dict[str, Row]:
+    if not ctx.inputs.get("problems"):
+        return {}
+    table = ctx.table("problems", ["problem_id", *_PROBLEM_COLUMNS])
+    return {
+        row["problem_id"]: {k: v for k, v in row.items() if v is not None and k != "problem_id"}
+        for row in table.to_pylist()
+    }
+
+
+def _shard(ctx: StageContext, plan: _Plan, rows: list[Row], index: int, shard_rows: int, tally: _Tally) -> pa.Table:
+    """Judge and write one shard, or read it back where it is done."""
+    name = f"part-{index:05d}"
+    start = index * shard_rows
+    done = name in ctx.out.done
+    table = (
+        ctx.out.table(name).select(SCORES.arrow.names) if done else _judged(ctx, plan, rows, start, shard_rows, tally)
+    )
+    tally.timeouts_left -= table.column("outcome").to_pylist().count("timeout")
+    if not done:
+        fault_point("score:before_shard")
+        ctx.out.write_table(table, index)
+        fault_point("score:after_shard")
+    return table
+
+
+def _judged(ctx: StageContext, plan: _Plan, rows: list[Row], start: int, shard_rows: int, tally: _Tally) -> pa.Table:
+    part = rows[start : start + shard_rows]
+
+    def progress(done: int) -> None:
+        ctx.beat((start + done) / len(rows), f"{start + done} of {len(rows)} rows judged")
+
+    return _table(part, _judge(plan, part, progress, tally), plan.verifier)
+
+
+def _judge(plan: _Plan, rows: list[Row], progress: Callable[[int], None], tally: _Tally) -> list[Score]:
+    columns: list[list[TimedVerdict]] = []
+    for turn, (spec, pool) in enumerate(zip(plan.specs, plan.pools, strict=True)):
+        column = [TimedVerdict(failed(_obstacle(row, spec)), 0.0) for row in rows]
+        able = [i for i, row in enumerate(rows) if not _obstacle(row, spec)]
+
+        def told(done: int, turn: int = turn) -> None:
+            progress(int(len(rows) * turn / len(plan.specs) + done / len(plan.specs)))
+
+        asked = [_view(rows[i], spec) for i in able]
+        try:
+            found = _ask(pool, asked, told, tally.timeouts_left)
+        except HangingRewardError as error:
+            raise _given_up(spec, pool, error, [rows[able[at]] for at in error.rows]) from error
+        for i, judged in zip(able, found, strict=True):
+            column[i] = judged
+        columns.append(column)
+        tally.latencies_s.extend(column[i].seconds for i in able)
+    return [
+        combine(plan.names, plan.weights, [column[i].verdict for column in columns], plan.deciding, plan.correct_at)
+        for i in range(len(rows))
+    ]
+
+
+def _ask(pool: JudgePool, rows: list[Row], told: Callable[[int], None], max_timeouts: int) -> list[TimedVerdict]:
+    try:
+        return pool.judge(rows, told, max_timeouts)
+    except UnpinnedModulesError as error:
+        raise refusal(pool.spec, error) from error
+    except JudgeStartError as error:
+        if pool.spec.is_user:
+            hint = f"correct the file and run the same command again{printed(pool.spec.name)}"
+            raise BadInputError(plain(str(error)), hint=hint) from error
+        raise StageError(plain(str(error)), hint="`gradus doctor` says what is missing") from error
+
+
+def _given_up(spec: RewardSpec, pool: JudgePool, error: HangingRewardError, rows: list[Row]) -> StageError:
+    """A sentence about a reward that hangs: which, for how long, on which rows."""
+    which = ", ".join(str(row["rollout_id"]) for row in rows[-_NAMED_ROWS:])
+    how = "one after another, and judged none" if error.in_a_row else "more than max_error_frac allows"
+    return StageError(
+        f"the reward {spec.name} did not answer within {pool.item_timeout_s:g} s on {len(rows)} rows, {how} "
+        f"(the last: {which})",
+        hint="mend the reward, or raise item_timeout_s or max_error_frac, and repeat the command",
+    )
+
+
+def _obstacle(row: Row, spec: RewardSpec) -> str:
+    """Why this row cannot even be put before a judge; empty where it can."""
+    if "completion" not in row:
+        return f"the request failed: {row['error']}" if row.get("error") else "no completion"
+    return "no gold answer" if spec.needs_gold and "answer" not in row else ""
+
+
+def _view(row: Row, spec: RewardSpec) -> Row:
+    """What a reward is shown: a user's function everything, ours no more than they read."""
+    if spec.is_user:
+        return {"answer": None, **row}
+    more = {name: row[name] for name in spec.columns if name in row}
+    return {"completion": row["completion"], "answer": row.get("answer"), **more}
+
+
+def _table(rows: list[Row], scores: list[Score], verifier: str) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {
+                "rollout_id": row["rollout_id"],
+                "problem_id": row["problem_id"],
+                "reward": score.reward,
+                "correct": score.correct,
+                "components": list(score.components.items()),
+                "extracted": _storable(score.extracted),
+                "outcome": score.outcome or None,
+                "error": _storable(score.error or None),
+                "verifier": verifier,
+            }
+            for row, score in zip(rows, scores, strict=True)
+        ],
+        schema=SCORES.arrow,
+    )
+
+
+def _storable(text: str | None) -> str | None:
+    # A cut may leave half a surrogate pair, and an exception's text may hold one: Arrow takes neither.
+    return None if text is None else text.encode("utf-8", "replace").decode("utf-8")

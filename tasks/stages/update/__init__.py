@@ -1,0 +1,1 @@
+"""Stage update: scored rollouts and their policy become the next policy."""

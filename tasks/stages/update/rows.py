@@ -1,0 +1,225 @@
+"""The rows of an update: rollouts joined with their scores, each refused or kept with a reason that names it.
+
+A problem whose unhinted group failed whole and was tried again under a hint (GHPO, arXiv 2507.10628) is learnt from
+without the failed group: of the groups of one problem, an all-wrong one that a later one replaced is dropped, and the
+last always stays. Later means a higher hint level, then the order of the inputs. All wrong means that every rollout
+was judged and none is right, which is what escalation asks too.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from gradus.data.arrays import Bools, Ints, codes, floats, ints, nulls, one_array, pc, positions, ragged, take_or_null
+from gradus.data.errors import BadInputError, GateError
+from gradus.data.lake.store import Ref, Store
+from gradus.models.engines.sampling import SamplingParams
+from gradus.models.objectives.batch import ScoredBatch
+from gradus.tasks.stages.context import StageContext
+
+_NEEDED = ("prompt_tokens", "completion_tokens", "logprobs", "temperature")
+_COLUMNS = [
+    "rollout_id",
+    "problem_id",
+    "group_id",
+    "hint_level",
+    "completion",
+    "finish_reason",
+    "policy",
+    "top_p",
+    "top_k",
+    *_NEEDED,
+]
+Tokens = list[Ints]
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """The rows that an update learns from, in the order of the inputs."""
+
+    table: pa.Table
+    """Rollouts with `reward`, `correct` and `age`, the number of updates since the policy that sampled them."""
+    replaced_groups: int
+    unjudged_rows: int
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return self.table.num_rows
+
+    def texts(self, column: str) -> list[Any]:
+        """A short column as Python values, (N,)."""
+        return self.table.column(column).to_pylist()
+
+    def tokens(self, column: str) -> Tokens:
+        """A list column of token ids, one array a row; a null becomes -1, which no policy knows."""
+        offsets, values = ragged(self.table.column(column))
+        flat = ints(values, null=-1)
+        return [flat[a:b] for a, b in pairwise(offsets)]
+
+    def logprobs(self) -> list[torch.Tensor]:
+        """The sampler's log-probs, one tensor a row; a null becomes NaN, which the update does not count."""
+        offsets, values = ragged(self.table.column("logprobs"))
+        flat = torch.from_numpy(floats(values).astype(np.float32))
+        return [flat[a:b] for a, b in pairwise(offsets)]
+
+    def drawing(self) -> SamplingParams | None:
+        """How the rows were drawn; None where none was truncated. A null top_p or top_k is read as no truncation."""
+        drawn = SamplingParams(
+            torch.from_numpy(floats(self.table.column("temperature")).astype(np.float32))[:, None],
+            torch.from_numpy(np.nan_to_num(floats(self.table.column("top_p")), nan=1.0))[:, None],
+            torch.from_numpy(ints(self.table.column("top_k")).copy())[:, None],
+        )
+        return drawn if bool(drawn.truncates.any()) else None
+
+    def batch(self) -> ScoredBatch:
+        """Rewards, groups, correctness and lengths."""
+        lengths = ints(pc.list_value_length(one_array(self.table.column("completion_tokens"))))
+        return ScoredBatch(
+            reward=torch.from_numpy(floats(self.table.column("reward")).copy()),
+            group=torch.from_numpy(_groups(self.table).copy()),
+            correct=torch.from_numpy(floats(self.table.column("correct").cast(pa.int8())).copy()),
+            length=torch.from_numpy(lengths.copy()),
+        )
+
+
+def judged_rows(ctx: StageContext, max_age: int = 0) -> ScoredRows:
+    """Rollouts of the policy, or of one up to `max_age` updates older, with rewards: judged only, replaced dropped.
+
+    GateError where another policy sampled them or no row was judged; BadInputError names a row that cannot be used.
+    """
+    joined = _joined(ctx.table("rollouts", _COLUMNS), ctx.table("scores", ["rollout_id", "reward", "correct"]))
+    policy = ctx.one("policy")
+    ages = _ages(joined, lineage(ctx.store, policy, max_age), policy.digest)
+    joined = joined.append_column("age", pa.array(ages))
+    unjudged = nulls(joined.column("reward"))
+    if unjudged.all():
+        raise GateError(
+            f"no rollout has a reward: all {joined.num_rows} judgements failed",
+            hint="see the scores' column `error`, correct the reward and score again",
+        )
+    replaced = _replaced(joined)
+    kept = joined.filter(pa.array(~unjudged & ~np.isin(_groups(joined), replaced)))
+    judged = ScoredRows(kept, len(replaced), int(unjudged.sum()))
+    _refuse_unusable(judged)
+    return judged
+
+
+def _joined(rollouts: pa.Table, scores: pa.Table) -> pa.Table:
+    for table, what in ((rollouts, "rollout"), (scores, "score of rollout")):
+        twice = [name for name, count in Counter(table.column("rollout_id").to_pylist()).items() if count > 1]
+        if twice:
+            raise BadInputError(f"{what} {twice[0]} is given twice", hint="give each rollouts and scores table once")
+    places = positions(rollouts.column("rollout_id"), scores.column("rollout_id"))
+    if (places < 0).any():
+        row = rollouts.column("rollout_id")[int(np.argmax(places < 0))].as_py()
+        raise BadInputError(f"rollout {row} has no score", hint="run `gradus score` on these rollouts")
+    for name in ("reward", "correct"):
+        rollouts = rollouts.append_column(name, take_or_null(scores.column(name), places))
+    return rollouts
+
+
+def _groups(table: pa.Table) -> Ints:
+    """The number of each row's group; rows without a group id are grouped by their problem."""
+    numbers, _ = codes(pc.coalesce(table.column("group_id"), table.column("problem_id")))
+    return numbers
+
+
+def _replaced(table: pa.Table) -> Ints:
+    """Numbers of the all-wrong groups that a later group of the same problem replaced."""
+    group, levels = _groups(table), ints(table.column("hint_level"))
+    problem, _ = codes(table.column("problem_id"))
+    num_groups = int(group.max()) + 1
+    failed = np.ones(num_groups, dtype=np.bool_)
+    failed[group[~_known_wrong(table)]] = False
+    level, owner = np.zeros(num_groups, dtype=np.int64), np.zeros(num_groups, dtype=np.int64)
+    level[group], owner[group] = levels, problem
+    last: dict[int, int] = {}
+    for number in range(num_groups):
+        before = last.setdefault(int(owner[number]), number)
+        if level[number] >= level[before]:
+            last[int(owner[number])] = number
+    hinted = {int(owner[number]) for number in range(num_groups) if level[number] > 0}
+    dropped = [n for n in range(num_groups) if failed[n] and owner[n] in hinted and last[int(owner[n])] != n]
+    return np.array(dropped, dtype=np.int64)
+
+
+def _known_wrong(table: pa.Table) -> Bools:
+    return floats(table.column("correct").cast(pa.int8())) == 0
+
+
+def lineage(store: Store, policy: Ref, max_age: int) -> dict[str, int]:
+    """Digest and age (in updates) of the policies that rollouts may come from: this one and those it was made of."""
+    found: dict[str, int] = {}
+    ref: Ref | None = policy
+    for age in range(max_age + 1):
+        if ref is None or ref.digest in found:
+            break
+        found[ref.digest] = age
+        before = store.manifest(ref).parents.get("policy", [])
+        ref = Ref.parse(before[0]) if before else None
+    return found
+
+
+def _ages(table: pa.Table, known: Mapping[str, int], expected: str) -> Ints:
+    """Age of every row's policy; GateError where it is too old or none of this policy's making."""
+    sampled_by: list[str | None] = table.column("policy").to_pylist()
+    odd = [i for i, digest in enumerate(sampled_by) if digest not in known]
+    if odd:
+        first = odd[0]
+        allowed = "the one being updated" + (f" and the {len(known) - 1} before it" if len(known) > 1 else "")
+        raise GateError(
+            f"{len(odd)} of {len(sampled_by)} rollouts were sampled from another policy than {allowed} "
+            f"(first: {table.column('rollout_id')[first].as_py()} from {sampled_by[first] or 'an unnamed one'}, "
+            f"expected {expected})",
+            hint="roll out with this policy, update the one that they came from, or allow older ones with max_age",
+        )
+    return np.array([known[digest or ""] for digest in sampled_by], dtype=np.int64)
+
+
+def refuse_unknown_tokens(judged: ScoredRows, vocab_size: int) -> None:
+    """BadInputError names the first row with a token id that is not below `vocab_size`."""
+    for column in ("prompt_tokens", "completion_tokens"):
+        outside = [bool(((row < 0) | (row >= vocab_size)).any()) for row in judged.tokens(column)]
+        what = f"has {column} that the policy does not know"
+        _refuse(outside, judged.texts("rollout_id"), what, "its tokens are another tokenizer's")
+
+
+def refuse_truncated(judged: ScoredRows) -> None:
+    """BadInputError names the first row sampled with top_p or top_k.
+
+    Its log-probs are renormalised over what was left, the trainer's over all: the ratio of both is biased (trl#6789).
+    """
+    cut = (floats(judged.table.column("top_p")) < 1) | (ints(judged.table.column("top_k")) > 0)
+    hint = "update with truncation = masked or correction = none, or roll out with top_p = 1 and top_k = 0"
+    _refuse(cut, judged.texts("rollout_id"), "was sampled with top_p or top_k, where no correction holds", hint)
+
+
+def _refuse_unusable(judged: ScoredRows) -> None:
+    """BadInputError names the first row that lacks something, or whose reward or tokens make no sense."""
+    rows = judged.texts("rollout_id")
+    for name in _NEEDED:
+        _refuse(
+            nulls(judged.table.column(name)), rows, f"has no {name}", "update from rollouts that `gradus rollout` made"
+        )
+    reward = floats(judged.table.column("reward"))
+    _refuse(~np.isfinite(reward), rows, "has a reward that is not finite", "correct the reward and score again")
+    prompts, completions = judged.tokens("prompt_tokens"), judged.tokens("completion_tokens")
+    _refuse([len(p) == 0 for p in prompts], rows, "has an empty prompt", "leave it out")
+    uneven = [len(c) != len(p) for c, p in zip(completions, judged.logprobs(), strict=True)]
+    _refuse(
+        uneven, rows, "has not one log-prob for each of its tokens", "update from rollouts whose engine records them"
+    )
+
+
+def _refuse(bad: Bools | Sequence[bool], rows: Sequence[str], what: str, hint: str) -> None:
+    odd = np.flatnonzero(bad)
+    if len(odd):
+        more = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
+        raise BadInputError(f"rollout {rows[int(odd[0])]} {what}{more}", hint=hint)

@@ -1,0 +1,89 @@
+"""Stage `warmstart`: supervised fine-tuning on worked solutions, from a given policy or from random weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradus.data.errors import BadInputError, StageError
+from gradus.data.seeds import derive_seed
+from gradus.data.sources.chain_sum import completion_text
+from gradus.models.policy import Policy, PolicyError, new_policy, prompt_text, prompt_tokens
+from gradus.models.templates import PromptStyle
+from gradus.models.tiny_tokenizer import tiny_tokenizer
+from gradus.models.training.checkpoint import write_policy
+from gradus.models.training.warmstart import Example, FinetuneSettings, finetune
+from gradus.tasks.artifacts.loading import loaded_policy, oom_as_stage_error, place
+from gradus.tasks.artifacts.policies import refuse_training
+from gradus.tasks.config.learning import WarmstartConfig
+from gradus.tasks.stages.context import StageContext, StageResult
+
+CONTEXT_TOKENS = 256
+"""Context of a new policy."""
+
+
+def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
+    """Fine-tune on every problem that has a worked solution and an answer."""
+    policy = _start(ctx, config)
+    examples = examples_of(ctx, policy, config.prompt.style)
+
+    def on_step(step: int, loss: float) -> None:
+        if step % 10 == 0:
+            ctx.beat(step / config.steps, f"step {step}: loss {loss:.4f}")
+
+    settings = FinetuneSettings(config.steps, config.batch_rows, config.lr, config.warmup_steps, config.decay_steps)
+    rng = np.random.default_rng(derive_seed(ctx.seed, "warmstart"))
+    try:
+        with oom_as_stage_error(f"training on {config.batch_rows} rows at once", "lower warmstart's batch_rows"):
+            losses = finetune(policy.model, examples, settings, rng, on_step)
+    except ValueError as error:
+        raise StageError(str(error), hint="lower warmstart's lr") from None
+    scratch = ctx.out.scratch / "policy"
+    scratch.mkdir(exist_ok=True)
+    write_policy(policy, scratch, ctx.out.write_file)
+    steps = [{"sft/loss": loss} for loss in losses]
+    summary = {"updates": config.steps, "problems": len(examples), "first_loss": losses[0], "last_loss": losses[-1]}
+    return StageResult(metrics={"sft/loss": losses[-1]}, summary=summary, steps=steps)
+
+
+def examples_of(ctx: StageContext, policy: Policy, style: PromptStyle) -> list[Example]:
+    """Prompt and worked solution of every usable problem, as tokens."""
+    end = policy.end_tokens[0]
+    examples: list[Example] = []
+    for row in ctx.table("problems").to_pylist():
+        if row["solution"] is None or row["answer"] is None:
+            continue
+        (prompt,) = prompt_tokens(policy.tokenizer, [_prompt(policy, row, style)])
+        text = completion_text(row["solution"], row["answer"])
+        completion = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if len(prompt) + len(completion) < policy.prompt_side.context_tokens:
+            examples.append(Example(tuple(prompt), (*completion, end)))
+    if not examples:
+        raise BadInputError("no problem has a worked solution that fits the policy", hint="see `gradus ingest`")
+    return examples
+
+
+def _prompt(policy: Policy, row: Mapping[str, Any], style: PromptStyle) -> str:
+    try:
+        return prompt_text(policy.tokenizer, row["question"], row["messages"], style=style)
+    except PolicyError as error:
+        raise BadInputError(f"problem {row['problem_id']} has no prompt: {error}") from None
+
+
+def _start(ctx: StageContext, config: WarmstartConfig) -> Policy:
+    if not ctx.inputs.get("policy"):
+        device = place(config.device)
+        policy = new_policy(
+            tiny_tokenizer(),
+            width=config.width,
+            layers=config.layers,
+            heads=config.heads,
+            max_positions=CONTEXT_TOKENS,
+            seed=derive_seed(ctx.seed, "weights"),
+        )
+        torch.nn.Module.to(policy.model, device)
+        return policy
+    ref = ctx.one("policy")
+    refuse_training(ctx.store, ref)
+    return loaded_policy(ctx.store, ref, "float32", config.device)

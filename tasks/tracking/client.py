@@ -1,0 +1,126 @@
+"""What the flow's process knows of the tracker: start the process that tells it, wait for it, ask how far it is.
+
+MLflow is never imported here: that takes three seconds, and a tracker that is down must delay nothing.
+"""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from gradus.tasks.host.isolation import child_environment
+from gradus.tasks.host.logs import open_log
+from gradus.tasks.tracking.state import Status, status
+
+__all__ = ["Sidecar", "artifacts_uri", "database", "parting_words", "start_sidecar", "status", "tracking_uri", "wait"]
+
+MOMENT_S = 0.3
+"""Limit of the one connection by which a command finds out whether a tracker listens."""
+LOW_PRIORITY = 10
+"""Niceness of the reporter: importing MLflow takes seconds of a core that the command can use."""
+_PORTS = {"http": 80, "https": 443}
+
+TRACKER_ENVIRONMENT = {
+    "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+"""Told at once, not asynchronously, which a kill would lose; a dead server shows at once, not after many retries."""
+
+
+def tracker_environment() -> dict[str, str]:
+    """What MLflow's client is to find in the environment: SSL_CERT_FILE too, which it does not read by itself."""
+    authority = os.environ.get("SSL_CERT_FILE")
+    named = ("MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "MLFLOW_TRACKING_INSECURE_TLS")
+    if not authority or any(os.environ.get(name) for name in named):
+        return TRACKER_ENVIRONMENT
+    return {**TRACKER_ENVIRONMENT, "MLFLOW_TRACKING_SERVER_CERT_PATH": authority}
+
+
+def database(home: Path) -> Path:
+    """The embedded tracking database."""
+    return home.resolve() / "mlflow" / "mlflow.db"
+
+
+def artifacts_uri(home: Path) -> str:
+    """Where reports and samples lie when the embedded database is used."""
+    return (home.resolve() / "mlflow" / "artifacts").as_uri()
+
+
+def tracking_uri(home: Path) -> str:
+    """Where runs are told of: MLFLOW_TRACKING_URI, or the embedded database by its absolute address."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{database(home)}"
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """The process that tells MLflow about a run."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+
+def start_sidecar(folder: Path, env: Mapping[str, str] | None = None) -> Sidecar:
+    """Start the teller in a session of its own: neither Ctrl-C nor the death of this process loses what it has to tell.
+
+    What it prints goes to `logs/tracking.log` of the run.
+    """
+    log_path = folder / "logs" / "tracking.log"
+    command = [sys.executable, "-P", "-m", "gradus.tasks.tracking.reporter", str(folder), "--owner", str(os.getpid())]
+    with open_log(log_path) as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=child_environment(tracker_environment(), os.environ, env or {}),
+            start_new_session=True,
+        )
+    with contextlib.suppress(OSError):  # it has ended, or may not
+        os.setpriority(os.PRIO_PROCESS, process.pid, LOW_PRIORITY)
+    return Sidecar(folder, process)
+
+
+def wait(sidecar: Sidecar, timeout_s: float) -> Status:
+    """Wait until the journal is told, at most so long, and say what is left; the process goes on where time is up."""
+    try:
+        sidecar.process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        # It tells the rest by itself and ends; Python need not warn of a child that outlives this handle.
+        sidecar.process.returncode = 0
+        return replace(status(sidecar.folder), telling=True)
+    return status(sidecar.folder)
+
+
+def parting_words(sidecar: Sidecar, home: Path) -> str:
+    """What a person should know when a command ends: that the tracker does not answer, or refused something.
+
+    The reporter goes on without the command, so a tracker that is well is not waited for.
+    """
+    found = wait(sidecar, timeout_s=0)
+    if found.untold and found.telling and not found.problem and not _listens(tracking_uri(home)):
+        found = replace(found, problem="the tracker does not answer")
+    return found.sentence
+
+
+def _listens(uri: str) -> bool:
+    """Whether a connection to a tracker's address is taken; taken for granted where it is no server, or by a proxy."""
+    parts = urlsplit(uri)
+    host = parts.hostname or ""
+    proxied = getproxies().keys() & {parts.scheme, "all"} and not proxy_bypass(host)
+    if parts.scheme not in ("http", "https") or proxied:
+        return True
+    try:
+        with socket.create_connection((host, parts.port or _PORTS[parts.scheme]), timeout=MOMENT_S):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,126 @@
+"""What a journal's events mean for the tracker: which metrics, files and tables follow from them. No MLflow here."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gradus.data.lake.manifest import FILE_NAME
+from gradus.tasks.runs.journal import EVENTS, Json, read_lines
+from gradus.tasks.tracking.names import metric_name, run_metric_name
+from gradus.tasks.tracking.report import markdown, table_md, visible, write_report
+from gradus.tasks.tracking.state import State
+
+STAGE_COLUMNS = ("stage", "ran", "reused", "failed", "seconds")
+
+
+def time_ms(event: Mapping[str, Any]) -> int:
+    """When the event happened, in MLflow's unit."""
+    return int(event["time"] * 1000)
+
+
+def title(facts: Mapping[str, Any]) -> str:
+    """How a stage is called in lists.
+
+    >>> title({"stage": "score", "round": 3, "purpose": "eval"})
+    'eval-score-3'
+    """
+    parts = [facts["stage"], str(facts["round"])]
+    return "-".join(parts if facts["purpose"] == "train" else [facts["purpose"], *parts])
+
+
+def to_parent(facts: Mapping[str, Any], metrics: Mapping[str, float], state: State) -> None:
+    """Put a stage's metrics among those of the whole run, at the step of its round: the curves of the run."""
+    for name, value in metrics.items():
+        state.backlog.append(
+            (run_metric_name(facts["stage"], facts["purpose"], name), value, time_ms(facts), facts["round"])
+        )
+
+
+def points(rows: list[Json], round_: int) -> list[tuple[str, float, int, int]]:
+    """The points (name, value, time in ms, step) of an attempt's own curves: its optimiser steps, then its end.
+
+    The end stands at the step of its round, without what the optimiser steps said already.
+    """
+    said = {name for row in rows if row["step"] is not None for name in row["metrics"]}
+    return [
+        (metric_name(name), value, time_ms(row), round_ if row["step"] is None else row["step"])
+        for row in rows
+        for name, value in row["metrics"].items()
+        if row["step"] is not None or name not in said
+    ]
+
+
+def roles_by_artifact(inputs: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Artifact -> the roles that it has: one that has two is one dataset to MLflow."""
+    found: dict[str, list[str]] = {}
+    for role, refs in inputs.items():
+        for ref in refs:
+            found.setdefault(ref, []).append(role)
+    return found
+
+
+def shown(sample: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, str]:
+    """Fields of a sample that have a value, as text without hidden characters."""
+    return {key: visible(str(sample[key])) for key in keys if sample.get(key)}
+
+
+def ends(samples: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """So many samples: half from the front (the best), half from the back (the worst)."""
+    if count >= len(samples):
+        return samples
+    front = count - count // 2
+    return [*samples[:front], *samples[len(samples) - (count - front) :]]
+
+
+def write_files(folder: Path, artifact: Path, facts: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+    """Write what a stage attempt shows as files: summary, settings, manifest, samples; gives the summary's text.
+
+    `facts` are those of the attempt and of its end; `artifact` is the folder that holds the manifest, if there is one.
+    """
+    keys = ("stage", "round", "purpose", "output", "status", "seconds", "error")
+    known = {key: facts[key] for key in keys if facts[key] not in ("", None)}
+    write_report(folder, title(facts), known, {**report, "summary": facts["summary"]})
+    (folder / "config.json").write_text(json.dumps(facts["config"], indent=1), encoding="utf-8")
+    if (artifact / FILE_NAME).exists():
+        (folder / FILE_NAME).write_bytes((artifact / FILE_NAME).read_bytes())
+    return (folder / "summary.md").read_text(encoding="utf-8")
+
+
+def run_page(folder: Path, state: State) -> tuple[str, dict[str, int]]:
+    """The summary of the present invocation as Markdown, and the sums of its stages.
+
+    It says what each checkpoint that got a name got it for, then what was done, stage by stage.
+    """
+    rows, counts = stage_table(folder, state)
+    events = [event for event, _ in read_lines(folder / EVENTS, state.begun_at, state.offset)]
+    notes = [f"{event['alias']}: {event['note']}" for event in events if event.get("note")]
+    return "\n\n".join([*map(markdown, notes), table_md(STAGE_COLUMNS, rows)]), counts
+
+
+def stage_table(folder: Path, state: State) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
+    """What the present invocation did, stage by stage, and the sums.
+
+    A reused stage has no MLflow run of its own: it is counted here and its metrics join the curves of the run.
+    """
+    stages: dict[str, str] = {}
+    table: dict[str, dict[str, float]] = {}
+    for event, _ in read_lines(folder / EVENTS, state.begun_at, state.offset):
+        match event["event"]:
+            case "stage_started":
+                stages[event["attempt"]] = event["stage"]
+            case "stage_finished" if event["attempt"] in stages:
+                row = table.setdefault(stages[event["attempt"]], _nothing())
+                row["ran" if event["status"] == "finished" else "failed"] += 1
+                row["seconds"] += event["seconds"]
+            case "stage_reused":
+                table.setdefault(event["stage"], _nothing())["reused"] += 1
+            case _:
+                continue
+    counts = {name: int(sum(row[name] for row in table.values())) for name in STAGE_COLUMNS[1:4]}
+    rows = [(name, *(int(row[c]) for c in STAGE_COLUMNS[1:4]), round(row["seconds"], 2)) for name, row in table.items()]
+    return rows, counts
+
+
+def _nothing() -> dict[str, float]:
+    return {"ran": 0, "reused": 0, "failed": 0, "seconds": 0.0}

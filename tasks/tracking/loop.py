@@ -1,0 +1,193 @@
+"""Follow a journal and tell each event once: the cursor, patience with a tracker that is down, and when to end.
+
+Knows nothing of MLflow: a Teller does the telling and says whether a failure is the tracker's (wait, try again) or the
+event's (note it, go on).
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+from gradus.data.errors import LockedError
+from gradus.tasks.runs.journal import EVENTS, Json, read_lines
+from gradus.tasks.tracking.names import METRICS_PER_CALL
+from gradus.tasks.tracking.state import State, sole_teller
+
+POLL_S = 0.25
+MAX_BACKOFF_S = 30.0
+STILL_UNTOLD = 75
+"""Exit code of a teller that had to leave something untold (EX_TEMPFAIL)."""
+_TAIL_BYTES = 1 << 16
+
+
+class UnreachableError(Exception):
+    """The tracker does not answer, or answers that it cannot now."""
+
+
+class RefusedError(Exception):
+    """The tracker answers that it will never take this event."""
+
+
+class Teller(Protocol):
+    """Tells a tracker about events; every method may raise UnreachableError, `tell` also RefusedError."""
+
+    def tell(self, event: Json, state: State) -> None:
+        """Tell one event and note in the state what the next ones need."""
+        ...
+
+    def flush(self, state: State) -> None:
+        """Tell what waits in the state's backlog."""
+        ...
+
+    def close_as_killed(self, state: State) -> None:
+        """End what is still open of an invocation whose process is gone."""
+        ...
+
+
+@dataclass
+class Follower:
+    """Tells one run's journal through tellers that it opens as needed.
+
+    `owner` is the process whose end ends the telling; none when only what is there shall be told.
+    """
+
+    folder: Path
+    open_teller: Callable[[], Teller]
+    owner: int | None = None
+    patience_s: float = 10.0
+    told: int = 0
+    _teller: Teller | None = None
+    _failing_since: float | None = None
+    _backoff_s: float = field(default=POLL_S)
+
+    def drain(self, wait_s: float = 0.0) -> int:
+        """Tell what is there; gives the number of events told.
+
+        The reporter of a command that has just ended is waited for; LockedError if another process tells for longer.
+        """
+        until = time.monotonic() + wait_s
+        while True:
+            with sole_teller(self.folder) as mine:
+                if mine:
+                    self._until_ended()
+                    return self.told
+            if time.monotonic() >= until:
+                raise LockedError(
+                    f"another process is telling MLflow about {self.folder.name}", hint="wait for it to end"
+                )
+            time.sleep(POLL_S)
+
+    def follow(self) -> int:
+        """Tell until the run or its process ended; gives the exit code."""
+        while True:
+            with sole_teller(self.folder) as mine:
+                if mine:
+                    return 0 if self._until_ended() else STILL_UNTOLD
+            time.sleep(POLL_S)  # the teller of a killed invocation is finishing
+
+    def _until_ended(self) -> bool:
+        """Whether everything could be told."""
+        state = State.load(self.folder)
+        while True:
+            ended = self.owner is None or os.getppid() != self.owner or _ended(self.folder)
+            told = self._tell_all(state)
+            if told and ended:
+                return self._end(state)
+            if ended and self._patience_is_over():
+                return False
+            time.sleep(POLL_S)
+            if not told:
+                self._back_off(ended)
+
+    def _end(self, state: State) -> bool:
+        if not _orphaned(state, self.owner):
+            return True
+        closed = self._guarded(state, lambda teller: teller.close_as_killed(state), what="the end")
+        state.save(self.folder)
+        return closed
+
+    def _tell_all(self, state: State) -> bool:
+        for event, offset in read_lines(self.folder / EVENTS, state.offset):
+            if not self._guarded(state, lambda teller, e=event: teller.tell(e, state), what=event["event"]):
+                return False
+            state.offset = offset
+            self.told += 1
+            state.save(self.folder)
+            if len(state.backlog) >= METRICS_PER_CALL and not self._flush(state):
+                return False
+        return self._flush(state)
+
+    def _flush(self, state: State) -> bool:
+        if not state.backlog:
+            return True
+        if not self._guarded(state, lambda teller: teller.flush(state), what="metrics of the run"):
+            return False
+        state.backlog = []
+        state.save(self.folder)
+        return True
+
+    def _guarded(self, state: State, act: Callable[[Teller], None], *, what: str) -> bool:
+        """Whether it was told, or refused for good and noted; if not, the teller is opened anew the next time."""
+        try:
+            if self._teller is None:
+                self._teller = self.open_teller()
+            act(self._teller)
+        except RefusedError as error:
+            state.refused.append({"what": what, "at_byte": state.offset, "why": str(error)[:500]})
+        except UnreachableError as error:
+            self._teller = None
+            # Back to what is on the disk, since this event may have been noted in part.
+            vars(state).update(vars(State.load(self.folder)), problem=str(error)[:400])
+            state.save(self.folder)
+            self._failing_since = self._failing_since or time.monotonic()
+            return False
+        self._failing_since, self._backoff_s, state.problem = None, POLL_S, ""
+        return True
+
+    def _patience_is_over(self) -> bool:
+        return self._failing_since is not None and time.monotonic() - self._failing_since > self.patience_s
+
+    def _back_off(self, ended: bool) -> None:
+        """Wait longer each time, but not past the end of the run."""
+        until = time.monotonic() + (min(self._backoff_s, 1.0) if ended else self._backoff_s)
+        self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
+        while time.monotonic() < until:
+            time.sleep(POLL_S)
+            if not ended and (os.getppid() != self.owner or _ended(self.folder)):
+                return
+
+
+def _orphaned(state: State, owner: int | None) -> bool:
+    """Whether an invocation is still open although its process is gone."""
+    if not state.parent or not state.owner:
+        return False
+    if owner is not None:
+        return os.getppid() != owner and state.owner.get("pid") == owner
+    return not _lives(state.owner)
+
+
+def _lives(owner: dict[str, Any]) -> bool:
+    """Whether a process is there; one on another machine is taken to be."""
+    if owner.get("host") != os.uname().nodename:
+        return True
+    try:
+        return psutil.Process(int(owner["pid"])).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _ended(folder: Path) -> bool:
+    """Whether the journal's last whole line says that the run ended."""
+    path = folder / EVENTS
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL_BYTES))
+        lines = file.read().split(b"\n")
+    return len(lines) > 1 and lines[-2].startswith(b'{"event": "run_finished"')

@@ -1,0 +1,124 @@
+"""How far the tracker has been told of a run: a cursor that survives any kill, and who is telling.
+
+`<run folder>/tracking.json` is replaced whole after every event that was told. Where it is lost or torn, telling begins
+anew; that repeats nothing, because every event is looked up by its name before it is told (see
+gradus.tasks.tracking.reporter).
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Generator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gradus.data.errors import CorruptArtifactError
+from gradus.tasks.runs.journal import EVENTS, read_lines
+
+STATE = "tracking.json"
+_LOCK = ".tracking.lock"
+
+
+@dataclass
+class State:
+    """What is remembered between two events.
+
+    `offset` counts the bytes of the journal that were told; `parent` is the MLflow run of the present invocation, which
+    began at byte `begun_at` and belongs to the process `owner`; `origin` holds the tags that say which launch and which
+    commit it is; `runs` maps an attempt of it to its MLflow run, `live` holds the facts of those still open; `traces`
+    counts traces by round; `backlog` holds metrics of the parent (name, value, time in ms, step) that wait for the next
+    batch; `refused` what MLflow would not take, with its reason.
+    """
+
+    offset: int = 0
+    run: str = ""
+    parent: str = ""
+    owner: dict[str, Any] = field(default_factory=dict)
+    runs: dict[str, str] = field(default_factory=dict)
+    live: dict[str, dict[str, Any]] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)
+    begun_at: int = 0
+    traces: dict[str, int] = field(default_factory=dict)
+    backlog: list[tuple[str, float, int, int]] = field(default_factory=list)
+    refused: list[dict[str, Any]] = field(default_factory=list)
+    problem: str = ""
+
+    def begin(self, run: str, owner: dict[str, Any], origin: dict[str, str]) -> None:
+        """Forget the last invocation and begin with the next."""
+        self.origin = origin
+        self.run, self.owner, self.parent, self.begun_at = run, owner, "", self.offset
+        self.runs, self.live, self.traces, self.backlog = {}, {}, {}, []
+
+    def save(self, folder: Path) -> None:
+        """Replace the file whole."""
+        path = folder / STATE
+        temporary = path.with_name(f".{STATE}.{os.getpid()}.tmp")
+        temporary.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        os.replace(temporary, path)
+
+    @classmethod
+    def load(cls, folder: Path) -> "State":
+        """The saved state; a fresh one where there is none or it cannot be read."""
+        try:
+            return cls(**json.loads((folder / STATE).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return cls()
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the tracker does not know of a run yet; `telling` where a process is at it."""
+
+    run: str
+    untold: int
+    refused: int = 0
+    problem: str = ""
+    reason: str = ""
+    telling: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """What a person should know, with the command that helps; empty if all is told or will be without problems."""
+        if self.untold and self.telling and not self.problem:
+            return ""  # its reporter is at it, without this command
+        if self.untold:
+            why = f" ({self.problem})" if self.problem else ""
+            return f"MLflow has not been told {self.untold} events{why}; tell it with `gradus sync {self.run}`"
+        if self.refused:
+            return f"MLflow refused {self.refused} events of {self.run}: {self.reason}"
+        return ""
+
+
+def status(folder: Path) -> Status:
+    """What the tracker does not know of a run yet."""
+    state = State.load(folder)
+    problem, untold = state.problem, int(bool(state.backlog))
+    try:
+        untold += sum(1 for _ in read_lines(folder / EVENTS, state.offset))
+    except CorruptArtifactError as error:  # said here, raised where the journal is needed: the run itself is well
+        problem, untold = str(error), untold + 1
+    reason = state.refused[-1]["why"] if state.refused else ""
+    return Status(folder.name, untold, len(state.refused), problem, reason)
+
+
+@contextlib.contextmanager
+def sole_teller(folder: Path) -> Generator[bool]:
+    """Hold the run's tracking lock; False where another process tells already. The kernel frees it with its process."""
+    with (folder / _LOCK).open("a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+
+
+@contextlib.contextmanager
+def setup_lock(folder: Path) -> Generator[None]:
+    """Hold the lock under which the embedded database is created: processes that do it at the same time break it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".setup.lock").open("a", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

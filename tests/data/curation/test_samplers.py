@@ -1,0 +1,121 @@
+"""Samplers: shares, exactness of the weights, determinism, and state that refuses what it does not know."""
+
+import json
+from itertools import permutations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradus.data.curation.samplers import Draw, Sampler, uniform, variance
+from gradus.data.errors import BadInputError, UsageError
+
+
+def pool(rates: list[float | None]) -> pa.Table:
+    p = pa.array(rates, pa.float64())
+    spread = pa.array([None if r is None else r * (1 - r) for r in rates], pa.float64())
+    return pa.table({"problem_id": [f"p{i}" for i in range(len(rates))], "pass_rate": p, "variance": spread})
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_uniform_draws_every_ordered_pair_equally_often() -> None:
+    table, generator = pool([None] * 4), rng()
+    pairs = [tuple(uniform(table, 2, generator).index.tolist()) for _ in range(6000)]
+    share = {pair: pairs.count(pair) / 6000 for pair in permutations(range(4), 2)}
+    assert sum(share.values()) == pytest.approx(1)
+    assert max(abs(s - 1 / 12) for s in share.values()) < 0.015  # four standard errors
+
+
+def test_variance_draws_in_proportion_among_those_left() -> None:
+    # 4p(1-p) = .75, 1, .36 for p = .25, .5, .9: chances of the first, and of the ordered pair, without replacement
+    weight = np.array([0.75, 1.0, 0.36])
+    table, generator = pool([0.25, 0.5, 0.9]), rng()
+    draws = [tuple(variance(table, 2, generator).index.tolist()) for _ in range(8000)]
+    for first, second in permutations(range(3), 2):
+        chance = weight[first] / weight.sum() * weight[second] / (weight.sum() - weight[first])
+        assert draws.count((first, second)) / 8000 == pytest.approx(chance, abs=0.022)
+
+
+def test_the_share_for_exploration_goes_to_rows_without_variance() -> None:
+    table = pool([0.5] * 20 + [0.0, 1.0, None, None] * 5)
+    draw = variance(table, 16, rng(), explore_frac=0.25)
+    assert draw.explored.tolist() == [False] * 12 + [True] * 4
+    assert set(draw.index[:12]) <= set(range(20))
+    assert set(draw.index[12:]) <= set(range(20, 40))
+    assert draw.weight.tolist() == [1.0] * 16
+
+
+@pytest.mark.parametrize(
+    ("known", "unknown", "num", "explore_frac", "expected"),
+    [
+        (20, 1, 16, 0.25, (15, 1)),  # too few to explore: the weighted part fills up
+        (2, 20, 16, 0.25, (2, 14)),  # too few to weight: exploration fills up
+        (2, 20, 16, 0.0, (2, 0)),  # no exploration asked for: none at all
+        (20, 20, 16, 1.0, (0, 16)),
+        (3, 2, 16, 0.25, (3, 2)),  # fewer than asked for: all of them
+        (0, 5, 3, 0.25, (0, 3)),  # nothing measured yet
+    ],
+)
+def test_one_part_fills_up_for_the_other(
+    known: int, unknown: int, num: int, explore_frac: float, expected: tuple[int, int]
+) -> None:
+    draw = variance(pool([0.5] * known + [None] * unknown), num, rng(), explore_frac=explore_frac)
+    assert (int((~draw.explored).sum()), int(draw.explored.sum())) == expected
+
+
+@given(
+    st.lists(st.sampled_from([None, 0.0, 0.125, 0.5, 1.0]), min_size=1, max_size=30),
+    st.integers(1, 40),
+    st.sampled_from(["uniform", "variance"]),
+    st.integers(0, 2**32),
+)
+@settings(max_examples=50, deadline=None)
+def test_a_draw_never_repeats_and_the_seed_decides(rates: list[float | None], num: int, name: str, seed: int) -> None:
+    def draw() -> Draw:
+        return Sampler(name, rng(seed)).draw(pool(rates), num)
+
+    first = draw()
+    assert len(set(first.index.tolist())) == len(first.index) == min(num, len(rates))
+    np.testing.assert_array_equal(first.index, draw().index)
+
+
+@pytest.mark.parametrize("name", ["uniform", "variance"])
+def test_a_restored_sampler_goes_on_where_the_saved_one_was(name: str) -> None:
+    table = pool([0.25, 0.5, None, 0.75] * 10)
+    sampler = Sampler(name, rng(3))
+    sampler.draw(table, 5)
+    saved = json.loads(json.dumps(sampler.state_dict()))
+    expected = [sampler.draw(table, 5).index.tolist() for _ in range(3)]
+    other = Sampler(name, rng(99))
+    other.load_state(saved)
+    assert [other.draw(table, 5).index.tolist() for _ in range(3)] == expected
+    assert other.num_draws == 4
+
+
+def test_state_is_taken_up_strictly() -> None:
+    sampler = Sampler("variance", rng(), explore_frac=0.5)
+    state = sampler.state_dict()
+    with pytest.raises(BadInputError, match=r"lacks \['rng'\]"):
+        sampler.load_state({k: v for k, v in state.items() if k != "rng"})
+    with pytest.raises(BadInputError, match=r"unexpected \['epoch'\]"):
+        sampler.load_state(state | {"epoch": 3})
+    with pytest.raises(BadInputError, match="generator state lacks"):
+        sampler.load_state(state | {"rng": {"bit_generator": "PCG64"}})
+    with pytest.raises(BadInputError, match="MT19937"):
+        sampler.load_state(state | {"rng": state["rng"] | {"bit_generator": "MT19937"}})
+    with pytest.raises(BadInputError, match="settings"):
+        Sampler("variance", rng(), explore_frac=0.1).load_state(state)
+    with pytest.raises(BadInputError, match="name"):
+        Sampler("uniform", rng()).load_state(state)
+
+
+def test_mistaken_samplers_are_told() -> None:
+    with pytest.raises(UsageError, match="uniform, variance"):
+        Sampler("thompson", rng())
+    with pytest.raises(UsageError, match="explore_frac"):
+        variance(pool([0.5]), 1, rng(), explore_frac=1.5)

@@ -1,0 +1,101 @@
+"""Hints: prefixes at step boundaries that never reveal the answer, checked by an independent reading."""
+
+import json
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradus.data.answers import normalised_gold, number
+from gradus.data.hints import hints_of
+from gradus.data.hints.leaks import leaks
+from gradus.data.sources.chain_sum import completion_text, worked_solution
+from gradus.data.sources.formats import gsm8k
+
+REAL = Path(__file__).parents[3].parent / "shared" / "data"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1,200", Fraction(1200)),
+        ("1200.0", Fraction(1200)),
+        (r"\frac{2400}{2}", Fraction(1200)),
+        (r"-\frac12", Fraction(-1, 2)),
+        ("−7", Fraction(-7)),
+        ("١٢", Fraction(12)),
+        ("081", Fraction(81)),
+        ("$3.50", Fraction(7, 2)),
+        ("6/4", Fraction(3, 2)),
+        ("1/0", None),
+        ("12 apples", None),
+        ("x+1", None),
+        ("1,20", None),
+    ],
+)
+def test_numbers_are_read_exactly(text: str, value: Fraction | None) -> None:
+    assert number(text) == value
+
+
+def test_golds_are_normalised() -> None:
+    golds = {"1,200": "1200", "081": "81", "+5": "5", "2.50": "2.5", "6/4": "1.5", "1/3": "1/3", " x  + 1": "x + 1"}
+    assert {text: normalised_gold(text) for text in golds} == golds
+
+
+@pytest.mark.parametrize("text", ["1,200", "1200", "1200.0", r"\frac{2400}{2}", "2400/2", "the total is $1,200."])
+def test_every_way_to_write_the_answer_is_a_leak(text: str) -> None:
+    assert leaks(f"so it is {text}", "1200", "How many?")
+    assert not leaks(f"so it is {text}", "1200", "There are 1,200 of them")
+    assert not leaks(f"so it is {text}", "12", "How many?")
+
+
+def test_words_leak_as_words() -> None:
+    assert leaks("they walk East then", "east", "Where?")
+    assert not leaks("they walk west then", "east", "Where?")
+
+
+def test_levels_show_more_and_more_whole_steps_and_never_all() -> None:
+    problem = {"problem_id": "p", "question": "8 + 5 + 7 - 1 + 3 =", "answer": "22", "extra": None}
+    steps, answer = worked_solution("8 + 5 + 7 - 1 + 3")
+    assert (steps, answer) == (["8+5=13", "13+7=20", "20-1=19", "19+3=22"], "22")
+    hints = hints_of({**problem, "solution": "\n".join(steps)}, "prefix", (0.25, 0.5, 0.75, 1.0))
+    assert [hint.text for hint in hints] == [
+        "8+5=13\n",
+        "8+5=13\n13+7=20\n",
+        "8+5=13\n13+7=20\n20-1=19\n",
+        "8+5=13\n13+7=20\n20-1=19\n",
+    ]
+    assert completion_text("8+5=13", "13") == "8+5=13\n#### 13"
+
+
+@given(st.lists(st.integers(0, 99), min_size=3, max_size=8), st.data())
+@settings(max_examples=50, deadline=None)
+def test_no_prefix_reveals_the_answer(terms: list[int], data: st.DataObject) -> None:
+    signs = data.draw(st.lists(st.sampled_from("+-"), min_size=len(terms) - 1, max_size=len(terms) - 1))
+    expression = str(terms[0]) + "".join(f" {s} {t}" for s, t in zip(signs, terms[1:], strict=True))
+    steps, answer = worked_solution(expression)
+    problem = {"problem_id": "p", "question": "?", "answer": answer, "solution": "\n".join(steps), "extra": None}
+    for hint in hints_of(problem, "prefix", (0.25, 0.5, 0.75)):
+        assert answer not in re.findall(r"-?\d+", hint.text)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the shared real data is not beside this checkout")
+def test_hints_for_all_of_gsm8k_reveal_no_answer_by_an_independent_reading() -> None:
+    lines = (REAL / "gsm8k" / "train.jsonl").read_text().splitlines()
+    problems = [{"problem_id": str(i), **gsm8k(json.loads(line))} for i, line in enumerate(lines)]
+    unhinted = 0
+    for problem in problems:
+        hints = hints_of(problem, "prefix", (0.25, 0.5, 0.75))
+        unhinted += not hints
+        stated = _values(problem["question"])
+        for hint in hints:
+            assert float(problem["answer"]) not in _values(hint.text) - stated
+    assert unhinted == 150
+
+
+def _values(text: str) -> set[float]:
+    """Plain numbers, read by a regular expression of the test's own."""
+    return {float(n.replace(",", "")) for n in re.findall(r"(?<![\d.,])\d[\d,]*(?:\.\d+)?(?![\d])", text)}

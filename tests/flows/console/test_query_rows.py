@@ -1,0 +1,134 @@
+"""How the rows of a query are shown: side by side where they fit, as records where not, whole as JSON."""
+
+import json
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gradus.data.lake.queries import Answer
+from gradus.flows.console.output import View
+from gradus.flows.console.plain_rows import draw_records, draw_table
+from gradus.flows.console.query_rows import _records, _table, print_json, print_rows  # pyright: ignore[reportPrivateUsage]
+
+
+def found(columns: list[str], rows: Iterable[pa.RecordBatch]) -> Answer:
+    return Answer(columns, iter(rows), lambda: None)
+
+
+def batches(**columns: Any) -> list[pa.RecordBatch]:
+    return pa.table(columns).to_batches(max_chunksize=64)
+
+
+@pytest.fixture(autouse=True)
+def width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+def test_columns_that_fit_stand_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(found(["domain", "reward"], batches(d=["chain_sum/2", None], r=[0.5, None])), None)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split("│")[1:3] == [" chain_sum/2 ", " 0.5    "] for line in lines)
+    assert any("null" in line for line in lines)
+
+
+def test_columns_that_do_not_fit_become_one_record_each_with_whole_words(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"column_{letter}" for letter in "abcdefghij"]
+    print_rows(found(names, batches(**{name: [f"first {name}", f"second {name}"] for name in names})), None)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 60
+    for number, word in ((1, "first"), (2, "second")):
+        record = out.split(f"row {number}")[1].split("row ")[0]
+        assert [line.split() for line in record.splitlines() if line.strip()] == [[n, word, n] for n in names]
+
+
+def test_hostile_text_is_neither_a_command_nor_markup_nor_a_field(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "\x1b]0;owned\x07\x1b[31m[bold]x[/bold]\u202e\nreward 1.0"
+    for columns in (["[red]a[/red]\x1b[2J"], ["[red]a[/red]\x1b[2J", *"bcdefghijklmnopqrst"]):
+        values = {str(i): [hostile if i == 0 else "y" * 30] for i in range(len(columns))}
+        print_rows(found(columns, batches(**values)), None)
+        out = capsys.readouterr().out
+        assert "\x1b" not in out
+        assert "\u202e" not in out
+        assert "[red]a[/red]" in out
+        assert "[bold]x[/bold]" in out
+        assert not any(line.startswith("reward") for line in out.splitlines())
+
+
+def test_a_limit_is_told_and_without_one_all_rows_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = batches(i=list(range(150)))
+    print_rows(found(["i"], rows), 100)
+    limited = capsys.readouterr().out
+    assert "│ 99 " in limited
+    assert "│ 100" not in limited
+    assert "the first 100 rows; --limit N shows N" in limited.replace("\n", " ")
+    for limit in (None, 0, 150):
+        print_rows(found(["i"], rows), limit)
+        whole = capsys.readouterr().out
+        assert "│ 149" in whole
+        assert "the first" not in whole
+    print_rows(found(["i", "j"], []), None)
+    assert capsys.readouterr().out == "no rows (of the columns i, j)\n"
+
+
+def test_a_terminal_is_shown_a_hundred_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    print_rows(found(["i"], batches(i=list(range(101)))), None)
+    out = capsys.readouterr().out
+    assert " 99 " in out
+    assert "│ 100" not in out
+    assert "the first 100 rows" in out
+
+
+def test_json_is_one_object_with_every_row_and_value(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = {
+        "a": pa.array([1.5, float("nan"), float("-inf")]),
+        "b": pa.array([Decimal(12), None, Decimal(2**70)], pa.decimal128(38, 0)),
+        "c": pa.array([[("x", 1.0)], [], None], pa.map_(pa.string(), pa.float64())),
+    }
+    rows = pa.table(columns).to_batches()
+    print_json(found(["same", "same", "c"], rows), 0)
+    assert json.loads(capsys.readouterr().out) == {
+        "columns": ["same", "same", "c"],
+        "rows": [[1.5, 12, {"x": 1.0}], ["NaN", None, {}], ["-Infinity", 2**70, None]],
+    }
+    print_json(found(["same", "same", "c"], rows), 1)
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == 1
+    print_json(found(["none"], []), 0)
+    assert json.loads(capsys.readouterr().out) == {"columns": ["none"], "rows": []}
+
+
+def test_a_page_for_a_pipe_is_as_rich_draws_it(capsys: pytest.CaptureFixture[str]) -> None:
+    names, rows = ["question", "数"], [("x", "1"), ("two words", "三四")]
+    with capsys.disabled():
+        drawn = draw_table(names, rows, 60)
+    View().print(_table(names, rows, [8, 2]))
+    assert drawn == capsys.readouterr().out
+    rows = [("a text of many words that is longer than the sixty columns are wide", "1\n2"), ("x" * 70, "数" * 40)]
+    View().print(_records(names, rows, 998))
+    wanted = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert draw_records(names, rows, 998, 60).splitlines() == wanted
+
+
+def test_what_only_rich_can_lay_out_is_left_to_it() -> None:
+    assert draw_table(["a"], [("x" * 60,)], 60) == draw_table(["a"], [("two\nlines",)], 60) == ""
+    assert draw_records(["a" * 31], [("x",)], 0, 60) == ""
+    assert draw_records(["a"], [(" " * 70,)], 0, 60) == "row 1\na\n"
+
+
+def test_rows_are_written_before_the_last_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[bool] = []
+
+    def rows() -> Iterable[pa.RecordBatch]:
+        for page in range(5):
+            seen.append("│ 0 " in capsys.readouterr().out)
+            yield from batches(i=[page] * 200)
+
+    print_rows(found(["i"], rows()), None)
+    assert seen == [False, True, False, False, False]

@@ -1,0 +1,109 @@
+"""Looking ahead: exact where the lake or a light stage says so, with a trace nowhere; and what training starts from."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from gradus.data.errors import UsageError
+from gradus.data.lake.store import Ref, Store
+from gradus.flows.cli.stage_verbs import of_rollouts
+from gradus.flows.loop.dry_run import look_ahead
+from gradus.flows.loop.foresight import ASKED_FOR, Foresight
+from gradus.flows.loop.inputs import problems_of, start_of
+from gradus.flows.loop.reruns import Rerun
+from gradus.flows.recipe.config import Recipe, load_recipe, parse_recipe
+from gradus.tasks.artifacts.overlay import overlay
+from gradus.tasks.config.curation import CurateConfig, SampleConfig
+from gradus.tasks.config.settings import Home
+from gradus.tasks.runs.precedents import Precedents
+from gradus.tasks.runtime.calls import Call, planned
+
+NOTHING_KNOWN = Precedents([])
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    """Ten problems to train on, of which three are read, and six to be evaluated on."""
+    for name, count in (("mine", 10), ("test", 6)):
+        rows = [{"question": f"{name} {i} + 1 =", "answer": str(i + 1)} for i in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    body = {
+        "name": "own",
+        "rounds": 1,
+        "problems": str(tmp_path / "mine.jsonl"),
+        "ingest": {"limit": 3},
+        "escalate": [],
+        "curate": {"sample": {"n": 4}},
+        "score": {"rewards": [{"name": "numeric"}]},
+        "evaluate": {"problems": str(tmp_path / "test.jsonl"), "sample": {"n": 2}, "report": {"ks": [1]}},
+    }
+    return parse_recipe(body, "own.toml")
+
+
+def test_a_limit_cuts_the_training_set_alone(recipe: Recipe, tmp_path: Path) -> None:
+    with overlay(tmp_path / "lake") as store:
+        start = start_of(Foresight(store, 0, NOTHING_KNOWN), recipe)
+        assert store.manifest(start.problems).rows == 3
+        assert store.manifest(start.suites["heldout"]).rows == 6
+    assert not (tmp_path / "lake").exists()
+
+
+def test_a_look_ahead_plans_exactly_and_leaves_no_trace(recipe: Recipe, tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    found = look_ahead(home, Rerun(recipe, None))
+    assert not home.root.exists()
+    assert found["goes_on"] is False
+    rollouts = {(c["purpose"], c["round"]): c["rollouts"] for c in found["calls"] if c["stage"] == "rollout"}
+    assert rollouts == {("eval", 0): 6 * 2, ("train", 1): 3 * 4, ("eval", 1): 6 * 2}
+    assert found["rollouts"] == 36
+    assert (found["tokens"], found["seconds"]) == (None, None)  # never measured
+    whys = {c["stage"]: c["why"] for c in found["calls"] if c["round"] == 1 and c["purpose"] == "train"}
+    assert whys["score"] == "its rollouts is computed anew (rollout-1)"
+    assert whys["rollout"] == "nothing like it was computed before"
+
+
+def test_what_is_asked_for_again_is_computed_and_what_rests_on_it_is_taken_to_stay(tmp_path: Path) -> None:
+    store = Store(tmp_path / "lake")
+    problems = store.put("problems", pa.table({"problem_id": ["a"], "question": ["1 + 1 ="], "answer": ["2"]}))
+    config, inputs = CurateConfig(sample=SampleConfig(n=2)), {"problems": [problems]}
+    job = planned(store, Call("curate", config, inputs), run="", seed=0)
+    with overlay(store.root) as above:
+        session = Foresight(above, 0, NOTHING_KNOWN)
+        assert str(session.stage("curate", config, inputs).ref) == job.output
+        assert session.stage("curate", config, inputs).reused  # once computed, beside the lake, it is there
+        forced = Foresight(above, 0, NOTHING_KNOWN, frozenset({("curate", 0, "train")}))
+        outcome = forced.stage("curate", config, inputs)
+        assert (forced.calls[0].why, outcome.reused, outcome.ref) == (ASKED_FOR, False, Ref.parse(job.output))
+    assert store.find(Ref.parse(job.output)) is None
+
+
+def test_own_problems_are_never_measured_on_the_bundled_sums_by_silence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"evaluate\.problems is not set, and the bundled sums say nothing"):
+        parse_recipe({"name": "x", "problems": "mine.jsonl"}, "x.toml")
+    named = {"name": "x", "problems": "mine.jsonl", "evaluate": {"problems": "bundled:heldout"}}
+    assert parse_recipe(named, "x.toml").evaluate.main.problems == "bundled:heldout"
+    stored = load_recipe("demo").model_dump(mode="json")
+    assert parse_recipe({**stored, "problems": "mine.jsonl"}, "run.json").problems == "mine.jsonl"
+
+
+def test_verbs_that_sample_take_engine_device_and_settings_of_rollouts() -> None:
+    config, rest = of_rollouts(["rollout.top_p=0.9", "ks=[1,2]", " rollout.vllm.max_num_seqs=4"], "vllm", "cpu")
+    assert (config.engine, config.device, config.top_p, config.vllm.max_num_seqs) == ("vllm", "cpu", 0.9, 4)
+    assert rest == ["ks=[1,2]"]
+    with pytest.raises(UsageError, match="topp"):
+        of_rollouts(["rollout.topp=1"], "transformers", "auto")
+
+
+def test_rollouts_know_their_problems_and_anybody_elses_do_not(tmp_path: Path) -> None:
+    store = Store(tmp_path / "lake")
+    problems = store.put("problems", pa.table({"problem_id": ["a"], "question": ["1 + 1 ="], "answer": ["2"]}))
+    rows = pa.table({"rollout_id": ["r"], "problem_id": ["a"], "completion": ["2"]})
+    theirs = store.put("rollouts", rows)
+    ours = Ref("rollouts", "a" * 32)
+    writer = store.writer(ours)
+    writer.write_table(rows)
+    writer.commit(parents={"problems": [str(problems)], "policy": ["checkpoints/" + "b" * 32]})
+    assert problems_of(store, [ours, ours]) == [problems]
+    assert problems_of(store, [theirs]) == []

@@ -1,0 +1,132 @@
+"""A rerun is checked against what the run did: what there is not is refused with the nearest names."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradus.data.errors import UsageError
+from gradus.flows.loop.reruns import Rounds, plan_rerun
+from gradus.flows.recipe.config import load_recipe, stage_config
+from gradus.tasks.runs.journal import Journal
+
+ROOT = Path(__file__).parents[3]
+CALLS = [
+    ("ingest", 0, "train"),
+    ("curate", 0, "eval"),
+    ("score", 0, "eval"),
+    ("evaluate", 0, "eval"),
+    ("curate", 1, "train"),
+    ("score", 1, "train"),
+    ("escalate", 1, "hint2"),
+    ("score", 1, "hint2"),
+    ("update", 1, "train"),
+    ("score", 2, "train"),
+    ("score", 2, "eval"),
+    ("update", 2, "train"),
+    ("evaluate", 2, "eval"),
+]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A folder of runs: `mine` of two rounds, and a single verb."""
+    for name, body in (
+        ("mine", {"verb": "train", "recipe": load_recipe("demo", rounds=2).model_dump(mode="json")}),
+        ("score-1", {"verb": "score"}),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(json.dumps(body))
+    journal = Journal(tmp_path / "mine")
+    for stage, index, purpose in CALLS:
+        journal.stage_reused(stage=stage, round=index, purpose=purpose, output="scores/00")
+    journal.stage_started(stage="difficulty", round=2, purpose="train", output="difficulty/00", config={}, inputs={})
+    return tmp_path
+
+
+def test_a_stage_is_forced_where_the_run_had_it_for_every_purpose(runs: Path) -> None:
+    plan = plan_rerun(runs, "mine", "score", Rounds(1), [])
+    assert (plan.run, set(plan.forced)) == ("mine", {("score", 1, "train"), ("score", 1, "hint2")})
+    assert plan.recipe == load_recipe("demo", rounds=2)
+    everywhere = plan_rerun(runs, "mine", "score", Rounds(), []).forced
+    assert set(everywhere) == {call for call in CALLS if call[0] == "score"}
+    assert plan_rerun(runs, "mine", "difficulty", Rounds(), []).forced == (("difficulty", 2, "train"),)  # it only began
+
+
+def test_a_change_is_another_run_whose_recipe_has_it(runs: Path) -> None:
+    plan = plan_rerun(runs, "mine", "score", Rounds(2), ["item_timeout_s=9", "rewards.0.weight=0.5"])
+    assert (plan.run, plan.forced) == (None, ())
+    changed = stage_config(plan.recipe, "score", 2, plan.recipe.score)
+    assert (changed.item_timeout_s, changed.rewards[0].weight) == (9, 0.5)
+    assert stage_config(plan.recipe, "score", 1, plan.recipe.score) == plan.recipe.score
+
+
+@pytest.mark.parametrize(
+    ("run", "stage", "index", "sets", "message"),
+    [
+        ("mien", "score", None, [], "there is no run mien; did you mean mine"),
+        ("zzz", "score", None, [], "there is no run zzz; list them"),
+        ("score-1", "score", None, [], "run score-1 is a single `score`"),
+        ("mine", "updat", None, [], r"there is no stage 'updat'; did you mean update\?"),
+        ("mine", "updat", None, ["lr=1"], r"there is no stage 'updat'; did you mean update\?"),
+        ("mine", "train", None, [], "there is no stage 'train'; the stages are ingest"),
+        ("mine", "hint", None, [], "run mine had no stage hint; its stages are ingest, curate, escalate, score"),
+        ("mine", "rollout", None, ["top_p=0.5"], "run mine had no stage rollout"),
+        ("mine", "update", 3, [], "run mine had no update in round 3; it had one in rounds 1, 2"),
+        ("mine", "update", -1, [], "run mine had no update in round -1"),
+        ("mine", "update", 0, ["lr=1"], "run mine had no update in round 0"),
+        ("mine", "escalate", 2, [], "run mine had no escalate in round 2; it had one in round 1"),
+        ("mine", "score", 5, [], "run mine had no score in round 5; it had one in rounds 0 to 2"),
+        ("mine", "curate", 0, ["draw=3"], "run mine had no curate in round 0; it had one in round 1"),
+        ("mine", "update", None, ["lrr=1"], r"update: there is no setting lrr; did you mean lr\?"),
+        ("mine", "curate", None, ["sample.m=1"], "curate: there is no setting sample.m; did you mean sample.n"),
+        ("mine", "curate", None, ["sampel.n=1"], r"curate: there is no setting sampel; did you mean sample"),
+        ("mine", "update", None, ["lr=fast"], "update: lr: it must be a number"),
+        ("mine", "update", None, ["lr=-1"], "update: lr: it must be greater than 0"),
+        ("mine", "update", None, ["lr"], "'lr' is not an assignment"),
+        ("mine", "score", None, ["rewards.4.weight=1"], "rewards is a list of 1, and has no entry 4"),
+        ("mine", "score", None, ['rewards=[{name="nonesuch"}]'], "there is no reward 'nonesuch': choose math"),
+        ("mine", "curate", None, ["round=4"], "curate.round is decided by the run"),
+        ("mine", "evaluate", None, ["suite=x"], "evaluate.suite is decided by the run"),
+        ("mine", "evaluate", None, ["ks=[1,16]"], "pass@16 needs 16 samples of each problem, and n is 8"),
+        ("mine", "update", None, ["aggregation=fixed_length"], "aggregation fixed_length needs length_tokens"),
+    ],
+)
+def test_what_there_is_not_is_refused_with_what_there_is(
+    runs: Path, run: str, stage: str, index: int | None, sets: list[str], message: str
+) -> None:
+    before = {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match=message):
+        plan_rerun(runs, run, stage, Rounds(index), sets)
+    assert {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()} == before
+
+
+def test_a_change_from_a_round_on_leaves_the_rounds_before(runs: Path) -> None:
+    plan = plan_rerun(runs, "mine", "update", Rounds(since=2), ["lr=3e-5"])
+    assert [stage_config(plan.recipe, "update", index, plan.recipe.update).lr for index in (1, 2, 3)] == [
+        1.5e-4,
+        3e-5,
+        3e-5,
+    ]
+    forced = plan_rerun(runs, "mine", "score", Rounds(since=1), []).forced
+    assert set(forced) == {call for call in CALLS if call[0] == "score" and call[1] >= 1}
+    with pytest.raises(UsageError, match="run mine had no update from round 3 on; it had one in rounds 1, 2"):
+        plan_rerun(runs, "mine", "update", Rounds(since=3), ["lr=3e-5"])
+    with pytest.raises(UsageError, match="--round and --from-round exclude each other"):
+        plan_rerun(runs, "mine", "update", Rounds(2, 1), [])
+
+
+def test_a_rerun_goes_as_far_as_the_run_went_not_as_its_last_command(runs: Path) -> None:
+    shorter = {"verb": "train", "recipe": load_recipe("demo", rounds=1).model_dump(mode="json")}
+    (runs / "mine" / "run.json").write_text(json.dumps(shorter))
+    assert plan_rerun(runs, "mine", "update", Rounds(2), []).recipe.rounds == 2
+
+
+def test_nothing_of_prefect_is_imported_to_check_a_rerun() -> None:
+    code = (
+        "import sys, gradus.flows.loop.reruns; print([m for m in ('prefect', 'torch', 'mlflow') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,130 @@
+"""Recipes: every bundled one is valid, wrong keys are named, `--set` reaches any key."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradus.data.errors import UsageError
+from gradus.flows.cli.stage_verbs import mapping, parse_filter, parse_reward
+from gradus.flows.recipe.config import (
+    RECIPES,
+    Override,
+    load_recipe,
+    refuse_unjudged,
+    set_dotted,
+    stage_config,
+    toml_value,
+)
+from gradus.flows.runs import run_name
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda p: p.stem)
+def test_every_bundled_recipe_is_valid_and_named_after_its_file(path: Path) -> None:
+    assert load_recipe(path.stem).name == path.stem
+
+
+def test_set_reaches_nested_keys_and_reads_toml_values() -> None:
+    recipe = load_recipe("demo", ["update.lr=3e-4", "escalate=[1, 3]", "name=mine", "curate.sample.n=4"])
+    assert (recipe.update.lr, recipe.escalate, recipe.name, recipe.curate.sample.n) == (3e-4, (1, 3), "mine", 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("update.learning_rate=1", "there is no setting update.learning_rate; the settings of update are .* lr,"),
+        ("update.lrr=1", r"there is no setting update.lrr; did you mean update.lr\?"),
+        ("lr=1", r"there is no setting lr; did you mean update.lr\?"),
+        ("updat.lr=1", r"there is no setting updat; did you mean update\?"),
+        ("evaluate.evry=2", r"there is no setting evaluate.evry; did you mean evaluate.every\?"),
+        ("evaluate.sample.m=2", "there is no setting evaluate.sample.m; did you mean evaluate.sample.n "),
+        ("rounds.x=1", "rounds is one value"),
+        ("escalate.7=1", "escalate is a list of 1"),
+        ("escalate.x=1", "escalate is a list of 1"),
+        ("escalate=[0]", "escalate.0: it must be greater than or equal to 1"),
+        ("overrides=[{stage='updat'}]", r"there is no stage 'updat' in it; did you mean update\?"),
+        ("overrides=[{stage='update',changes={lr='x'}}]", "update: lr: it must be a number"),
+        ("overrides=[{stage='evaluate',changes={ks=[1,20]}}]", "pass@20 needs 20 samples of each problem, and n is 8"),
+        ("update.lr=-1", "update.lr: it must be greater than 0"),
+        ('rollout.prompt.template="Q:"', "rollout.prompt.template: the template has no {question}"),
+        ('evaluate.prompt.template="{q}"', "evaluate.prompt.template: the template has the unknown placeholder {q}"),
+        ('rollout.prompt.system="{hint}"', "rollout.prompt.system: the system message has {hint}"),
+        ('prompt.system="Add."', "there is no setting prompt; did you mean rollout.prompt"),
+        ('rollout.stop=["a", ""]', "rollout.stop.1: it must have at least 1 character"),
+        (f"rollout.stop={['a'] * 17}", "rollout.stop: it has too many entries"),
+        ("rounds=many", "rounds: it must be a whole number"),
+        ("rounds", "is not an assignment"),
+    ],
+)
+def test_a_wrong_setting_is_named(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load_recipe("demo", [text])
+
+
+def test_a_recipe_that_does_not_exist_lists_those_that_do() -> None:
+    with pytest.raises(UsageError, match="demo"):
+        load_recipe("nonesuch")
+
+
+def test_the_same_settings_are_the_same_run_and_any_change_is_another() -> None:
+    assert run_name(load_recipe("demo")) == run_name(load_recipe("demo"))
+    assert run_name(load_recipe("demo")) != run_name(load_recipe("demo", ["update.lr=1.25e-4"]))
+
+
+def test_an_override_changes_one_stage_in_one_round() -> None:
+    recipe = load_recipe("demo").model_copy(
+        update={"overrides": (Override(stage="score", round=2, changes={"max_error_frac": 0.5}),)}
+    )
+    assert stage_config(recipe, "score", 2, recipe.score).max_error_frac == 0.5
+    assert stage_config(recipe, "score", 3, recipe.score).max_error_frac == 0.05
+    assert stage_config(recipe, "update", 2, recipe.update) == recipe.update
+
+
+def test_a_recipe_whose_rewards_can_say_nothing_of_correctness_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"suite heldout needs to know which answers are correct.*\(format\)"):
+        load_recipe("demo", ['score.rewards=[{name="format"}]'])
+    assert load_recipe("demo", ['score.rewards=[{name="format"}]', "score.correct_at=1.0"]).score.correct_at == 1.0
+    apart = ['score.rewards=[{name="format"}]', 'evaluate.score.rewards=[{name="numeric"}]']
+    with pytest.raises(UsageError, match="escalation needs to know which answers are correct"):
+        load_recipe("demo", apart)
+    with pytest.raises(UsageError, match="difficulty needs to know which answers are correct"):
+        load_recipe("demo", [*apart, "escalate=[]"])
+    accepted = load_recipe("demo", [*apart, "escalate=[]", "difficulty.max_unjudged_frac=1"])
+    assert accepted.score.rewards[0].name == "format"
+    changed = Override(stage="score", round=2, changes={"rewards": [{"name": "format"}]})
+    with pytest.raises(UsageError, match="needs to know which answers are correct"):
+        refuse_unjudged(load_recipe("demo").model_copy(update={"overrides": (changed,)}))
+
+
+@given(st.integers(-1000, 1000))
+def test_integers_are_read_as_integers(value: int) -> None:
+    assert toml_value(str(value)) == value
+
+
+def test_dotted_keys_index_lists() -> None:
+    body = {"rewards": [{"name": "math", "weight": 1.0}]}
+    set_dotted(body, "rewards.0.weight", 2.0)
+    assert body == {"rewards": [{"name": "math", "weight": 2.0}]}
+
+
+def test_filters_rewards_and_mappings_are_read_as_documented(tmp_path: Path) -> None:
+    parsed = parse_filter("pass_rate:low=0.1,high=0.9")
+    assert (parsed.name, parsed.settings) == ("pass_rate", {"low": 0.1, "high": 0.9})
+    assert (parse_reward("format=0.25").name, parse_reward("format=0.25").weight) == ("format", 0.25)
+    assert mapping(["question=prompt"]) == {"question": "prompt"}
+    source = tmp_path / "mine.py"
+    source.write_text("def f(rows):\n    return [1.0 for _ in rows]\n")
+    own = parse_reward(f"{source}:f=0.5")
+    assert (own.name, own.weight) == (f"{source.resolve()}:f", 0.5)
+
+
+@pytest.mark.parametrize("text", ["pass_rate:low", "pass_rate:low=0.1,high"])
+def test_a_filter_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not k=v"):
+        parse_filter(text)
+
+
+def test_a_reward_file_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match="there is no file"):
+        parse_reward("nowhere.py:f")

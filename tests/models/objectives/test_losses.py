@@ -1,0 +1,151 @@
+"""Losses against golden numbers, finite differences and a naive loop; aggregations against micro-batching."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gradus.models.objectives.batch import TokenBatch, all_finite
+from gradus.models.objectives.losses import AGGREGATIONS, MAX_LOG_RATIO, Totals, clip, fixed_length, k3, regularised
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "clip_loss.json").read_text())
+BOUNDS = {"clip_low": 0.2, "clip_high": 0.28}
+
+
+def tokens(logp: Tensor, advantage: list[float], **others: Tensor) -> TokenBatch:
+    """A batch whose old log-probs are 0, so that exp(logp) is the ratio, unless told otherwise."""
+    zeros = torch.zeros_like(logp.detach())
+    index = torch.zeros(len(logp), dtype=torch.int64)
+    given = {"mask": torch.ones(len(logp), dtype=torch.bool), "logp_old": zeros, "logp_sampler": zeros, **others}
+    weights = torch.tensor(advantage, dtype=logp.dtype)
+    return TokenBatch(
+        logp=logp, entropy=given.pop("entropy", zeros), advantage=weights, row=index, group=index, **given
+    )
+
+
+def log(values: list[float]) -> Tensor:
+    return torch.tensor([math.log(v) for v in values], dtype=torch.float64)
+
+
+def test_loss_gradient_and_clipped_tokens_are_the_golden_ones() -> None:
+    logp = log(GOLDEN["ratio"]).requires_grad_()
+    loss, metrics = clip(tokens(logp, GOLDEN["advantage"]), **BOUNDS)
+    assert loss.tolist() == pytest.approx(GOLDEN["loss"], abs=1e-14)
+    loss.sum().backward()
+    assert logp.grad is not None
+    assert logp.grad.tolist() == pytest.approx(GOLDEN["d_loss_d_logp"], abs=1e-14)
+    assert metrics["clip_frac_low"].tolist() == GOLDEN["clip_frac_low"]
+    assert metrics["clip_frac_high"].tolist() == GOLDEN["clip_frac_high"]
+    assert metrics["ratio_mean"].tolist() == pytest.approx(GOLDEN["ratio"])
+    assert not any(value.requires_grad for value in metrics.values())
+
+
+def test_the_kl_estimate_is_the_golden_one() -> None:
+    ratio = log(GOLDEN["ratio"])
+    assert k3(torch.zeros_like(ratio), ratio).tolist() == pytest.approx(
+        GOLDEN["k3_of_reference_over_policy"], abs=1e-15
+    )
+
+
+@pytest.mark.parametrize("name", sorted(AGGREGATIONS))
+def test_aggregations_are_the_golden_ones(name: str) -> None:
+    mask, row = torch.tensor(GOLDEN["mask"]), torch.tensor(GOLDEN["row"])
+    totals = Totals.of(mask, row, 3, length_tokens=10)
+    found = AGGREGATIONS[name](torch.tensor(GOLDEN["loss"], dtype=torch.float64), mask, row, totals)
+    assert float(found) == pytest.approx(GOLDEN["fixed_length_of_10" if name == "fixed_length" else name], abs=1e-15)
+
+
+def test_the_mean_of_k3_over_samples_is_the_kl() -> None:
+    # KL((0.5, 0.25, 0.25) || (0.25, 0.5, 0.25)) = 0.5 ln 2 - 0.25 ln 2 = 0.25 ln 2.
+    policy, reference = log([0.5, 0.25, 0.25]), log([0.25, 0.5, 0.25])
+    assert float((policy.exp() * k3(policy, reference)).sum()) == pytest.approx(0.25 * math.log(2), abs=1e-15)
+
+
+@given(st.floats(-50, 0), st.floats(-50, 0))
+@settings(max_examples=50, deadline=None)
+def test_k3_is_never_negative(first: float, second: float) -> None:
+    assert float(k3(torch.tensor(first).double(), torch.tensor(second).double())) >= -1e-12
+
+
+def test_the_gradient_is_that_of_finite_differences() -> None:
+    start = torch.tensor([0.1, -0.4, 0.05, 0.6, -0.1], dtype=torch.float64)
+    reference = torch.tensor([0.3, -0.3, 0.2, 0.1, 0.0], dtype=torch.float64)
+
+    def total(logp: Tensor) -> Tensor:
+        batch = tokens(logp, [1.0, -2.0, 0.5, 3.0, -1.0], logp_ref=reference, entropy=logp**2)
+        loss, _ = clip(batch, **BOUNDS)
+        return regularised(loss, batch, kl_coef=0.1, entropy_coef=0.05).sum()
+
+    assert torch.autograd.gradcheck(total, (start.requires_grad_(),), eps=1e-6, atol=1e-8)
+
+
+def test_regularisers_add_what_they_say() -> None:
+    logp, reference = log([0.5, 0.5]), log([0.25, 0.5])
+    batch = tokens(logp, [0.0, 0.0], logp_ref=reference, entropy=torch.tensor([2.0, 3.0], dtype=torch.float64))
+    loss = regularised(torch.zeros(2, dtype=torch.float64), batch, kl_coef=0.5, entropy_coef=0.1)
+    # k3 at ratio 1/2 is 1/2 + ln 2 - 1.
+    assert loss.tolist() == pytest.approx([0.5 * (math.log(2) - 0.5) - 0.2, -0.3], abs=1e-12)
+
+
+def test_a_ratio_beyond_measure_is_cut_and_passes_no_gradient() -> None:
+    logp = torch.tensor([500.0, -500.0], requires_grad=True)
+    loss, metrics = clip(tokens(logp, [-1.0, 1.0]), **BOUNDS)
+    loss.sum().backward()
+    assert loss[0].item() == pytest.approx(math.exp(MAX_LOG_RATIO))
+    assert metrics["ratio_max"].max().item() == pytest.approx(math.exp(MAX_LOG_RATIO))
+    assert logp.grad is not None
+    assert logp.grad.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("column", ["logp_old", "logp_sampler", "logp_ref"])
+@pytest.mark.parametrize("gap", [math.nan, math.inf, -math.inf])
+def test_a_token_with_a_gap_is_masked_and_leaves_the_gradient_finite(column: str, gap: float) -> None:
+    logp = log([0.5, 0.5]).requires_grad_()
+    values = torch.tensor([gap, math.log(0.5)], dtype=torch.float64)
+    mask = all_finite(None, torch.zeros(2), values)
+    assert mask.tolist() == [False, True]
+    batch = tokens(logp, [1.0, 1.0], **{column: values, "mask": mask}).filled()
+    loss, _ = clip(batch, **BOUNDS)
+    loss = regularised(loss, batch, kl_coef=1.0, entropy_coef=0.0)
+    torch.where(batch.mask, loss, 0.0).sum().backward()
+    assert logp.grad is not None
+    assert bool(torch.isfinite(logp.grad).all())
+    assert logp.grad[0].item() == 0.0
+
+
+def naive(name: str, loss: list[float], mask: list[bool], row: list[int], length: int) -> float:
+    rows = {r: [v for v, m, of in zip(loss, mask, row, strict=True) if m and of == r] for r in set(row)}
+    counted = [values for values in rows.values() if values]
+    if not counted:
+        return 0.0
+    if name == "sequence_mean":
+        return sum(sum(v) / len(v) for v in counted) / len(counted)
+    whole = sum(map(sum, counted))
+    return whole / (sum(map(len, counted)) if name == "token_mean" else len(counted) * length)
+
+
+@pytest.mark.parametrize("name", sorted(AGGREGATIONS))
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_aggregations_do_not_depend_on_how_the_step_is_divided(name: str, data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=6))
+    row = [i for i, size in enumerate(sizes) for _ in range(size)]
+    loss = data.draw(st.lists(st.floats(-5, 5), min_size=len(row), max_size=len(row)))
+    mask = data.draw(st.lists(st.booleans(), min_size=len(row), max_size=len(row)))
+    cuts = data.draw(st.sets(st.integers(0, len(sizes) - 1), min_size=1))
+    values, counted, index = torch.tensor(loss, dtype=torch.float64), torch.tensor(mask), torch.tensor(row)
+    totals = Totals.of(counted, index, len(sizes), length_tokens=7)
+    first = torch.isin(index, torch.tensor(sorted(cuts)))
+    found = sum(float(AGGREGATIONS[name](values[p], counted[p], index[p], totals)) for p in (first, ~first))
+    assert found == pytest.approx(naive(name, loss, mask, row, 7), rel=1e-9, abs=1e-12)
+
+
+def test_fixed_length_without_its_length_is_refused() -> None:
+    mask, row = torch.tensor([True]), torch.tensor([0])
+    with pytest.raises(ValueError, match="needs the completion limit"):
+        fixed_length(torch.ones(1), mask, row, Totals.of(mask, row, 1, length_tokens=0))

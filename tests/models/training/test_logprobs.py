@@ -1,0 +1,116 @@
+"""Token log-probs against an independent pass over whole rows, for several architectures; memory; refusals."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    GPT2Config,
+    GraniteConfig,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+)
+
+import gradus.models.training.logprobs
+from gradus.models.training.logprobs import Sequences, token_logprobs
+
+PROMPTS = [[3, 4, 5], [6], [7, 8, 9, 10, 11]]
+COMPLETIONS = [[1, 2], [12, 13, 14, 15], [16]]
+SIZES: dict[str, Any] = {
+    "vocab_size": 29,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "max_position_embeddings": 32,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+CONFIGS: dict[str, PreTrainedConfig] = {
+    "llama": LlamaConfig(**SIZES),
+    "qwen2": Qwen2Config(**SIZES),
+    "gemma2": Gemma2Config(**SIZES, final_logit_softcapping=0.5, query_pre_attn_scalar=16),
+    "cohere": CohereConfig(**SIZES, logit_scale=3.0),
+    "granite": GraniteConfig(**SIZES, logits_scaling=0.25),
+    "gpt2": GPT2Config(vocab_size=29, n_embd=32, n_layer=2, n_head=2, n_positions=32, bos_token_id=1, eos_token_id=2),
+}
+
+
+def tiny(name: str = "llama") -> PreTrainedModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return AutoModelForCausalLM.from_config(CONFIGS[name]).eval()
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_values_are_those_of_the_whole_model_row_by_row(name: str) -> None:
+    model, temperature = tiny(name), torch.tensor([0.5, 1.0, 0.0])
+    logp, entropy, truncated_logp = token_logprobs(model, Sequences(PROMPTS, COMPLETIONS), temperature)
+    expected: list[tuple[float, float]] = []
+    for prompt, completion, warmth in zip(PROMPTS, COMPLETIONS, [0.5, 1.0, 1.0], strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0].double() / warmth
+        for offset, token in enumerate(completion):
+            p = torch.softmax(logits[len(prompt) - 1 + offset], -1)
+            expected.append((float(p[token].log()), float(-(p * p.log()).sum())))
+    assert logp.tolist() == pytest.approx([e[0] for e in expected], abs=2e-5)
+    assert entropy.tolist() == pytest.approx([e[1] for e in expected], abs=2e-5)
+    assert logp.dtype == entropy.dtype == torch.float32
+    assert torch.equal(truncated_logp, logp)
+
+
+def test_only_completion_positions_reach_the_vocabulary_and_chunks_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, rows, warm = tiny(), Sequences(PROMPTS, COMPLETIONS), torch.ones(3)
+    positions: list[int] = []
+    model.get_output_embeddings().register_forward_hook(lambda _m, given, _out: positions.append(len(given[0])))
+
+    def gradient() -> torch.Tensor:
+        model.zero_grad()
+        logp, entropy, _ = token_logprobs(model, rows, warm, entropy_grad=True)
+        (logp * torch.arange(1.0, 8.0) + 0.1 * entropy).sum().backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    whole = gradient()
+    assert positions == [7]
+    monkeypatch.setattr(gradus.models.training.logprobs, "CHUNK_LOGITS", 29 * 3)
+    positions.clear()
+    chunked = gradient()
+    assert positions[:3] == [3, 3, 1]
+    assert max(positions) == 3
+    assert torch.allclose(whole, chunked, atol=1e-6)
+    assert float(whole.abs().max()) > 1e-3
+
+
+def test_the_entropy_carries_a_gradient_only_where_asked() -> None:
+    rows = Sequences(PROMPTS, COMPLETIONS)
+    logp, entropy, _ = token_logprobs(tiny(), rows, torch.ones(3))
+    assert (logp.requires_grad, entropy.requires_grad) == (True, False)
+    assert token_logprobs(tiny(), rows, torch.ones(3), entropy_grad=True).entropy.requires_grad
+
+
+def test_a_bfloat16_model_has_a_float32_softmax() -> None:
+    model = tiny().to(torch.bfloat16)
+    rows = Sequences([[3]] * 29, [[token] for token in range(29)])
+    logp = token_logprobs(model, rows, torch.ones(29)).logp
+    # All 29 tokens after the same prompt: their probabilities sum to 1 to float32 precision, not to bfloat16's.
+    assert float(logp.detach().double().exp().sum()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_an_empty_completion_has_no_tokens_and_an_empty_prompt_is_refused() -> None:
+    model = tiny()
+    logp = token_logprobs(model, Sequences([[3], [4, 5]], [[], [6]]), torch.ones(2)).logp
+    alone = token_logprobs(model, Sequences([[4, 5]], [[6]]), torch.ones(1)).logp
+    assert logp.tolist() == pytest.approx(alone.tolist(), abs=1e-6)
+    assert token_logprobs(model, Sequences([[3]], [[]]), torch.ones(1)).logp.shape == (0,)
+    with pytest.raises(ValueError, match="nothing predicts its first token"):
+        token_logprobs(model, Sequences([[3], []], [[4], [5]]), torch.ones(2))

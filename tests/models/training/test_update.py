@@ -1,0 +1,316 @@
+"""The update against a naive implementation; determinism, micro-batching, warm-up, refusals, learning."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gradus.models.policy import new_policy
+from gradus.models.tiny_tokenizer import tiny_tokenizer
+from gradus.models.training.checkpoint import restore_train_state, restore_weights, train_state_bytes, weights_bytes
+from gradus.models.training.state import Rollouts, TrainState, UpdateSettings
+from gradus.models.training.update import (
+    Hooks,
+    ReferenceLogprobs,
+    RowValues,
+    StepPlan,
+    UpdateError,
+    mismatch,
+    optimise,
+    row_logprobs,
+    worst_row,
+)
+
+SETTINGS = UpdateSettings(lr=1e-3, epochs=2, minibatch_groups=1, micro_tokens=10_000, max_grad_norm=1e9)
+ONE_STEP = replace(SETTINGS, epochs=1, minibatch_groups=0)
+
+
+def model(seed: int = 0) -> PreTrainedModel:
+    return new_policy(tiny_tokenizer(), width=32, layers=2, heads=2, max_positions=64, seed=seed).model
+
+
+def train_state(seed: int = 0) -> TrainState:
+    return TrainState.new(model(seed), SETTINGS, seed=1)
+
+
+def rollouts(**changes: Any) -> Rollouts:
+    completions = [[9, 10, 1], [11, 1], [12, 13, 14, 1], [9, 1], [15, 1], [16, 17, 1]]
+    return replace(
+        Rollouts(
+            prompts=[[9, 12], [9, 12], [5, 6, 7], [5, 6, 7], [8], [8]],
+            completions=completions,
+            logprobs=[torch.full((len(c),), -1.0) for c in completions],
+            temperature=torch.tensor([1.0, 1.0, 0.7, 0.7, 1.0, 1.0]),
+            advantage=torch.tensor([1.0, -1.0, 0.5, -0.5, 0.0, 0.0], dtype=torch.float64),
+            group=torch.tensor([0, 0, 1, 1, 2, 2]),
+        ),
+        **changes,
+    )
+
+
+def trained(
+    settings: UpdateSettings,
+    rows: Rollouts | None = None,
+    *,
+    start: TrainState | None = None,
+    first: int = 0,
+    stop: int = 99,
+    reference: RowValues | None = None,
+    seen: list[RowValues] | None = None,
+) -> tuple[TrainState, list[dict[str, float]]]:
+    """A train state after the plan's steps `first` to `stop`, and the metrics of those steps."""
+    rows = rows or rollouts()
+    found = start or train_state()
+    plan = StepPlan.of(rows, settings, np.random.default_rng(0))
+    old = None if plan.on_policy else row_logprobs(model(), rows, settings.micro_tokens, lambda _num: None)
+    log: list[dict[str, float]] = []
+    hooks = Hooks(
+        (seen if seen is not None else []).append, lambda _index, metrics: log.append(metrics), lambda _num: None
+    )
+    optimise(found, rows, StepPlan(plan.steps[:stop]), settings, ReferenceLogprobs(old, reference), hooks, first)
+    return found, log
+
+
+def naive_logprobs(policy: PreTrainedModel, rows: Rollouts, row: int) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies of one row's completion, from the whole logits."""
+    prompt, completion = rows.prompts[row], rows.completions[row]
+    logits = policy(input_ids=torch.tensor([[*prompt, *completion]])).logits[0] / rows.temperature[row]
+    logp = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
+    return logp[range(len(completion)), list(completion)], -(logp.exp() * logp).sum(-1)
+
+
+def naive_loss(
+    policy: PreTrainedModel,
+    rows: Rollouts,
+    chosen: list[int],
+    settings: UpdateSettings,
+    old: RowValues,
+    ref: RowValues | None,
+) -> Tensor:
+    """The objective as its papers write it, token by token."""
+    per_row: list[list[Tensor]] = []
+    for row in chosen:
+        logp, entropy = naive_logprobs(policy, rows, row)
+        terms: list[Tensor] = []
+        for t in range(len(logp)):
+            if not math.isfinite(float(rows.logprobs[row][t])):
+                continue
+            ratio, advantage = (logp[t] - old[row][t]).exp(), float(rows.advantage[row])
+            low, high = 1 - settings.loss_settings["clip_low"], 1 + settings.loss_settings["clip_high"]
+            term = -torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+            if ref is not None:
+                term = term + settings.kl_coef * ((ref[row][t] - logp[t]).exp() - (ref[row][t] - logp[t]) - 1)
+            terms.append(term - settings.entropy_coef * entropy[t])
+        per_row.append(terms)
+    counted = [terms for terms in per_row if terms]
+    if settings.aggregation == "sequence_mean":
+        return torch.stack([torch.stack(terms).mean() for terms in counted]).mean()
+    flat = torch.stack([term for terms in counted for term in terms])
+    return flat.mean() if settings.aggregation == "token_mean" else flat.sum() / (len(counted) * settings.length_tokens)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "fixed_length"])
+@pytest.mark.parametrize("regularised", [False, True])
+def test_a_whole_update_is_that_of_a_naive_implementation(aggregation: str, regularised: bool) -> None:
+    gap = torch.tensor([-1.0, math.nan, -1.0, -math.inf])
+    rows = rollouts(logprobs=[gap if i == 2 else lp for i, lp in enumerate(rollouts().logprobs)])
+    coefs = {"kl_coef": 0.3, "entropy_coef": 0.1} if regularised else {}
+    settings = replace(SETTINGS, aggregation=aggregation, length_tokens=6, warmup_steps=3, lr=1e-2, **coefs)
+    no_beat = lambda _num: None  # noqa: E731
+    reference = row_logprobs(model(seed=5), rows, 99, no_beat).logp if regularised else None
+    found, log = trained(settings, rows, reference=reference)
+
+    policy = model()
+    old = {row: naive_logprobs(policy, rows, row)[0].detach() for row in range(6)}
+    optimizer = torch.optim.AdamW(policy.parameters(), weight_decay=0.0)
+    plan = StepPlan.of(rows, settings, np.random.default_rng(0))
+    assert len(plan.steps) == (6 if regularised else 4)
+    for index, chosen in enumerate(plan.steps):
+        loss = naive_loss(policy, rows, list(chosen), settings, old, reference)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.param_groups[0]["lr"] = 1e-2 * min(1.0, (index + 1) / 3)
+        norm = torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in policy.parameters() if p.grad is not None]))
+        optimizer.step()
+        assert log[index]["policy/loss"] == pytest.approx(float(loss.detach()), abs=2e-5)
+        assert log[index]["policy/grad_norm"] == pytest.approx(float(norm), rel=1e-2)
+        assert log[index]["policy/lr"] == optimizer.param_groups[0]["lr"]
+    for mine, other in zip(found.model.parameters(), policy.parameters(), strict=True):
+        assert torch.allclose(mine, other, atol=2e-3)
+    assert float((parameters(found) - parameters(train_state())).abs().max()) > 1e-2
+
+
+def parameters(found: TrainState) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in found.model.parameters()])
+
+
+def gradients(settings: UpdateSettings, rows: Rollouts) -> Tensor:
+    """AdamW's first moment after one step is a tenth of the gradient."""
+    found, _ = trained(settings, rows)
+    return 10 * torch.cat([found.optimizer.state[p]["exp_avg"].flatten() for p in found.model.parameters()])
+
+
+def test_the_gradient_of_one_step_is_that_of_the_naive_loss() -> None:
+    rows, policy = rollouts(), model()
+    old = {row: naive_logprobs(policy, rows, row)[0].detach() for row in range(6)}
+    naive_loss(policy, rows, list(range(6)), ONE_STEP, old, None).backward()
+    expected = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+    assert torch.allclose(gradients(ONE_STEP, rows), expected, atol=1e-6)
+    assert float(expected.abs().max()) > 0.01
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "fixed_length"])
+@pytest.mark.parametrize("entropy_coef", [0.0, 0.1])
+def test_micro_batches_change_nothing_beyond_rounding(aggregation: str, entropy_coef: float) -> None:
+    whole = replace(ONE_STEP, aggregation=aggregation, length_tokens=4, entropy_coef=entropy_coef)
+    reference = gradients(whole, rollouts())
+    for budget in (1, 12):
+        assert torch.allclose(gradients(replace(whole, micro_tokens=budget), rollouts()), reference, atol=1e-6)
+    _, one = trained(whole)
+    _, many = trained(replace(whole, micro_tokens=1))
+    assert many[0] == pytest.approx(one[0], rel=1e-4, abs=1e-6)
+
+
+def test_the_same_update_gives_the_same_bits_and_resuming_changes_none() -> None:
+    straight, log = trained(SETTINGS)
+    assert weights_bytes(trained(SETTINGS)[0]) == weights_bytes(straight)
+    half, _ = trained(SETTINGS, stop=2)
+    again = train_state(seed=8)
+    restore_weights(again, weights_bytes(half))
+    restore_train_state(again, train_state_bytes(half))
+    resumed, rest = trained(SETTINGS, start=again, first=2)
+    assert weights_bytes(resumed) == weights_bytes(straight)
+    assert train_state_bytes(resumed) == train_state_bytes(straight)
+    assert rest == log[2:]
+
+
+def test_the_only_step_is_exactly_on_policy_and_looked_at_before_it_is_taken() -> None:
+    seen: list[RowValues] = []
+    _, log = trained(ONE_STEP, seen=seen)
+    assert (log[0]["policy/ratio_mean"], log[0]["policy/ratio_max"]) == (1.0, 1.0)
+    assert (log[0]["policy/clip_frac_low"], log[0]["policy/clip_frac_high"]) == (0.0, 0.0)
+    before = row_logprobs(model(), rollouts(), 10_000, lambda _num: None).logp
+    assert sorted(seen[0]) == sorted(before)
+    for row, values in before.items():
+        assert torch.allclose(seen[0][row], values, atol=1e-6)
+
+
+def test_an_objection_before_the_step_leaves_the_policy_as_it_was() -> None:
+    untouched = train_state()
+
+    def refuse(_trainer: RowValues) -> None:
+        raise KeyError("objection")
+
+    hooks = Hooks(refuse, lambda _index, _metrics: None, lambda _num: None)
+    plan = StepPlan.of(rollouts(), ONE_STEP, np.random.default_rng(0))
+    with pytest.raises(KeyError, match="objection"):
+        optimise(untouched, rollouts(), plan, ONE_STEP, ReferenceLogprobs(None, None), hooks)
+    assert (untouched.step, weights_bytes(untouched)) == (0, weights_bytes(train_state()))
+
+
+def test_several_steps_hold_ratios_against_the_policy_before_the_first() -> None:
+    _, log = trained(replace(SETTINGS, lr=0.05))
+    assert log[0]["policy/ratio_max"] == pytest.approx(1.0, abs=1e-5)
+    assert abs(log[-1]["policy/ratio_mean"] - 1) > 0.01
+    assert log[-1]["policy/clip_frac_high"] + log[-1]["policy/clip_frac_low"] > 0
+
+
+def test_warm_up_counts_the_steps_of_the_whole_run() -> None:
+    started, _ = trained(replace(ONE_STEP, warmup_steps=4))
+    _, log = trained(replace(ONE_STEP, warmup_steps=4), start=started)
+    assert log[0]["policy/lr"] == pytest.approx(1e-3 * 2 / 4)
+    assert started.step == 2
+
+
+def test_gradients_are_scaled_down_to_the_limit() -> None:
+    free, limited = gradients(ONE_STEP, rollouts()), gradients(replace(ONE_STEP, max_grad_norm=0.01), rollouts())
+    assert float(limited.norm()) == pytest.approx(0.01, rel=1e-3)
+    assert torch.allclose(limited / limited.norm(), free / free.norm(), atol=1e-4)
+    assert trained(replace(ONE_STEP, max_grad_norm=0.01))[1][0]["policy/grad_norm"] == pytest.approx(
+        float(free.norm()), rel=1e-4
+    )
+
+
+def test_tokens_with_a_gap_leave_the_loss_and_its_denominator() -> None:
+    # Row 0 without log-probs: the step must be that of the other rows alone.
+    gap = [torch.full((3,), math.nan), *rollouts().logprobs[1:]]
+    alone = rollouts(group=torch.tensor([9, 0, 1, 1, 2, 2]))
+    plan = StepPlan(((1, 2, 3, 4, 5),))
+    found: list[Tensor] = []
+    for rows, steps in ((rollouts(logprobs=gap), StepPlan((tuple(range(6)),))), (alone, plan)):
+        mine = train_state()
+        hooks = Hooks(lambda _t: None, lambda _i, _m: None, lambda _n: None)
+        optimise(mine, rows, steps, ONE_STEP, ReferenceLogprobs(None, None), hooks)
+        found.append(torch.cat([mine.optimizer.state[p]["exp_avg"].flatten() for p in mine.model.parameters()]))
+    assert torch.allclose(*found, atol=1e-7)
+
+
+def test_a_step_that_is_not_finite_or_has_no_tokens_is_refused() -> None:
+    broken = train_state()
+    with torch.no_grad():
+        next(broken.model.parameters())[9, 0] = math.nan
+    with pytest.raises(UpdateError, match="step 1 has loss nan"):
+        trained(ONE_STEP, start=broken)
+    assert broken.step == 0
+    nothing = rollouts(logprobs=[torch.full_like(lp, math.nan) for lp in rollouts().logprobs])
+    with pytest.raises(UpdateError, match="no token whose log-probs are all finite"):
+        trained(ONE_STEP, nothing)
+
+
+def test_what_was_rewarded_becomes_more_likely() -> None:
+    before = row_logprobs(model(), rollouts(), 1000, lambda _num: None).logp
+    after = row_logprobs(trained(SETTINGS)[0].model, rollouts(), 1000, lambda _num: None).logp
+    change = [float((after[row] - before[row]).sum()) for row in range(4)]
+    assert change[0] > 0 > change[1]
+    assert change[2] > 0 > change[3]
+
+
+def test_dropout_of_the_architecture_stays_off() -> None:
+    config = {"attention_dropout": 0.5}
+    noisy = train_state()
+    noisy.model.config.update(config)
+    assert weights_bytes(trained(ONE_STEP, start=noisy)[0]) == weights_bytes(trained(ONE_STEP)[0])
+
+
+def test_a_plan_takes_every_learnable_group_once_an_epoch_and_whole() -> None:
+    rows = rollouts(group=torch.tensor([4, 4, 7, 7, 2, 2]))
+    plan = StepPlan.of(rows, SETTINGS, np.random.default_rng(3))
+    # Group 2 has no advantage: alone in its step, nothing could be learnt, and that step is left out.
+    assert sorted(plan.steps[:2]) == sorted(plan.steps[2:]) == [(0, 1), (2, 3)]
+    with_bonus = StepPlan.of(rows, replace(SETTINGS, entropy_coef=0.1), np.random.default_rng(3))
+    assert sorted(with_bonus.steps[:3]) == [(0, 1), (2, 3), (4, 5)]
+    in_one = StepPlan.of(rows, ONE_STEP, np.random.default_rng(3))
+    assert (in_one.steps, in_one.on_policy) == (((0, 1, 2, 3, 4, 5),), True)
+
+
+def test_mismatch_is_worked_out_by_hand() -> None:
+    sampler = [torch.tensor([-1.0, -1.0, math.nan]), torch.tensor([-2.0, -1.0])]
+    trainer = {0: torch.tensor([-1.0, -1.0 + math.log(2), -1.0]), 1: torch.tensor([-2.0, -math.inf])}
+    rows = rollouts(
+        prompts=[[9], [9]], completions=[[9, 10, 1], [11, 1]], logprobs=sampler, temperature=torch.ones(2),
+        advantage=torch.zeros(2).double(), group=torch.zeros(2).long(),
+    )  # fmt: skip
+    # Three finite tokens with differences 0, ln 2, 0; k3 of ln 2 is 2 - ln 2 - 1.
+    assert mismatch(rows, trainer) == pytest.approx(
+        {
+            "mismatch/kl": (1 - math.log(2)) / 3,
+            "mismatch/ratio_mean": 4 / 3,
+            "mismatch/ratio_max": 2.0,
+            "mismatch/logp_diff_mean": math.log(2) / 3,
+            "mismatch/logp_diff_max": math.log(2),
+            "mismatch/masked_frac": 2 / 5,
+        },
+        rel=1e-6,
+    )
+    assert worst_row(rows, trainer) == 0
+    assert mismatch(rows, {1: torch.full((2,), math.nan)}) == {"mismatch/masked_frac": 1.0}
+
+
+def test_rows_need_a_logprob_for_every_token() -> None:
+    with pytest.raises(ValueError, match="row 1 has 2 completion tokens and 1 log-probs"):
+        rollouts(logprobs=[lp[:1] if i == 1 else lp for i, lp in enumerate(rollouts().logprobs)])

@@ -1,0 +1,49 @@
+"""Settings: what a result depends on is its identity, how it is got at is not."""
+
+from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
+from gradus.tasks.config.prompts import PromptConfig
+from gradus.tasks.config.rollout import RolloutConfig, ServerConfig, VllmConfig
+from gradus.tasks.config.score import ScoreConfig
+
+
+def test_how_a_result_is_got_at_is_no_part_of_its_identity() -> None:
+    plain = RolloutConfig()
+    tuned = RolloutConfig(
+        flush_s=1.0,
+        retries=9,
+        max_failed_frac=0.5,
+        vllm=VllmConfig(max_num_seqs=8, cpu_cache_gib=4, gpu_memory_utilization=0.5),
+        server=ServerConfig(concurrency=2, timeout_s=5.0, retries=1, api_key_variable="MY_KEY"),
+    )
+    assert tuned.identified() == plain.identified()
+    assert "concurrency" not in plain.identified()["server"]
+
+
+LIMITS = {"max_age", "max_logp_diff", "max_outside_frac", "max_zero_std_frac"}
+
+
+def test_limits_of_gates_are_no_part_of_an_identity() -> None:
+    strict = UpdateConfig(max_age=3, max_logp_diff=0.1, max_outside_frac=0.2, max_zero_std_frac=0.3)
+    assert strict.identified() == UpdateConfig().identified()
+    assert RolloutConfig(max_truncated_frac=0.1, max_failed_frac=0.5).identified() == RolloutConfig().identified()
+    assert ScoreConfig(max_error_frac=0.5).identified() == ScoreConfig().identified()
+    assert not LIMITS & set(UpdateConfig().identified())
+
+
+def test_all_else_is_and_as_plain_values() -> None:
+    assert RolloutConfig(top_k=5).identified() != RolloutConfig().identified()
+    assert RolloutConfig(server=ServerConfig(model="m")).identified() != RolloutConfig().identified()
+    assert UpdateConfig(device="cpu").identified() == UpdateConfig().model_dump(
+        mode="json", exclude={"device", *LIMITS}
+    )
+
+
+def test_settings_of_prompts_are_part_of_an_identity_only_where_they_are_set() -> None:
+    unset = RolloutConfig(prompt=PromptConfig(), stop=()).identified()
+    assert not {"prompt", "stop"} & set(unset)
+    # As it was written before there were such settings.
+    assert RolloutConfig.model_validate(unset).identified() == unset
+    asked = RolloutConfig(prompt=PromptConfig(template="Q: {question}"), stop=("\n",)).identified()
+    assert asked == {**unset, "prompt": {"template": "Q: {question}"}, "stop": ["\n"]}
+    assert "prompt" not in WarmstartConfig().identified()
+    assert WarmstartConfig(prompt=PromptConfig(system="add")).identified()["prompt"] == {"system": "add"}

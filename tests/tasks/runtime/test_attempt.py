@@ -1,0 +1,77 @@
+"""One attempt of a stage: alone on its artifact, and never a second time what another process finished meanwhile."""
+
+import os
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from gradus.data.errors import LockedError
+from gradus.data.lake.manifest import identity_digest
+from gradus.data.lake.store import Ref, Store
+from gradus.tasks.config.curation import CurateConfig
+from gradus.tasks.host.runlock import RunLock
+from gradus.tasks.runtime.attempt import Job, execute, read_report
+
+IDENTITY = {"stage": "curate", "version": 1}
+REF = Ref("plan", identity_digest(IDENTITY))
+
+
+def job(root: Path) -> Job:
+    problems = Store(root).put("problems", pa.table({"problem_id": ["a", "b"], "question": ["1 + 1 =", "2 + 2 ="]}))
+    config = CurateConfig().model_dump(mode="json")
+    return Job("curate", str(root), str(REF), {"problems": [str(problems)]}, config, seed=1, identity=IDENTITY)
+
+
+def never(frac: float, _text: str = "") -> None:
+    raise AssertionError(f"something is computed: {frac}")
+
+
+def test_with_no_wait_an_artifact_that_another_process_makes_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADUS_NO_WAIT", "1")
+    todo = job(tmp_path).to_json()
+    store = Store(tmp_path)
+    with (
+        RunLock(store.path(REF), command="run theirs"),
+        pytest.raises(LockedError, match=rf"run theirs \(process {os.getpid()} on .* is computing {REF}"),
+    ):
+        execute(todo, {}, never)
+    assert store.find(REF) is None
+
+
+def test_an_artifact_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
+    todo = job(tmp_path).to_json()
+    said: list[str] = []
+    with RunLock(Store(tmp_path).path(REF), command="run theirs") as lock:
+        timer = threading.Timer(0.6, lock.__exit__, (None, None, None))
+        timer.start()
+        report = execute(todo, {}, lambda frac, text="": said.append(text))
+        timer.join()
+    assert "waiting for run theirs" in said[0]
+    assert report["summary"]["kept"] == 2
+
+
+def test_a_forced_stage_is_computed_again_and_a_damaged_manifest_is_replaced(tmp_path: Path) -> None:
+    todo = job(tmp_path).to_json()
+    store = Store(tmp_path)
+    execute(todo, {}, lambda frac, text="": None)
+    before = (store.path(REF) / "_manifest.json").read_bytes()
+    again = execute({**todo, "forced": True}, {}, lambda frac, text="": None)
+    assert again["metrics"]["perf/compute_s"] > 0
+    (store.path(REF) / "_manifest.json").write_bytes(before.replace(b"curate", b"curlew"))
+    assert store.find(REF) is None
+    execute(todo, {}, lambda frac, text="": None)
+    assert (store.path(REF) / "_manifest.json").read_bytes() == before
+
+
+def test_what_was_finished_meanwhile_is_taken_as_it_is(tmp_path: Path) -> None:
+    todo = job(tmp_path).to_json()
+    first = execute(todo, {}, lambda frac, text="": None)
+    assert first["metrics"]["perf/compute_s"] > 0
+    kept = read_report(Store(tmp_path), REF)
+    assert execute(todo, {}, never) == kept
+    assert kept["summary"] == first["summary"]
+    assert "perf/compute_s" not in kept["metrics"]

@@ -1,0 +1,207 @@
+"""Stage curate on real stores: every planned row explained, every dropped one counted, scale."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gradus.data.errors import BadInputError, GateError, UsageError
+from gradus.data.lake.store import Ref, Store
+from gradus.data.seeds import derive_seed
+from gradus.tasks.config.curation import CurateConfig, FilterConfig, SampleConfig
+from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.curate import run
+
+COUNTS = {"a": (8, 3), "b": (8, 0), "c": (8, 8), "d": (8, 4), "e": (8, 1)}
+
+
+def curate(
+    tmp_path: Path,
+    config: CurateConfig,
+    *,
+    seed: int = 7,
+    counts: dict[str, tuple[int, int]] | None = None,
+    **more: pa.Table,
+) -> tuple[list[dict[str, object]], StageResult]:
+    """Run the stage on problems a to f (f unmeasured) and read its plan back, verified."""
+    store = Store(tmp_path)
+    problems = pa.table({"problem_id": list("abcdef"), "question": [f"what is {c}?" for c in "abcdef"]})
+    counts = COUNTS if counts is None else counts
+    n, k = ([pair[i] for pair in counts.values()] for i in (0, 1))
+    tables = {"problems": problems} | more
+    if counts:
+        tables.setdefault("difficulty", pa.table({"problem_id": list(counts), "n": n, "k": k}))
+    inputs = {role: (store.put(role, table),) for role, table in tables.items()}
+    ref = Ref("plan", f"{time.monotonic_ns():032x}")
+    writer = store.writer(ref)
+    beats: list[float] = []
+    ctx = StageContext(store, inputs, writer, seed, {}, lambda frac, text="": beats.append(frac))
+    result = run(ctx, config)
+    writer.commit()
+    assert beats == sorted(beats)
+    assert beats[-1] == 1.0
+    return store.read(ref).to_pylist(), result
+
+
+def test_without_settings_every_problem_is_planned_in_order(tmp_path: Path) -> None:
+    plan, result = curate(tmp_path, CurateConfig(), counts={})
+    assert [row["problem_id"] for row in plan] == list("abcdef")
+    assert {row["reason"] for row in plan} == {"never measured, all problems"}
+    assert result.summary == {
+        "kept": 6, "dropped": 0, "reasons": {}, "problem_ids": list("abcdef"), "hinted": 0,
+    }  # fmt: skip
+    assert result.metrics == {"data/kept_frac": 1.0, "data/planned_hint_level_mean": 0.0}
+
+
+def test_a_planned_row_carries_its_settings_group_seed_and_reason(tmp_path: Path) -> None:
+    sample = SampleConfig(n=4, temperature=0.7, max_tokens=33)
+    plan, _ = curate(tmp_path, CurateConfig(sample=sample, round=5, rank="variance", top=1), seed=11)
+    assert plan == [
+        {
+            "problem_id": "d", "group_id": "d@r5h0", "n": 4, "hint_level": 0, "hint_text": None, "temperature": 0.7,
+            "max_tokens": 33, "seed": derive_seed(11, "d", 5, 0),
+            "reason": "pass rate 4/8, variance 0.250, rank 1 by variance 0.250",
+        }
+    ]  # fmt: skip
+
+
+def test_filters_rank_and_top_count_every_row_they_drop(tmp_path: Path) -> None:
+    config = CurateConfig(
+        filters=(
+            FilterConfig(name="zero_variance"),
+            FilterConfig(name="pass_rate", settings={"low": 0.2, "high": 1, "unmeasured": "drop"}),
+        ),
+        rank="pass_rate",
+        top=1,
+    )
+    plan, result = curate(tmp_path, config)
+    assert [row["problem_id"] for row in plan] == ["d"]
+    assert (result.summary["kept"], result.summary["dropped"]) == (1, 5)
+    assert result.summary["reasons"] == {
+        "zero_variance: all wrong": 1,
+        "zero_variance: all right": 1,
+        "pass_rate: below 0.2": 1,
+        "pass_rate: never measured": 1,
+        "top: below the first 1": 1,
+    }
+    assert result.metrics["data/planned_pass_rate_mean"] == 0.5
+    assert {"problem_id": "b", "reason": "zero_variance: all wrong", "planned": False, "question": "what is b?"} in (
+        result.samples
+    )
+
+
+def test_ranking_by_historical_std_reads_ragged_histories(tmp_path: Path) -> None:
+    histories = pa.array([[0.5, 0.5], [0.0, 1.0, 0.5], None, [1.0, 0.0]], pa.list_(pa.float64()))
+    difficulty = pa.table({"problem_id": list("abcd"), "n": [8] * 4, "k": [4] * 4, "history": histories})
+    plan, result = curate(tmp_path, CurateConfig(rank="historical_std"), difficulty=difficulty)
+    assert result.summary["problem_ids"] == ["d", "b", "a", "c", "e", "f"]
+    assert plan[0]["reason"] == "pass rate 4/8, variance 0.250, rank 1 by historical_std 0.500"
+    assert plan[4]["reason"] == "never measured, rank 5 by historical_std unknown"
+
+
+def test_a_problem_with_rewards_and_no_verdict_is_ranked_by_them(tmp_path: Path) -> None:
+    difficulty = pa.table(
+        {
+            "problem_id": list("abc"),
+            "n": [0, 0, 4],
+            "k": [0, 0, 1],
+            "reward_n": [4, 2, 4],
+            "reward_mean": [-0.0625, 2e15, 0.25],
+            "reward_variance": [0.01, 0.25, 0.1875],
+        }
+    )
+    plan, _ = curate(tmp_path, CurateConfig(rank="reward_mean"), difficulty=difficulty)
+    assert [row["reason"] for row in plan[:4]] == [
+        "mean reward 2e+15 of 2, variance 0.250, rank 1 by reward_mean 2e+15",
+        "pass rate 1/4, variance 0.188, rank 2 by reward_mean 0.250",
+        "mean reward -0.062 of 4, variance 0.010, rank 3 by reward_mean -0.062",
+        "never measured, rank 4 by reward_mean unknown",
+    ]
+
+
+def test_a_variance_draw_explains_who_was_weighted_and_who_explored(tmp_path: Path) -> None:
+    config = CurateConfig(sampler="variance", draw=4, explore_frac=0.25)
+    plan, result = curate(tmp_path, config)
+    how = [row["reason"].rpartition(", ")[2] for row in plan]
+    assert how == ["drawn by variance"] * 3 + ["drawn to explore"]
+    assert {row["problem_id"] for row in plan[:3]} == {"a", "d", "e"}
+    assert plan[3]["problem_id"] in {"b", "c", "f"}
+    assert result.summary["reasons"] == {"variance: not drawn": 2}
+
+
+def test_the_draw_depends_on_seed_and_round_and_on_nothing_else(tmp_path: Path) -> None:
+    def drawn(seed: int, index: int) -> list[object]:
+        config = CurateConfig(sampler="uniform", draw=3, round=index)
+        return [row["problem_id"] for row in curate(tmp_path, config, seed=seed)[0]]
+
+    assert drawn(1, 0) == drawn(1, 0)
+    assert len({tuple(drawn(seed, index)) for seed in range(4) for index in range(4)}) > 8
+
+
+def test_seeds_do_not_move_when_other_problems_are_chosen(tmp_path: Path) -> None:
+    alone, _ = curate(tmp_path, CurateConfig(rank="variance", top=1))
+    every, _ = curate(tmp_path, CurateConfig())
+    assert alone[0]["seed"] == next(row["seed"] for row in every if row["problem_id"] == "d")
+
+
+def test_static_hints_are_planned_where_they_exist_and_do_not_leak(tmp_path: Path) -> None:
+    hints = pa.table(
+        {
+            "problem_id": ["a", "a", "b", "c"],
+            "strategy": ["prefix"] * 4,
+            "level": [1, 2, 1, 1],
+            "text": ["half\n", "all\n", "first\n", "the answer is 4\n"],
+            "leaks_answer": [False, False, None, True],
+        }
+    )
+    plan, result = curate(tmp_path, CurateConfig(hint_level=1), hints=hints)
+    assert [(row["hint_level"], row["hint_text"]) for row in plan[:4]] == [
+        (1, "half\n"), (1, "first\n"), (0, None), (0, None),
+    ]  # fmt: skip
+    assert plan[0]["group_id"] == "a@r0h1"
+    assert plan[0]["seed"] == derive_seed(7, "a", 0, 1)
+    assert result.summary["hinted"] == 2
+    with pytest.raises(UsageError, match="there are no hints"):
+        curate(tmp_path, CurateConfig(hint_level=1))
+
+
+def test_an_empty_curation_is_a_failure_with_its_reasons(tmp_path: Path) -> None:
+    nothing = FilterConfig(name="pass_rate", settings={"low": 0.9, "high": 0.95, "unmeasured": "drop"})
+    with pytest.raises(GateError, match=r"pass_rate: never measured: 1; pass_rate: below 0.9: 4; .*above 0.95: 1"):
+        curate(tmp_path, CurateConfig(filters=(nothing,)))
+    with pytest.raises(GateError, match="variance: not drawn: 6"):
+        curate(tmp_path, CurateConfig(sampler="variance", explore_frac=0.0), counts={})
+    empty = pa.table({"problem_id": pa.array([], pa.string()), "question": pa.array([], pa.string())})
+    with pytest.raises(GateError, match="there are no problems"):
+        curate(tmp_path, CurateConfig(), problems=empty)
+
+
+def test_mistakes_are_told_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the filters are"):
+        curate(tmp_path, CurateConfig(filters=(FilterConfig(name="easy"),)))
+    other = pa.table({"problem_id": ["x"], "n": [1], "k": [1]})
+    with pytest.raises(BadInputError, match="none of the 1 difficulty rows"):
+        curate(tmp_path, CurateConfig(), difficulty=other)
+
+
+def test_a_hundred_thousand_rows_take_a_second_or_two(tmp_path: Path) -> None:
+    num, rng = 100_000, np.random.default_rng(0)
+    ids = pa.array(np.arange(num)).cast(pa.string())
+    lengths = rng.integers(1, 6, num)
+    offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
+    history = pa.ListArray.from_arrays(offsets, pa.array(rng.integers(0, 9, lengths.sum()) / 8))
+    difficulty = pa.table({"problem_id": ids, "n": np.full(num, 8), "k": rng.integers(0, 9, num), "history": history})
+    config = CurateConfig(
+        filters=(FilterConfig(name="zero_variance"), FilterConfig(name="group_variance", settings={"min": 0.5})),
+        rank="historical_std",
+        top=5000,
+        sampler="variance",
+        draw=512,
+    )
+    started = time.process_time()
+    _, result = curate(tmp_path, config, problems=pa.table({"problem_id": ids, "question": ids}), difficulty=difficulty)
+    assert time.process_time() - started < 8  # 0.7 s where it was written; quadratic work would take minutes
+    assert result.summary["kept"] == 512
+    assert result.summary["kept"] + sum(result.summary["reasons"].values()) == num

@@ -1,0 +1,141 @@
+"""A lake with a tiny real policy, rollouts of it and their scores, which the tests of stage update share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from gradus.data.lake.store import Ref, Store
+from gradus.models.policy import load_policy, new_policy
+from gradus.models.tiny_tokenizer import tiny_tokenizer
+from gradus.models.training.logprobs import Sequences, token_logprobs
+from gradus.tasks.runtime.attempt import Job, execute
+
+Row = dict[str, Any]
+ROW_TYPES = pa.schema(
+    [
+        ("rollout_id", pa.string()),
+        ("problem_id", pa.string()),
+        ("group_id", pa.string()),
+        ("completion", pa.string()),
+        ("prompt_tokens", pa.list_(pa.int32())),
+        ("completion_tokens", pa.list_(pa.int32())),
+        ("logprobs", pa.list_(pa.float32())),
+        ("finish_reason", pa.string()),
+        ("hint_level", pa.int32()),
+        ("policy", pa.string()),
+        ("temperature", pa.float64()),
+    ]
+)
+CUT_TYPES = {"top_p": pa.float64(), "top_k": pa.int32()}
+
+
+def policy_ref(store: Store, folder: Path, seed: int = 0) -> Ref:
+    made = new_policy(tiny_tokenizer(), width=32, layers=1, heads=2, max_positions=64, seed=seed)
+    made.model.save_pretrained(folder)
+    made.tokenizer.save_pretrained(folder)
+    return store.adopt(folder)
+
+
+class House:
+    """A lake with a policy and rollouts of three problems, four completions each."""
+
+    def __init__(self, root: Path) -> None:
+        self.store = Store(root / "lake")
+        self.policy = policy_ref(self.store, root / "policy")
+        self.other = policy_ref(self.store, root / "other", seed=1)
+        self.rewards: list[float | None] = [1, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1]
+        self.steps = {"epochs": 2, "minibatch_groups": 1, "lr": 1e-2}
+        self.runs = 0
+
+    def rows(self, policy: Ref | None = None, problems: str = "abc", level: int = 0, **changes: Any) -> list[Row]:
+        """Rollouts with the log-probs that the policy really has; `changes` go into the first row."""
+        used = policy or self.policy
+        model = load_policy(self.store.path(used), "float32").model
+        prompts = [[9 + i, 10 + level] for i, _ in enumerate(problems) for _ in range(4)]
+        completions = [[8 + (5 * i) % 12 + k for k in range(1 + i % 3)] + [1] for i in range(len(prompts))]
+        with torch.no_grad():
+            logp = token_logprobs(model, Sequences(prompts, completions), torch.ones(len(prompts))).logp
+        values = [part.tolist() for part in logp.split([len(c) for c in completions])]
+        rows = [
+            {
+                "rollout_id": f"{problems[i // 4]}@r1h{level}:{i % 4}",
+                "problem_id": problems[i // 4],
+                "group_id": f"{problems[i // 4]}@r1h{level}",
+                "completion": "<b>text</b>",
+                "prompt_tokens": prompts[i],
+                "completion_tokens": completions[i],
+                "logprobs": values[i],
+                "finish_reason": "length" if i == 0 else "stop",
+                "hint_level": level,
+                "policy": used.digest,
+                "temperature": 1.0,
+            }
+            for i in range(len(prompts))
+        ]
+        rows[0].update(changes)
+        return rows
+
+    def put(self, rows: list[Row], **cut: float) -> Ref:
+        """The rows in the lake, all with the top_p and top_k that `cut` has."""
+        table = pa.Table.from_pylist(rows, schema=ROW_TYPES)
+        for name, value in cut.items():
+            table = table.append_column(name, pa.array([value] * len(rows), CUT_TYPES[name]))
+        return self.store.put("rollouts", table)
+
+    def score(self, rows: list[Row], rewards: list[float | None]) -> Ref:
+        """Scores in another order than the rollouts."""
+        table = pa.table(
+            {
+                "rollout_id": [r["rollout_id"] for r in rows],
+                "problem_id": [r["problem_id"] for r in rows],
+                "reward": pa.array(rewards, pa.float64()),
+                "correct": pa.array([None if r is None else r > 0.5 for r in rewards], pa.bool_()),
+            }
+        )
+        return self.store.put("scores", table.take(pa.array(range(len(rows))[::-1])))
+
+    def job(self, inputs: dict[str, list[Ref]], **config: Any) -> dict[str, Any]:
+        self.runs += 1
+        return Job(
+            stage="update",
+            lake=str(self.store.root),
+            output=str(Ref("checkpoints", f"{self.runs:032x}")),
+            inputs={role: [str(ref) for ref in refs] for role, refs in inputs.items()},
+            config=config,
+            seed=5,
+        ).to_json()
+
+    def run(self, job: dict[str, Any], warm: dict[str, Any] | None = None) -> tuple[Path, dict[str, Any]]:
+        report = execute(job, {} if warm is None else warm, lambda _frac, _text="": None)
+        return self.store.path(Ref.parse(job["output"])), report
+
+    def update(self, rows: list[Row], rewards: list[float | None], **config: Any) -> tuple[Path, dict[str, Any]]:
+        inputs = {"rollouts": [self.put(rows)], "scores": [self.score(rows, rewards)], "policy": [self.policy]}
+        return self.run(self.job(inputs, **config))
+
+    @staticmethod
+    def weights(folder: Path) -> dict[str, torch.Tensor]:
+        return load_file(folder / "model.safetensors")
+
+    @staticmethod
+    def same_files(first: Path, second: Path) -> bool:
+        """Whether two checkpoints hold the same, their manifests and reports apart."""
+        names = {p.name for p in first.iterdir() if p.is_file()} - {"_manifest.json", "_report.json"}
+        assert {"model.safetensors", "optimizer.state", "rng.state", "state.json", "config.json"} <= names
+        return all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
+
+
+@pytest.fixture
+def new_house(tmp_path: Path) -> Callable[[str], House]:
+    """Make houses by name, for a test that needs several."""
+    return lambda name: House(tmp_path / name)
+
+
+@pytest.fixture
+def house(new_house: Callable[[str], House]) -> House:
+    return new_house("house")

@@ -1,0 +1,213 @@
+"""Stage update on a real store with a tiny real policy: joins, replaced groups, warmth, kills."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gradus.data.errors import StageError
+from gradus.data.lake.store import Ref
+from gradus.models.policy import load_policy
+from gradus.tasks.runtime.attempt import execute
+
+House = Any
+ROOT = Path(__file__).parents[4]
+
+
+def test_an_update_reports_what_it_did_and_leaves_a_loadable_policy(house: House) -> None:
+    rows = house.rows()
+    folder, report = house.update(rows, house.rewards)
+    assert report["summary"] == {
+        "updates": 1,
+        "tokens_trained": sum(len(row["completion_tokens"]) for row in rows),
+        "groups": 3,
+        "zero_std_groups": 1,
+        "replaced_groups": 0,
+        "unjudged_rows": 0,
+        "first_zero_std": "c@r1h0:0",
+        "most_mismatched": report["summary"]["most_mismatched"],
+        "oldest": "a@r1h0:0",
+        "oldest_updates": 0,
+    }
+    assert report["summary"]["most_mismatched"] in {row["rollout_id"] for row in rows}
+    metrics = report["metrics"]
+    assert metrics["trained/reward_mean"] == pytest.approx(7 / 12)
+    assert metrics["trained/reward_std"] == pytest.approx(math.sqrt(7 / 12 * 5 / 12))
+    assert metrics["trained/frac_zero_std_groups"] == metrics["trained/frac_all_right"] == pytest.approx(1 / 3)
+    assert metrics["trained/truncated_frac"] == pytest.approx(1 / 12)
+    assert metrics["mismatch/logp_diff_max"] < 1e-4
+    assert metrics["policy/lr"] == pytest.approx(5e-5 / 15)
+    assert {"policy/entropy", "policy/grad_norm", "perf/tokens_per_s", "mismatch/kl"} <= set(metrics)
+    assert len(report["steps"]) == 1
+    best, worst = report["samples"][0], report["samples"][6]
+    assert (best["rollout_id"], best["reward"], best["completion"]) == ("a@r1h0:0", 1.0, "<b>text</b>")
+    assert best["advantage"] == pytest.approx(0.75 / 0.5001)
+    assert worst["advantage"] == pytest.approx(-0.5 / (math.sqrt(1 / 3) + 1e-4))
+    assert json.loads((folder / "state.json").read_text()) == {"step": 1}
+    before, after = house.weights(house.store.path(house.policy)), house.weights(folder)
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    load_policy(folder, "float32")
+
+
+def test_rows_that_could_not_be_judged_are_left_out_and_counted(house: House) -> None:
+    rows = house.rows()
+    rewards: list[float | None] = [1, None, 0, 0, *house.rewards[4:]]
+    with_gap, report = house.update(rows, rewards)
+    assert report["summary"]["unjudged_rows"] == 1
+    kept = [i for i in range(12) if i != 1]
+    without, _ = house.update([rows[i] for i in kept], [rewards[i] for i in kept])
+    assert house.same_files(with_gap, without)
+
+
+def test_a_failed_bare_group_gives_way_to_its_hinted_retry(house: House) -> None:
+    bare, level1, level2 = house.rows(), house.rows(problems="ab", level=1), house.rows(problems="b", level=2)
+    # a: failed, then solved under hint 1. b: failed at 0 and 1, then solved under hint 2. c: solved bare.
+    rewards = [[0.0] * 8 + [1, 0, 0, 1], [0, 1, 0, 0] + [0.0] * 4, [0.0, 1, 1, 1]]
+    batches = list(zip((bare, level1, level2), rewards, strict=True))
+    inputs = {
+        "rollouts": [house.put(rows) for rows, _ in batches],
+        "scores": [house.score(rows, list(r)) for rows, r in batches],
+        "policy": [house.policy],
+    }
+    folder, report = house.run(house.job(inputs))
+    assert report["summary"]["replaced_groups"] == 3
+    assert report["summary"]["groups"] == 3
+    assert report["metrics"]["trained/hint_level_mean"] == 1.0
+    kept = [*bare[8:], *level1[:4], *level2]
+    alone, _ = house.update(kept, [1, 0, 0, 1, 0, 1, 0, 0, 0, 1, 1, 1])
+    first, second = house.weights(folder), house.weights(alone)
+    assert all(torch.allclose(first[name], second[name], atol=1e-7) for name in first)
+
+
+def test_only_certain_failures_that_a_hint_followed_are_replaced(house: House) -> None:
+    bare, hinted = house.rows(problems="abc"), house.rows(problems="ab", level=1)
+    # a: solved bare and hinted (both stay). b: one judgement is missing, so that nothing is certain. c: no retry.
+    rewards: list[float | None] = [1, 0, 0, 0, 0, None, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]
+    _, report = house.update([*bare, *hinted], rewards)
+    assert (report["summary"]["replaced_groups"], report["summary"]["groups"]) == (0, 5)
+    # Failed throughout: the last try stays.
+    _, report = house.update([*bare, *hinted], [0.0] * 4 + [1, 0, 0, 0] * 2 + [0.0] * 4 + [1, 0, 0, 0])
+    assert (report["summary"]["replaced_groups"], report["summary"]["groups"]) == (1, 4)
+
+
+def test_rows_without_a_group_are_grouped_by_their_problem(house: House) -> None:
+    named, _ = house.update(house.rows(), house.rewards)
+    unnamed, report = house.update([{**row, "group_id": None} for row in house.rows()], house.rewards)
+    assert report["summary"]["groups"] == 3
+    assert house.same_files(named, unnamed)
+
+
+def test_the_kl_to_a_reference_is_reported_and_pulls(house: House) -> None:
+    rows = house.rows()
+    inputs = {
+        "rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)],
+        "policy": [house.policy], "reference": [house.other],
+    }  # fmt: skip
+    pulled, report = house.run(house.job(inputs, kl_coef=0.5))
+    free, _ = house.update(rows, house.rewards)
+    assert report["metrics"]["policy/kl_ref"] > 0
+    assert not house.same_files(pulled, free)
+
+
+def chained(house: House, warm: Callable[[], dict[str, Any]]) -> list[Path]:
+    """Three updates, each of the policy that the one before made; rollouts are made anew from each."""
+    folders: list[Path] = []
+    policy = house.policy
+    for turn in range(3):
+        rows = house.rows(policy)
+        inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [policy]}
+        job = house.job(inputs, **house.steps, warmup_steps=5, weight_decay=0.1 * turn)
+        folder, report = house.run(job, warm())
+        assert report["summary"]["updates"] == 4
+        folders.append(folder)
+        policy = Ref("checkpoints", folder.name)
+    return folders
+
+
+def test_a_warm_train_state_gives_the_bits_of_a_loaded_one(new_house: Callable[[str], House]) -> None:
+    kept: dict[str, Any] = {}
+    house = new_house("warm")
+    warm, cold = chained(house, lambda: kept), chained(new_house("cold"), dict)
+    assert all(house.same_files(first, second) for first, second in zip(warm, cold, strict=True))
+    assert json.loads((warm[-1] / "state.json").read_text()) == {"step": 12}
+    assert kept["train_state"][0] == (warm[-1].name, "auto")
+    assert {f"policy/{warm[-1].name}/auto/auto", f"policy/{warm[-1].name}/float32/auto"} <= set(kept)
+
+
+def test_an_update_refused_half_way_leaves_no_changed_policy_in_memory(house: House) -> None:
+    warm: dict[str, Any] = {
+        f"policy/{house.policy.digest}/auto/auto": load_policy(house.store.path(house.policy), "float32")
+    }
+    rows = house.rows()
+    inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [house.policy]}
+    with pytest.raises(StageError, match="the update was refused: step 2 has loss"):
+        house.run(house.job(inputs, **{**house.steps, "lr": 1e30}), warm)
+    assert warm == {}
+    again, _ = house.run(house.job(inputs), warm)
+    assert house.same_files(again, house.run(house.job(inputs))[0])
+
+
+@pytest.mark.parametrize("damage", ["torn", "changed", "no marker"])
+def test_an_interrupted_update_goes_on_from_its_newest_whole_state(house: House, damage: str) -> None:
+    rows = house.rows()
+    inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [house.policy]}
+    calm, undisturbed = house.run(house.job(inputs, **house.steps, save_every_steps=1))
+    job = house.job(inputs, **house.steps, save_every_steps=1)
+    texts: list[str] = []
+
+    def interrupted(_frac: float, text: str = "") -> None:
+        if text == "step 3 of 4":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(job, {}, interrupted)
+    scratch = house.store.path(Ref.parse(job["output"])) / ".scratch" / "steps"
+    assert [p.name for p in scratch.iterdir()] == ["step-000003"]
+    if damage == "torn":  # as if the process had died while it kept a newer state
+        (scratch / "step-000004").mkdir()
+        (scratch / "step-000004" / "weights.safetensors").write_bytes(b"half")
+    elif damage == "changed":
+        file = scratch / "step-000003" / "weights.safetensors"
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    else:
+        (scratch / "step-000003" / "done.json").unlink()
+    report = execute(job, {}, lambda _frac, text="": texts.append(text))
+    assert ("step 3 of 4" in texts) is (damage != "torn")
+    assert house.same_files(house.store.path(Ref.parse(job["output"])), calm)
+    assert report["summary"] == undisturbed["summary"]
+    strip = [{k: v for k, v in s.items() if not k.startswith("perf/")} for s in report["steps"]]
+    assert strip == [{k: v for k, v in s.items() if not k.startswith("perf/")} for s in undisturbed["steps"]]
+    assert not (house.store.path(Ref.parse(job["output"])) / ".scratch").exists()
+
+
+def test_an_update_killed_by_the_system_equals_an_undisturbed_one(house: House) -> None:
+    rows = house.rows()
+    inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [house.policy]}
+    calm, _ = house.run(house.job(inputs, **house.steps, save_every_steps=2))
+    job = house.job(inputs, **house.steps, save_every_steps=2)
+    code = (
+        "import json, sys\nfrom gradus.tasks.runtime.attempt import execute\n"
+        "execute(json.loads(sys.argv[1]), {}, lambda frac, text='': None)\n"
+    )
+    settings = {"GRADUS_FAULT": "update:after_step#3", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **settings}
+    command = [sys.executable, "-c", code, json.dumps(job)]
+    killed = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    folder = house.store.path(Ref.parse(job["output"]))
+    assert not (folder / "_manifest.json").exists()
+    assert [p.name for p in (folder / ".scratch" / "steps").iterdir()] == ["step-000002"]
+    house.run(job)
+    first, second = house.weights(calm), house.weights(folder)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert house.same_files(calm, folder)
