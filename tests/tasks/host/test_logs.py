@@ -9,6 +9,8 @@ from gradus.tasks.host.logs import last_words, log_name, open_log, reward_log
 from gradus.tasks.runtime.supervise import Limits, Worker
 from gradus.tasks.servers.processes import _start
 
+ROOT = Path(__file__).parents[3]
+
 
 def test_a_log_is_appended_to_and_set_aside_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradus.tasks.host.logs.MAX_BYTES", 10)
@@ -50,7 +52,8 @@ def test_a_server_keeps_the_log_of_the_one_before_and_is_not_blamed_for_its_word
 
 
 def test_a_worker_knows_the_folder_of_its_runs_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = Worker("any", tmp_path / "run" / "logs" / "any.log", {}, "tests.tasks.host.test_logs:where")
+    log, environment = tmp_path / "run" / "logs" / "any.log", {"PYTHONPATH": str(ROOT)}
+    worker = Worker("any", log, environment, "tests.tasks.host.test_logs:where")
     try:
         found = worker.run({"stage": "score", "reward": "/x/my rewards.py:f"}, Limits(), lambda *_: None)
     finally:
