@@ -21,23 +21,25 @@ from gradus.models.engines.base import Request
 from gradus.models.policy import Policy
 
 FIRST = (
-    ("e2e/test_serve.py",),
-    ("e2e/test_transcripts.py",),
-    ("e2e/test_pipeline.py",),
-    ("e2e/test_overlap.py", "e2e/test_figures.py", "e2e/test_readme.py"),
-    ("vllm/test_vllm_engine.py",),
-    ("vllm/test_vllm_stage.py",),
-    ("vllm/test_server_engine.py",),
-    ("e2e/test_verbs.py",),
-    ("e2e/test_installed.py",),
-    ("e2e/test_credentials.py",),
-    ("e2e/test_graded_rewards.py",),
-    ("e2e/test_stale_reuse.py",),
-    ("e2e/test_service.py",),
-    ("e2e/test_closed_door.py",),
-    ("tasks/stages/rollout/test_ray.py",),
+    "e2e/test_serve.py",
+    "e2e/test_transcripts.py",
+    "e2e/test_pipeline.py",
+    "e2e/test_overlap.py",
+    "e2e/test_figures.py",
+    "e2e/test_readme.py",
+    "vllm/test_vllm_engine.py",
+    "vllm/test_vllm_stage.py",
+    "vllm/test_server_engine.py",
+    "e2e/test_verbs.py",
+    "e2e/test_installed.py",
+    "e2e/test_credentials.py",
+    "e2e/test_graded_rewards.py",
+    "e2e/test_stale_reuse.py",
+    "e2e/test_service.py",
+    "e2e/test_closed_door.py",
+    "tasks/stages/rollout/test_ray.py",
 )
-"""The files that take longest, in this order, in groups that share what their fixtures prepare; then all others."""
+"""The files that take longest, in this order; then all others."""
 
 MakeAdapter = Callable[..., Path]
 Check = Callable[[Policy, Request, list[int], list[float], float], None]
@@ -53,17 +55,10 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, so that no process works alone at the end; a group stays in one process.
-
-    First among the hooks, since xdist looks at the groups in its own.
-    """
-    rank = {Path(__file__).parent / file: index for index, files in enumerate(FIRST) for file in files}
+    """Begin with the files that take longest, so that no process works alone at the end."""
+    rank = {Path(__file__).parent / file: index for index, file in enumerate(FIRST)}
     assert all(path.is_file() for path in rank), "FIRST names a file that is not there"
-    for item in items:
-        name = str(rank[item.path]) if item.path in rank else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(name))
     items.sort(key=lambda item: rank.get(item.path, len(FIRST)))
 
 
