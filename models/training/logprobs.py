@@ -70,7 +70,7 @@ def token_logprobs(
     mask = None if mask is None else mask.to(device)
     hidden = model.get_decoder()(input_ids=ids.to(device), attention_mask=mask).last_hidden_state
     chosen = hidden[places[:, 0].to(device), places[:, 1].to(device)]
-    warmth = torch.where(temperature == 0, 1.0, temperature).float()[places[:, 0]].to(device)
+    temperature = torch.where(temperature == 0, 1.0, temperature).float()[places[:, 0]].to(device)
     targets = targets.to(device)
     head = _Head(model, entropy_grad)
     size = max(1, CHUNK_LOGITS // vocabulary(model))
@@ -78,7 +78,7 @@ def token_logprobs(
     for start in range(0, max(1, len(targets)), size):
         piece = slice(start, start + size)
         cut = drawn.select(places[piece, 0]) if drawn is not None else None
-        arguments = (chosen[piece], targets[piece], warmth[piece], cut)
+        arguments = (chosen[piece], targets[piece], temperature[piece], cut)
         if len(targets) > size and torch.is_grad_enabled():
             parts.append(cast("tuple[Tensor, Tensor, Tensor]", checkpoint(head, *arguments, use_reentrant=False)))
         else:

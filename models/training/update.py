@@ -122,7 +122,7 @@ def optimise(
     rollouts: Rollouts,
     plan: StepPlan,
     settings: UpdateSettings,
-    anchors: ReferenceLogprobs,
+    references: ReferenceLogprobs,
     hooks: Hooks,
     first: int = 0,
 ) -> None:
@@ -132,7 +132,7 @@ def optimise(
     the old log-probs and looks at them first.
     """
     for index in range(first, len(plan.steps)):
-        step = _Step(train_state, rollouts, plan.steps[index], settings, anchors, hooks)
+        step = _Step(train_state, rollouts, plan.steps[index], settings, references, hooks)
         hooks.on_step(index, step.take())
 
 
@@ -142,7 +142,7 @@ class _Step:
     rollouts: Rollouts
     rows: Sequence[int]
     settings: UpdateSettings
-    anchors: ReferenceLogprobs
+    references: ReferenceLogprobs
     hooks: Hooks
 
     def take(self) -> Metrics:
@@ -152,10 +152,10 @@ class _Step:
         optimizer.zero_grad(set_to_none=True)
         sums: dict[str, float] = {}
         own: dict[int, Tensor] = {}
-        for rows, silent in self._micro_batches():
-            with torch.set_grad_enabled(not silent):
+        for rows, zero_gradient in self._micro_batches():
+            with torch.set_grad_enabled(not zero_gradient):
                 loss, metrics, truncated_logp = self._micro_loss(rows, totals)
-            if not silent:
+            if not zero_gradient:
                 loss.backward()
             own.update(_by_row(truncated_logp, self.rollouts, rows))
             _accumulate(sums, {"policy/loss": float(loss.detach()), **metrics})
@@ -164,7 +164,7 @@ class _Step:
         if not (np.isfinite(norm) and np.isfinite(sums["policy/loss"])):
             step, loss = self.train_state.step + 1, sums["policy/loss"]
             raise UpdateError(f"step {step} has loss {loss} and gradient norm {norm}")
-        if self.anchors.old is None:
+        if self.references.old is None:
             self.hooks.before(own)
         settings = self.settings
         lr = learning_rate(
@@ -178,23 +178,23 @@ class _Step:
         return {**_means(sums, totals.num_tokens), "policy/grad_norm": norm, "policy/lr": lr}
 
     def _micro_batches(self) -> list[tuple[list[int], bool]]:
-        """Rows in micro-batches, and whether they are silent: those need no gradient, only their metrics."""
+        """Rows in micro-batches, and whether they have zero gradient: those need none, only their metrics."""
         quiet = zero_gradient_rows(self.rollouts, self.settings)
         found: list[tuple[list[int], bool]] = []
-        for silent in (False, True):
-            rows = [i for i in self.rows if bool(quiet[i]) is silent]
+        for zero_gradient in (False, True):
+            rows = [i for i in self.rows if bool(quiet[i]) is zero_gradient]
             lengths = [self.rollouts.lengths[i] for i in rows]
             micros = micro_batches(lengths, self.settings.micro_tokens)
-            found.extend(([rows[i] for i in micro], silent) for micro in micros)
+            found.extend(([rows[i] for i in micro], zero_gradient) for micro in micros)
         return found
 
     @property
     def _old(self) -> RowValues | None:
-        return None if self.anchors.old is None else self.anchors.old.logp
+        return None if self.references.old is None else self.references.old.logp
 
     def _counted(self, rows: Sequence[int]) -> Tensor:
         """Bool (M,): tokens whose given log-probs are all finite; the others leave loss and denominators."""
-        given = (self._old, self.anchors.reference)
+        given = (self._old, self.references.reference)
         return all_finite(self.rollouts.sampler(rows), *(_gather(values, rows) for values in given))
 
     def _totals(self) -> Totals:
@@ -226,14 +226,14 @@ class _Step:
             mask=self._counted(rows),
             row=row,
             group=self.rollouts.group[row],
-            logp_ref=_gather(self.anchors.reference, rows),
+            logp_ref=_gather(self.references.reference, rows),
         ).filled()
         loss, found = LOSSES[settings.loss](batch, **settings.loss_settings)
         if settings.correction != "none":
             began = (
                 truncated_logp
-                if self.anchors.old is None
-                else torch.cat([self.anchors.old.truncated_logp[i] for i in rows])
+                if self.references.old is None
+                else torch.cat([self.references.old.truncated_logp[i] for i in rows])
             )
             weight = weights(
                 *(began, batch.logp_sampler, batch.row, batch.mask),

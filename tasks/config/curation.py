@@ -35,7 +35,7 @@ class CurateConfig(Config):
     rank: Literal["", "historical_std", "variance", "pass_rate", "reward_mean", "reward_variance"] = ""
     """Rank by this column, highest first, before `top`."""
     top: int = Field(default=0, ge=0)
-    """Keep the first so many after ranking; 0 keeps all."""
+    """Problems kept after ranking, from the first; 0 for all."""
     sampler: Literal["all", "uniform", "variance"] = "all"
     """Draw problems: all in order, uniformly, or in proportion to pass-rate variance."""
     draw: int = Field(default=0, ge=0)
@@ -63,7 +63,7 @@ class HintConfig(Config):
     """How hints are built from worked solutions."""
 
     strategy: Literal["prefix", "tiers"] = "prefix"
-    """prefix: the first steps of the solution; tiers: hints that the source gives."""
+    """prefix: the first steps of the solution; tiers: hints that are in the source."""
     fractions: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] = (0.25, 0.5, 0.75)
     """Share of the solution's steps shown at level 1, 2, 3 ..."""
 

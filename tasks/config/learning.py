@@ -39,7 +39,7 @@ class UpdateConfig(Config):
     """Rows sampled with top_p or top_k: no correction is taken of them (refused), or the trainer's side of correction,
     mismatch and gates is truncated likewise and a correction gives weight 0 to what that leaves out (masked)."""
     max_age: int = Field(default=0, ge=0, json_schema_extra=LIMIT)
-    """Gate: rollouts may come from so many updates before the policy; 0 takes only the policy's own."""
+    """Gate: updates at most between the policy of a rollout and this one; 0 takes only rollouts of this policy."""
     lr: float = Field(default=5e-5, gt=0.0)
     """AdamW learning rate after warm-up."""
     warmup_steps: int = Field(default=15, ge=0)
@@ -65,7 +65,7 @@ class UpdateConfig(Config):
     max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: share of groups without variance."""
     save_every_steps: int = Field(default=0, ge=0)
-    """Keep resumable state inside a long update every so many optimiser steps; 0 never."""
+    """Optimiser steps between two saves of resumable state inside a long update; 0 for none."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
     """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
 

@@ -98,7 +98,7 @@ class RolloutConfig(Config):
     batch_rows: int = Field(default=512, ge=1)
     """Rollouts generated together."""
     flush_s: float = Field(default=10.0, ge=0.0, json_schema_extra=INCIDENTAL)
-    """Engines that cannot sample the same again keep finished rows of the open shard every so many seconds."""
+    """Seconds between two saves of the finished rows of an open shard, by engines that cannot sample the same again."""
     retries: int = Field(default=2, ge=0, json_schema_extra=INCIDENTAL)
     """How often a request that failed is asked again."""
     max_failed_frac: float = Field(default=0.01, ge=0.0, le=1.0, json_schema_extra=LIMIT)

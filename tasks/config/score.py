@@ -45,7 +45,7 @@ class ScoreConfig(Config):
     item_timeout_s: float = Field(default=5.0, gt=0.0)
     """Wall limit for one completion."""
     max_chars: int = Field(default=50_000, ge=1)
-    """Longer completions are judged by their last so many characters."""
+    """Completions with more characters are judged by their last `max_chars`."""
     max_error_frac: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of errors and time-outs fails the stage after the good rows are kept."""
     shard_rows: int = Field(default=4096, ge=1)

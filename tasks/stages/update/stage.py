@@ -123,7 +123,7 @@ class _Work:
         old = None if plan.on_policy else self._logprobs(self.train_state.model)
         if old is not None:
             self.check_mismatch(old.truncated_logp)
-        anchors = ReferenceLogprobs(old, self._reference())
+        references = ReferenceLogprobs(old, self._reference())
         progress = Progress(self.ctx.out.scratch / _RESUMABLE, self.train_state)
         self.steps = progress.restore()
         clock = _Clock()
@@ -138,7 +138,7 @@ class _Work:
 
         hooks = Hooks(self.check_mismatch, on_step, self.on_rows)
         try:
-            optimise(self.train_state, self.rollouts, plan, self.settings, anchors, hooks, first=len(self.steps))
+            optimise(self.train_state, self.rollouts, plan, self.settings, references, hooks, first=len(self.steps))
         except UpdateError as error:
             hint = "lower update.lr, or look at the rollouts and the rewards"
             raise StageError(f"the update was refused: {error}", hint=hint) from None

@@ -55,9 +55,9 @@ def test_values_are_those_of_the_whole_model_row_by_row(name: str) -> None:
     model, temperature = tiny(name), torch.tensor([0.5, 1.0, 0.0])
     logp, entropy, truncated_logp = token_logprobs(model, Sequences(PROMPTS, COMPLETIONS), temperature)
     expected: list[tuple[float, float]] = []
-    for prompt, completion, warmth in zip(PROMPTS, COMPLETIONS, [0.5, 1.0, 1.0], strict=True):
+    for prompt, completion, sampled_at in zip(PROMPTS, COMPLETIONS, [0.5, 1.0, 1.0], strict=True):
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0].double() / warmth
+            logits = model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0].double() / sampled_at
         for offset, token in enumerate(completion):
             p = torch.softmax(logits[len(prompt) - 1 + offset], -1)
             expected.append((float(p[token].log()), float(-(p * p.log()).sum())))

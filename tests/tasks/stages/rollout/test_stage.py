@@ -1,4 +1,4 @@
-"""Stage rollout on a real store with a tiny real policy: rows, seeds, shards, kills, warmth, refusals."""
+"""Stage rollout on a real store with a tiny real policy: rows, seeds, shards, kills, warm workers, refusals."""
 
 import hashlib
 import json

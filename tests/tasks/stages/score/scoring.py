@@ -12,7 +12,7 @@ OUT = Ref("scores", "0123456789abcdef")
 
 
 def rollouts_of(store, *rows):
-    """A user's rows, with the ids that `gradus.tasks.artifacts.resolve` gives to rows without."""
+    """Return a user's rows, with ids as `gradus.tasks.artifacts.resolve` adds them to rows without."""
     seen = Counter()
     keyed = []
     for given in rows:

@@ -1,4 +1,4 @@
-"""Stage update on a real store with a tiny real policy: joins, replaced groups, warmth, kills."""
+"""Stage update on a real store with a tiny real policy: joins, replaced groups, warm workers, kills."""
 
 import json
 import math
