@@ -8,8 +8,8 @@ or inside functions, attributes of modules, annotations (written as text too) an
 top of a module that define nothing count with everything in it. What a value's methods do is covered because its class
 is named by an annotation or a constructor somewhere along the way. The digest is that of the rooted graph of
 definitions: comments, docstrings, layout, the names of definitions and of modules, and the order and place of
-definitions do not enter; names of arguments, local variables and attributes do. Left out: what libraries do; names that
-are only computed at run time (see `Tree.dynamic`).
+definitions do not enter, nor does the decorator that registers a component; names of arguments, local variables and
+attributes do. Left out: what libraries do; names that are only computed at run time (see `Tree.dynamic`).
 """
 
 import ast
@@ -118,9 +118,9 @@ class Tree:
     def modules(self) -> dict[str, Module]:
         """Every module of ours by its dotted name."""
         found = {OURS: _module(OURS, "", is_package=True)}
-        for package in PACKAGES:
-            for path in sorted((self._root / package).rglob("*.py")):
-                parts = path.relative_to(self._root).with_suffix("").parts
+        for base, package in (*((self._root, name) for name in PACKAGES), (self._root / "src" / OURS, "components")):
+            for path in sorted((base / package).rglob("*.py")):
+                parts = path.relative_to(base).with_suffix("").parts
                 is_package = parts[-1] == "__init__"
                 name = ".".join((OURS, *(parts[:-1] if is_package else parts)))
                 found[name] = _module(name, path.read_text(encoding="utf-8"), is_package)
@@ -130,20 +130,6 @@ class Tree:
         """The definition, or whole module, that a dotted name means."""
         found = self.resolve_dotted(dotted)
         assert found is not None, f"there is no {dotted}"
-        return found
-
-    def table(self, dotted: str) -> dict[str, Key]:
-        """Name -> definition of a table of functions that is written as one dict."""
-        module, name = self.key(dotted)
-        (statement,) = self.modules[module].definitions[name]
-        assert isinstance(statement, ast.Assign | ast.AnnAssign)
-        assert isinstance(statement.value, ast.Dict)
-        found: dict[str, Key] = {}
-        for given, value in zip(statement.value.keys, statement.value.values, strict=True):
-            key = self.resolve(self.modules[module], ast.unparse(value), {})
-            assert isinstance(given, ast.Constant)
-            assert isinstance(key, tuple), f"{dotted}[{given.value}] is not a function of ours"
-            found[str(given.value)] = key
         return found
 
     def digest(self, dotted: str, limits: Mapping[str, str]) -> str:
@@ -270,6 +256,10 @@ class _Reader:
                 continue
             if isinstance(node, ast.ClassDef) and name == "body" and _is_settings(self._module.name):
                 yield [name, self._value([part for part in value if not isinstance(part, ast.AnnAssign)])]
+            elif name == "decorator_list":
+                others = [each for each in value if not (isinstance(each, ast.Call) and _called(each) == "component")]
+                if others:
+                    yield [name, self._value(others)]
             elif name in ("annotation", "returns"):
                 yield [name, self._value(_unquoted(value))]
             elif isinstance(node, ast.Call) and name == "args" and _called(node) == "cast":

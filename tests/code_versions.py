@@ -12,40 +12,39 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gradus.models.rewards import REWARDS
-from gradus.tasks.identity.versions import COMPONENTS
+from gradus.components import KINDS
+from gradus.components.description import Component
+from gradus.components.registry import components
+from gradus.tasks.identity.versions import ENGINES as ENGINE_VERSIONS
+from gradus.tasks.identity.versions import SHARED
 from gradus.tasks.stages.registry import STAGES
 from tests.code_closure import Tree
 
 ROOT = Path(__file__).parents[1]
 RECORD = Path(__file__).parent / "golden" / "code_versions.json"
 
-TABLES = {
-    "filter": "gradus.data.curation.filters.FILTERS",
-    "ranking": "gradus.data.curation.ranking.RANKINGS",
-    "sampler": "gradus.data.curation.samplers.SAMPLERS",
-    "hint strategy": "gradus.data.hints.STRATEGIES",
-    "advantage": "gradus.models.objectives.advantages.ADVANTAGES",
-    "loss": "gradus.models.objectives.losses.LOSSES",
-    "aggregation": "gradus.models.objectives.losses.AGGREGATIONS",
-}
-"""Kinds whose components are the functions of one table."""
-
 ENGINES = {
     "transformers": "gradus.models.engines.hf.HfEngine",
     "vllm": "gradus.models.engines.vllm.VllmEngine",
     "openai": "gradus.models.engines.server.ServerEngine",
 }
-CORRECTION = "gradus.models.objectives.importance_sampling.weights"
-REWARD_TABLE = "gradus.models.rewards.REWARDS"
 STORE = ("gradus.data.lake.store", "gradus.data.lake.manifest", "gradus.tasks.stages.context")
 """How artifacts are written and read, whoever makes them."""
 
+
+def _ours() -> dict[str, Component]:
+    """Every component of ours by kind/name."""
+    kinds = [kind for kind in KINDS if kind != "engine"]
+    return {
+        f"{kind}/{name}": each for kind in kinds for name, each in components(kind).items() if not each.distribution
+    }
+
+
+COMPONENTS = _ours()
+
 LIMITS = {
-    **{table: kind for kind, table in TABLES.items()},
+    **{f"{each.module}.{each.function}": each.kind for each in COMPONENTS.values()},
     **dict.fromkeys(ENGINES.values(), "engine"),
-    CORRECTION: "correction",
-    REWARD_TABLE: "reward",
     **dict.fromkeys(STORE, "shared"),
 }
 """Where the closure of a stage ends: what lies behind has a version of its own."""
@@ -56,24 +55,23 @@ Entry = dict[str, Any]
 def versions() -> dict[str, int]:
     """Every version in the code, by stage/NAME or KIND/NAME."""
     stages = {f"stage/{spec.name}": spec.version for spec in STAGES.values()}
-    return stages | {f"{kind}/{name}": v for kind, names in COMPONENTS.items() for name, v in names.items()}
+    engines = {f"engine/{name}": version for name, version in ENGINE_VERSIONS.items()}
+    return {**stages, **engines, **SHARED, **{label: each.version for label, each in COMPONENTS.items()}}
 
 
-def roots(tree: Tree) -> dict[str, list[str]]:
+def roots() -> dict[str, list[str]]:
     """What each version covers: dotted names of definitions or modules."""
     found = {f"stage/{name}": [f"{spec.module}.run"] for name, spec in STAGES.items()}
-    for kind, table in TABLES.items():
-        found |= {f"{kind}/{name}": [".".join(key)] for name, key in tree.table(table).items()}
     found |= {f"engine/{name}": [root] for name, root in ENGINES.items()}
-    found |= {f"reward/{name}": [reward.module] for name, reward in REWARDS.items()}
-    return found | {"correction/weights": [CORRECTION], "shared/store": list(STORE)}
+    found |= {label: [f"{each.module}.{each.function}"] for label, each in COMPONENTS.items()}
+    return found | {"shared/store": list(STORE)}
 
 
 def digests(root: Path = ROOT) -> dict[str, str]:
     """The digest of everything that each version covers, of the source below a folder."""
     tree = Tree(root)
     found: dict[str, str] = {}
-    for label, covered in roots(tree).items():
+    for label, covered in roots().items():
         kind = label.partition("/")[0]
         limits = {dotted: other for dotted, other in LIMITS.items() if other != kind}
         found[label] = "".join(tree.digest(dotted, limits) for dotted in covered)
@@ -115,8 +113,8 @@ ALONE = ("changed and its version did not", "has another version and the same co
 
 ADVICE = """
 Raise the version where a result changes for the same inputs and settings (tasks/stages/registry.py for a stage,
-tasks/identity/versions.py or models/rewards/__init__.py for a component) and run `python -m tests.code_versions`;
-where no result changes, run `python -m tests.code_versions --same-results "why"`."""
+`version` of @component for a component, tasks/identity/versions.py for an engine) and run
+`python -m tests.code_versions`; where no result changes, run `python -m tests.code_versions --same-results "why"`."""
 
 
 def read() -> dict[str, Entry]:

@@ -3,18 +3,22 @@
 import ast
 import importlib.metadata
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, FilterConfig, HintConfig
+import gradus.components.registry
+import gradus.tasks.config.components
+from gradus.tasks.config.base import Config
+from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, HintConfig
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
-from gradus.tasks.identity.versions import COMPONENTS, code_identity
+from gradus.tasks.identity.versions import code_identity
 from gradus.tasks.stages.registry import STAGES
 from tests.code_closure import PACKAGES, Tree, is_text
-from tests.code_versions import ADVICE, LIMITS, ROOT, digests, read, renewed, versions, wrongs
+from tests.code_versions import ADVICE, ROOT, digests, read, renewed, versions, wrongs
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +28,7 @@ def now() -> dict[str, str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    for package in PACKAGES:
+    for package in (*PACKAGES, "src/gradus/components"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "samples"))
     return tmp_path
 
@@ -51,40 +55,49 @@ def test_the_names_have_versions_and_the_versions_names(now: dict[str, str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("stage", "config"),
+    ("config", "expected"),
     [
         (
-            "curate",
-            CurateConfig(filters=(FilterConfig(name="pass_rate"),), rank="variance", sampler="uniform"),
+            CurateConfig.model_validate({"filters": ["pass_rate"], "rank": "variance", "sampler": "uniform"}),
+            {"filter/pass_rate", "ranking/variance", "sampler/uniform"},
         ),
-        ("hint", HintConfig()),
-        ("rollout", RolloutConfig()),
-        ("score", ScoreConfig()),
-        ("difficulty", DifficultyConfig()),
-        ("update", UpdateConfig(correction="token_masked")),
-        *((name, STAGES[name].config.model_construct()) for name in ("ingest", "escalate", "warmstart", "evaluate")),
+        (HintConfig(), {"hint strategy/prefix"}),
+        (RolloutConfig(), {"engine/transformers"}),
+        (ScoreConfig.model_validate({"rewards": ["numeric", "format"]}), {"reward/numeric", "reward/format"}),
+        (DifficultyConfig(), set[str]()),
+        (
+            UpdateConfig.model_validate({"correction": "token_masked"}),
+            {"advantage/grpo", "loss/clip", "aggregation/token_mean", "importance weights/token_masked"},
+        ),
     ],
 )
-def test_what_a_stage_leaves_to_versions_of_components_is_in_its_identity(stage, config) -> None:
-    tree = Tree(ROOT)
-    _, _, reached = tree.closure(tree.key(f"{STAGES[stage].module}.run"), LIMITS)
-    named = {label.partition("/")[0] for label in code_identity(config)} - {"library"}
-    assert named == reached
+def test_the_components_of_a_stage_are_in_its_identity(config: Config, expected: set[str]) -> None:
+    assert set(code_identity(config)) == {"shared/store", *expected}
 
 
 def test_modules_imported_by_computed_names_are_known(now: dict[str, str]) -> None:
     tree = Tree(ROOT)
     for spec in STAGES.values():
         tree.closure(tree.key(f"{spec.module}.run"), {})
-    # The rewards, which are roots of their own, and modules of vLLM, which is not ours.
-    assert tree.dynamic == {("gradus.models.rewards", "load"), ("gradus.models.engines.vllm_core", "vllm")}
+    # Components, which are roots of their own, and modules of vLLM, which is not ours.
+    assert tree.dynamic == {
+        ("gradus.components.registry", "function_of"),
+        ("gradus.models.engines.vllm_core", "vllm"),
+        ("gradus.models.judging.judge", "_function"),
+        ("gradus.models.rewards", "load"),
+    }
 
 
 # --- what moves a digest, and what does not --------------------------------------------------------------------------
 
 
 def test_an_inverted_advantage_moves_its_own_digest_alone(copy: Path, now: dict[str, str]) -> None:
-    edit(copy, "models/objectives/advantages/__init__.py", "centred / (std + std_eps)", "-centred / (std + std_eps)")
+    edit(
+        copy,
+        "models/objectives/advantages/group_relative.py",
+        "centred / (std + std_eps)",
+        "-centred / (std + std_eps)",
+    )
     assert moved(copy, now) == {"advantage/grpo"}
 
 
@@ -92,15 +105,10 @@ def test_a_helper_moves_all_that_use_it(copy: Path, now: dict[str, str]) -> None
     edit(
         copy,
         "models/objectives/advantages/__init__.py",
-        "mean = _group_sum(batch, reward)",
-        "mean = -_group_sum(batch, reward)",
+        "mean = group_sum(batch, reward)",
+        "mean = -group_sum(batch, reward)",
     )
     assert moved(copy, now) == {"advantage/grpo", "advantage/dr_grpo", "advantage/rloo"}
-
-
-def test_another_function_under_a_name_moves_it(copy: Path, now: dict[str, str]) -> None:
-    edit(copy, "models/objectives/advantages/__init__.py", '"dr_grpo": dr_grpo', '"dr_grpo": rloo')
-    assert moved(copy, now) == {"advantage/dr_grpo"}
 
 
 def test_two_helpers_that_change_places_are_noticed(copy: Path, now: dict[str, str]) -> None:
@@ -146,7 +154,7 @@ def test_a_renamed_and_moved_helper_moves_nothing(copy: Path, now: dict[str, str
     path = copy / "models/objectives/advantages/__init__.py"
     text = path.read_text()
     start = text.index("def _extremes")
-    end = text.index("def _group_sum")
+    end = text.index("def group_sum")
     helper = (
         "import torch\nfrom torch import Tensor as T\nfrom gradus.models.objectives.batch import ScoredBatch\n\n\n"
         + text[start:end]
@@ -160,20 +168,16 @@ def test_a_renamed_and_moved_helper_moves_nothing(copy: Path, now: dict[str, str
     assert moved(copy, now) == set()
 
 
-def test_a_moved_stage_and_a_moved_component_move_nothing(copy: Path, now: dict[str, str]) -> None:
-    (copy / "data/hints/first_steps.py").write_text((copy / "data/hints/prefix.py").read_text())
-    (copy / "data/hints/prefix.py").unlink()
-    edit(
-        copy,
-        "data/hints/__init__.py",
-        "from gradus.data.hints.prefix import",
-        "from gradus.data.hints.first_steps import",
-    )
+def test_a_moved_module_moves_nothing(copy: Path, now: dict[str, str]) -> None:
+    folder = copy / "data/hints"
+    (folder / "leaks.py").rename(folder / "disclosure.py")
+    for path in folder.glob("*.py"):
+        path.write_text(path.read_text().replace("gradus.data.hints.leaks", "gradus.data.hints.disclosure"))
     assert moved(copy, now) == set()
 
 
 def test_a_new_setting_moves_nothing(copy: Path, now: dict[str, str]) -> None:
-    edit(copy, "tasks/config/learning.py", "    std_eps: float = ", "    another: float = 1.0\n    std_eps: float = ")
+    edit(copy, "tasks/config/learning.py", "    kl_coef: float = ", "    another: float = 1.0\n    kl_coef: float = ")
     assert moved(copy, now) == set()
 
 
@@ -218,11 +222,17 @@ def test_only_components_that_the_settings_name_are_in_an_identity(monkeypatch: 
         "loss/clip": "1",
         "aggregation/token_mean": "1",
     }
-    assert code_identity(CurateConfig()) == {"shared/store": "1"}
-    before = code_identity(UpdateConfig(advantage="rloo"))
-    monkeypatch.setitem(COMPONENTS, "advantage", {**COMPONENTS["advantage"], "grpo": 2})
+    assert code_identity(CurateConfig()) == {"shared/store": "1", "sampler/all": "1"}
+    before = code_identity(UpdateConfig.model_validate({"advantage": "rloo"}))
+    real = gradus.components.registry.find
+    raised = {"grpo": 2}
+    monkeypatch.setattr(
+        gradus.tasks.config.components,
+        "find",
+        lambda kind, name: replace(real(kind, name), version=raised.get(name, 1)),
+    )
     assert code_identity(UpdateConfig())["advantage/grpo"] == "2"
-    assert code_identity(UpdateConfig(advantage="rloo")) == before
+    assert code_identity(UpdateConfig.model_validate({"advantage": "rloo"})) == before
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,28 @@
-"""Hint strategies by name: `(problem, fraction or level) -> text or None`, and why there is none."""
+"""Hint strategies: `(problem, fraction, *, settings) -> text`, or why there is none.
+
+A strategy may return NoHint with a reason, or None where every text would reveal the answer. A text that states the
+answer is never shown, whatever strategy made it.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradus.data.hints.prefix import prefix
-from gradus.data.hints.tiers import tiers
+from gradus.data.hints.leaks import leaks
 
 Problem = Mapping[str, Any]
-Strategy = Callable[[Problem, float], "str | None"]
 
-STRATEGIES: dict[str, Strategy] = {"prefix": prefix, "tiers": tiers}
+REVEALS = "every hint would reveal the answer"
+
+
+@dataclass(frozen=True)
+class NoHint:
+    """Why a problem has no hint."""
+
+    reason: str
+
+
+Strategy = Callable[[Problem, float], "str | NoHint | None"]
 
 
 @dataclass(frozen=True)
@@ -23,9 +35,16 @@ class Hint:
     text: str
 
 
-def hints_of(problem: Problem, strategy: str, fractions: Sequence[float]) -> list[Hint]:
-    """The hints of a problem, level 1 for the first fraction; levels that would leak are absent."""
-    function = STRATEGIES[strategy]
-    found = ((level, f, function(problem, f)) for level, f in enumerate(fractions, start=1))
-    problem_id = problem["problem_id"]
-    return [Hint(problem_id, level, fraction, text) for level, fraction, text in found if text]
+def hints_of(problem: Problem, strategy: Strategy, fractions: Sequence[float]) -> tuple[list[Hint], str]:
+    """Return the hints of a problem, level 1 for the first fraction, and the reason if there are none."""
+    if problem["answer"] is None:
+        return [], "no gold answer"
+    hints: list[Hint] = []
+    reason = REVEALS
+    for level, fraction in enumerate(fractions, start=1):
+        text = strategy(problem, fraction)
+        if isinstance(text, NoHint):
+            reason = text.reason
+        elif text and not leaks(text, problem["answer"], problem["question"] or ""):
+            hints.append(Hint(problem["problem_id"], level, fraction, text))
+    return hints, "" if hints else reason

@@ -7,15 +7,20 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from gradus.components import component
+from gradus.data.hints import NoHint
 from gradus.data.hints.leaks import leaks
 
 
-def prefix(problem: Mapping[str, Any], fraction: float) -> str | None:
+@component("hint strategy", paper="arXiv 2507.10628")
+def prefix(problem: Mapping[str, Any], fraction: float) -> str | NoHint | None:
     """The first ceil(fraction * steps) steps, never all of them, cut back until the answer is not revealed."""
     solution, answer = problem["solution"], problem["answer"]
-    if not solution or answer is None:
-        return None
+    if not solution:
+        return NoHint("no worked solution")
     steps = [line for line in solution.split("\n") if line.strip()]
+    if len(steps) < 2:
+        return NoHint("a single step")
     keep = min(math.ceil(fraction * len(steps)), len(steps) - 1)
     while keep > 0 and leaks("\n".join(steps[:keep]), answer, problem["question"] or ""):
         keep -= 1

@@ -4,9 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from gradus.components import component
 from gradus.data.hints.leaks import leaks
 
 
+@component("hint strategy", paper="arXiv 2510.19807")
 def tiers(problem: Mapping[str, Any], fraction: float) -> str | None:
     """The first share of the source's hint parts, lowest tier first; parts from the first leaking one on are left out.
 

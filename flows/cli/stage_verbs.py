@@ -13,7 +13,8 @@ from gradus.flows.environment import api
 from gradus.flows.recipe.config import assign, toml_value
 from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.config.base import Config
-from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, FilterConfig, HintConfig, SampleConfig
+from gradus.tasks.config.components import FilterConfig
+from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, HintConfig, SampleConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
@@ -22,11 +23,9 @@ from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.abilities import check_engine, check_ks, check_length
 from gradus.tasks.preflight.checks import (
-    check_filters,
+    check_components,
     check_inputs,
     check_out,
-    check_reward_files,
-    check_rewards,
     check_source,
 )
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
@@ -80,6 +79,7 @@ def ingest(
 def hint(problems: Problems, sets: Sets = None, out: Out = None, as_json: AsJson = False) -> None:
     """Build hints from worked solutions."""
     config = configured(HintConfig, sets)
+    check_components(config)
     check_inputs(_lake(), problems=problems)
     check_out(out)
     with api() as ready:
@@ -95,9 +95,9 @@ def curate(
         str | None, typer.Option(help="difficulty: a file or an artifact", autocompletion=artifacts("difficulty"))
     ] = None,
     filters: Annotated[list[str] | None, typer.Option("--filter", help="NAME[:k=v,...]; repeatable")] = None,
-    rank: Annotated[str, typer.Option(help="historical_std, variance, pass_rate, reward_mean or reward_variance")] = "",
+    rank: Annotated[str, typer.Option(help="NAME[:k=v,...], such as historical_std or variance")] = "",
     top: Annotated[int, typer.Option(min=0, help="keep the first so many after ranking")] = 0,
-    sampler: Annotated[str, typer.Option(help="all, uniform or variance")] = "all",
+    sampler: Annotated[str, typer.Option(help="NAME[:k=v,...]: all, uniform or variance")] = "all",
     draw: Annotated[int, typer.Option(min=0, help="problems to draw; 0 takes all")] = 0,
     seed: Seed = 0,
     sets: Sets = None,
@@ -107,15 +107,15 @@ def curate(
     """Choose problems, in which order, and say why."""
     base = {
         "filters": [parse_filter(text) for text in filters or []],
-        "rank": rank,
+        "rank": parse_component(rank, "--rank") if rank else "",
         "top": top,
-        "sampler": sampler,
+        "sampler": parse_component(sampler, "--sampler"),
         "draw": draw,
     }
     config = configured(CurateConfig, sets, base)
     if config.hint_level:
         raise UsageError("hint_level needs a table of hints, which this verb does not take", hint="leave it 0")
-    check_filters(config.filters)
+    check_components(config)
     check_inputs(_lake(), problems=problems, difficulty=difficulty)
     check_out(out)
     with api() as ready:
@@ -167,8 +167,7 @@ def score(
 ) -> None:
     """Judge completions."""
     config, columns = configured(ScoreConfig, sets, reward_settings(rewards)), mapping(maps)
-    check_rewards(config)
-    check_reward_files(config)
+    check_components(config)
     check_inputs(_lake(), rollouts=rollouts, problems=problems)
     check_out(out)
     with api() as ready:
@@ -192,6 +191,7 @@ def update(
 ) -> None:
     """Update a policy from scored rollouts."""
     config = configured(UpdateConfig, sets)
+    check_components(config)
     check_inputs(_lake(), rollouts=rollouts, scores=scores, policy=policy, reference=reference)
     if config.kl_coef and reference is None:
         raise UsageError("kl_coef is set but there is no reference policy", hint="give --reference")
@@ -247,10 +247,9 @@ def profile(
     judging, rest = of_stage(ScoreConfig, others)
     judged = configured(ScoreConfig, judging, reward_settings(rewards))
     config = configured(DifficultyConfig, rest)
-    check_rewards(judged)
     refuse_without_verdicts(judged, "profile", config.max_unjudged_frac)
     check_inputs(_lake(), problems=problems, policy=policy)
-    check_reward_files(judged)
+    check_components(judged)
     check_length(_lake(), policy, max_tokens)
     check_out(out)
     with api() as ready:
@@ -285,10 +284,9 @@ def evaluate(
     judging, rest = of_stage(ScoreConfig, others)
     judged = configured(ScoreConfig, judging, reward_settings(rewards))
     config = configured(EvaluateConfig, rest, {"ks": ks})
-    check_rewards(judged)
     refuse_without_verdicts(judged, "evaluate", config.max_unjudged_frac)
     check_inputs(_lake(), problems=problems, policy=policy, against=against)
-    check_reward_files(judged)
+    check_components(judged)
     check_ks(config.ks, samples)
     for name in filter(None, (policy, against)):
         check_length(_lake(), name, max_tokens)
@@ -347,16 +345,22 @@ def mapping(maps: list[str] | None) -> dict[str, str]:
     return {ours: theirs for ours, _, theirs in pairs}
 
 
-def parse_filter(text: str) -> FilterConfig:
-    """A filter written as `pass_rate:low=0.1,high=0.9`."""
-    name, _, arguments = text.partition(":")
-    settings: dict[str, Any] = {}
+def parse_component(text: str, option: str) -> dict[str, Any]:
+    """A component written as `pass_rate:low=0.1,high=0.9` or `path/to/file.py:function:low=0.1`."""
+    file, is_file, rest = text.partition(".py:")
+    name, _, arguments = rest.partition(":") if is_file else text.partition(":")
+    settings: dict[str, Any] = {"name": f"{file}.py:{name}" if is_file else name}
     for pair in [p for p in arguments.split(",") if p]:
         key, separator, value = pair.partition("=")
         if not separator:
-            raise UsageError(f"--filter {text}: {pair!r} is not k=v", hint="write --filter pass_rate:low=0.1,high=0.9")
+            raise UsageError(f"{option} {text}: {pair!r} is not k=v", hint=f"write {option} NAME:low=0.1,high=0.9")
         settings[key.strip()] = toml_value(value.strip())
-    return valid(FilterConfig, {"name": name, "settings": settings}, f"--filter {text}")
+    return settings
+
+
+def parse_filter(text: str) -> FilterConfig:
+    """A filter written as `pass_rate:low=0.1,high=0.9`."""
+    return valid(FilterConfig, parse_component(text, "--filter"), f"--filter {text}")
 
 
 def reward_settings(rewards: list[str] | None) -> dict[str, Any]:

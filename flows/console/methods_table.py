@@ -21,7 +21,10 @@ def render_methods(result: Json) -> None:
         view.add_column(overflow="fold", max_width=NAME_WIDTH)
         view.add_column(overflow="fold")
         for name, component in components.items():
-            view.add_row(Text(f"{kind} {name}", "bold"), safe(component["what"]))
+            what = safe(component["what"])
+            if component["paper"]:
+                what.append(f" ({component['paper']})", "dim")
+            view.add_row(Text(f"{kind} {name}", "bold"), what)
             for key, setting in component["settings"].items():
                 view.add_row(Text(f"  {key}"), _setting(setting))
         console.print(view)

@@ -10,6 +10,7 @@ from contextvars import copy_context
 from typing import TypeVar
 
 from gradus.flows.recipe.config import Recipe
+from gradus.tasks.config.components import ImportanceConfig
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -22,7 +23,7 @@ def overlapping(recipe: Recipe) -> Recipe:
         return recipe
     changes: dict[str, object] = {"max_age": max(recipe.overlap, recipe.update.max_age)}
     if "correction" not in recipe.update.model_fields_set:
-        changes["correction"] = "token_truncated"
+        changes["correction"] = ImportanceConfig(name="token_truncated")
     return recipe.model_copy(update={"update": recipe.update.model_copy(update=changes)})
 
 

@@ -11,7 +11,7 @@ from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.config import Recipe, stage_config, with_guards_changes
 from gradus.tasks.config.curation import EscalateConfig, SampleConfig
 from gradus.tasks.preflight.abilities import check_engine, check_learning, check_length
-from gradus.tasks.preflight.checks import check_filters, check_inputs, check_reward_files
+from gradus.tasks.preflight.checks import check_components, check_inputs
 
 
 def check_recipe(recipe: Recipe, lake: Path) -> None:
@@ -20,7 +20,7 @@ def check_recipe(recipe: Recipe, lake: Path) -> None:
     problems = [recipe.problems, *(suite.problems for suite in suites)]
     check_inputs(lake, problems=problems, policy=recipe.policy)
     for score in (recipe.score, *(suite.score for suite in suites if suite.score)):
-        check_reward_files(score)
+        check_components(score)
     check_settings(recipe, lake)
 
 
@@ -29,14 +29,16 @@ def check_settings(recipe: Recipe, lake: Path) -> None:
     recipe = with_guards_changes(recipe)
     for index in _changed(recipe, "curate"):
         curate = stage_config(recipe, "curate", index, recipe.curate)
-        check_filters(curate.filters)
+        check_components(curate)
         if curate.hint_level:
             raise UsageError(
                 f"curate.hint_level = {curate.hint_level} needs a table of hints, which a round of training has not",
                 hint="leave it 0 and name the levels in `escalate`",
             )
     for index in _changed(recipe, "hint") if recipe.escalate else ():
-        if not stage_config(recipe, "hint", index, recipe.hint).fractions:
+        hint = stage_config(recipe, "hint", index, recipe.hint)
+        check_components(hint)
+        if not hint.fractions:
             raise UsageError("hint.fractions is empty, and `escalate` asks for hints", hint="set escalate=[] for none")
     _check_sampling(recipe, lake)
 
@@ -47,7 +49,9 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
         rollout = stage_config(recipe, "rollout", index, recipe.rollout)
         check_engine(rollout)
         if recipe.rounds:
-            check_learning(rollout, stage_config(recipe, "update", index, learning))
+            update = stage_config(recipe, "update", index, learning)
+            check_components(update)
+            check_learning(rollout, update)
         if rollout.engine == "openai" and not rollout.server.tokens:
             continue
         for setting, sample in _samples(recipe):

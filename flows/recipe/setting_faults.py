@@ -76,6 +76,8 @@ def refusal(error: ValidationError, origin: str, known: Sequence[str], aliases: 
     if first["type"] == "extra_forbidden":
         before = f"{origin}: " if origin else ""
         return UsageError(f"{before}there is no setting {key}", hint=did_you_mean(key, known, _listed(key, known)))
+    if first["type"] in ("no_component", "no_setting"):
+        return _no_such_component(first, origin, key)
     if first["type"] == "literal_error":
         return _no_such_name(first, where)
     what = _asked(same) or first["msg"].removeprefix("Value error, ")
@@ -85,6 +87,24 @@ def refusal(error: ValidationError, origin: str, known: Sequence[str], aliases: 
 def _key(fault: ErrorDetails) -> str:
     parts = [str(part) for part in fault["loc"]]
     return ".".join(parts[:-1] if parts and parts[-1] in _BRANCHES else parts)
+
+
+def _no_such_component(fault: ErrorDetails, origin: str, key: str) -> UsageError:
+    """The refusal of a component's name, or of a setting that it does not have."""
+    facts = fault.get("ctx", {})
+    known: list[str] = list(facts.get("known", ()))
+    before = f"{origin}: " if origin else ""
+    if fault["type"] == "no_setting":
+        listed = f"its settings are {', '.join(known)}" if known else "it has no settings"
+        hint = did_you_mean(key.rpartition(".")[2], known, listed)
+        return UsageError(f"{before}there is no setting {key} ({facts['kind']} {facts['name']})", hint=hint)
+    listed = f"it is one of {', '.join(known)}, or path/to/file.py:function"
+    above = key.removesuffix(".name")
+    where = f"{before}{above}: " if above != "name" else before
+    return UsageError(
+        f"{where}there is no {facts['kind']} {shortened(facts['name'])!r}",
+        hint=did_you_mean(facts["name"], known, listed),
+    )
 
 
 def _no_such_name(fault: ErrorDetails, where: str) -> UsageError:

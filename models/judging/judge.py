@@ -11,6 +11,7 @@ read files and use the network, and one written to deceive could find the random
 """
 
 import contextlib
+import importlib
 import json
 import os
 import resource
@@ -18,6 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -102,11 +104,11 @@ def _limit(memory_bytes: int) -> None:
 
 
 def _judging(spec: RewardSpec, item_timeout_s: float) -> Callable[[bytes, Say], None]:
-    judge_row = load(spec.name)
+    judge_row = load(spec)
 
     def one(row: RowJson) -> Verdict:
         gold = row.get("answer")
-        return judge_row(row, "" if gold is None else str(gold), spec.settings)
+        return judge_row(row, "" if gold is None else str(gold))
 
     return lambda line, say: _each(json.loads(line)["rows"], one, say, item_timeout_s)
 
@@ -122,11 +124,18 @@ def _judging_with_function(
         say({"module": vars(module)})
 
     watch(report)
-    function = load_function(Path(spec.path), spec.function, spec.sha256)
-    if inspect:
+    function = _function(spec)
+    if inspect and spec.path:
         for package in sorted(look_ahead(Path(spec.path), list(loaded), report)):
             say({"package": package})
     return lambda line, say: _judge_with_function(function, line, say, item_timeout_s)
+
+
+def _function(spec: RewardSpec) -> RewardFunction:
+    """The function of a user's file, or of an installed package."""
+    if spec.path:
+        return load_function(Path(spec.path), spec.function, spec.sha256, spec.settings)
+    return partial(getattr(importlib.import_module(spec.module), spec.attribute), **spec.settings)
 
 
 def _judge_with_function(function: RewardFunction, line: bytes, say: Say, item_timeout_s: float) -> None:

@@ -1,7 +1,7 @@
-"""The rewards by name, and how a name becomes something that a judge process can load.
+"""Rewards: `(row, gold, max_chars, *, settings) -> Verdict`, and how a name becomes something a judge process can load.
 
-reward("numeric").needs_gold            # True
-resolve("mine.py:by_length", {})        # a user's function
+resolve("numeric", {}).needs_gold       # True
+resolve("mine.py:by_length", {})        # a user's function, which takes batches (gradus.models.rewards.user)
 """
 
 import hashlib
@@ -11,63 +11,23 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from gradus.models.rewards.base import RewardSettings, Row, Verdict
+from pydantic import ValidationError
 
-JudgeRow = Callable[[Row, str, RewardSettings], Verdict]
+from gradus.components.description import Component, DescriptionError
+from gradus.components.registry import UnknownComponentError, find, is_users, users_file
+from gradus.models.rewards.base import Row, Verdict
+
+JudgeRow = Callable[[Row, str], Verdict]
 
 USER_MODULE = "gradus_user_reward"
 """The module name under which the file of a user's function is loaded."""
 
 SAME_NAME = "#"
 """Several modules may bear one name (plugins loaded from paths): the second is called name#2, and so on."""
-
-
-@dataclass(frozen=True)
-class Reward:
-    """One registered reward: which module judges and what it may be given."""
-
-    name: str
-    module: str
-    doc: str
-    needs_gold: bool
-    settings: frozenset[str] = frozenset()
-    version: str = "1"
-    distribution: str = ""
-    columns: tuple[str, ...] = ()
-    """Columns of a row that it reads beside completion and answer."""
-
-
-REWARDS: Mapping[str, Reward] = {
-    r.name: r
-    for r in (
-        Reward(
-            "math",
-            "gradus.models.rewards.symbolic",
-            "mathematical equality, by Math-Verify",
-            True,
-            distribution="math-verify",
-        ),
-        Reward("numeric", "gradus.models.rewards.numeric", "one plain number, compared exactly", True),
-        Reward("exact", "gradus.models.rewards.exact", "the normalised answer string", True),
-        Reward(
-            "choice",
-            "gradus.models.rewards.choice",
-            "the letter of a multiple-choice question",
-            True,
-            columns=("options", "choices", "extra"),
-        ),
-        Reward(
-            "format",
-            "gradus.models.rewards.pattern",
-            "the answer is marked, or `pattern` occurs",
-            False,
-            frozenset({"pattern"}),
-        ),
-    )
-}
 
 
 class UnknownRewardError(ValueError):
@@ -79,7 +39,18 @@ class RewardSpec:
     """A reward with its settings: all that a judge process is told."""
 
     name: str
-    settings: dict[str, str | float | int | bool] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    max_chars: int = 0
+    """Longer completions are judged by their last characters; 0 for any length. A user's function sees all of them."""
+    module: str = ""
+    """Module of a reward of ours or of an installed package."""
+    attribute: str = ""
+    """Its function there."""
+    version: str = ""
+    needs_gold: bool = False
+    """Whether a row without a gold answer cannot be judged."""
+    columns: tuple[str, ...] = ()
+    """Columns that it reads beside completion and answer; a function that takes batches is shown them all."""
     path: str = ""
     function: str = ""
     sha256: str = ""
@@ -88,31 +59,20 @@ class RewardSpec:
 
     @property
     def is_user(self) -> bool:
-        """Whether it is a user's function, which takes whole batches."""
-        return bool(self.path)
-
-    @property
-    def needs_gold(self) -> bool:
-        """Whether a row without a gold answer cannot be judged."""
-        return not self.is_user and REWARDS[self.name].needs_gold
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns that a registered reward reads beside completion and answer; a user's function is shown them all."""
-        return () if self.is_user else REWARDS[self.name].columns
+        """Whether it is a user's function or an installed package's: those take whole batches."""
+        return not self.module.startswith("gradus.")
 
     @property
     def judges_correctness(self) -> bool:
         """Whether its 1 and 0 mean right and wrong (a user's function: see gradus.models.rewards.combine)."""
-        return self.needs_gold
+        return self.needs_gold and not self.is_user
 
     @property
     def verifier(self) -> str:
         """name@version, as in the column `verifier`; a user's function is versioned by its modules' digest."""
-        if self.is_user:
+        if self.path:
             return f"{Path(self.path).name}:{self.function}@{self._digest[:12] or 'unversioned'}"
-        entry = REWARDS[self.name]
-        return f"{self.name}@{_version(entry)}"
+        return f"{self.name}@{self.version}"
 
     def names(self, module: str) -> bool:
         """Whether a user's module is among those of this reward, with whatever content."""
@@ -138,36 +98,55 @@ class RewardSpec:
 
 def resolve(
     name: str,
-    settings: Mapping[str, str | float | int | bool],
+    settings: Mapping[str, Any],
     *,
     sha256: str = "",
     modules: Mapping[str, str] | None = None,
     max_chars: int = 0,
 ) -> RewardSpec:
     """The reward of a name, settings checked; UnknownRewardError says what there is instead."""
-    path, separator, function = name.rpartition(":")
-    if separator and path.endswith(".py"):
-        if settings:
-            raise UnknownRewardError(f"{name} is a function of yours and takes no settings")
-        file = str(Path(path).expanduser().resolve())
-        return RewardSpec(name, path=file, function=function, sha256=sha256, modules=dict(modules or {}))
-    if name not in REWARDS:
-        raise UnknownRewardError(
-            f"there is no reward {name!r}: choose {', '.join(REWARDS)} or path/to/file.py:function"
-        )
-    unknown = sorted(set(settings) - REWARDS[name].settings)
-    if unknown:
-        raise UnknownRewardError(f"the reward {name} has no setting {unknown[0]!r}")
-    _check_pattern(settings.get("pattern", ""))
-    return RewardSpec(name, settings={**settings, "max_chars": max_chars})
+    try:
+        component = find("reward", name)
+        checked = dict(component.settings(**settings))
+    except DescriptionError as error:
+        if not is_users(name):
+            raise UnknownRewardError(str(error)) from None
+        component, checked = None, dict(settings)
+    except UnknownComponentError:
+        raise UnknownRewardError(f"there is no reward {name!r}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UnknownRewardError(f"the reward {name}: {key}: {first['msg']}") from None
+    _check_pattern(checked.get("pattern", ""))
+    if component is None or not component.module:
+        path, function = users_file(name)
+        return RewardSpec(name, checked, path=str(path), function=function, sha256=sha256, modules=dict(modules or {}))
+    return RewardSpec(
+        name,
+        checked,
+        max_chars,
+        module=component.module,
+        attribute=component.function,
+        version=_version(component),
+        needs_gold=component.needs_gold,
+        columns=component.columns,
+    )
 
 
-def load(name: str) -> JudgeRow:
-    """The judging function of a registered reward; imports its module (for math: SymPy, about a second)."""
-    module = importlib.import_module(REWARDS[name].module)
+def load(spec: RewardSpec) -> JudgeRow:
+    """The judging function of a reward of ours; imports its module (for math: SymPy, about a second)."""
+    module = importlib.import_module(spec.module)
     if hasattr(module, "warm_up"):
         module.warm_up()
-    return cast("JudgeRow", module.judge)
+    function = getattr(module, spec.attribute)
+    return partial(_called, function, spec.max_chars, spec.settings)
+
+
+def _called(
+    function: Callable[..., Verdict], max_chars: int, settings: Mapping[str, Any], row: Row, gold: str
+) -> Verdict:
+    return function(row, gold, max_chars, **settings)
 
 
 def _check_pattern(pattern: object) -> None:
@@ -177,7 +156,8 @@ def _check_pattern(pattern: object) -> None:
         raise UnknownRewardError(f"the pattern {pattern!r} is not a regular expression: {error}") from error
 
 
-def _version(entry: Reward) -> str:
-    if not entry.distribution:
-        return entry.version
-    return f"{entry.version}+{entry.distribution}-{importlib.metadata.version(entry.distribution)}"
+def _version(component: Component) -> str:
+    if component.distribution:
+        return f"{component.distribution}-{importlib.metadata.version(component.distribution)}"
+    libraries = [f"{name}-{importlib.metadata.version(name)}" for name in component.libraries]
+    return "+".join([str(component.version), *libraries])

@@ -10,8 +10,6 @@ Outcome = Literal["", "correct", "wrong", "unparsed", "timeout", "error"]
 Row = Mapping[str, Any]
 """One completion with what is known of it: completion, answer, problem_id, question and the file's other columns."""
 
-RewardSettings = Mapping[str, str | float | int | bool]
-
 MAX_EXTRACTED_CHARS = 1000
 """Longer extracted answers are cut: the column is for reading."""
 

@@ -29,7 +29,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from gradus.models.rewards.base import RewardSettings, Row, Verdict, failed, judged, unparsed
+from gradus.components import component
+from gradus.models.rewards.base import Row, Verdict, failed, judged, unparsed
 from gradus.models.rewards.exact import normalise
 from gradus.models.rewards.text import last_match, marked_answer, strip_invisible, visible_text
 
@@ -64,14 +65,15 @@ _BRACKETED = re.compile(r"(?<!\w)[(\[] ?([a-z]) ?[)\]]")
 _LATER = re.compile(r"(?:\b(?:or|and)|[,;/&]) ?([a-z])[).:](?: |$)|(?:\b(?:or|vs)|/) ?([a-z])$")
 
 
-def judge(row: Row, gold: str, settings: RewardSettings) -> Verdict:
+@component("reward", name="choice", columns=("options", "choices", "extra"), needs_gold=True)
+def judge(row: Row, gold: str, max_chars: int) -> Verdict:
     """1 if the completion states the gold letter and no other, 0 otherwise; an error if the gold cannot be read."""
     options = read_options(row)
     wanted = read_gold(gold, options)
     if wanted is None:
         among = f" among the options {', '.join(options).upper()}" if options else ""
         return failed(f"the gold answer {gold[:80]!r} is no letter{among}, and not the text of exactly one option")
-    text = visible_text(row["completion"], int(settings.get("max_chars", 0)))
+    text = visible_text(row["completion"], max_chars)
     found = None if text is None else read_answer(strip_invisible(text), options)
     return unparsed() if found is None else judged(correct=found == wanted, extracted=found.upper())
 

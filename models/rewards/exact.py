@@ -9,20 +9,22 @@ quotes and a trailing period removed. 1,200 and 1200 differ: that is what `numer
 import re
 import unicodedata
 
-from gradus.models.rewards.base import RewardSettings, Row, Verdict, failed, judged, unparsed
+from gradus.components import component
+from gradus.models.rewards.base import Row, Verdict, failed, judged, unparsed
 from gradus.models.rewards.text import last_match, marked_answer, strip_invisible, visible_text
 
 _SAID = re.compile(r"answer\s*(?:is|:)\s*:?([^\n]*)", re.IGNORECASE)
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 
 
-def judge(row: Row, gold: str, settings: RewardSettings) -> Verdict:
-    """1 where the normalised answer of the completion is the normalised gold answer, 0 otherwise."""
+@component("reward", name="exact", needs_gold=True)
+def judge(row: Row, gold: str, max_chars: int) -> Verdict:
+    """1 if the normalised answer of the completion is the normalised gold answer, 0 otherwise."""
     marked_gold = marked_answer(gold, words=True)
     wanted = normalise(gold if marked_gold is None else marked_gold)
     if not wanted:
         return failed(f"the gold answer {gold[:80]!r} is empty after normalisation")
-    text = visible_text(row["completion"], int(settings.get("max_chars", 0)))
+    text = visible_text(row["completion"], max_chars)
     found = None if text is None else stated_answer(strip_invisible(text))
     if found is None or not normalise(found):
         return unparsed(found)

@@ -65,7 +65,7 @@ def look_ahead(path: Path, loaded: list[Module], report: Report) -> set[str]:
     seen = {file for file, _ in queue}
     while queue:
         file, package = queue.pop()
-        for name in _imported_names(file, package):
+        for name in imported_names(file, package):
             top = name.partition(".")[0]
             spec = _found(top)
             if spec is None or top in sys.stdlib_module_names:
@@ -176,7 +176,7 @@ def _package_of(name: str) -> str:
     return (module.__package__ or "") if module is not None else ""
 
 
-def _imported_names(file: str, package: str) -> Iterator[str]:
+def imported_names(file: str, package: str) -> Iterator[str]:
     """Every dotted name that a file imports anywhere, with the packages that hold it."""
     try:
         tree = ast.parse(Path(file).read_bytes())

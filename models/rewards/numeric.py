@@ -14,7 +14,8 @@ Left out: decimal commas, spaces between thousands, number words, roots and cons
 import re
 from fractions import Fraction
 
-from gradus.models.rewards.base import RewardSettings, Row, Verdict, failed, judged, unparsed
+from gradus.components import component
+from gradus.models.rewards.base import Row, Verdict, failed, judged, unparsed
 from gradus.models.rewards.text import last_match, marked_answer, strip_invisible, visible_text
 
 MAX_NUMBER_CHARS = 4000
@@ -55,12 +56,13 @@ _CALCULATION = re.compile(r"[\\^*+<>±√π∞≤≥≈]|--|/(?!\s*[A-Za-z])|(?<
 _ATTACHED = re.compile(r"[!^²³⁴-⁹]|[a-ceiknp-rt-z](?![A-Za-z])")
 
 
-def judge(row: Row, gold: str, settings: RewardSettings) -> Verdict:
-    """1 where the number of the completion equals the gold number exactly, 0 where it differs or there is none."""
+@component("reward", name="numeric", needs_gold=True)
+def judge(row: Row, gold: str, max_chars: int) -> Verdict:
+    """1 if the number of the completion equals the gold number exactly, 0 if it differs or there is none."""
     wanted = read_gold(gold)
     if wanted is None:
         return failed(f"the gold answer {gold[:80]!r} is not one plain number")
-    text = visible_text(row["completion"], int(settings.get("max_chars", 0)))
+    text = visible_text(row["completion"], max_chars)
     if text is None:
         return unparsed()
     text = strip_invisible(text)

@@ -19,7 +19,8 @@ from typing import Any
 
 from math_verify import parse, verify  # pyright: ignore[reportMissingTypeStubs]
 
-from gradus.models.rewards.base import RewardSettings, Row, Verdict, failed, judged, unparsed
+from gradus.components import component
+from gradus.models.rewards.base import Row, Verdict, failed, judged, unparsed
 from gradus.models.rewards.text import last_box, last_marked, strip_invisible, visible_text
 
 MAX_PLAIN_CHARS = 300
@@ -31,12 +32,13 @@ _PLAIN_FRACTION = re.compile(
 )
 
 
-def judge(row: Row, gold: str, settings: RewardSettings) -> Verdict:
-    """1 where the completion's answer equals the gold, 0 where it does not or there is none."""
+@component("reward", name="math", libraries=("math-verify",), needs_gold=True)
+def judge(row: Row, gold: str, max_chars: int) -> Verdict:
+    """1 if the completion's answer equals the gold mathematically (Math-Verify), 0 if it does not or there is none."""
     wanted = gold_expression(gold)
     if not wanted:
         return failed("the gold answer is empty")
-    text = visible_text(row["completion"], int(settings.get("max_chars", 0)))
+    text = visible_text(row["completion"], max_chars)
     if text is None:
         return unparsed()
     text = strip_invisible(text)

@@ -27,6 +27,7 @@ import math
 import numbers
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,7 +47,7 @@ class BatchRefusedError(ValueError):
     """What the function returned cannot be matched with the rows."""
 
 
-def load_function(path: Path, function: str, sha256: str = "") -> RewardFunction:
+def load_function(path: Path, function: str, sha256: str = "", settings: Mapping[str, Any] = {}) -> RewardFunction:
     """The function of a file; RewardFileError where it is not there or is not the one that the command saw."""
     try:
         source = path.read_bytes()
@@ -68,7 +69,7 @@ def load_function(path: Path, function: str, sha256: str = "") -> RewardFunction
     found = getattr(module, function, None)
     if not callable(found):
         raise RewardFileError(f"{path} has no function {function!r}")
-    return cast("RewardFunction", found)
+    return partial(cast("RewardFunction", found), **settings)
 
 
 def judge_batch(function: RewardFunction, rows: list[dict[str, Any]]) -> list[Verdict]:

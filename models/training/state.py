@@ -1,7 +1,7 @@
 """What an update works on: a policy in training with its optimiser and random numbers, rollouts, settings."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -10,22 +10,24 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gradus.models.engines.sampling import SamplingParams
-from gradus.models.objectives.importance_sampling import Correction
+from gradus.models.objectives.aggregations import Aggregation
+from gradus.models.objectives.aggregations.means import token_mean
+from gradus.models.objectives.importance_sampling import ImportanceWeights
+from gradus.models.objectives.losses import Loss
+from gradus.models.objectives.losses.clipped import clip
 from gradus.models.training.logprobs import Sequences, TokenIds
 
 
 @dataclass(frozen=True)
 class UpdateSettings:
-    """The arguments of the update; see gradus.tasks.config.learning.UpdateConfig for what each means."""
+    """The arguments of an update, components with settings bound; gradus.tasks.config.learning says what each is."""
 
-    loss: str = "clip"
-    loss_settings: Mapping[str, float] = field(default_factory=lambda: {"clip_low": 0.2, "clip_high": 0.28})
-    aggregation: str = "token_mean"
-    length_tokens: int = 0
+    loss: Loss = clip
+    aggregation: Aggregation = token_mean
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
-    correction: Correction = "none"
-    correction_cap: float = 2.0
+    correction: ImportanceWeights | None = None
+    """None weighs every token alike."""
     lr: float = 5e-5
     warmup_steps: int = 0
     decay_steps: int = 0

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from gradus.models.objectives.aggregations import Totals
 from gradus.models.objectives.batch import TokenBatch, all_finite
-from gradus.models.objectives.importance_sampling import weights
-from gradus.models.objectives.losses import AGGREGATIONS, LOSSES, MAX_LOG_RATIO, Totals, k3, regularised
+from gradus.models.objectives.losses import MAX_LOG_RATIO, k3, regularised
 from gradus.models.training.logprobs import token_logprobs
 from gradus.models.training.packing import micro_batches
 from gradus.models.training.schedule import learning_rate
@@ -201,7 +201,7 @@ class _Step:
         """Counts of the step's tokens."""
         mask = self._counted(self.rows)
         row = self.rollouts.token_rows(self.rows)
-        totals = Totals.of(mask, row, self.rollouts.num_rows, self.settings.length_tokens)
+        totals = Totals.of(mask, row, self.rollouts.num_rows)
         if totals.num_tokens == 0:
             raise UpdateError("a step has no token whose log-probs are all finite")
         return totals
@@ -228,29 +228,21 @@ class _Step:
             group=self.rollouts.group[row],
             logp_ref=_gather(self.references.reference, rows),
         ).filled()
-        loss, found = LOSSES[settings.loss](batch, **settings.loss_settings)
-        if settings.correction != "none":
+        loss, found = settings.loss(batch)
+        if settings.correction is not None:
             began = (
                 truncated_logp
                 if self.references.old is None
                 else torch.cat([self.references.old.truncated_logp[i] for i in rows])
             )
-            weight = weights(
-                *(began, batch.logp_sampler, batch.row, batch.mask),
-                *(settings.correction, settings.correction_cap),
-            )
-            loss, found = weight * loss, {**found, **_weight_metrics(weight, settings.correction_cap)}
+            weight, weighed = settings.correction(began, batch.logp_sampler, batch.row, batch.mask)
+            loss, found = weight * loss, {**found, **weighed}
         loss = regularised(loss, batch, kl_coef=settings.kl_coef, entropy_coef=settings.entropy_coef)
         found = {**found, "entropy": entropy.detach()}
         if batch.logp_ref is not None:
             found["kl_ref"] = k3(logp.detach(), batch.logp_ref)
         metrics = {f"policy/{name}": _reduced(name, value, batch.mask) for name, value in found.items()}
-        return AGGREGATIONS[settings.aggregation](loss, batch.mask, batch.row, totals), metrics, truncated_logp
-
-
-def _weight_metrics(weight: Tensor, cap: float) -> dict[str, Tensor]:
-    cut = (weight >= cap) | (weight == 0)
-    return {"correction_mean": weight, "correction_max": weight, "correction_cut_frac": cut.float()}
+        return settings.aggregation(loss, batch.mask, batch.row, totals), metrics, truncated_logp
 
 
 def zero_gradient_rows(rollouts: Rollouts, settings: UpdateSettings) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -1,19 +1,17 @@
 """Settings of the stages that decide what is sampled next: curate, hint, escalate, difficulty."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from gradus.tasks.config.base import LIMIT, Config
-
-
-class FilterConfig(Config):
-    """One filter by name with its settings."""
-
-    name: str
-    """Registered filter: pass_rate, zero_variance, group_variance, length."""
-    settings: dict[str, float | int | str | bool] = Field(default_factory=dict)
-    """Arguments of the filter."""
+from gradus.tasks.config.components import (
+    FilterConfig,
+    HintStrategyConfig,
+    RankingConfig,
+    SamplerConfig,
+    none_if_empty,
+)
 
 
 class SampleConfig(Config):
@@ -32,16 +30,14 @@ class CurateConfig(Config):
 
     filters: tuple[FilterConfig, ...] = ()
     """Filters applied in order; a row is dropped by the first that refuses it."""
-    rank: Literal["", "historical_std", "variance", "pass_rate", "reward_mean", "reward_variance"] = ""
-    """Rank by this column, highest first, before `top`."""
+    rank: Annotated[RankingConfig | None, BeforeValidator(none_if_empty)] = None
+    """Rank by this component, highest first, before `top`; none keeps the order of the problems."""
     top: int = Field(default=0, ge=0)
     """Problems kept after ranking, from the first; 0 for all."""
-    sampler: Literal["all", "uniform", "variance"] = "all"
-    """Draw problems: all in order, uniformly, or in proportion to pass-rate variance."""
+    sampler: SamplerConfig = Field(default_factory=SamplerConfig.usual)
+    """Draw problems: all in order, uniform, or variance (in proportion to pass-rate variance)."""
     draw: int = Field(default=0, ge=0)
     """Problems to draw; 0 takes all that are left."""
-    explore_frac: float = Field(default=0.25, ge=0.0, le=1.0)
-    """Share of a variance-weighted draw given to problems never measured or of zero variance."""
     sample: SampleConfig = SampleConfig()
     """How each planned problem is sampled."""
     hint_level: int = Field(default=0, ge=0)
@@ -62,7 +58,7 @@ class EscalateConfig(Config):
 class HintConfig(Config):
     """How hints are built from worked solutions."""
 
-    strategy: Literal["prefix", "tiers"] = "prefix"
+    strategy: HintStrategyConfig = Field(default_factory=HintStrategyConfig.usual)
     """prefix: the first steps of the solution; tiers: hints that are in the source."""
     fractions: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] = (0.25, 0.5, 0.75)
     """Share of the solution's steps shown at level 1, 2, 3 ..."""

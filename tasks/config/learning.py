@@ -2,9 +2,16 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from gradus.tasks.config.base import INCIDENTAL, LIMIT, Config
+from gradus.tasks.config.components import (
+    AdvantageConfig,
+    AggregationConfig,
+    ImportanceConfig,
+    LossConfig,
+    none_if_empty,
+)
 from gradus.tasks.config.prompts import PromptConfig, empty
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -13,28 +20,19 @@ Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 class UpdateConfig(Config):
     """One GRPO update (DeepSeekMath, arXiv 2402.03300) with its published options."""
 
-    advantage: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
+    advantage: AdvantageConfig = Field(default_factory=AdvantageConfig.usual)
     """grpo divides by the group's std; dr_grpo (arXiv 2503.20783) does not; rloo leaves the row itself out."""
-    std_eps: float = Field(default=1e-4, ge=0.0)
-    """Added to the std (TRL 1e-4, verl 1e-6)."""
-    loss: Literal["clip"] = "clip"
-    """Clipped surrogate on token ratios."""
-    aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = "token_mean"
-    """How token losses become one number (DAPO, GRPO, Dr. GRPO)."""
-    length_tokens: int = Field(default=0, ge=0)
-    """Completion limit that fixed_length divides by: the max_tokens that the rollouts were sampled with."""
-    clip_low: float = Field(default=0.2, ge=0.0)
-    """Ratio floor is 1 - clip_low."""
-    clip_high: float = Field(default=0.28, ge=0.0)
-    """Ratio ceiling is 1 + clip_high (DAPO's clip-higher, arXiv 2503.14476)."""
+    loss: LossConfig = Field(default_factory=LossConfig.usual)
+    """Policy loss of a token: clip, the clipped surrogate on token ratios."""
+    aggregation: AggregationConfig = Field(default_factory=AggregationConfig.usual)
+    """How token losses become one number: token_mean (DAPO), sequence_mean (GRPO), fixed_length (Dr. GRPO)."""
     kl_coef: float = Field(default=0.0, ge=0.0)
     """Weight of the k3 KL to the reference policy; 0 loads no reference."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
-    correction: Literal["none", "token_truncated", "token_masked", "sequence_truncated", "sequence_masked"] = "none"
-    """Weight of what another engine or an older policy sampled: p_trainer / p_sampler, cut off or masked at the cap."""
-    correction_cap: float = Field(default=2.0, ge=1.0)
-    """Largest weight (truncated), or largest and smallest, 1 / cap, that still counts (masked)."""
+    correction: Annotated[ImportanceConfig | None, BeforeValidator(none_if_empty)] = None
+    """Importance weights of what another engine or an older policy sampled: p_trainer / p_sampler of a token or a
+    sequence, truncated or masked at a cap; none weighs every token alike."""
     truncation: Literal["refused", "masked"] = "refused"
     """Rows sampled with top_p or top_k: no correction is taken of them (refused), or the trainer's side of correction,
     mismatch and gates is truncated likewise and a correction gives weight 0 to what that leaves out (masked)."""
@@ -68,12 +66,6 @@ class UpdateConfig(Config):
     """Optimiser steps between two saves of resumable state inside a long update; 0 for none."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
     """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
-
-    @model_validator(mode="after")
-    def _fixed_length_has_its_length(self) -> "UpdateConfig":
-        if self.aggregation == "fixed_length" and not self.length_tokens:
-            raise ValueError("aggregation fixed_length needs length_tokens, the max_tokens of the rollouts")
-        return self
 
 
 class WarmstartConfig(Config):

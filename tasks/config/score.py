@@ -1,40 +1,33 @@
 """Settings of the stage score and of its rewards."""
 
-from typing import Any
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
+from gradus.components import Kind
 from gradus.tasks.config.base import LIMIT, Config, unset
-from gradus.tasks.config.prompts import empty
+from gradus.tasks.config.components import Chosen
 
 
-class RewardConfig(Config):
-    """One reward and its weight."""
+class RewardConfig(Chosen):
+    """One reward with its settings, and its weight."""
 
-    name: str
-    """math, numeric, exact, format, or path/to/file.py:function."""
+    kind: ClassVar[Kind] = "reward"
+
     weight: float = 1.0
     """Weight in the sum."""
-    settings: dict[str, str | float | int | bool] = Field(default_factory=dict)
-    """Arguments of the reward (format: pattern ...)."""
     decides: bool = Field(default=False, exclude_if=unset)
     """Whether this reward decides the column `correct`, where several could."""
-    source_sha256: str = ""
-    """Digest of the user's file, filled in when the stage runs, so that a changed reward is a changed identity."""
-    modules: dict[str, str] = Field(default_factory=dict, exclude_if=empty)
-    """Digest of each of the user's own modules that the file leads to, by name; filled in likewise."""
-    libraries: dict[str, str] = Field(default_factory=dict, exclude_if=empty)
-    """Version of each installed distribution that those import, by name; filled in likewise."""
 
-    def identified(self) -> dict[str, Any]:
-        """The settings without the folder of a user's file: what is in it counts, not where it lies."""
-        return {**super().identified(), "name": self.name.rpartition("/")[2]}
+
+def _math() -> tuple[RewardConfig, ...]:
+    return (RewardConfig(name="math"),)
 
 
 class ScoreConfig(Config):
     """How rollouts are judged."""
 
-    rewards: tuple[RewardConfig, ...] = (RewardConfig(name="math"),)
+    rewards: tuple[RewardConfig, ...] = Field(default_factory=_math)
     """The rewards; the one that `decides`, else the first that judges correctness, decides the column `correct`."""
     correct_at: float | None = Field(default=None, allow_inf_nan=False, exclude_if=unset)
     """Threshold: a row without a verdict of its own is correct if the value of the deciding reward is at least this.

@@ -5,11 +5,14 @@ Left out: files that a reward reads as data.
 
 import hashlib
 from pathlib import Path
+from typing import Any, cast
 
 from gradus.data.lake.manifest import sha256_file
 from gradus.tasks.config.base import Config
+from gradus.tasks.config.components import Chosen
 from gradus.tasks.config.ingest import IngestConfig
-from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.config.score import RewardConfig
+from gradus.tasks.identity.component_modules import pinned_component
 from gradus.tasks.identity.reward_modules import pinned_reward
 
 
@@ -20,9 +23,28 @@ def pinned(config: Config, *, renew: bool = False) -> Config:
     """
     if isinstance(config, IngestConfig) and (renew or not config.source_sha256):
         return config.model_copy(update={"source_sha256": content_sha256(Path(config.source))})
-    if isinstance(config, ScoreConfig):
-        return config.model_copy(update={"rewards": tuple(pinned_reward(r, renew=renew) for r in config.rewards)})
-    return config
+    changed = {
+        name: _pinned_value(getattr(config, name), renew=renew)
+        for name in type(config).model_fields
+        if any(map(_is_users, _parts(getattr(config, name))))
+    }
+    return config.model_copy(update=changed) if changed else config
+
+
+def _pinned_value(value: Any, *, renew: bool) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_pinned_value(part, renew=renew) for part in cast("tuple[Any, ...]", value))
+    if isinstance(value, RewardConfig):
+        return pinned_reward(value, renew=renew)
+    return pinned_component(value, renew=renew) if _is_users(value) else value
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+
+
+def _is_users(value: Any) -> bool:
+    return isinstance(value, Chosen) and value.is_users
 
 
 def content_sha256(path: Path) -> str:

@@ -30,16 +30,16 @@ def pinned_reward(reward: RewardConfig, *, renew: bool = False) -> RewardConfig:
     Digests that are there already stay, unless they shall be renewed. Raise BadInputError where the file or the
     function cannot be used.
     """
-    if not is_users(reward.name) or (reward.source_sha256 and not renew):
+    if not reward.is_users or (reward.source_sha256 and not renew):
         return reward
-    spec = resolve(reward.name, {})
+    spec = resolve(reward.name, reward.settings)
     try:
         found = _inspected(spec)
     except JudgeStartError as error:
         raise BadInputError(str(error), hint="correct the file and run the same command again") from error
     modules = dict(found.modules)
     source = modules.pop(USER_MODULE).sha256
-    for name, path in _remembered(source, Path(spec.path).parent).items():
+    for name, path in remembered(source, Path(spec.path).parent).items():
         if path.is_file():
             add(modules, Module(name, str(path), sha256_file(path)))
     return reward.model_copy(
@@ -51,15 +51,9 @@ def pinned_reward(reward: RewardConfig, *, renew: bool = False) -> RewardConfig:
     )
 
 
-def is_users(name: str) -> bool:
-    """Whether a reward's name is path/to/file.py:function."""
-    path, colon, _function = name.rpartition(":")
-    return bool(colon) and path.endswith(".py")
-
-
 def refusal(spec: RewardSpec, error: UnpinnedModulesError) -> BadInputError:
     """What the person is told of modules that the identity of the scores does not hold; late ones are remembered."""
-    _remember(spec, {**error.late, **error.changed})
+    remember(spec.sha256, Path(spec.path).parent, {**error.late, **error.changed})
     reward = Path(spec.path).name
     if error.changed:
         files = _names(error.changed)
@@ -95,7 +89,7 @@ def _memory(source_sha256: str) -> Path:
     return Home.from_environment().root / "late_modules" / f"{source_sha256}.json"
 
 
-def _remembered(source_sha256: str, folder: Path) -> dict[str, Path]:
+def remembered(source_sha256: str, folder: Path) -> dict[str, Path]:
     """Name -> file of what a reward with this content loaded late; relative paths start at the reward's folder."""
     memory = _memory(source_sha256)
     if not memory.is_file():
@@ -104,9 +98,10 @@ def _remembered(source_sha256: str, folder: Path) -> dict[str, Path]:
     return {name: folder / path for name, path in found.items()}
 
 
-def _remember(spec: RewardSpec, modules: Mapping[str, str]) -> None:
-    memory, folder = _memory(spec.sha256), Path(spec.path).parent
-    known = {name: str(path) for name, path in _remembered(spec.sha256, folder).items()} | dict(modules)
+def remember(source_sha256: str, folder: Path, modules: Mapping[str, str]) -> None:
+    """Keep beside the lake what a file with this content loaded late, so that the next command pins it."""
+    memory = _memory(source_sha256)
+    known = {name: str(path) for name, path in remembered(source_sha256, folder).items()} | dict(modules)
     relative = {
         name: str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
         for name, path in known.items()

@@ -1,65 +1,47 @@
-"""The versions of our own code that a stage's settings name, and of the libraries that decide a verdict.
+"""The versions of our own code that a stage's settings name, and of the libraries that decide a result.
 
     code_identity(UpdateConfig())     # {"advantage/grpo": "1", "loss/clip": "1", ...}
 
 They are part of the stage's identity, beside the version of the stage itself (gradus.tasks.stages.registry). A version
 is raised when a result changes for the same inputs and settings; what a version covers is kept as a digest in
-tests/golden/code_versions.json, and a test fails where that moves and the version does not.
+tests/golden/code_versions.json, and a test fails where that moves and the version does not. A user's own file counts
+by its content (gradus.tasks.identity.pins), an installed component by the version of its package.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 
-from gradus.models.rewards import REWARDS
+from gradus.components.description import Component, DescriptionError
 from gradus.tasks.config.base import Config
-from gradus.tasks.config.curation import CurateConfig, HintConfig
-from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.components import chosen_in
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.identity.libraries import library_versions
 
-COMPONENTS: Mapping[str, Mapping[str, int]] = {
-    "filter": {"pass_rate": 1, "zero_variance": 1, "group_variance": 1, "length": 1},
-    "ranking": {"historical_std": 1, "variance": 1, "pass_rate": 1, "reward_mean": 1, "reward_variance": 1},
-    "sampler": {"uniform": 1, "variance": 1},
-    "hint strategy": {"prefix": 1, "tiers": 1},
-    "engine": {"transformers": 1, "vllm": 1, "openai": 1},
-    "reward": {name: int(reward.version) for name, reward in REWARDS.items()},
-    "advantage": {"grpo": 1, "dr_grpo": 1, "rloo": 1},
-    "loss": {"clip": 1},
-    "aggregation": {"token_mean": 1, "sequence_mean": 1, "fixed_length": 1},
-    "correction": {"weights": 1},
-    "shared": {"store": 1},
-}
-"""Kind -> name -> version. `correction` is one function for all its names; `shared` is in every stage's identity."""
+SHARED = {"shared/store": 1}
+"""What every stage's identity holds: how artifacts are written and read."""
+
+ENGINES = {"transformers": 1, "vllm": 1, "openai": 1}
 
 
 def code_identity(config: Config) -> dict[str, str]:
     """What a stage's identity holds of code: a version for each component that the settings name, and libraries."""
-    named = [("shared", "store"), *_named(config)]
-    found = {f"{kind}/{name}": str(COMPONENTS[kind][name]) for kind, name in named if name in COMPONENTS[kind]}
-    return {**found, **_libraries(config)}
-
-
-def _named(config: Config) -> list[tuple[str, str]]:
-    if isinstance(config, CurateConfig):
-        filters = [("filter", each.name) for each in config.filters]
-        return [*filters, ("ranking", config.rank), ("sampler", config.sampler)]
-    if isinstance(config, HintConfig):
-        return [("hint strategy", config.strategy)]
+    found = {label: str(version) for label, version in SHARED.items()}
     if isinstance(config, RolloutConfig):
-        return [("engine", config.engine)]
-    if isinstance(config, ScoreConfig):
-        return [("reward", each.name) for each in config.rewards]
-    if isinstance(config, UpdateConfig):
-        correction = [("correction", "weights")] if config.correction != "none" else []
-        chosen = [("advantage", config.advantage), ("loss", config.loss), ("aggregation", config.aggregation)]
-        return [*chosen, *correction]
-    return []
+        found[f"engine/{config.engine}"] = str(ENGINES[config.engine])
+    libraries: list[str] = []
+    for component in _registered(config):
+        if component.distribution:
+            libraries.append(component.distribution)
+        else:
+            found[f"{component.kind}/{component.name}"] = str(component.version)
+        libraries += component.libraries
+    return {**found, **{f"library/{name}": version for name, version in library_versions(libraries).items()}}
 
 
-def _libraries(config: Config) -> dict[str, str]:
-    if not isinstance(config, ScoreConfig):
-        return {}
-    rewards = [REWARDS[each.name] for each in config.rewards if each.name in REWARDS]
-    found = library_versions(reward.distribution for reward in rewards if reward.distribution)
-    return {f"library/{name}": version for name, version in found.items()}
+def _registered(config: Config) -> Iterator[Component]:
+    """The components that settings name, those of users' files left out."""
+    for chosen in chosen_in(config):
+        if not chosen.is_users:
+            try:
+                yield chosen.component
+            except DescriptionError:  # an installed package whose source cannot be read; the checks refuse it
+                continue

@@ -2,30 +2,26 @@
 
     catalogue()["filter"]["pass_rate"]["what"]        # "Keep problems whose pass rate lies in [low, high] ..."
 
-Sentences are the first lines of the components' own docstrings; those of rewards and engines, whose modules are slow to
-import, are read from the source.
+Sentences are the first lines of the components' own docstrings, read from the source.
 """
 
 import ast
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypedDict, Union, get_args, get_origin
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from gradus.data.curation.filters import FILTERS
-from gradus.data.curation.ranking import RANKINGS
-from gradus.data.curation.samplers import SAMPLERS
-from gradus.data.hints import STRATEGIES
-from gradus.models.objectives.advantages import ADVANTAGES
-from gradus.models.objectives.losses import AGGREGATIONS, LOSSES
-from gradus.models.rewards import REWARDS
+from gradus.components import KINDS
+from gradus.components.description import Component as Registered
+from gradus.components.registry import components
 from gradus.tasks.config.base import Config
 from gradus.tasks.stages.registry import STAGES
 
@@ -36,8 +32,6 @@ ENGINES = {
 }
 REQUIRED = "required"
 
-_ARGUMENT = re.compile(r"^\s+(\w+): (.+)$", re.MULTILINE)
-_SETTING = re.compile(r"Setting `(\w+)`: (.+?)(?:\. |\.$)", re.DOTALL)
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 
@@ -53,6 +47,7 @@ class Component(TypedDict):
     """One thing that settings name, or a stage."""
 
     what: str
+    paper: str
     settings: dict[str, Setting]
 
 
@@ -60,15 +55,12 @@ def catalogue() -> dict[str, dict[str, Component]]:
     """Kind -> name -> sentence and settings; the settings of nested models are dotted keys."""
     return {
         "stage": {name: _stage(spec.config) for name, spec in STAGES.items()},
-        "filter": {name: _function(function) for name, function in FILTERS.items()},
-        "ranking": _sentences(RANKINGS),
-        "sampler": _sentences(SAMPLERS),
-        "hint strategy": _sentences(STRATEGIES),
-        "engine": {name: {"what": _unnamed(_source_doc(module)), "settings": {}} for name, module in ENGINES.items()},
-        "reward": {name: _reward(reward.module, reward.settings) for name, reward in REWARDS.items()},
-        "advantage": _sentences(ADVANTAGES),
-        "loss": _sentences(LOSSES),
-        "aggregation": _sentences(AGGREGATIONS),
+        **{
+            kind: {name: _component(each) for name, each in components(kind).items()}
+            for kind in KINDS
+            if kind != "engine"
+        },
+        "engine": {name: _engine(module) for name, module in ENGINES.items()},
     }
 
 
@@ -76,30 +68,12 @@ def _first(doc: str | None) -> str:
     return (doc or "").partition("\n")[0]
 
 
-def _sentences(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Component]:
-    """Components whose settings, if they have any, are those of their stage."""
-    return {name: {"what": _first(inspect.getdoc(function)), "settings": {}} for name, function in functions.items()}
+def _component(component: Registered) -> Component:
+    return {"what": component.summary, "paper": component.paper, "settings": dict(_fields(component.settings, ""))}
 
 
-def _function(function: Callable[..., Any]) -> Component:
-    """A component whose settings are its arguments with a default, described under `Args:` in its docstring."""
-    doc = inspect.getdoc(function) or ""
-    told = dict(_ARGUMENT.findall(doc.partition("Args:")[2]))
-    given = [p for p in inspect.signature(function).parameters.values() if p.default is not p.empty]
-    settings = {p.name: Setting(type=_type(p.annotation), default=_text(p.default), what=told[p.name]) for p in given}
-    return {"what": _first(doc), "settings": settings}
-
-
-def _reward(module: str, names: frozenset[str]) -> Component:
-    doc = _source_doc(module)
-    told = {name: " ".join(text.split()) for name, text in _SETTING.findall(doc)}
-    settings = {name: Setting(type="text", default="none", what=told[name]) for name in sorted(names)}
-    return {"what": _unnamed(doc), "settings": settings}
-
-
-def _unnamed(doc: str) -> str:
-    """The first line without the name of what it speaks of."""
-    return re.sub(r"^(The reward|Engine) `\w+`: ", "", _first(doc))
+def _engine(module: str) -> Component:
+    return {"what": re.sub(r"^Engine `\w+`: ", "", _first(_source_doc(module))), "paper": "", "settings": {}}
 
 
 def _source_doc(module: str) -> str:
@@ -111,10 +85,10 @@ def _source_doc(module: str) -> str:
 
 
 def _stage(config: type[Config]) -> Component:
-    return {"what": _first(inspect.getdoc(config)), "settings": dict(_fields(config, ""))}
+    return {"what": _first(inspect.getdoc(config)), "paper": "", "settings": dict(_fields(config, ""))}
 
 
-def _fields(model: type[Config], prefix: str) -> Iterator[tuple[str, Setting]]:
+def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Setting]]:
     """Every setting of a model; of a nested model, or of the first entry of a list of them, with dotted keys."""
     for name, field in model.model_fields.items():
         inner = next(

@@ -2,7 +2,7 @@
 
     check_length(home.lake, "bundled", 4096)              # UsageError: the policy has 256 positions
     check_engine(RolloutConfig(engine="vllm"))            # UsageError: vllm is not installed
-    check_learning(RolloutConfig(top_p=0.9), UpdateConfig(correction="token_truncated"))
+    check_learning(RolloutConfig(top_p=0.9), UpdateConfig(correction=ImportanceConfig(name="token_truncated")))
 
 Only what a stage would certainly refuse is refused here; of a policy its config.json is read and nothing loaded.
 """
@@ -62,9 +62,9 @@ def check_learning(rollout: RolloutConfig, update: UpdateConfig) -> None:
             hint="set rollout.server.tokens=true, or train no rounds",
         )
     truncated = rollout.top_p < 1 or rollout.top_k > 0
-    if truncated and update.correction != "none" and update.truncation == "refused":
+    if truncated and update.correction is not None and update.truncation == "refused":
         raise UsageError(
-            f"update.correction = {update.correction} does not hold for rollouts sampled with top_p or top_k",
+            f"update.correction = {update.correction.label} does not hold for rollouts sampled with top_p or top_k",
             hint="set update.truncation=masked or update.correction=none, or roll out with top_p = 1 and top_k = 0",
         )
 

@@ -8,19 +8,22 @@ Only what the stage itself would certainly refuse is refused here; nothing is im
 What settings ask of each other is looked at in gradus.tasks.preflight.abilities.
 """
 
-import ast
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from gradus.components.description import DescriptionError
+from gradus.components.registry import function_of, users_file
 from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.lake.manifest import FILE_NAME
-from gradus.data.nearest import did_you_mean, unique
+from gradus.data.nearest import unique
 from gradus.data.package import package_file
-from gradus.models.rewards import REWARDS, RewardSpec, UnknownRewardError, resolve
-from gradus.tasks.config.curation import FilterConfig
+from gradus.models.rewards import UnknownRewardError, resolve
+from gradus.tasks.config.base import Config
+from gradus.tasks.config.components import FilterConfig, chosen_in
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.score import ScoreConfig
 
@@ -30,7 +33,6 @@ REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{4,64}")
 SAMPLES = package_file("data", "samples")
 _GYM = "reasoning-gym:"
 _NAME_BYTES = 128
-_NUM_LISTED = 8
 _POLICY_FILES = ("config.json", "adapter_config.json")
 
 
@@ -90,64 +92,46 @@ def check_out(out: str | None) -> None:
         raise UsageError(f"--out {shortened(out)}: {above} cannot be written to", hint="give another path")
 
 
+def check_components(config: Config) -> None:
+    """Refuse components that cannot be used: UsageError for a file that is not there, BadInputError for what is in it.
+
+    Filters of ours see a table without rows, which is enough to refuse settings that contradict each other.
+    """
+    for chosen in chosen_in(config):
+        if chosen.is_users:
+            path, _ = users_file(chosen.name)
+            if not path.is_file():
+                raise UsageError(f"there is no file {shortened(str(path))}", hint="write path/to/file.py:function")
+        try:
+            component = chosen.component
+            component.settings(**chosen.settings)
+        except DescriptionError as error:
+            raise BadInputError(str(error), hint="correct the file, or the function's name") from None
+        except ValidationError as error:
+            raise refused_setting(error, chosen.label) from None
+        if isinstance(chosen, FilterConfig) and chosen.is_ours:
+            from gradus.data.curation.filters import no_candidates  # noqa: PLC0415 - only if filters are named
+
+            function_of(component)(no_candidates(), **component.settings(**chosen.settings).model_dump())
+    if isinstance(config, ScoreConfig):
+        check_rewards(config)
+
+
+def refused_setting(error: ValidationError, name: str) -> UsageError:
+    """The first fault of a component's settings in a sentence."""
+    first = error.errors()[0]
+    key = ".".join(map(str, first["loc"]))
+    what = "is missing" if first["type"] == "missing" else first["msg"].lower()
+    return UsageError(f"{name}: the setting {key} {what}", hint="`gradus methods` says more")
+
+
 def check_rewards(config: ScoreConfig) -> None:
-    """UsageError if there is no reward of a name, or it has no such setting."""
+    """UsageError if a reward's settings cannot be used, such as a pattern that is no regular expression."""
     for reward in config.rewards:
         try:
             resolve(reward.name, reward.settings)
         except UnknownRewardError as error:
-            known = "list the rewards with `gradus methods`"
-            hint = known if reward.name in REWARDS else did_you_mean(reward.name, list(REWARDS), known)
-            raise UsageError(str(error), hint=hint) from None
-
-
-def check_reward_files(config: ScoreConfig) -> None:
-    """UsageError if the file of a user's reward is not there, BadInputError if its function cannot be in it."""
-    for reward in config.rewards:
-        spec = resolve(reward.name, reward.settings)
-        if not spec.is_user:
-            continue
-        if not Path(spec.path).is_file():
-            raise UsageError(f"there is no file {shortened(spec.path)}", hint="write path/to/file.py:function")
-        _check_function(spec)
-
-
-def _check_function(spec: RewardSpec) -> None:
-    try:
-        tree = ast.parse(Path(spec.path).read_bytes())
-    except SyntaxError as error:
-        where = f"{spec.path} line {error.lineno}" if error.lineno else spec.path
-        raise BadInputError(f"{where} is not valid Python: {error.msg}", hint="correct the file") from None
-    except ValueError as error:
-        raise BadInputError(f"{spec.path} is not valid Python: {error}", hint="correct the file") from None
-    names = set(_bound(tree))
-    if not names & {spec.function, "*", "globals", "exec", "__getattr__"}:
-        listed = f"it has {', '.join(sorted(names)[:_NUM_LISTED])}" if names else "it defines nothing"
-        hint = did_you_mean(spec.function, sorted(names), listed)
-        raise BadInputError(f"{spec.path} has no function {spec.function!r}", hint=hint)
-
-
-def _bound(tree: ast.Module) -> Iterator[str]:
-    """Every name that a module could have: what it defines, assigns or imports anywhere, and what it calls."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                yield name
-            case ast.Name(id=name):
-                yield name
-            case ast.alias(name=name, asname=alias):
-                yield alias or name.partition(".")[0]
-            case _:
-                continue
-
-
-def check_filters(filters: tuple[FilterConfig, ...]) -> None:
-    """UsageError if there is no filter of a name, or it has no such setting, or not with this value."""
-    if filters:
-        from gradus.data.curation.filters import check_filter  # noqa: PLC0415 - wanted only where filters are named
-
-        for chosen in filters:
-            check_filter(chosen.name, chosen.settings)
+            raise UsageError(str(error), hint="list the rewards with `gradus methods`") from None
 
 
 def check_name(name: str, what: str) -> None:

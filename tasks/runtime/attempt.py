@@ -14,6 +14,7 @@ from gradus.data.errors import StageError
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.tasks.host.faults import fault_point
+from gradus.tasks.identity.component_modules import refuse_unpinned
 from gradus.tasks.runtime.waiting import hold
 from gradus.tasks.stages.context import Beat, StageContext, StageResult
 from gradus.tasks.stages.registry import stage_spec
@@ -72,6 +73,7 @@ def computed(task: Job, store: Store, warm: dict[str, Any], beat: Beat) -> dict[
     function, config = spec.function(), spec.config.model_validate(task.config)
     started = time.perf_counter()
     result = function(context, config)
+    refuse_unpinned(config)
     timed = replace(result, clock={**result.clock, "perf/compute_s": time.perf_counter() - started})
     full = checked_report(task.stage, timed)
     _commit(task, out, result)

@@ -15,11 +15,12 @@ from gradus.data.arrays import Bools, Floats, Ints, floats, ints, one_array, pc
 from gradus.data.curation.difficulty import candidates
 from gradus.data.curation.filters import Selection, apply_filters
 from gradus.data.curation.plan import hints_of_level, plan_rows
-from gradus.data.curation.ranking import rank
+from gradus.data.curation.rankings import rank
 from gradus.data.curation.samplers import Draw, Sampler
 from gradus.data.errors import GateError, UsageError
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.curation import CurateConfig
+from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult
 
 _NUM_IDS, _NUM_PLANNED, _NUM_DROPPED = 100, 12, 4
@@ -40,7 +41,7 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     problems = ctx.table("problems", ["problem_id", "question", "messages"])
     pool = candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)
     ctx.beat(0.3, f"filtering {pool.num_rows} problems")
-    verdict = apply_filters(pool, [(f.name, f.settings) for f in config.filters])
+    verdict = apply_filters(pool, [load(chosen) for chosen in config.filters])
     choice, reasons = _choose(pool, verdict, config, ctx.seed)
     if not len(choice.index):
         told = "; ".join(f"{reason}: {count}" for reason, count in reasons.items()) or "there are no problems"
@@ -71,35 +72,35 @@ def _choose(pool: pa.Table, verdict: Selection, config: CurateConfig, seed: int)
     if config.top and len(index) > config.top:
         reasons[f"top: below the first {config.top}"] = len(index) - config.top
         index, why = index[: config.top], why[: config.top]
-    if config.sampler == "all":
-        taken = slice(0, config.draw or len(index))
-        choice = _Choice(index[taken], why[taken])
-    else:
-        choice = _drawn(pool, index, why, config, seed)
+    choice = _drawn(pool, index, why, config, seed)
     if len(choice.index) < len(index):
-        reasons[f"{config.sampler}: not drawn"] = len(index) - len(choice.index)
+        reasons[f"{config.sampler.label}: not drawn"] = len(index) - len(choice.index)
     return choice, reasons
 
 
 def _ranked(pool: pa.Table, kept: Bools, config: CurateConfig) -> tuple[Ints, Any]:
     """Kept rows in rank order, or in table order without a ranking, and what each owes its place to."""
-    if not config.rank:
+    if config.rank is None:
         index = np.flatnonzero(kept)
         return index, pa.repeat(pa.scalar("kept by the filters" if config.filters else "all problems"), len(index))
-    order, scores = rank(pool, config.rank)
+    order, scores = rank(pool, load(config.rank))
     index = order[kept[order]]
     places = pa.array(np.arange(1, len(index) + 1)).cast(pa.string())
     named = _decimals(scores[index])
-    return index, pc.binary_join_element_wise("rank ", places, f" by {config.rank} ", named, "")
+    return index, pc.binary_join_element_wise("rank ", places, f" by {config.rank.label} ", named, "")
 
 
 def _drawn(pool: pa.Table, index: Ints, why: Any, config: CurateConfig, seed: int) -> _Choice:
-    settings = {"explore_frac": config.explore_frac} if config.sampler == "variance" else {}
+    chosen = config.sampler
     rng = np.random.default_rng(derive_seed(seed, "curate", config.round))
-    draw: Draw = Sampler(config.sampler, rng, **settings).draw(pool.take(pa.array(index)), config.draw or len(index))
-    how = pc.if_else(pa.array(draw.explored), "drawn to explore", f"drawn by {config.sampler}")
-    if config.rank:
-        how = pc.binary_join_element_wise(why.take(pa.array(draw.index)), how, ", ")
+    sampler = Sampler(chosen.label, load(chosen), {}, rng)
+    draw: Draw = sampler.draw(pool.take(pa.array(index)), config.draw or len(index))
+    place = why.take(pa.array(draw.index))
+    if draw.in_order:
+        return _Choice(index[draw.index], place)
+    how = pc.if_else(pa.array(draw.explored), "drawn to explore", f"drawn by {chosen.label}")
+    if config.rank is not None:
+        how = pc.binary_join_element_wise(place, how, ", ")
     return _Choice(index[draw.index], how)
 
 

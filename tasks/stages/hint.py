@@ -8,6 +8,7 @@ from gradus.data.errors import GateError
 from gradus.data.hints import hints_of
 from gradus.data.lake.schema import HINTS
 from gradus.tasks.config.curation import HintConfig
+from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult
 
 NUM_SAMPLES = 16
@@ -17,14 +18,15 @@ BEAT_ROWS = 512
 def run(ctx: StageContext, config: HintConfig) -> StageResult:
     """Write a row for each problem and level; problems that cannot be hinted at are counted with the reason."""
     problems = ctx.table("problems").to_pylist()
+    strategy = load(config.strategy)
     rows: list[dict[str, object]] = []
     unhinted: Counter[str] = Counter()
     missing: list[str] = []
     for index, problem in enumerate(problems):
-        hints = hints_of(problem, config.strategy, config.fractions)
-        rows.extend({**vars(hint), "strategy": config.strategy, "leaks_answer": False} for hint in hints)
+        hints, reason = hints_of(problem, strategy, config.fractions)
+        rows.extend({**vars(hint), "strategy": config.strategy.label, "leaks_answer": False} for hint in hints)
         if not hints:
-            unhinted[_reason(problem, config.strategy)] += 1
+            unhinted[reason] += 1
             missing.append(problem["problem_id"])
         if index % BEAT_ROWS == 0:
             ctx.beat(index / len(problems), f"{index} of {len(problems)} problems")
@@ -38,14 +40,3 @@ def run(ctx: StageContext, config: HintConfig) -> StageResult:
     samples = [{"question": questions[str(row["problem_id"])], **row} for row in rows[:NUM_SAMPLES]]
     metrics = {"data/hinted_frac": 1 - len(missing) / len(problems)}
     return StageResult(metrics=metrics, summary=summary, samples=samples)
-
-
-def _reason(problem: dict[str, object], strategy: str) -> str:
-    if problem["answer"] is None:
-        return "no gold answer"
-    if strategy == "prefix":
-        if not problem["solution"]:
-            return "no worked solution"
-        if str(problem["solution"]).count("\n") == 0:
-            return "a single step"
-    return "every hint would reveal the answer"

@@ -10,6 +10,7 @@ from typing import Literal, cast
 
 from gradus.data.errors import UsageError
 from gradus.tasks.config.base import Config
+from gradus.tasks.config.components import chosen_in
 from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, EscalateConfig, HintConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.ingest import IngestConfig
@@ -18,7 +19,7 @@ from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.stages.context import StageFunction
 
-WorkerKind = Literal["", "policy", "sampler", "engine", "score"]
+WorkerKind = Literal["", "policy", "sampler", "engine", "score", "user"]
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,12 @@ class StageSpec:
     def worker_for(self, settings: Config, *, separate_sampler: bool = False) -> WorkerKind:
         """The worker for these settings; vLLM has one of its own, whose end frees all that it held.
 
+        A stage that is light enough for the flow's process leaves it if a user's file takes part.
+
         `separate_sampler` keeps sampling out of the process that learns, so that both go on at once.
         """
         if not isinstance(settings, RolloutConfig):
-            return self.worker
+            return self.worker or ("user" if any(not each.is_ours for each in chosen_in(settings)) else "")
         if settings.engine == "vllm":
             return "engine"
         return "sampler" if separate_sampler else self.worker

@@ -60,7 +60,7 @@ def test_every_update_but_the_first_learns_from_rows_one_update_old(overlapped: 
     assert ages == {1: (0.0, 0.0), 2: (1.0, 1.0), 3: (1.0, 1.0)}
     for index in range(1, ROUNDS + 1):
         (update,) = begun(program, "update", index)
-        assert (update["config"]["max_age"], update["config"]["correction"]) == (1, "token_truncated")
+        assert (update["config"]["max_age"], update["config"]["correction"]["name"]) == (1, "token_truncated")
         (before,) = begun(program, "update", max(1, index - 1))
         assert {tuple(r["inputs"]["policy"]) for r in begun(program, "rollout", index)} == {
             tuple(before["inputs"]["policy"])

@@ -19,6 +19,7 @@ from gradus.models.adapters import proof_of_merged, read_adapter
 from gradus.models.engines.base import Finished, Request
 from gradus.models.engines.hf import HfEngine
 from gradus.models.engines.sampling import SamplingParams
+from gradus.models.objectives.importance_sampling.truncated import token_truncated
 from gradus.models.policy import Policy, load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.checkpoint import (
@@ -38,7 +39,7 @@ from gradus.models.weight_check import verify_weights
 from tests.models.elsewhere import elsewhere
 
 SETTINGS = UpdateSettings(
-    lr=1e-3, epochs=2, minibatch_groups=1, micro_tokens=12, kl_coef=0.1, entropy_coef=0.01, correction="token_truncated"
+    lr=1e-3, epochs=2, minibatch_groups=1, micro_tokens=12, kl_coef=0.1, entropy_coef=0.01, correction=token_truncated
 )
 
 

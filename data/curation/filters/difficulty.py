@@ -1,16 +1,23 @@
 """Filters on how hard a problem was for the policy: pass-rate band, zero variance, normalised group variance."""
 
-from typing import Any
+from typing import Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
+from annotated_types import Ge, Le
 
+from gradus.components import component
 from gradus.data.arrays import Bools, Floats, floats, ints, nulls
-from gradus.data.curation.filters.verdict import Selection, check_choice, check_number, selection
+from gradus.data.curation.filters.verdict import Selection, selection
 from gradus.data.errors import UsageError
 
+Unmeasured = Literal["keep", "drop"]
 
-def pass_rate(candidates: pa.Table, low: float = 0.0, high: float = 1.0, unmeasured: str = "keep") -> Selection:
+
+@component("filter", paper="arXiv 2504.03380")
+def pass_rate(
+    candidates: pa.Table, *, low: float = 0.0, high: float = 1.0, unmeasured: Unmeasured = "keep"
+) -> Selection:
     """Keep problems whose pass rate lies in [low, high], both ends included.
 
     Online Difficulty Filtering, arXiv 2504.03380 (its balanced variant is high = 1 - low). Deviation: the rate is that
@@ -22,21 +29,21 @@ def pass_rate(candidates: pa.Table, low: float = 0.0, high: float = 1.0, unmeasu
         high: Highest pass rate that is kept.
         unmeasured: keep or drop problems that were never measured.
     """
-    low, high = check_number("pass_rate", "low", low), check_number("pass_rate", "high", high)
     if low > high:
         raise UsageError(f"pass_rate: low={low:g} is above high={high:g}, which keeps nothing")
     rate = floats(candidates.column("pass_rate"))
     return selection(
         candidates.num_rows,
         [
-            (_unmeasured(candidates, "pass_rate", unmeasured), "pass_rate: never measured"),
+            (_unmeasured(candidates, unmeasured), "pass_rate: never measured"),
             (rate < low, f"pass_rate: below {low:g}"),
             (rate > high, f"pass_rate: above {high:g}"),
         ],
     )
 
 
-def zero_variance(candidates: pa.Table, unmeasured: str = "keep") -> Selection:
+@component("filter", paper="arXiv 2503.14476")
+def zero_variance(candidates: pa.Table, *, unmeasured: Unmeasured = "keep") -> Selection:
     """Drop problems that were answered all wrong or all right: a group-relative advantage of them is zero.
 
     The offline form of DAPO's dynamic sampling (arXiv 2503.14476, 0 < correct < G).
@@ -49,14 +56,20 @@ def zero_variance(candidates: pa.Table, unmeasured: str = "keep") -> Selection:
     return selection(
         candidates.num_rows,
         [
-            (_unmeasured(candidates, "zero_variance", unmeasured), "zero_variance: never measured"),
+            (_unmeasured(candidates, unmeasured), "zero_variance: never measured"),
             ((n > 0) & (k == 0), "zero_variance: all wrong"),
             ((n > 0) & (k == n), "zero_variance: all right"),
         ],
     )
 
 
-def group_variance(candidates: pa.Table, min: float = 0.0, unmeasured: str = "keep") -> Selection:  # noqa: A002
+@component("filter", paper="arXiv 2509.19803")
+def group_variance(
+    candidates: pa.Table,
+    *,
+    min: Annotated[float, Ge(0.0), Le(1.0)] = 0.0,  # noqa: A002 - the name in recipes
+    unmeasured: Unmeasured = "keep",
+) -> Selection:
     """Keep problems whose normalised group variance is at least `min` (0 to 1).
 
     VCRL (arXiv 2509.19803): the unbiased variance of G 0/1 rewards over the largest that G allows,
@@ -68,15 +81,12 @@ def group_variance(candidates: pa.Table, min: float = 0.0, unmeasured: str = "ke
         min: Lowest normalised variance that is kept, 0 to 1.
         unmeasured: keep or drop problems that were never measured.
     """
-    least = check_number("group_variance", "min", min)
-    if not 0 <= least <= 1:
-        raise UsageError(f"group_variance: min={least:g} is not between 0 and 1")
     share = normalised_variance(candidates)
     return selection(
         candidates.num_rows,
         [
-            (_unmeasured(candidates, "group_variance", unmeasured), "group_variance: never measured"),
-            (share < least, f"group_variance: below {least:g}"),
+            (_unmeasured(candidates, unmeasured), "group_variance: never measured"),
+            (share < min, f"group_variance: below {min:g}"),
         ],
     )
 
@@ -88,8 +98,8 @@ def normalised_variance(candidates: pa.Table) -> Floats:
     return np.divide(k * (n - k), n * n // 4, out=share, where=n > 1)
 
 
-def _unmeasured(candidates: pa.Table, owner: str, unmeasured: Any) -> Bools:
+def _unmeasured(candidates: pa.Table, unmeasured: Unmeasured) -> Bools:
     """The unmeasured rows to drop, (N,)."""
-    if check_choice(owner, "unmeasured", unmeasured, ("keep", "drop")) == "keep":
+    if unmeasured == "keep":
         return np.zeros(candidates.num_rows, dtype=np.bool_)
     return nulls(candidates.column("pass_rate"))

@@ -3,17 +3,21 @@
 Left out: lengths in a policy's own tokens, which the problems table does not know; words stand in for them.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from gradus.components import component
 from gradus.data.arrays import Ints, ints, nulls, one_array, pc
-from gradus.data.curation.filters.verdict import Selection, check_choice, check_number, selection
+from gradus.data.curation.filters.verdict import Selection, selection
 from gradus.data.errors import UsageError
 
 
-def length(candidates: pa.Table, low: float = 0, high: float = 0, unit: str = "chars") -> Selection:
+@component("filter")
+def length(
+    candidates: pa.Table, *, low: float = 0.0, high: float = 0.0, unit: Literal["chars", "words"] = "chars"
+) -> Selection:
     """Keep problems of low to high characters (or words: runs of non-space), both included; high = 0 sets no ceiling.
 
     A problem given as messages is as long as its messages together.
@@ -24,10 +28,8 @@ def length(candidates: pa.Table, low: float = 0, high: float = 0, unit: str = "c
         high: Longest question that is kept; 0 for any.
         unit: chars or words.
     """
-    low, high = check_number("length", "low", low), check_number("length", "high", high)
     if high and low > high:
         raise UsageError(f"length: low={low:g} is above high={high:g}, which keeps nothing")
-    unit = check_choice("length", "unit", unit, ("chars", "words"))
     lengths = question_lengths(candidates, unit)
     too_long = lengths > high if high else np.zeros(len(lengths), dtype=np.bool_)
     return selection(

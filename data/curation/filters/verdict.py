@@ -1,6 +1,5 @@
-"""What a filter answers: for every row kept or the reason it is dropped, and the checks that filters share."""
+"""What a filter answers: for every row kept or the reason it is dropped."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,14 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.data.arrays import Bools, Ints
-from gradus.data.errors import UsageError
 
 
 @dataclass(frozen=True)
 class Selection:
     """Reason codes (N,) and their sentences: 0 is kept, i is dropped because of `labels[i - 1]`.
 
-    >>> verdict = Verdict(np.array([0, 2]), ("too easy", "too hard"))
+    >>> verdict = Selection(np.array([0, 2]), ("too easy", "too hard"))
     >>> verdict.kept.tolist(), verdict.reasons.to_pylist()
     ([True, False], [None, 'too hard'])
     """
@@ -49,17 +47,3 @@ def selection(num_rows: int, refusals: Sequence[tuple[Bools, str]]) -> Selection
     for index, (mask, _) in enumerate(refusals, start=1):
         code[(code == 0) & mask] = index
     return Selection(code, tuple(label for _, label in refusals))
-
-
-def check_number(owner: str, name: str, value: Any) -> float:
-    """A finite number as given; UsageError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UsageError(f"{owner}: {name} is {value!r}, not a finite number")
-    return float(value)
-
-
-def check_choice(owner: str, name: str, value: Any, choices: Sequence[str]) -> str:
-    """One of the words allowed; UsageError lists them."""
-    if value not in choices:
-        raise UsageError(f"{owner}: {name} is {value!r}", hint=f"it is one of {', '.join(choices)}")
-    return str(value)

@@ -1,11 +1,11 @@
 """Samplers: which of the candidate problems are drawn, without replacement, from an explicit generator.
 
-    sampler = Sampler("variance", np.random.default_rng(7), explore_frac=0.25)
+    sampler = Sampler("variance", variance, {"explore_frac": 0.25}, np.random.default_rng(7))
     drawn = sampler.draw(candidates, 64)          # row indices in draw order, their weights, and who was explored
     saved = sampler.state_dict()                  # JSON; load_state refuses any other set of fields
 
-The functions `uniform` and `variance` are pure given their generator; `Sampler` adds the state that a resumed run
-needs.
+A sampler is `(candidates, num, rng, *, settings) -> Draw`, pure given its generator; `Sampler` adds the state that a
+resumed run needs.
 A draw asks for at most as many as there are; that fewer were there shows in the length of the result.
 """
 
@@ -15,29 +15,28 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.curation.samplers.draws import Draw, uniform, variance
-from gradus.data.errors import BadInputError, UsageError
+from gradus.data.curation.samplers.draw import Draw
+from gradus.data.errors import BadInputError
 
-__all__ = ["SAMPLERS", "Draw", "Sampler", "uniform", "variance"]
-
-SAMPLERS: dict[str, Callable[..., Draw]] = {"uniform": uniform, "variance": variance}
+__all__ = ["Draw", "Sampler"]
 
 
 class Sampler:
     """One sampler by name with its settings and its generator: what a run carries from round to round."""
 
-    def __init__(self, name: str, rng: np.random.Generator, **settings: float) -> None:
-        if name not in SAMPLERS:
-            raise UsageError(f"there is no sampler {name!r}", hint=f"the samplers are {', '.join(SAMPLERS)}")
+    def __init__(
+        self, name: str, function: Callable[..., Draw], settings: Mapping[str, Any], rng: np.random.Generator
+    ) -> None:
         self.name = name
-        self.settings = settings
+        self.settings = dict(settings)
         self.num_draws = 0
+        self._function = function
         self._rng = rng
 
     def draw(self, candidates: pa.Table, num: int) -> Draw:
         """Draw `num` candidates, or all where there are fewer."""
         self.num_draws += 1
-        return SAMPLERS[self.name](candidates, num, self._rng, **self.settings)
+        return self._function(candidates, num, self._rng, **self.settings)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next draw depends on, as JSON values."""

@@ -1,39 +1,51 @@
-"""Draws without replacement: uniform, and in proportion to pass-rate variance with a share for exploration."""
+"""Draws without replacement: all in order, uniform, and in proportion to pass-rate variance with exploration."""
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
+from annotated_types import Ge, Le
 
-from gradus.data.arrays import Bools, Floats, Ints, floats
-from gradus.data.errors import UsageError
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Rows drawn, in draw order: indices (D,), the weight each had (D,), and whether it was explored (D,)."""
-
-    index: Ints
-    weight: Floats
-    explored: Bools
+from gradus.components import component
+from gradus.data.arrays import Floats, Ints, floats
+from gradus.data.curation.samplers.draw import Draw
 
 
+@component("sampler", name="all")
+def in_order(candidates: pa.Table, num: int, rng: np.random.Generator) -> Draw:  # noqa: ARG001 - nothing is drawn
+    """Take the first rows in order, as ranked; every weight is 1."""
+    index = np.arange(min(num, candidates.num_rows))
+    return Draw(index, np.ones(len(index)), np.zeros(len(index), dtype=np.bool_), in_order=True)
+
+
+@component("sampler")
 def uniform(candidates: pa.Table, num: int, rng: np.random.Generator) -> Draw:
     """Draw rows with equal probability; every weight is 1."""
     index = _weighted(np.ones(candidates.num_rows), num, rng)
     return Draw(index, np.ones(len(index)), np.zeros(len(index), dtype=np.bool_))
 
 
-def variance(candidates: pa.Table, num: int, rng: np.random.Generator, *, explore_frac: float = 0.25) -> Draw:
+@component("sampler", paper="arXiv 2509.21268")
+def variance(
+    candidates: pa.Table,
+    num: int,
+    rng: np.random.Generator,
+    *,
+    explore_frac: Annotated[float, Ge(0.0), Le(1.0)] = 0.25,
+) -> Draw:
     """Draw rows in proportion to p(1-p); a share of the draw goes uniformly to rows without variance or measurement.
 
     After MMR1's variance-aware sampling (arXiv 2509.21268): part of the batch weighted, part uniform for coverage.
     Deviations: without replacement, no text-diversity term, and the uniform part is drawn only from the rows that the
     weighted part can never reach. Where one part has too few rows, the other fills up; with explore_frac 0 the rows
     without variance are never drawn. Weights are 4p(1-p), and 1 for an explored row.
+
+    Args:
+        candidates: Problems with their measurements.
+        num: Rows to draw.
+        rng: The generator.
+        explore_frac: Share of the draw taken from problems never measured or without variance.
     """
-    if not 0 <= explore_frac <= 1:
-        raise UsageError(f"explore_frac is {explore_frac}, not between 0 and 1")
     weight = np.nan_to_num(4 * floats(candidates.column("variance")))
     reachable, unknown = np.flatnonzero(weight > 0), np.flatnonzero(weight == 0)
     num_unknown = min(len(unknown), round(num * explore_frac))

@@ -5,7 +5,7 @@ is here: gates, the train state from disk or from this worker's memory (the same
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from gradus.data.errors import BadInputError, CorruptArtifactError, GateError, StageError
 from gradus.data.seeds import derive_seed
 from gradus.models.devices import Device
-from gradus.models.objectives.advantages import ADVANTAGES, zero_std_groups
+from gradus.models.objectives.advantages import zero_std_groups
 from gradus.models.objectives.batch import ScoredBatch
 from gradus.models.policy import Policy
 from gradus.models.training.checkpoint import (
@@ -46,6 +46,7 @@ from gradus.tasks.artifacts.loading import ROOM, loaded_policy, oom_as_stage_err
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
+from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.gates import update_breach
 from gradus.tasks.stages.update.resume_state import Progress, StepMetrics
@@ -61,7 +62,7 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     refuse_training(ctx.store, ctx.one("policy"))
     settings = _settings(config)
     rows = judged_rows(ctx, config.max_age)
-    if config.correction != "none" and config.truncation == "refused":
+    if config.correction is not None and config.truncation == "refused":
         refuse_truncated(rows)
     batch = rows.batch()
     rollouts = _rollouts(rows, batch, config)
@@ -194,13 +195,12 @@ class _Clock:
 
 
 def _rollouts(rows: ScoredRows, batch: ScoredBatch, config: UpdateConfig) -> Rollouts:
-    settings = {"std_eps": config.std_eps} if config.advantage == "grpo" else {}
     return Rollouts(
         prompts=rows.tokens("prompt_tokens"),
         completions=rows.tokens("completion_tokens"),
         logprobs=rows.logprobs(),
         temperature=torch.tensor(rows.texts("temperature"), dtype=torch.float32),
-        advantage=ADVANTAGES[config.advantage](batch, **settings),
+        advantage=load(config.advantage)(batch),
         group=batch.group,
         drawn=rows.drawing() if config.truncation == "masked" else None,
     )
@@ -261,25 +261,14 @@ def _empty(folder: Path) -> Path:
 
 
 def _settings(config: UpdateConfig) -> UpdateSettings:
-    return UpdateSettings(
-        loss=config.loss,
-        loss_settings={"clip_low": config.clip_low, "clip_high": config.clip_high},
-        aggregation=config.aggregation,
-        length_tokens=config.length_tokens,
-        kl_coef=config.kl_coef,
-        entropy_coef=config.entropy_coef,
-        correction=config.correction,
-        correction_cap=config.correction_cap,
-        lr=config.lr,
-        warmup_steps=config.warmup_steps,
-        decay_steps=config.decay_steps,
-        weight_decay=config.weight_decay,
-        betas=config.betas,
-        max_grad_norm=config.max_grad_norm,
-        epochs=config.epochs,
-        minibatch_groups=config.minibatch_groups,
-        micro_tokens=config.micro_tokens,
-    )
+    """The components loaded, every other field of the same name as it is."""
+    components = {
+        "loss": load(config.loss),
+        "aggregation": load(config.aggregation),
+        "correction": load(config.correction) if config.correction is not None else None,
+    }
+    plain = {each.name for each in fields(UpdateSettings)} - set(components)
+    return UpdateSettings(**components, **{name: getattr(config, name) for name in plain})
 
 
 def _refuse_without_signal(

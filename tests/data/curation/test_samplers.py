@@ -8,15 +8,23 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from gradus.data.curation.samplers import Draw, Sampler, uniform, variance
-from gradus.data.errors import BadInputError, UsageError
+from gradus.data.curation import samplers
+from gradus.data.curation.samplers import Draw
+from gradus.data.curation.samplers.draws import in_order, uniform, variance
+from gradus.data.errors import BadInputError
+from gradus.tasks.config.components import SamplerConfig
 
 
 def pool(rates: list[float | None]) -> pa.Table:
     p = pa.array(rates, pa.float64())
     spread = pa.array([None if r is None else r * (1 - r) for r in rates], pa.float64())
     return pa.table({"problem_id": [f"p{i}" for i in range(len(rates))], "pass_rate": p, "variance": spread})
+
+
+def Sampler(name: str, rng: np.random.Generator, **settings: float) -> samplers.Sampler:
+    return samplers.Sampler(name, {"uniform": uniform, "variance": variance}[name], settings, rng)
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -114,8 +122,16 @@ def test_state_is_taken_up_strictly() -> None:
         Sampler("uniform", rng()).load_state(state)
 
 
-def test_mistaken_samplers_are_told() -> None:
-    with pytest.raises(UsageError, match="uniform, variance"):
-        Sampler("thompson", rng())
-    with pytest.raises(UsageError, match="explore_frac"):
-        variance(pool([0.5]), 1, rng(), explore_frac=1.5)
+def test_names_and_shares_that_do_not_exist_are_refused() -> None:
+    for wrong in (
+        {"name": "thompson"},
+        {"name": "variance", "explore_frac": 1.5},
+        {"name": "uniform", "explore_frac": 0.5},
+    ):
+        with pytest.raises(ValidationError):
+            SamplerConfig.model_validate(wrong)
+
+
+def test_all_takes_the_first_in_order() -> None:
+    assert in_order(pool([0.5] * 3), 2, rng()).index.tolist() == [0, 1]
+    assert in_order(pool([0.5] * 3), 9, rng()).index.tolist() == [0, 1, 2]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gradus.data.answers import normalised_gold, number
 from gradus.data.hints import hints_of
 from gradus.data.hints.leaks import leaks
+from gradus.data.hints.prefix import prefix
 from gradus.data.sources.chain_sum import completion_text, worked_solution
 from gradus.data.sources.formats import gsm8k
 
@@ -61,7 +62,7 @@ def test_levels_show_more_and_more_whole_steps_and_never_all() -> None:
     problem = {"problem_id": "p", "question": "8 + 5 + 7 - 1 + 3 =", "answer": "22", "extra": None}
     steps, answer = worked_solution("8 + 5 + 7 - 1 + 3")
     assert (steps, answer) == (["8+5=13", "13+7=20", "20-1=19", "19+3=22"], "22")
-    hints = hints_of({**problem, "solution": "\n".join(steps)}, "prefix", (0.25, 0.5, 0.75, 1.0))
+    hints = hints_of({**problem, "solution": "\n".join(steps)}, prefix, (0.25, 0.5, 0.75, 1.0))[0]
     assert [hint.text for hint in hints] == [
         "8+5=13\n",
         "8+5=13\n13+7=20\n",
@@ -78,8 +79,18 @@ def test_no_prefix_reveals_the_answer(terms: list[int], data: st.DataObject) -> 
     expression = str(terms[0]) + "".join(f" {s} {t}" for s, t in zip(signs, terms[1:], strict=True))
     steps, answer = worked_solution(expression)
     problem = {"problem_id": "p", "question": "?", "answer": answer, "solution": "\n".join(steps), "extra": None}
-    for hint in hints_of(problem, "prefix", (0.25, 0.5, 0.75)):
+    for hint in hints_of(problem, prefix, (0.25, 0.5, 0.75))[0]:
         assert answer not in re.findall(r"-?\d+", hint.text)
+
+
+def test_a_strategy_that_states_the_answer_is_not_believed() -> None:
+    problem = {"problem_id": "p", "question": "3 + 4 =", "answer": "7", "solution": None}
+    told, reason = hints_of(problem, lambda problem, fraction: "it is 7" if fraction > 0.5 else "add them", (0.5, 1.0))
+    assert ([(hint.level, hint.text) for hint in told], reason) == ([(1, "add them")], "")
+    assert hints_of(problem, prefix, (0.5,)) == ([], "no worked solution")
+    assert hints_of({**problem, "solution": "3+4=7"}, prefix, (0.5,)) == ([], "a single step")
+    assert hints_of({**problem, "answer": None}, prefix, (0.5,)) == ([], "no gold answer")
+    assert hints_of(problem, lambda problem, fraction: "7", (0.5,)) == ([], "every hint would reveal the answer")
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared real data is not beside this checkout")
@@ -88,7 +99,7 @@ def test_hints_for_all_of_gsm8k_reveal_no_answer_by_an_independent_reading() -> 
     problems = [{"problem_id": str(i), **gsm8k(json.loads(line))} for i, line in enumerate(lines)]
     unhinted = 0
     for problem in problems:
-        hints = hints_of(problem, "prefix", (0.25, 0.5, 0.75))
+        hints = hints_of(problem, prefix, (0.25, 0.5, 0.75))[0]
         unhinted += not hints
         stated = _values(problem["question"])
         for hint in hints:

@@ -18,6 +18,7 @@ from gradus.flows.loop.inputs import run_name
 from gradus.flows.loop.training import Inputs, train
 from gradus.flows.recipe.ahead import overlapping, run_concurrently
 from gradus.flows.recipe.config import load_recipe, parse_recipe
+from gradus.tasks.config.components import ImportanceConfig
 from gradus.tasks.host.interrupt import remember_interrupts
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool
@@ -206,12 +207,15 @@ def sampled_by(session: Rehearsal) -> dict[tuple[str, int, str], str]:
 
 def test_overlap_takes_rows_one_update_old_and_corrects_them_unless_told_how() -> None:
     plain = load_recipe("demo", overlap=1)
-    assert (plain.update.max_age, plain.update.correction) == (0, "none")
+    assert (plain.update.max_age, plain.update.correction) == (0, None)
     settled = overlapping(plain).update
-    assert (settled.max_age, settled.correction) == (1, "token_truncated")
+    assert (settled.max_age, settled.correction) == (1, ImportanceConfig(name="token_truncated"))
     told = load_recipe("demo", ["update.correction=sequence_masked", "update.max_age=3"], overlap=1)
-    assert (overlapping(told).update.max_age, overlapping(told).update.correction) == (3, "sequence_masked")
-    assert overlapping(load_recipe("demo", ["update.correction=none"], overlap=1)).update.correction == "none"
+    assert (overlapping(told).update.max_age, overlapping(told).update.correction) == (
+        3,
+        ImportanceConfig(name="sequence_masked"),
+    )
+    assert overlapping(load_recipe("demo", ["update.correction=none"], overlap=1)).update.correction is None
     assert overlapping(load_recipe("demo")) == load_recipe("demo")
 
 

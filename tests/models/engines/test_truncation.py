@@ -18,7 +18,6 @@ import gradus.models.training.logprobs
 from gradus.models.engines.base import Request
 from gradus.models.engines.hf import HfEngine
 from gradus.models.engines.sampling import SamplingParams, truncated_logprobs
-from gradus.models.objectives.importance_sampling import weights
 from gradus.models.policy import Policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.checkpoint import weights_bytes
@@ -33,6 +32,20 @@ from gradus.models.training.update import (
     optimise,
     row_logprobs,
 )
+from gradus.tasks.config.components import ImportanceConfig
+from gradus.tasks.identity.loading import load
+
+
+def correcting(how: str, cap: float = 2.0) -> Any:
+    return load(ImportanceConfig.model_validate({"name": how, "cap": cap}))
+
+
+def weights(
+    old: torch.Tensor, sampler: torch.Tensor, row: torch.Tensor, mask: torch.Tensor, how: str, cap: float
+) -> torch.Tensor:
+    """The weights alone."""
+    return load(ImportanceConfig.model_validate({"name": how, "cap": cap}))(old, sampler, row, mask)[0]
+
 
 Metrics = dict[str, float]
 ONE_STEP = UpdateSettings(lr=1e-3, micro_tokens=10_000, max_grad_norm=1e9)
@@ -167,7 +180,7 @@ def test_the_trainers_logprobs_truncated_logp_are_those_that_the_engine_recorded
 @pytest.mark.parametrize("several_steps", [False, True])
 def test_a_truncated_policys_own_rollouts_weigh_one(policy: Policy, how: Any, several_steps: bool) -> None:
     rows = sampled(policy, HOWS)
-    settings = replace(ONE_STEP, correction=how, minibatch_groups=2 if several_steps else 0)
+    settings = replace(ONE_STEP, correction=correcting(how), minibatch_groups=2 if several_steps else 0)
     _, log, _ = trained(policy, rows, settings)
     assert len(log) == (3 if several_steps else 1)
     for metrics in log:
@@ -191,7 +204,7 @@ def with_a_token_outside(policy: Policy) -> tuple[Rollouts, int]:
 
 def test_a_token_outside_weighs_nothing_and_the_others_as_by_hand(policy: Policy) -> None:
     rows, _ = with_a_token_outside(policy)
-    found, log, seen = trained(policy, rows, replace(ONE_STEP, correction="token_truncated", correction_cap=9.0))
+    found, log, seen = trained(policy, rows, replace(ONE_STEP, correction=correcting("token_truncated", 9.0)))
     assert num_outside(rows, seen) == {0: 1 + int(torch.isneginf(seen[0][2])), 1: 0}
 
     prompt, tokens = rows.prompts[0], rows.completions[0]
@@ -224,7 +237,7 @@ def test_the_gradient_of_a_token_outside_is_exactly_zero(policy: Policy, how: An
             "logprobs": [torch.tensor([-1.5]), rows.logprobs[1]],
         }
         rows = replace(rows, **alone)
-    settings = replace(ONE_STEP, correction=how, correction_cap=1e6)
+    settings = replace(ONE_STEP, correction=correcting(how, 1e6))
     found, log, _ = trained(policy, rows, settings)
     assert not bool(gradient(found).any())
     assert all(math.isfinite(value) for value in log[0].values())
@@ -260,7 +273,7 @@ def test_tokens_outside_are_counted_apart_and_leave_the_other_metrics() -> None:
 
 
 def test_micro_batches_change_nothing_beyond_rounding_under_truncation(policy: Policy) -> None:
-    settings = replace(ONE_STEP, correction="token_truncated", correction_cap=3.0)
+    settings = replace(ONE_STEP, correction=correcting("token_truncated", 3.0))
     rows = sampled(policy, HOWS)
     older = replace(rows, logprobs=[lp - 0.1 * (i % 3) for i, lp in enumerate(rows.logprobs)])
     one, log, _ = trained(policy, older, settings)
@@ -272,7 +285,7 @@ def test_micro_batches_change_nothing_beyond_rounding_under_truncation(policy: P
 
 def test_rows_that_were_not_truncated_and_updates_without_correction_keep_their_bits(policy: Policy) -> None:
     whole = sampled(policy, [(1.0, 1.0, 0), (0.7, 1.0, 0), (0.0, 0.5, 2)])
-    corrected = replace(ONE_STEP, correction="sequence_truncated")
+    corrected = replace(ONE_STEP, correction=correcting("sequence_truncated"))
     outside, _ = with_a_token_outside(policy)
     for rows, settings in ((whole, corrected), (sampled(policy, HOWS), ONE_STEP), (outside, ONE_STEP)):
         cut, _, _ = trained(policy, rows, settings)

@@ -8,10 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.models.objectives.advantages import ADVANTAGES, dr_grpo, grpo, rloo, zero_std_groups
+from gradus.models.objectives.advantages import zero_std_groups
+from gradus.models.objectives.advantages.group_relative import dr_grpo, grpo, rloo
 from gradus.models.objectives.batch import ScoredBatch
 
 NAN = math.nan
+ADVANTAGES = {"dr_grpo": dr_grpo, "grpo": grpo, "rloo": rloo}
 NAMES = sorted(ADVANTAGES)
 reward_lists = st.lists(
     st.one_of(st.sampled_from([0.0, 1.0, 0.1, 1e-9, NAN]), st.floats(-10, 10)), min_size=1, max_size=24

@@ -7,7 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.models.objectives.importance_sampling import weights
+from gradus.tasks.config.components import ImportanceConfig
+from gradus.tasks.identity.loading import load
+
+
+def weights(
+    old: torch.Tensor, sampler: torch.Tensor, row: torch.Tensor, mask: torch.Tensor, how: str, cap: float
+) -> torch.Tensor:
+    """The weights alone."""
+    return load(ImportanceConfig.model_validate({"name": how, "cap": cap}))(old, sampler, row, mask)[0]
+
 
 OLD = torch.tensor([0.0, 0.0, 0.0, 0.0])
 SAMPLER = torch.log(torch.tensor([1.0, 0.25, 2.0, 8.0]))  # ratios 1, 4, 1/2, 1/8
@@ -18,7 +27,6 @@ ALL = torch.ones(4, dtype=torch.bool)
 @pytest.mark.parametrize(
     ("how", "expected"),
     [
-        ("none", [1.0, 1.0, 1.0, 1.0]),
         ("token_truncated", [1.0, 3.0, 0.5, 0.125]),
         ("token_masked", [1.0, 0.0, 0.5, 0.0]),
         ("sequence_truncated", [3.0, 3.0, 0.0625, 0.0625]),
@@ -48,5 +56,5 @@ def test_weights_carry_no_gradient_and_never_overflow() -> None:
 def test_the_policys_own_rollouts_weigh_one_whatever_the_method(values: list[float]) -> None:
     logp, rows = torch.tensor(values), torch.arange(len(values)) // 2
     mask = torch.ones(len(values), dtype=torch.bool)
-    for how in ("none", "token_truncated", "token_masked", "sequence_truncated", "sequence_masked"):
+    for how in ("token_truncated", "token_masked", "sequence_truncated", "sequence_masked"):
         assert weights(logp, logp, rows, mask, how, cap=2.0).tolist() == pytest.approx([1.0] * len(values))

@@ -2,18 +2,31 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from torch import Tensor
 
+from gradus.models.objectives.aggregations import Aggregation, Totals
+from gradus.models.objectives.aggregations.means import fixed_length, sequence_mean, token_mean
 from gradus.models.objectives.batch import TokenBatch, all_finite
-from gradus.models.objectives.losses import AGGREGATIONS, MAX_LOG_RATIO, Totals, clip, fixed_length, k3, regularised
+from gradus.models.objectives.losses import MAX_LOG_RATIO, k3, regularised
+from gradus.models.objectives.losses.clipped import clip
+from gradus.tasks.config.learning import UpdateConfig
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "clip_loss.json").read_text())
+
+
+def aggregations(length_tokens: int) -> dict[str, Aggregation]:
+    fixed = partial(fixed_length, length_tokens=length_tokens)
+    return {"token_mean": token_mean, "sequence_mean": sequence_mean, "fixed_length": fixed}
+
+
 BOUNDS = {"clip_low": 0.2, "clip_high": 0.28}
 
 
@@ -52,11 +65,11 @@ def test_the_kl_estimate_is_the_golden_one() -> None:
     )
 
 
-@pytest.mark.parametrize("name", sorted(AGGREGATIONS))
+@pytest.mark.parametrize("name", sorted(aggregations(1)))
 def test_aggregations_are_the_golden_ones(name: str) -> None:
     mask, row = torch.tensor(GOLDEN["mask"]), torch.tensor(GOLDEN["row"])
-    totals = Totals.of(mask, row, 3, length_tokens=10)
-    found = AGGREGATIONS[name](torch.tensor(GOLDEN["loss"], dtype=torch.float64), mask, row, totals)
+    totals = Totals.of(mask, row, 3)
+    found = aggregations(10)[name](torch.tensor(GOLDEN["loss"], dtype=torch.float64), mask, row, totals)
     assert float(found) == pytest.approx(GOLDEN["fixed_length_of_10" if name == "fixed_length" else name], abs=1e-15)
 
 
@@ -129,7 +142,7 @@ def naive(name: str, loss: list[float], mask: list[bool], row: list[int], length
     return whole / (sum(map(len, counted)) if name == "token_mean" else len(counted) * length)
 
 
-@pytest.mark.parametrize("name", sorted(AGGREGATIONS))
+@pytest.mark.parametrize("name", sorted(aggregations(1)))
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
 def test_aggregations_do_not_depend_on_how_the_step_is_divided(name: str, data: st.DataObject) -> None:
@@ -139,13 +152,14 @@ def test_aggregations_do_not_depend_on_how_the_step_is_divided(name: str, data: 
     mask = data.draw(st.lists(st.booleans(), min_size=len(row), max_size=len(row)))
     cuts = data.draw(st.sets(st.integers(0, len(sizes) - 1), min_size=1))
     values, counted, index = torch.tensor(loss, dtype=torch.float64), torch.tensor(mask), torch.tensor(row)
-    totals = Totals.of(counted, index, len(sizes), length_tokens=7)
+    totals = Totals.of(counted, index, len(sizes))
     first = torch.isin(index, torch.tensor(sorted(cuts)))
-    found = sum(float(AGGREGATIONS[name](values[p], counted[p], index[p], totals)) for p in (first, ~first))
+    found = sum(float(aggregations(7)[name](values[p], counted[p], index[p], totals)) for p in (first, ~first))
     assert found == pytest.approx(naive(name, loss, mask, row, 7), rel=1e-9, abs=1e-12)
 
 
 def test_fixed_length_without_its_length_is_refused() -> None:
-    mask, row = torch.tensor([True]), torch.tensor([0])
-    with pytest.raises(ValueError, match="needs the completion limit"):
-        fixed_length(torch.ones(1), mask, row, Totals.of(mask, row, 1, length_tokens=0))
+    with pytest.raises(ValidationError, match="length_tokens"):
+        UpdateConfig.model_validate({"aggregation": "fixed_length"})
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        UpdateConfig.model_validate({"aggregation": {"name": "fixed_length", "length_tokens": 0}})

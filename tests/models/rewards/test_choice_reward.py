@@ -60,8 +60,8 @@ OPTIONS = {"options": ["ibuprofen", "aspirin", "E. coli", "Vitamin C", "B cells"
     ],
 )
 def test_a_stated_letter_is_read(completion: str, letter: str) -> None:
-    assert judge({"completion": completion}, letter, {}).outcome == "correct"
-    assert judge({"completion": completion}, "z", {}).outcome == "wrong"
+    assert judge({"completion": completion}, letter, 0).outcome == "correct"
+    assert judge({"completion": completion}, "z", 0).outcome == "wrong"
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_a_stated_letter_is_read(completion: str, letter: str) -> None:
 def test_a_hedge_an_article_or_a_word_is_never_an_answer(completion: str) -> None:
     for letter in "AB":
         if completion != letter:
-            assert judge({"completion": completion}, letter, {}).outcome in ("unparsed", "wrong")
+            assert judge({"completion": completion}, letter, 0).outcome in ("unparsed", "wrong")
     if len(completion) > 1:
-        assert judge({"completion": completion}, "B", {}).outcome == "unparsed"
+        assert judge({"completion": completion}, "B", 0).outcome == "unparsed"
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,14 @@ def test_the_text_of_an_option_is_its_letter(completion: str, letter: str | None
     "gold", ["B", "b", "(B)", "B.", "B. aspirin", "(B) aspirin", "b) aspirin", r"\boxed{B}", "#### B"]
 )
 def test_a_gold_is_a_letter_with_or_without_its_text(gold: str) -> None:
-    assert judge({"completion": "B"}, gold, {}).outcome == "correct"
-    assert judge({"completion": "C"}, gold, {}).outcome == "wrong"
-    assert judge({"completion": "B", **OPTIONS}, gold, {}).outcome == "correct"
+    assert judge({"completion": "B"}, gold, 0).outcome == "correct"
+    assert judge({"completion": "C"}, gold, 0).outcome == "wrong"
+    assert judge({"completion": "B", **OPTIONS}, gold, 0).outcome == "correct"
 
 
 @pytest.mark.parametrize("gold", ["", "aspirin", "A or B", "A, B", "12"])
 def test_a_gold_that_is_no_letter_is_an_error_on_the_row(gold: str) -> None:
-    verdict = judge({"completion": "B"}, gold, {})
+    verdict = judge({"completion": "B"}, gold, 0)
     assert (verdict.value, verdict.outcome) == (None, "error")
 
 
@@ -166,23 +166,23 @@ def test_a_gold_that_is_no_letter_is_an_error_on_the_row(gold: str) -> None:
     ],
 )
 def test_options_are_read_in_the_shapes_that_data_sets_have(row: dict[str, Any]) -> None:
-    assert judge({"completion": "(B)", **row}, "Aspirin", {}).outcome == "correct"
-    assert judge({"completion": "aspirin", **row}, "B", {}).outcome == "correct"
-    assert judge({"completion": "(A)", **row}, "aspirin", {}).outcome == "wrong"
-    assert judge({"completion": "(A)", **row}, "Z", {}).outcome == "error"
+    assert judge({"completion": "(B)", **row}, "Aspirin", 0).outcome == "correct"
+    assert judge({"completion": "aspirin", **row}, "B", 0).outcome == "correct"
+    assert judge({"completion": "(A)", **row}, "aspirin", 0).outcome == "wrong"
+    assert judge({"completion": "(A)", **row}, "Z", 0).outcome == "error"
 
 
 @pytest.mark.parametrize("row", [{"extra": "no JSON"}, {"extra": "[1]"}, {"options": {"1": "x"}}, {"options": "A"}])
 def test_options_that_cannot_be_read_are_none(row: dict[str, Any]) -> None:
     assert read_options(row) == {}
-    assert judge({"completion": "B", **row}, "B", {}).outcome == "correct"
+    assert judge({"completion": "B", **row}, "B", 0).outcome == "correct"
 
 
 def test_two_options_with_one_text_are_no_answer() -> None:
     options = read_options({"options": ["x1", "x1", "y1"]})
     assert read_answer("x1", options) is None
-    assert judge({"completion": "A", "options": ["x1", "x1"]}, "x1", {}).outcome == "error"
-    assert judge({"completion": "A", "options": ["B", "A"]}, "B", {}).outcome == "error"
+    assert judge({"completion": "A", "options": ["x1", "x1"]}, "x1", 0).outcome == "error"
+    assert judge({"completion": "A", "options": ["B", "A"]}, "B", 0).outcome == "error"
 
 
 LETTERS = st.sampled_from(string.ascii_uppercase)
@@ -195,7 +195,7 @@ def test_any_letter_in_any_wrapper_is_found(letter: str, wrapper: str, work: str
     shown = letter.lower() if low else letter
     shown = chr(ord(shown) - ord("!") + 0xFF01) if wide else shown
     text = f"{work}\n\nThus:\n{wrapper % shown}"
-    assert judge({"completion": text}, letter, {}).extracted == letter
+    assert judge({"completion": text}, letter, 0).extracted == letter
 
 
 @given(
@@ -209,12 +209,12 @@ def test_two_letters_in_equal_standing_are_never_correct(
 ) -> None:
     for text in (joint.join(wrapper % letter for letter in letters), wrapper % joint.join(letters)):
         for gold in letters:
-            assert judge({"completion": f"{work}\n\nThus:\n{text}"}, gold, {}).outcome != "correct"
+            assert judge({"completion": f"{work}\n\nThus:\n{text}"}, gold, 0).outcome != "correct"
 
 
 @given(text=st.text(max_size=200), gold=LETTERS)
 def test_any_text_has_a_verdict(text: str, gold: str) -> None:
-    assert judge({"completion": text}, gold, {}).outcome in ("correct", "wrong", "unparsed")
+    assert judge({"completion": text}, gold, 0).outcome in ("correct", "wrong", "unparsed")
 
 
 HOSTILE = (
@@ -242,8 +242,8 @@ def test_hostile_text_takes_linear_time(piece: str) -> None:
     def seconds(chars: int) -> float:
         text = (piece * chars)[:chars]
         began = time.process_time()
-        judge({"completion": text, **OPTIONS}, "A", {})
-        judge({"completion": f"The answer is A{text}", **OPTIONS}, "A", {})
+        judge({"completion": text, **OPTIONS}, "A", 0)
+        judge({"completion": f"The answer is A{text}", **OPTIONS}, "A", 0)
         return time.process_time() - began
 
     assert seconds(100_000) < 2.0
@@ -263,4 +263,4 @@ def test_no_pattern_backtracks(name: str) -> None:
 def test_it_is_registered_and_reads_the_options_only() -> None:
     spec = resolve("choice", {})
     assert (spec.verifier, spec.needs_gold, spec.columns) == ("choice@1", True, ("options", "choices", "extra"))
-    assert load("choice") is judge
+    assert load(spec)({"completion": "B"}, "b").outcome == "correct"

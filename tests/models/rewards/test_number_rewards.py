@@ -16,7 +16,7 @@ needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="the real data of 
 
 
 def outcome(judge, completion, gold):
-    return judge({"completion": completion}, gold, {}).outcome
+    return judge({"completion": completion}, gold, 0).outcome
 
 
 # --- numeric ---------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_no_text_makes_a_reading_raise(text):
 def test_every_worked_gsm8k_solution_scores_against_its_own_gold(name, rows):
     lines = (SHARED / "gsm8k" / f"{name}.jsonl").read_text().splitlines()
     solutions = [json.loads(line)["answer"] for line in lines]
-    verdicts = [numeric.judge({"completion": s}, s.rsplit("####", 1)[1].strip(), {}) for s in solutions]
+    verdicts = [numeric.judge({"completion": s}, s.rsplit("####", 1)[1].strip(), 0) for s in solutions]
     assert len(verdicts) == rows
     assert {v.outcome for v in verdicts} == {"correct"}
 

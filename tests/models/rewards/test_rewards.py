@@ -6,7 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from gradus.models.rewards import REWARDS, UnknownRewardError, exact, load, pattern, resolve, user
+from gradus.components.registry import names
+from gradus.models.rewards import UnknownRewardError, exact, load, pattern, resolve, user
 from gradus.models.rewards.base import Verdict
 from gradus.models.rewards.combine import combine, component_names, deciding_reward
 from gradus.models.rewards.text import last_box, last_marked, visible_text
@@ -96,7 +97,7 @@ def test_the_last_marker_that_is_no_heading_counts(text, marked):
     ],
 )
 def test_exact(completion, gold, expected):
-    assert exact.judge({"completion": completion}, gold, {}).outcome == expected
+    assert exact.judge({"completion": completion}, gold, 0).outcome == expected
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_exact(completion, gold, expected):
     ],
 )
 def test_format(completion, regex, value):
-    verdict = pattern.judge({"completion": completion}, "", {"pattern": regex})
+    verdict = pattern.judge({"completion": completion}, "", 0, pattern=regex)
     assert verdict == Verdict(value)
 
 
@@ -167,8 +168,8 @@ def test_a_users_answer_of_another_shape_is_refused(returned):
 
 
 def test_every_registered_reward_loads_and_has_a_version():
-    for name in REWARDS:
-        assert callable(load(name))
+    for name in names("reward"):
+        assert callable(load(resolve(name, {})))
     assert resolve("math", {}).verifier == "math@1+math-verify-0.9.0"
     assert resolve("numeric", {}).verifier == "numeric@1"
     assert resolve("a/b.py:f", {}, sha256="ab" * 32).verifier == "b.py:f@abababababab"
@@ -177,10 +178,9 @@ def test_every_registered_reward_loads_and_has_a_version():
 @pytest.mark.parametrize(
     ("name", "given_settings", "said"),
     [
-        ("maths", {}, "choose math, numeric"),
-        ("numeric", {"tolerance": 1}, "'tolerance'"),
+        ("maths", {}, "there is no reward 'maths'"),
+        ("numeric", {"tolerance": 1}, "tolerance: Extra inputs"),
         ("format", {"pattern": "("}, "not a regular expression"),
-        ("a.py:f", {"x": 1}, "takes no settings"),
     ],
 )
 def test_an_unknown_name_or_setting_says_what_there_is(name, given_settings, said):
@@ -189,8 +189,8 @@ def test_an_unknown_name_or_setting_says_what_there_is(name, given_settings, sai
 
 
 def test_components_have_short_unique_names():
-    names = ["numeric", "format", "format", "x/a.py:f", "y/b.py:f"]
-    assert component_names([resolve(n, {}) for n in names]) == ["numeric", "format", "format_2", "f", "f_2"]
+    chosen = ["numeric", "format", "format", "x/a.py:f", "y/b.py:f"]
+    assert component_names([resolve(n, {}) for n in chosen]) == ["numeric", "format", "format_2", "f", "f_2"]
 
 
 @pytest.mark.parametrize(

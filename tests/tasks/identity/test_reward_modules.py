@@ -71,7 +71,7 @@ def test_a_helper_counts_and_its_neighbours_and_its_folder_do_not(tmp_path: Path
 def test_rewards_that_need_no_digests_are_written_as_before() -> None:
     config = pinned(ScoreConfig(rewards=(RewardConfig(name="math"),)))
     (written,) = config.model_dump(mode="json")["rewards"]
-    assert set(written) == {"name", "weight", "settings", "source_sha256"}
+    assert set(written) == {"name", "weight"}
 
 
 def test_a_late_module_fails_once_and_counts_from_then_on(tmp_path: Path, home: Path) -> None:

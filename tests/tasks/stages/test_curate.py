@@ -10,7 +10,8 @@ import pytest
 from gradus.data.errors import BadInputError, GateError, UsageError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.seeds import derive_seed
-from gradus.tasks.config.curation import CurateConfig, FilterConfig, SampleConfig
+from gradus.tasks.config.components import FilterConfig, SamplerConfig
+from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import run
 
@@ -71,7 +72,7 @@ def test_filters_rank_and_top_count_every_row_they_drop(tmp_path: Path) -> None:
     config = CurateConfig(
         filters=(
             FilterConfig(name="zero_variance"),
-            FilterConfig(name="pass_rate", settings={"low": 0.2, "high": 1, "unmeasured": "drop"}),
+            FilterConfig.model_validate({"name": "pass_rate", "low": 0.2, "high": 1, "unmeasured": "drop"}),
         ),
         rank="pass_rate",
         top=1,
@@ -122,7 +123,7 @@ def test_a_problem_with_rewards_and_no_verdict_is_ranked_by_them(tmp_path: Path)
 
 
 def test_a_variance_draw_explains_who_was_weighted_and_who_explored(tmp_path: Path) -> None:
-    config = CurateConfig(sampler="variance", draw=4, explore_frac=0.25)
+    config = CurateConfig(sampler=SamplerConfig.model_validate({"name": "variance", "explore_frac": 0.25}), draw=4)
     plan, result = curate(tmp_path, config)
     how = [row["reason"].rpartition(", ")[2] for row in plan]
     assert how == ["drawn by variance"] * 3 + ["drawn to explore"]
@@ -168,11 +169,15 @@ def test_static_hints_are_planned_where_they_exist_and_do_not_leak(tmp_path: Pat
 
 
 def test_an_empty_curation_is_a_failure_with_its_reasons(tmp_path: Path) -> None:
-    nothing = FilterConfig(name="pass_rate", settings={"low": 0.9, "high": 0.95, "unmeasured": "drop"})
+    nothing = FilterConfig.model_validate({"name": "pass_rate", "low": 0.9, "high": 0.95, "unmeasured": "drop"})
     with pytest.raises(GateError, match=r"pass_rate: never measured: 1; pass_rate: below 0.9: 4; .*above 0.95: 1"):
         curate(tmp_path, CurateConfig(filters=(nothing,)))
     with pytest.raises(GateError, match="variance: not drawn: 6"):
-        curate(tmp_path, CurateConfig(sampler="variance", explore_frac=0.0), counts={})
+        curate(
+            tmp_path,
+            CurateConfig(sampler=SamplerConfig.model_validate({"name": "variance", "explore_frac": 0.0})),
+            counts={},
+        )
     empty = pa.table({"problem_id": pa.array([], pa.string()), "question": pa.array([], pa.string())})
     with pytest.raises(GateError, match="there are no problems"):
         curate(tmp_path, CurateConfig(), problems=empty)
@@ -194,7 +199,10 @@ def test_a_hundred_thousand_rows_take_a_second_or_two(tmp_path: Path) -> None:
     history = pa.ListArray.from_arrays(offsets, pa.array(rng.integers(0, 9, lengths.sum()) / 8))
     difficulty = pa.table({"problem_id": ids, "n": np.full(num, 8), "k": rng.integers(0, 9, num), "history": history})
     config = CurateConfig(
-        filters=(FilterConfig(name="zero_variance"), FilterConfig(name="group_variance", settings={"min": 0.5})),
+        filters=(
+            FilterConfig(name="zero_variance"),
+            FilterConfig.model_validate({"name": "group_variance", "min": 0.5}),
+        ),
         rank="historical_std",
         top=5000,
         sampler="variance",

@@ -119,7 +119,7 @@ def test_no_rows_and_no_problem_id_are_refused(store, warm):
 def test_weighted_sum_of_several_rewards(store, warm):
     config = ScoreConfig(
         rewards=(
-            RewardConfig(name="format", weight=0.5, settings={"pattern": "^####"}),
+            RewardConfig.model_validate({"name": "format", "weight": 0.5, "pattern": "^####"}),
             RewardConfig(name="numeric", weight=2.0),
         )
     )

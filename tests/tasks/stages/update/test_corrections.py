@@ -30,7 +30,7 @@ def test_stored_rollouts_of_an_earlier_policy_are_learnt_from_if_allowed_and_the
         update([*old, *fresh], [*house.rewards, *house.rewards])
     for rows in (old, [*old, *fresh]):
         rewards = house.rewards * (len(rows) // 12)
-        report = update(rows, rewards, max_age=1, correction="token_truncated", correction_cap=2.0)
+        report = update(rows, rewards, max_age=1, correction={"name": "token_truncated", "cap": 2.0})
         assert report["metrics"]["data/age_max"] == 1
         assert report["metrics"]["data/age_mean"] == pytest.approx(12 / len(rows))
         assert 0 < report["metrics"]["policy/correction_mean"] != 1

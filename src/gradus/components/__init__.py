@@ -1,0 +1,74 @@
+"""Components: the small functions that a recipe names, each registered by one decorator.
+
+    from gradus.components import component
+
+    @component("filter", paper="arXiv 2504.03380")
+    def pass_rate(candidates: pa.Table, *, low: Annotated[float, Ge(0.0), Le(1.0)] = 0.0) -> Selection:
+        '''Keep problems whose pass rate is at least `low`.
+
+Args:
+            candidates: Problems with their measurements.
+            low: Lowest pass rate that is kept.
+        '''
+
+The keyword-only arguments are the settings: types, bounds, defaults and docs are read from the source
+(gradus.components.description), so that a recipe is checked without importing the module or running a user's file.
+Types of settings: bool, int, float, str, Literal, tuple[T, ...], `T | None`, and Annotated with bounds of
+annotated_types, `StringConstraints` or `INCIDENTAL`.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, get_args
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Kind = Literal[
+    "filter",
+    "ranking",
+    "sampler",
+    "hint strategy",
+    "reward",
+    "advantage",
+    "loss",
+    "aggregation",
+    "importance weights",
+    "engine",
+]
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+INCIDENTAL = "incidental"
+"""Marks a setting, inside Annotated, on which no result depends: it is not part of an identity."""
+
+
+def component(
+    kind: Kind,
+    *,
+    name: str = "",
+    paper: str = "",
+    version: int = 1,
+    libraries: tuple[str, ...] = (),
+    columns: tuple[str, ...] = (),
+    needs_gold: bool = False,
+) -> Callable[[F], F]:
+    """Register a function as a component; return it unchanged.
+
+    Every argument must be a literal, since it is read from the source.
+
+    Args:
+        kind: What it is; decides where a recipe may name it and how it is called.
+        name: Name in recipes, if not that of the function.
+        paper: Source of the method, such as an arXiv id.
+        version: Raised if a result changes for the same inputs and settings; part of every identity that names it.
+        libraries: Installed distributions that decide the result; their versions are part of the identity.
+        columns: Columns of a row that a reward reads beside completion and answer.
+        needs_gold: Whether a reward cannot judge a row without a gold answer.
+    """
+    del name, paper, version, libraries, columns, needs_gold
+    if kind not in KINDS:
+        raise ValueError(f"there is no kind of component {kind!r}: it is one of {', '.join(KINDS)}")
+
+    def registered(function: F) -> F:
+        return function
+
+    return registered

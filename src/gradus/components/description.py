@@ -1,0 +1,265 @@
+"""What a component is and which settings it takes, read from its source: nothing is imported, nothing is run.
+
+described(Path("mine.py"))      # [Component(kind="filter", name="short", settings=<model>, ...)]
+function_in(Path("mine.py"), "short", "filter")
+"""
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional, Union
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
+
+from gradus.components import INCIDENTAL, KINDS, Kind
+
+_TYPES: Mapping[str, Any] = {"bool": bool, "int": int, "float": float, "str": str}
+_RULES: Mapping[str, Any] = {rule.__name__: rule for rule in (Ge, Gt, Le, Lt, MinLen, MaxLen, StringConstraints)}
+_ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {8,}.+)*)", re.MULTILINE)
+_RESERVED = frozenset({"name", "source_sha256", "modules", "libraries", "weight", "decides"})
+"""Keys that stand beside a component's settings in a recipe."""
+
+type_error = "write its type as bool, int, float, str, Literal[...], tuple[T, ...] or Annotated[T, Ge(0)]"
+
+
+class DescriptionError(ValueError):
+    """A file or function that cannot be a component; the sentence names the file and the line."""
+
+
+class Settings(BaseModel):
+    """The base of every component's settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+
+@dataclass(frozen=True)
+class Component:
+    """One component as its source declares it."""
+
+    kind: Kind
+    name: str
+    file: Path
+    function: str
+    doc: str = ""
+    paper: str = ""
+    version: int = 1
+    libraries: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    needs_gold: bool = False
+    settings: type[Settings] = Settings
+    incidental: frozenset[str] = frozenset()
+    """Names of settings on which no result depends."""
+    module: str = ""
+    """Dotted name of the module; empty for a file of a user's."""
+    distribution: str = ""
+    """The installed distribution that provides it; empty for ours and for a user's file."""
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring."""
+        return self.doc.partition("\n")[0]
+
+
+@dataclass
+class _Source:
+    """One parsed file."""
+
+    path: Path
+    constants: dict[str, ast.expr] = field(default_factory=dict[str, ast.expr])
+    functions: dict[str, ast.FunctionDef] = field(default_factory=dict[str, ast.FunctionDef])
+    names: set[str] = field(default_factory=set[str])
+
+
+def described(path: Path) -> list[Component]:
+    """Return every component that a file declares, in the order of the file; raise DescriptionError."""
+    source = _source(path)
+    return [
+        _component(source, function, call)
+        for function in source.functions.values()
+        if (call := _declaration(function)) is not None
+    ]
+
+
+def function_in(path: Path, name: str, kind: Kind) -> Component:
+    """Return a function of a file as a component of a kind, whether it is declared or plain.
+
+    Raise DescriptionError if there is no such function, or it is declared as another kind.
+    """
+    source = _source(path)
+    function = source.functions.get(name)
+    if function is None:
+        if source.names & {name, "*", "globals", "exec", "__getattr__"}:
+            return Component(kind, f"{path}:{name}", path, name)
+        listed = ", ".join(sorted(source.functions)[:8])
+        raise DescriptionError(f"{path} has no function {name!r}" + (f" (it has {listed})" if listed else ""))
+    call = _declaration(function)
+    found = _component(source, function, call, kind)
+    if found.kind != kind:
+        raise DescriptionError(f"{path} line {function.lineno}: {name} is registered as {found.kind}, not as {kind}")
+    return found
+
+
+def _source(path: Path) -> _Source:
+    try:
+        stat = path.stat()
+        return _parsed(path, stat.st_mtime_ns, stat.st_size)
+    except OSError as error:
+        raise DescriptionError(f"{path} cannot be read: {error.strerror}") from None
+
+
+@lru_cache(maxsize=512)
+def _parsed(path: Path, _mtime_ns: int, _size: int) -> _Source:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError as error:
+        where = f"{path} line {error.lineno}" if error.lineno else str(path)
+        raise DescriptionError(f"{where} is not valid Python: {error.msg}") from None
+    except ValueError as error:
+        raise DescriptionError(f"{path} is not valid Python: {error}") from None
+    found = _Source(path, names=set(_names(tree)))
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef():
+                found.functions[node.name] = node
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                found.constants[name] = value
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                found.constants[name] = value
+            case _:
+                continue
+    return found
+
+
+def _names(tree: ast.Module) -> list[str]:
+    """Every name that a module could have: what it defines, assigns or imports anywhere, and what it calls."""
+    found: list[str] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.append(name)
+            case ast.Name(id=name):
+                found.append(name)
+            case ast.alias(name=name, asname=alias):
+                found.append(alias or name.partition(".")[0])
+            case _:
+                continue
+    return found
+
+
+def _declaration(function: ast.FunctionDef) -> ast.Call | None:
+    """The call of the decorator, if the function has it."""
+    for node in function.decorator_list:
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called == "component":
+                return node
+    return None
+
+
+def _component(
+    source: _Source, function: ast.FunctionDef, call: ast.Call | None, kind: Kind | None = None
+) -> Component:
+    facts = {} if call is None else _facts(source, call)
+    doc = ast.get_docstring(function) or ""
+    settings, incidental = _settings(source, function, doc)
+    return Component(
+        kind=facts.pop("kind", kind),
+        name=facts.pop("name", "") or function.name,
+        file=source.path,
+        function=function.name,
+        doc=doc,
+        settings=settings,
+        incidental=incidental,
+        **facts,
+    )
+
+
+def _facts(source: _Source, call: ast.Call) -> dict[str, Any]:
+    """The arguments of the decorator."""
+    where = f"{source.path} line {call.lineno}"
+    try:
+        found = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        if call.args:
+            found["kind"] = ast.literal_eval(call.args[0])
+    except ValueError:
+        raise DescriptionError(f"{where}: the arguments of @component must be literals") from None
+    if found.get("kind") not in KINDS:
+        raise DescriptionError(f"{where}: there is no kind {found.get('kind')!r}: it is one of {', '.join(KINDS)}")
+    return found
+
+
+def _settings(source: _Source, function: ast.FunctionDef, doc: str) -> tuple[type[Settings], frozenset[str]]:
+    """The model of the keyword-only arguments, and the names of those marked as incidental."""
+    told = {name: " ".join(text.split()) for name, text in _ARGUMENT.findall(doc.partition("Args:")[2])}
+    fields: dict[str, Any] = {}
+    incidental: set[str] = set()
+    for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+        where = f"{source.path} line {argument.lineno}: the setting {argument.arg} of {function.name}"
+        if argument.arg in _RESERVED:
+            raise DescriptionError(f"{where} has a name that recipes use for something else: rename it")
+        annotation = _annotation(source, argument.annotation, where)
+        if INCIDENTAL in getattr(annotation, "__metadata__", ()):
+            incidental.add(argument.arg)
+        value = ... if default is None else _value(source, default, where)
+        fields[argument.arg] = (annotation, Field(default=value, description=told.get(argument.arg, "")))
+    if not fields:
+        return Settings, frozenset()
+    return create_model(f"{function.name}_settings", __base__=Settings, **fields), frozenset(incidental)
+
+
+def _value(source: _Source, node: ast.expr, where: str) -> Any:
+    if isinstance(node, ast.Name) and node.id in source.constants:
+        node = source.constants[node.id]
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise DescriptionError(f"{where} has a default that is not a literal") from None
+
+
+def _annotation(source: _Source, node: ast.expr | None, where: str) -> Any:  # noqa: C901, PLR0911 - one case a form
+    match node:
+        case ast.Constant(value=None):
+            return None
+        case ast.Constant(value=str() as text):
+            return _annotation(source, ast.parse(text, mode="eval").body, where)
+        case ast.Name(id=name) if name in _TYPES:
+            return _TYPES[name]
+        case ast.Name(id=name) if name in source.constants:
+            return _annotation(source, source.constants[name], where)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return Union[_annotation(source, left, where), _annotation(source, right, where)]  # noqa: UP007 - of values
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=inner):
+            return Literal[tuple(_value(source, part, where) for part in _parts(inner))]
+        case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
+            return Optional[_annotation(source, inner, where)]  # noqa: UP045 - of a value
+        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[inner, ast.Constant(value=end)])) if (
+            end is ...
+        ):
+            return tuple[_annotation(source, inner, where), ...]
+        case ast.Subscript(value=ast.Name(id="tuple"), slice=inner):
+            return tuple[tuple(_annotation(source, part, where) for part in _parts(inner))]
+        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[inner, *rules])):
+            found = tuple(_rule(source, rule, where) for rule in rules)
+            return Annotated[(_annotation(source, inner, where), *found)]
+        case _:
+            raise DescriptionError(f"{where} has no type that can be read: {type_error}")
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
+def _rule(source: _Source, node: ast.expr, where: str) -> Any:
+    match node:
+        case ast.Name(id="INCIDENTAL"):
+            return INCIDENTAL
+        case ast.Call(func=ast.Name(id=name)) if name in _RULES:
+            values = [_value(source, part, where) for part in node.args]
+            named = {str(word.arg): _value(source, word.value, where) for word in node.keywords}
+            return _RULES[name](*values, **named)
+        case _:
+            raise DescriptionError(f"{where} has a bound that cannot be read: it is one of {', '.join(_RULES)}")

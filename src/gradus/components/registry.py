@@ -1,0 +1,151 @@
+"""Every component by kind and name: ours, those of installed packages, and a user's `path/to/file.py:function`.
+
+    find("advantage", "grpo").settings(std_eps=1e-6)
+    find("filter", "mine.py:short")              # a function of a user's file
+    function_of(find("advantage", "grpo"))       # imports its module
+
+Ours are the decorated functions in the folder of their kind; a new file there is found, no table names it. Those of
+installed packages are entry points of the group `gradus.KIND` (a space in a kind is an underscore):
+
+    [project.entry-points."gradus.filter"]
+    short = "my_package.filters:short"
+"""
+
+import importlib
+import importlib.metadata
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import gradus
+from gradus.components import Kind
+from gradus.components.description import Component, DescriptionError, described, function_in
+
+FOLDERS: Mapping[Kind, str] = {
+    "filter": "data/curation/filters",
+    "ranking": "data/curation/rankings",
+    "sampler": "data/curation/samplers",
+    "hint strategy": "data/hints",
+    "reward": "models/rewards",
+    "advantage": "models/objectives/advantages",
+    "loss": "models/objectives/losses",
+    "aggregation": "models/objectives/aggregations",
+    "importance weights": "models/objectives/importance_sampling",
+    "engine": "models/engines",
+}
+"""Where our own components of a kind are."""
+
+_ROOT = Path(gradus.__file__).parent
+
+
+class UnknownComponentError(ValueError):
+    """There is no component of this kind and name."""
+
+
+def is_users(name: str) -> bool:
+    """Return whether a name is path/to/file.py:function."""
+    path, colon, _ = name.rpartition(":")
+    return bool(colon) and path.endswith(".py")
+
+
+def users_file(name: str) -> tuple[Path, str]:
+    """Return file and function of path/to/file.py:function."""
+    path, _, function = name.rpartition(":")
+    return Path(path).expanduser().resolve(), function
+
+
+def find(kind: Kind, name: str) -> Component:
+    """Return a component; raise UnknownComponentError for a name, DescriptionError for a file that cannot be used."""
+    if is_users(name):
+        return replace(function_in(*users_file(name), kind), name=name)
+    ours = _ours(kind, name)
+    if ours is not None:
+        return ours
+    for point in importlib.metadata.entry_points(group=_group(kind)):
+        if point.name == name:
+            return _installed(kind, point)
+    raise UnknownComponentError(f"there is no {kind} {name!r}")
+
+
+def names(kind: Kind) -> list[str]:
+    """Return the names of a kind's components, ours first."""
+    return list(components(kind))
+
+
+def components(kind: Kind) -> dict[str, Component]:
+    """Return every component of a kind by name, ours first."""
+    found = {each.name: each for file in _files(kind) if "@component" in _text(file) for each in _of(kind, file)}
+    for point in importlib.metadata.entry_points(group=_group(kind)):
+        if point.name not in found:
+            found[point.name] = _installed(kind, point)
+    return found
+
+
+def function_of(component: Component) -> Callable[..., Any]:
+    """Import the module of a component of ours or of an installed package and return its function."""
+    return getattr(importlib.import_module(component.module), component.function)
+
+
+def located(module: str, folders: list[str] | None = None) -> ModuleSpec | None:
+    """Return where a module lies, these folders first, without running its packages as find_spec of importlib does."""
+    path, spec = None, None
+    for end in range(1, module.count(".") + 2):
+        name = ".".join(module.split(".")[:end])
+        spec = (PathFinder.find_spec(name, folders) if folders and path is None else None) or _found(name, path)
+        if spec is None:
+            return None
+        path = list(spec.submodule_search_locations or ())
+    return spec
+
+
+def _found(name: str, path: list[str] | None) -> ModuleSpec | None:
+    finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
+    return next((spec for spec in (finder.find_spec(name, path) for finder in finders) if spec is not None), None)
+
+
+@cache
+def _ours(kind: Kind, name: str) -> Component | None:
+    declared = re.compile(rf"^def {re.escape(name)}\(|\bname=\"{re.escape(name)}\"", re.MULTILINE)
+    for file in _files(kind):
+        text = _text(file)
+        if "@component" in text and declared.search(text):
+            for each in _of(kind, file):
+                if each.name == name:
+                    return each
+    return None
+
+
+def _of(kind: Kind, file: Path) -> Iterator[Component]:
+    module = ".".join(("gradus", *file.relative_to(_ROOT).with_suffix("").parts)).removesuffix(".__init__")
+    return (replace(each, module=module) for each in described(file) if each.kind == kind)
+
+
+def _files(kind: Kind) -> list[Path]:
+    return sorted((_ROOT / FOLDERS[kind]).glob("*.py"))
+
+
+@cache
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+def _group(kind: Kind) -> str:
+    return f"gradus.{kind.replace(' ', '_')}"
+
+
+@cache
+def _installed(kind: Kind, point: EntryPoint) -> Component:
+    """A component of an installed package, found without importing it."""
+    spec = located(point.module)
+    named = f"{point.value} (entry point {point.name} of {_group(kind)})"
+    if spec is None or spec.origin is None:
+        raise DescriptionError(f"{named}: there is no module {point.module}")
+    distribution = point.dist.name if point.dist is not None else ""
+    found = function_in(Path(spec.origin), point.attr, kind)
+    return replace(found, name=point.name, module=point.module, distribution=distribution)

@@ -1,0 +1,193 @@
+"""Components as settings name them: a name and, beside it, the component's own settings.
+
+    update.advantage = "grpo"                              # its settings are the defaults
+    update.advantage = { name = "grpo", std_eps = 1e-6 }
+    curate.filters = [{ name = "mine.py:short", max_words = 30 }]
+
+They are checked against the component's signature when they are read (gradus.components), and the defaults filled in,
+so that they are part of what is stored and of the identity. A user's file that cannot be read is left to the checks
+before a run (gradus.tasks.preflight): what is stored must stay readable after the file has gone.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, ClassVar, Self, cast
+
+from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from gradus.components import Kind
+from gradus.components.description import Component, DescriptionError
+from gradus.components.registry import UnknownComponentError, find, is_users, names, users_file
+from gradus.tasks.config.base import Config
+from gradus.tasks.config.prompts import empty
+
+
+class Chosen(Config):
+    """A component by name, with its settings."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: ClassVar[Kind]
+    default: ClassVar[str] = ""
+    """The name, if none is given."""
+
+    name: str
+    """A registered name, or path/to/file.py:function."""
+    source_sha256: str = Field(default="", exclude_if=empty)
+    """Digest of a user's file, filled in when the stage runs, so that a changed component is a changed identity."""
+    modules: dict[str, str] = Field(default_factory=dict, exclude_if=empty)
+    """Digest of each of the user's own modules that the file leads to, by name; filled in likewise."""
+    libraries: dict[str, str] = Field(default_factory=dict, exclude_if=empty)
+    """Version of each installed distribution that those import, by name; filled in likewise."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_settings(cls, given: Any) -> Any:
+        body: Any = {"name": given} if isinstance(given, str) else given
+        if not isinstance(body, Mapping):
+            return body
+        body = {"name": cls.default, **cast("Mapping[str, Any]", body)} if cls.default else dict(body)
+        name = body.get("name")
+        if not isinstance(name, str):
+            return body
+        if is_users(name):
+            path, function = users_file(name)
+            body["name"] = name = f"{path}:{function}"
+        own = {key: value for key, value in body.items() if key not in cls.model_fields}
+        return {**{key: body[key] for key in body if key not in own}, **cls._checked(name, own)}
+
+    @classmethod
+    def _checked(cls, name: str, own: dict[str, Any]) -> dict[str, Any]:
+        """The component's settings with its defaults filled in."""
+        try:
+            component = find(cls.kind, name)
+        except DescriptionError:
+            return own
+        except UnknownComponentError:
+            raise cls._refusal("no_component", ("name",), name, names(cls.kind)) from None
+        known = list(component.settings.model_fields)
+        for key in own:
+            if key not in known:
+                raise cls._refusal("no_setting", (key,), name, known)
+        return component.settings(**own).model_dump(mode="json")
+
+    @classmethod
+    def _refusal(cls, error: str, where: tuple[str, ...], name: str, known: list[str]) -> ValidationError:
+        what = "there is no {kind} '{name}'" if error == "no_component" else "{kind} {name} has no such setting"
+        problem = PydanticCustomError(error, what, {"kind": cls.kind, "name": name, "known": known})  # type: ignore[arg-type]
+        return ValidationError.from_exception_data(
+            cls.__name__, [InitErrorDetails(type=problem, loc=where, input=name)]
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The component's own settings."""
+        return dict(self.model_extra or {})
+
+    @property
+    def label(self) -> str:
+        """The name without the folder of a user's file."""
+        return self.name.rpartition("/")[2]
+
+    @classmethod
+    def usual(cls) -> Self:
+        """The default component with its default settings."""
+        return cls.model_validate(cls.default)
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is a function of a user's file."""
+        return is_users(self.name)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is one of Gradus's own."""
+        return not self.is_users and self.component.module.startswith("gradus.")
+
+    @cached_property
+    def component(self) -> Component:
+        """What the source declares; see gradus.components.registry.find for what it raises."""
+        return find(self.kind, self.name)
+
+    def identified(self) -> dict[str, Any]:
+        """The settings without the folder of a user's file and without those on which no result depends."""
+        body = super().identified()
+        try:
+            incidental = self.component.incidental
+        except ValueError:
+            incidental = frozenset[str]()
+        return {**{k: v for k, v in body.items() if k not in incidental}, "name": self.label}
+
+    def taking(self, **settings: Any) -> Self:
+        """The same component with other settings."""
+        return type(self).model_validate({**self.model_dump(), **settings})
+
+
+def chosen_in(config: Config) -> Iterator[Chosen]:
+    """Every component that settings name, in nested settings and lists of them too."""
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        for part in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
+            if isinstance(part, Chosen):
+                yield part
+            elif isinstance(part, Config):
+                yield from chosen_in(part)
+
+
+def none_if_empty(value: Any) -> Any:
+    """Return None for the words that name no component."""
+    return None if value in ("", "none") else value
+
+
+class FilterConfig(Chosen):
+    """A filter with its settings."""
+
+    kind: ClassVar[Kind] = "filter"
+
+
+class RankingConfig(Chosen):
+    """A ranking with its settings."""
+
+    kind: ClassVar[Kind] = "ranking"
+
+
+class SamplerConfig(Chosen):
+    """A sampler with its settings."""
+
+    kind: ClassVar[Kind] = "sampler"
+    default: ClassVar[str] = "all"
+
+
+class HintStrategyConfig(Chosen):
+    """A hint strategy with its settings."""
+
+    kind: ClassVar[Kind] = "hint strategy"
+    default: ClassVar[str] = "prefix"
+
+
+class AdvantageConfig(Chosen):
+    """An advantage with its settings."""
+
+    kind: ClassVar[Kind] = "advantage"
+    default: ClassVar[str] = "grpo"
+
+
+class LossConfig(Chosen):
+    """A policy loss with its settings."""
+
+    kind: ClassVar[Kind] = "loss"
+    default: ClassVar[str] = "clip"
+
+
+class AggregationConfig(Chosen):
+    """An aggregation with its settings."""
+
+    kind: ClassVar[Kind] = "aggregation"
+    default: ClassVar[str] = "token_mean"
+
+
+class ImportanceConfig(Chosen):
+    """Importance weights with their settings."""
+
+    kind: ClassVar[Kind] = "importance weights"
