@@ -5,7 +5,7 @@
 An engine alone and through the stage (Parquet, seeds, text and all) are measured in turns on the same requests, round
 after round in one process. Printed are the medians: of both, of each round's ratio, and of the share of the stage's
 time in which it waited for the engine. Both sides of that share are of one run, so it does not follow the machine's ups
-and downs. The policy is the bundled one or a larger of random weights, in the number format that each engine is given.
+and downs. The policy is the bundled one or a larger of random weights, in the number format of each engine.
 The last lines run the stage over an engine that answers at once.
 """
 
@@ -68,7 +68,7 @@ def house(
     max_tokens: int = MAX_TOKENS,
     num_examples: int = 0,
 ) -> tuple[Store, dict[str, list[str]]]:
-    """A lake with a policy, and a plan of so many rollouts of the bundled problems."""
+    """A lake with a policy and a plan of N rollouts of the bundled problems."""
     store = Store(folder / "lake")
     problems = store.put("problems", behind_examples(pa.parquet.read_table(TRAIN), num_examples))
     names = store.read(problems, ["problem_id"]).column("problem_id").to_pylist()
@@ -86,7 +86,7 @@ def house(
 
 
 def behind_examples(problems: pa.Table, number: int) -> pa.Table:
-    """Every question behind so many worked problems of the same table."""
+    """Every question behind N worked problems of the same table."""
     rows = problems.to_pylist()
     worked = [f"{row['question']}\n{completion_text(row['solution'], row['answer'])}\n" for row in rows]
     before = ["".join(worked[(place + i) % len(rows)] for i in range(1, number + 1)) for place in range(len(rows))]

@@ -41,7 +41,7 @@ CHILD = ROOT / "benchmarks" / "trl_child.py"
 
 
 def trl_python() -> Path:
-    """The Python of TRL's environment, made where it is missing."""
+    """Return the Python of TRL's environment, which is made if it is missing."""
     python = TRL / "bin" / "python"
     if not (TRL / ".installed").exists():
         subprocess.run([sys.executable, "-m", "venv", TRL], check=True)
@@ -126,7 +126,7 @@ def fastest(trl: Trl, num_sequences: int, group: int) -> dict[str, Any]:
 
 
 def setting(text: str) -> dict[str, Any]:
-    """Block, attention and cache as one argument gives them."""
+    """Parse block, attention and cache from one argument."""
     block, attention, cache = text.split(",")
     return {"block": int(block), "attention": attention, "cache": cache}
 

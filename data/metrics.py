@@ -33,7 +33,7 @@ def pass_at_k(n: Ints, c: Ints, k: int) -> Floats:
 
     1 - C(n-c, k) / C(n, k), Codex (arXiv 2107.03374), as the product of (n-c-j)/(n-j) over j < k: nothing overflows,
     and it is exactly 1 where fewer than k are wrong, since the product meets a factor of 0 before a negative one.
-    Raises ValueError where k < 1, k > n or not 0 <= c <= n.
+    Raises ValueError if k < 1, k > n or not 0 <= c <= n.
     """
     n, c = np.asarray(n, dtype=np.int64), np.asarray(c, dtype=np.int64)
     if k < 1:
@@ -54,7 +54,7 @@ def majority_at_k(problem: Ints, sample: Ints, answer: Ints, correct: Bools, *, 
     All inputs are per completion (N,): problem 0..P-1, its place in the problem, a code of its answer (negative: none
     was read, the completion abstains), whether it is right. Right answers count as one answer however they are
     written; wrong ones are equal where their codes are. k = 0 takes all samples. Ties share: two answers on top, one
-    of them right, give 0.5. A problem without a single vote gives 0. Self-consistency, arXiv 2203.11171.
+    of them right, count 0.5. A problem without a single vote counts 0. Self-consistency, arXiv 2203.11171.
     """
     order = np.lexsort((sample, problem))
     problem, answer, correct = problem[order], answer[order], correct[order]
@@ -98,7 +98,7 @@ def bootstrap_gain(
 ) -> Interval:
     """Mean of after - before over the same problems (P,), paired: a resampled problem brings both of its values.
 
-    Raises ValueError where the two differ in length.
+    Raises ValueError if the two differ in length.
     """
     if len(before) != len(after):
         raise ValueError(f"a paired difference needs the same problems: {len(before)} before, {len(after)} after")
@@ -128,8 +128,8 @@ class GroupStats:
 def group_stats(reward: Floats, group: npt.NDArray[np.int64], correct: Bools) -> GroupStats:
     """Statistics of rewards (N,) in groups (N,) numbered 0..G-1; ValueError without rows or with non-finite rewards.
 
-    A group has zero std where all its rewards are equal (exactly: equal inputs give equal rewards), and is all right
-    where every row is correct.
+    A group has zero std if all its rewards are equal (exactly), and is all right
+    if every row is correct.
     """
     if not len(reward) or not np.isfinite(reward).all():
         raise ValueError("group statistics need at least one reward, all finite")

@@ -38,9 +38,9 @@ class RunSpec:
 
 @contextlib.contextmanager
 def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[Session]:
-    """A session on a run: the lock held, workers supervised, everything told to the journal, all closed at the end.
+    """A session on a run: lock held, workers supervised, events written to the journal, all closed at the end.
 
-    `separate_sampler` lets sampling and learning go on at once, each in a worker with half of the threads.
+    `separate_sampler` runs sampling and learning at once, each in a worker with half of the threads.
     """
     home = Home.from_environment()
     if reports_now():
@@ -78,11 +78,11 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
             if sidecar is not None:
                 untold = parting_words(sidecar, home.root)
                 if untold:
-                    print(untold, file=sys.stderr)  # noqa: T201 - for the person at the terminal
+                    print(untold, file=sys.stderr)  # noqa: T201 - for the user at the terminal
 
 
 def guard(folder: Path, spec: RunSpec) -> None:
-    """Refuse a run folder that belongs to another recipe; the message gives the ways out.
+    """Refuse a run folder that belongs to another recipe; the message says what to do.
 
     A body that an earlier version wrote, or one with other values of what may change, is replaced.
     """

@@ -85,7 +85,7 @@ def load_policy(
     options |= {"dtype": _DTYPES[dtype], "use_safetensors": True}
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     model, info = _loaded(base, "model", AutoModelForCausalLM.from_pretrained, options)
-    # transformers draws such weights at random and goes on: told to list them all, it is refused here by name.
+    # transformers would draw such weights at random; it lists them instead, and they are refused here by name.
     wrong = sorted(map(str, [*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])]))
     if wrong:
         raise PolicyError(f"{base}: the weights do not fit config.json ({len(wrong)} of them, first {wrong[0]})")
@@ -215,7 +215,7 @@ def prompt_text(
     Without: the system message as a paragraph of its own, then the template with its question, or the question and a
     line break; the hint, unless the template places it, follows on a line of its own as the beginning of the solution,
     which the completion continues.
-    Raises PolicyError where the chat template refuses the messages or leaves out the system message, or several
+    Raises PolicyError if the chat template refuses the messages or leaves out the system message, or several
     messages are given and there is no chat template.
     """
     if tokenizer.chat_template is None:

@@ -20,7 +20,7 @@ def warm_key(digest: str, dtype: Dtype, device: Device) -> str:
 
 
 def place(device: Device) -> torch.device:
-    """The device that a setting means; BadInputError where there is none."""
+    """The device that a setting means; BadInputError if there is none."""
     try:
         return resolve_device(device)
     except DeviceError as error:
@@ -28,7 +28,7 @@ def place(device: Device) -> torch.device:
 
 
 def loaded_policy(store: Store, ref: Ref, dtype: Dtype, device: Device) -> Policy:
-    """A policy of the lake; BadInputError where it cannot be used, or not on that device."""
+    """A policy of the lake; BadInputError if it cannot be used, or not on that device."""
     verify_policy(store, ref)
     try:
         with oom_as_stage_error("loading the policy", ROOM):

@@ -64,7 +64,7 @@ def verify_policy(store: Store, ref: Ref) -> None:
 
 
 def refuse_training(store: Store, ref: Ref) -> None:
-    """BadInputError where a policy is an adapter: it can be sampled from, not trained."""
+    """BadInputError if a policy is an adapter: it can be sampled from, not trained."""
     if base_ref(store, ref) is not None:
         raise BadInputError(
             f"{ref} is an adapter, and training one is not supported",

@@ -1,8 +1,8 @@
-"""What a person names on the command line becomes an artifact: a reference, a lake folder, a file, a policy folder.
+"""Resolve inputs of the command line to artifacts: a reference, a lake folder, a file, a policy folder.
 
-supply(store, "my_rollouts.jsonl", "rollouts")     # the file's rows, named by their content
-supply(store, "rollouts/0f3c...", "rollouts")      # an artifact that exists
-supply(store, "my_lora+bundled", "checkpoints")    # an adapter and the policy below it
+resolve_artifact(store, "my_rollouts.jsonl", "rollouts")     # the file's rows, named by their content
+resolve_artifact(store, "rollouts/0f3c...", "rollouts")      # an artifact that exists
+resolve_artifact(store, "my_lora+bundled", "checkpoints")    # an adapter and the policy below it
 """
 
 import json
@@ -24,7 +24,7 @@ from gradus.tasks.preflight.checks import REFERENCE, bundled, full_name, no_poli
 
 
 def resolve_artifact(store: Store, text: str, table: str, columns: dict[str, str] | None = None) -> Ref:
-    """The artifact that `text` names; BadInputError or UsageError where it names none."""
+    """The artifact that `text` names; BadInputError or UsageError if it names none."""
     found = _existing(store, text, table)
     if found is not None:
         return found

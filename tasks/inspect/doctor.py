@@ -59,7 +59,7 @@ class Check:
 
 
 def checks(home: Path | None = None) -> list[Check]:
-    """Every check, in the order in which a person would mend them."""
+    """Return every check, in the order in which to mend them."""
     root = home or Home.from_environment().root
     looks: list[Callable[[], Iterable[Check]]] = [
         lambda: [python()],
@@ -233,7 +233,7 @@ def _same(found: str, wanted: str) -> bool:
 
 
 def _asked_for() -> frozenset[str]:
-    """The packages that Gradus itself asks for, without the extras; none where it is not installed."""
+    """Return the requirements of Gradus without the extras; empty if it is not installed."""
     texts = requires("gradus") or [] if _installed("gradus") else []
     names = (re.match(r"[A-Za-z0-9._-]+", text) for text in texts if "extra ==" not in text)
     return frozenset(name.group().lower().replace("_", "-") for name in names if name)

@@ -1,4 +1,4 @@
-"""The Prefect server that runs for a home: who finds it, who uses it, when it leaves.
+"""The Prefect server of a home: discovery, leases, exit when idle.
 
 `<home>/servers/state.json` names the one server of a home: address, process, what it can do. Whoever uses it holds a
 shared lock on its lease file, which the kernel releases even after kill -9. A server that was started by a command
@@ -81,7 +81,7 @@ class Answer(Enum):
 
 
 def folder_of(home: Path) -> Path:
-    """Where the state, the lock and the leases of a home's server are."""
+    """Return the folder of the state, the lock and the leases of a home's server."""
     return home / "servers"
 
 

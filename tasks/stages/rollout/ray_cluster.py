@@ -40,7 +40,7 @@ _SETTINGS = {
 def cluster(config: RayConfig) -> Generator[Any]:
     """Ray's module, connected: to the cluster of `address`, or to a Ray of our own that ends with the context.
 
-    StageError where the package is missing, the cluster cannot be reached, or this machine lacks the accelerators.
+    StageError if the package is missing, the cluster cannot be reached, or this machine lacks the accelerators.
     """
     with _joined(config.address) if config.address else _own(config) as ray:
         yield ray

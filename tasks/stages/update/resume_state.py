@@ -32,7 +32,7 @@ class Progress:
     train_state: TrainState
 
     def save(self, steps: list[StepMetrics]) -> None:
-        """Keep the state after these steps, then let go of the one before."""
+        """Save the state after these steps, then delete the previous one."""
         self.folder.mkdir(exist_ok=True)
         state = self.folder / f"step-{len(steps):06d}"
         shutil.rmtree(state, ignore_errors=True)
@@ -47,7 +47,7 @@ class Progress:
                 shutil.rmtree(other)
 
     def restore(self) -> list[StepMetrics]:
-        """Go back to the newest whole state: the metrics of the steps already taken; none where there is no state."""
+        """Go back to the newest whole state: the metrics of the steps already taken; none if there is no state."""
         states = sorted(self.folder.glob("step-*"), reverse=True) if self.folder.exists() else []
         for state in states:
             found = _read_whole(state)
@@ -60,7 +60,7 @@ class Progress:
 
 
 def _read_whole(state: Path) -> tuple[dict[str, bytes], list[StepMetrics]] | None:
-    """Files and step metrics of a state, or None where a file is missing or does not have the marked bytes."""
+    """Files and step metrics of a state, or None if a file is missing or does not have the marked bytes."""
     try:
         marker: dict[str, Any] = json.loads((state / _MARKER).read_bytes())
         files = {name: (state / name).read_bytes() for name in marker["sha256"]}
