@@ -24,7 +24,7 @@ SAMPLES = ROOT / "data" / "samples"
 
 
 def _write_some(table: Path, file: Path, every: int) -> None:
-    """Each so-manieth problem as a line of a person's own file; the recipe reads these through `ingest`."""
+    """Write every N-th problem as a line of a user's own file; the recipe reads these through `ingest`."""
     fields = ["question", "answer", "solution", "domain"]
     rows = pq.read_table(table, columns=fields).to_pylist()[::every]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
