@@ -5,7 +5,7 @@
     store.read(with_rows)                           # verified against the manifest's SHA-256
 
 A file appears under a temporary name, is flushed to disk and renamed; a shard counts as done when its receipt
-(name, sha256, rows, key range) is there too; the artifact counts as done when its manifest is.
+(name, sha256, bytes, rows) is there too; the artifact counts as done when its manifest is.
 Left out: object storage (local folders only), garbage collection, concurrent writers (see gradus.tasks.host.runlock).
 """
 
