@@ -11,7 +11,6 @@ Left out: object storage (local folders only), garbage collection, concurrent wr
 
 import contextlib
 import hashlib
-import os
 import re
 import shutil
 from collections import Counter
@@ -26,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradus.data.errors import BadInputError, CorruptArtifactError, StageError
+from gradus.data.files import TEMPORARY, replace_file, replacing
 from gradus.data.lake.manifest import (
     CURE,
     FILE_NAME,
@@ -41,7 +41,6 @@ from gradus.data.lake.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, TableSc
 HEADROOM_BYTES = 256 * 1024 * 1024
 """A shard is not begun with less free disk than this."""
 
-_TEMPORARY = ".tmp"
 _RECEIPTS = ".receipts"
 _SCRATCH = ".scratch"
 _TABLE_NAME = re.compile(r"[a-z_]{1,40}")
@@ -293,19 +292,14 @@ class ShardWriter:
     def _replacing(self, name: str) -> Generator[Path]:
         _check_headroom(self.folder)
         final = self.folder / name
-        temporary = final.with_name(f".{name}.{os.getpid()}{_TEMPORARY}")
         try:
-            yield temporary
-            _fsync(temporary)
-            os.replace(temporary, final)
-            _fsync(self.folder)
+            with replacing(final, durable=True) as temporary:
+                yield temporary
         except OSError as error:
             raise StageError(
                 f"{final} cannot be written: {error.strerror or error}",
                 hint="make room, or make the folder writable, and repeat the command: what is finished is kept",
             ) from None
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def _check_unique_across(self, shards: list[str]) -> None:
         """Compare the keys of all shards, by their hashes; only where two are equal the keys themselves."""
@@ -324,11 +318,7 @@ class ShardWriter:
     def _receive(self, name: str, rows: int | None = None) -> FileEntry:
         path = self.folder / name
         entry = FileEntry(name=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows)
-        receipt = self._receipts / f"{name}.json"
-        temporary = receipt.with_name(f".{name}.{os.getpid()}{_TEMPORARY}")
-        temporary.write_text(entry.model_dump_json())
-        _fsync(temporary)
-        os.replace(temporary, receipt)
+        replace_file(self._receipts / f"{name}.json", entry.model_dump_json(), durable=True)
         self._entries[name] = entry
         return entry
 
@@ -344,7 +334,7 @@ class ShardWriter:
 
     def _sweep(self) -> None:
         for folder in (self.folder, self._receipts):
-            for stale in folder.glob(f".*{_TEMPORARY}"):
+            for stale in folder.glob(f".*{TEMPORARY}"):
                 stale.unlink(missing_ok=True)
 
 
@@ -389,11 +379,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return -1
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

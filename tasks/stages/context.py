@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from gradus.data.lake.store import Ref, ShardWriter, Store
+from gradus.tasks.stages.warm import Warm
 
 
 class Beat(Protocol):
@@ -24,14 +25,14 @@ class StageContext:
 
     `inputs` maps a role (problems, plan, hints, rollouts, scores, difficulty, policy) to artifacts, in order;
     `out` takes the shards or files of the one artifact that the stage makes;
-    `warm` outlives the job in a warm worker: a place to keep a loaded model, keyed by what it was loaded from.
+    `warm` outlives the job in its worker: what is loaded stays there for the next.
     """
 
     store: Store
     inputs: Mapping[str, tuple[Ref, ...]]
     out: ShardWriter
     seed: int
-    warm: dict[str, Any]
+    warm: Warm
     beat: Beat
 
     def one(self, role: str) -> Ref:

@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
@@ -60,6 +60,13 @@ class _Plan:
     @property
     def verifier(self) -> str:
         return ",".join(spec.verifier for spec in self.specs)
+
+
+@dataclass
+class JudgePools:
+    """The judges that a worker keeps running between two jobs, by reward and time limit."""
+
+    by_reward: dict[str, JudgePool] = field(default_factory=dict[str, JudgePool])
 
 
 @dataclass
@@ -125,7 +132,7 @@ def _printed(specs: Sequence[RewardSpec]) -> str:
 
 def _warm_pools(ctx: StageContext, specs: Sequence[RewardSpec], item_timeout_s: float) -> list[JudgePool]:
     """The pools of these rewards, kept from an earlier job where it had the same; others are closed."""
-    pools = cast("dict[str, JudgePool]", ctx.warm.setdefault("judges", {}))
+    pools = ctx.warm.of(JudgePools).by_reward
     keys = [json.dumps([spec.to_json(), item_timeout_s], sort_keys=True) for spec in specs]
     for stale in set(pools) - set(keys):
         pools.pop(stale).close()

@@ -42,7 +42,7 @@ from gradus.models.training.update import (
     row_logprobs,
     worst_row,
 )
-from gradus.tasks.artifacts.loading import ROOM, loaded_policy, oom_as_stage_error, warm_key
+from gradus.tasks.artifacts.loading import ROOM, LoadedPolicies, PolicyKey, loaded_policy, oom_as_stage_error
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
@@ -53,6 +53,23 @@ from gradus.tasks.stages.update.rows import ScoredRows, judged_rows, refuse_trun
 
 NUM_SAMPLES = 16
 _RESUMABLE, _WORK = "steps", "policy"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A checkpoint that this worker has just made: its digest, device, train state and policy."""
+
+    digest: str
+    device: Device
+    train_state: TrainState
+    policy: Policy
+
+
+@dataclass
+class KeptTraining:
+    """What a worker keeps of the last update for the next."""
+
+    latest: Trained | None = None
 
 
 def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
@@ -213,13 +230,12 @@ def _train_state(ctx: StageContext, settings: UpdateSettings, device: Device) ->
     half-way, no later stage may take those weights for the old policy's.
     """
     ref = ctx.one("policy")
-    warm = ctx.warm.pop("train_state", None)
-    for stale in [key for key in ctx.warm if key.startswith("policy/")]:
-        del ctx.warm[stale]
-    if warm is not None and warm[0] == (ref.digest, device):
-        _, train_state, policy = warm
-        train_state.adopt(settings)
-        return train_state, policy
+    ctx.warm.of(LoadedPolicies).clear()
+    kept = ctx.warm.of(KeptTraining)
+    found, kept.latest = kept.latest, None
+    if found is not None and (found.digest, found.device) == (ref.digest, device):
+        found.train_state.adopt(settings)
+        return found.train_state, found.policy
     policy = loaded_policy(ctx.store, ref, "float32", device)
     train_state = TrainState.new(policy.model, settings, derive_seed(ctx.seed, "update"))
     folder = ctx.store.path(ref)
@@ -248,9 +264,10 @@ def _write(ctx: StageContext, policy: Policy, train_state: TrainState) -> None:
 def _keep_warm(ctx: StageContext, policy: Policy, train_state: TrainState, device: Device) -> None:
     """Leave the new policy where this worker's next rollout and update find it, as they would on disk."""
     digest = ctx.out.ref.digest
-    ctx.warm["train_state"] = ((digest, device), train_state, policy)
-    for dtype in ("auto", "float32"):
-        ctx.warm[warm_key(digest, dtype, device)] = policy
+    ctx.warm.of(KeptTraining).latest = Trained(digest, device, train_state, policy)
+    loaded = ctx.warm.of(LoadedPolicies)
+    loaded.by_key[PolicyKey(digest, "auto", device)] = policy
+    loaded.by_key[PolicyKey(digest, "float32", device)] = policy
 
 
 def _empty(folder: Path) -> Path:

@@ -16,6 +16,7 @@ from gradus.models.judging.pool import JudgePool
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.stages.gates import score_breach
 from gradus.tasks.stages.score.score_report import plain
+from gradus.tasks.stages.score.stage import JudgePools
 from tests.tasks.stages.score.scoring import OUT, rollouts_of, row, score
 
 NUMERIC = ScoreConfig(rewards=(RewardConfig(name="numeric"),), item_timeout_s=2.0)
@@ -251,16 +252,16 @@ def test_shards_are_slices_and_the_finished_are_read_back(store, warm):
 def test_pools_stay_warm_and_leave_with_their_rewards(store, warm):
     rollouts = rollouts_of(store, row("a", "#### 3", "3"))
     score(store, warm, NUMERIC, rollouts)
-    (pool,) = warm["judges"].values()
+    (pool,) = warm.of(JudgePools).by_reward.values()
     pids = pool.pids
     store.discard(OUT)
     score(store, warm, NUMERIC, rollouts)
-    assert list(warm["judges"].values()) == [pool]
+    assert list(warm.of(JudgePools).by_reward.values()) == [pool]
     assert pool.pids == pids
     store.discard(OUT)
     score(store, warm, ScoreConfig(rewards=(RewardConfig(name="exact"),)), rollouts)
-    assert isinstance(next(iter(warm["judges"].values())), JudgePool)
-    assert pool not in warm["judges"].values()
+    assert isinstance(next(iter(warm.of(JudgePools).by_reward.values())), JudgePool)
+    assert pool not in warm.of(JudgePools).by_reward.values()
     assert pool.pids == []
 
 
@@ -292,11 +293,12 @@ from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.score.stage import run
+from gradus.tasks.stages.warm import Warm
 
 store = Store(Path(sys.argv[1]))
 out = store.writer(Ref("scores", "0123456789abcdef"))
 config = ScoreConfig(rewards=(RewardConfig(name="numeric"),), shard_rows=4)
-ctx = StageContext(store, {"rollouts": (Ref.parse(sys.argv[2]),)}, out, 0, {}, lambda frac, text="": None)
+ctx = StageContext(store, {"rollouts": (Ref.parse(sys.argv[2]),)}, out, 0, Warm(), lambda frac, text="": None)
 print(sorted(out.done))
 run(ctx, config)
 out.commit()
