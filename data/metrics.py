@@ -1,4 +1,4 @@
-"""What evaluation reports: unbiased pass@k, majority votes and bootstrap intervals over problems.
+"""What stages report: unbiased pass@k, majority votes, bootstrap intervals over problems, groups without variance.
 
 Everything here is vectorised over problems. Intervals resample problems, not completions: the completions of one
 problem are not independent of each other. Left out: intervals other than percentile.
@@ -89,3 +89,17 @@ def bootstrap_mean(values: Floats, rng: np.random.Generator, *, resamples: int, 
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     value = float(values.mean())
     return Interval(value, min(float(low), value), max(float(high), value))
+
+
+def zero_std_groups(reward: Floats, group: Ints) -> Bools:
+    """Return by group (G,) whether no two rewards of it differ; `reward` and `group` 0..G-1 are (N,), NaN: no reward.
+
+    True too of a group with fewer than two rewards: like one of equal rewards, it has no group-relative advantage.
+    Equal means exactly equal, so that rounding of a mean plays no part.
+    """
+    num_groups = int(group.max(initial=-1)) + 1
+    least, most = np.full(num_groups, np.inf), np.full(num_groups, -np.inf)
+    judged = ~np.isnan(reward)
+    np.minimum.at(least, group[judged], reward[judged])
+    np.maximum.at(most, group[judged], reward[judged])
+    return most <= least

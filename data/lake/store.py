@@ -14,7 +14,7 @@ import hashlib
 import re
 import shutil
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,12 +131,20 @@ class Store:
         manifest = self.verify(ref)
         return [self.path(ref) / f.name for f in manifest.shards]
 
-    def read(self, ref: Ref, columns: list[str] | None = None) -> pa.Table:
-        """All rows of a table, verified; columns that an older file lacks are null."""
-        schema = TABLES[ref.table]
-        parts = [cast_to_schema(pq.read_table(path, memory_map=True), schema) for path in self.files(ref)]
+    def columns(self, ref: Ref) -> list[str]:
+        """Names of the columns of a table: those of its schema, then those that its files have beside them."""
+        there = (name for path in self.files(ref) for name in pq.read_schema(path).names)
+        return list(dict.fromkeys([*TABLES[ref.table].arrow.names, *there]))
+
+    def read(self, ref: Ref, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows of a table, verified; columns that an older file lacks are null.
+
+        No other columns than those asked for are decoded; one that neither schema nor files know is left out.
+        """
+        schema = TABLES[ref.table] if columns is None else TABLES[ref.table].restricted(columns)
+        parts = [_read_shard(path, schema, columns) for path in self.files(ref)]
         table = pa.concat_tables(parts, promote_options="default") if parts else schema.arrow.empty_table()
-        return table.select(columns) if columns else table
+        return table if columns is None else table.select([name for name in columns if name in table.column_names])
 
     def read_file(self, ref: Ref, name: str) -> bytes | None:
         """The verified content of one file of an artifact; None if the artifact has no such file."""
@@ -336,6 +344,11 @@ class ShardWriter:
         for folder in (self.folder, self._receipts):
             for stale in folder.glob(f".*{TEMPORARY}"):
                 stale.unlink(missing_ok=True)
+
+
+def _read_shard(path: Path, schema: TableSchema, columns: Sequence[str] | None) -> pa.Table:
+    there = None if columns is None else [name for name in pq.read_schema(path).names if name in columns]
+    return cast_to_schema(pq.read_table(path, columns=there, memory_map=True), schema)
 
 
 def _keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[Any, ...]]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.data.metrics import bootstrap_mean, majority_at_k, pass_at_k
+from gradus.data.metrics import bootstrap_mean, majority_at_k, pass_at_k, zero_std_groups
 
 
 def test_pass_at_k_of_hand_computed_cases() -> None:
@@ -121,3 +121,11 @@ def test_bootstrap_does_not_depend_on_how_much_fits_in_memory(monkeypatch: pytes
 def test_bootstrap_refuses_nothing_and_nan(values: list[float]) -> None:
     with pytest.raises(ValueError, match="finite"):
         bootstrap_mean(np.array(values), np.random.default_rng(0), resamples=10, confidence=0.95)
+
+
+def test_groups_without_variance_by_hand() -> None:
+    # Group 0 has one reward, 1 equal ones, 2 one reward beside a failure, 3 two that differ, 4 failures alone.
+    reward = np.array([0.7, 0.1, 0.1, 0.1, np.nan, 1.0, np.nan, 1.0, 0.0, np.nan])
+    group = np.array([0, 1, 1, 1, 2, 2, 3, 3, 3, 4])
+    assert zero_std_groups(reward, group).tolist() == [True, True, True, False, True]
+    assert zero_std_groups(reward[:0], group[:0]).tolist() == []

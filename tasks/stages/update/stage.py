@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from gradus.data.arrays import Bools
 from gradus.data.errors import BadInputError, CorruptArtifactError, GateError, StageError
+from gradus.data.metrics import zero_std_groups
 from gradus.data.seeds import derive_seed
 from gradus.models.devices import Device
-from gradus.models.objectives.advantages import ADVANTAGES, zero_std_groups
+from gradus.models.objectives.advantages import ADVANTAGES
 from gradus.models.objectives.batch import ScoredBatch
 from gradus.models.policy import Policy
 from gradus.models.training.checkpoint import (
@@ -82,7 +84,7 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
         refuse_truncated(rows)
     batch = rows.batch()
     rollouts = _rollouts(rows, batch, config)
-    zero_std = zero_std_groups(batch)
+    zero_std = zero_std_groups(batch.reward.numpy(), batch.group.numpy())
     _refuse_without_signal(rollouts, zero_std, _uniform(rows, batch, zero_std), config)
     train_state, policy = _train_state(ctx, settings, config.device)
     refuse_unknown_tokens(rows, vocabulary(policy.model))
@@ -299,9 +301,7 @@ def _settings(config: UpdateConfig) -> UpdateSettings:
     )
 
 
-def _refuse_without_signal(
-    rollouts: Rollouts, zero_std: torch.Tensor, uniform: dict[str, Any], config: UpdateConfig
-) -> None:
+def _refuse_without_signal(rollouts: Rollouts, zero_std: Bools, uniform: dict[str, Any], config: UpdateConfig) -> None:
     with_tokens = torch.tensor([len(tokens) > 0 for tokens in rollouts.completions])
     if not bool(((rollouts.advantage != 0) & with_tokens).any()):
         raise GateError(
@@ -312,11 +312,11 @@ def _refuse_without_signal(
         raise GateError(sentence, hint="curate problems of medium difficulty, or raise n")
 
 
-def _uniform(rows: ScoredRows, batch: ScoredBatch, zero_std: torch.Tensor) -> dict[str, Any]:
+def _uniform(rows: ScoredRows, batch: ScoredBatch, zero_std: Bools) -> dict[str, Any]:
     """Groups, those without variance in their rewards, and a rollout of the first such group."""
     found: dict[str, Any] = {"groups": batch.num_groups, "zero_std_groups": int(zero_std.sum())}
     if found["zero_std_groups"]:
-        found["first_zero_std"] = rows.texts("rollout_id")[int(torch.argmax(zero_std[batch.group].int()))]
+        found["first_zero_std"] = rows.texts("rollout_id")[int(np.argmax(zero_std[batch.group.numpy()]))]
     return found
 
 
@@ -340,14 +340,14 @@ def _last_and_worst(steps: list[StepMetrics]) -> StepMetrics:
     return {name: max(s[name] for s in steps) if name.endswith("_max") else value for name, value in steps[-1].items()}
 
 
-def _report(rows: ScoredRows, batch: ScoredBatch, zero_std: torch.Tensor) -> dict[str, float]:
+def _report(rows: ScoredRows, batch: ScoredBatch, zero_std: Bools) -> dict[str, float]:
     not_right = torch.zeros(batch.num_groups, dtype=torch.float64)
     not_right.index_add_(0, batch.group, (batch.correct != 1).double())
     lengths = batch.length.double()
     return {
         "trained/reward_mean": float(batch.reward.mean()),
         "trained/reward_std": float(batch.reward.std(correction=0)),
-        "trained/frac_zero_std_groups": float(zero_std.double().mean()),
+        "trained/frac_zero_std_groups": float(zero_std.mean()),
         "trained/frac_all_right": float((not_right == 0).double().mean()),
         "trained/length_mean": float(lengths.mean()),
         "trained/length_max": float(lengths.max()),

@@ -53,7 +53,7 @@ def test_metrics_by_hand(store, warm):
             "reward/mean": 0.6,
             "reward/std": 0.24**0.5,
             "reward/numeric": 0.6,
-            "reward/frac_zero_std_groups": 1 / 2,
+            "reward/frac_zero_std_groups": 2 / 3,  # h, and i, which has nothing to differ from
             "reward/frac_all_right": 1 / 3,
             "verifier/error_frac": 0.0,
             "verifier/timeout_frac": 0.0,
@@ -162,6 +162,29 @@ def test_a_users_function(store, warm, tmp_path):
     assert "returned None" in scores[2]["error"]
     assert scores[0]["verifier"].startswith("mine.py:short@")
     assert result.metrics["reward/short"] == 0.5
+
+
+TOKENS = {"prompt_tokens": [1], "completion_tokens": [2, 3], "logprobs": [-0.1, -0.2]}
+
+
+def test_no_reward_makes_the_stage_read_tokens_and_a_users_sees_all_other_columns(store, warm, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "def f(rows):\n    return [{'value': 1.0, 'extracted': ' '.join(sorted(rows[0]))}]\n"
+    )
+    asked = []
+    read = type(store).read
+    monkeypatch.setattr(
+        type(store), "read", lambda self, ref, columns=None: (asked.append(columns), read(self, ref, columns))[1]
+    )
+    rollouts = rollouts_of(store, row("a", "#### 3", "3", mine=1, **TOKENS))
+    config = ScoreConfig(rewards=(RewardConfig(name=f"{tmp_path}/mine.py:f"),))
+    (shown,) = score(store, warm, config, rollouts)[1]
+    assert shown["extracted"] == "answer completion mine problem_id rollout_id"
+    assert not set(asked[0]) & set(TOKENS)
+    store.discard(OUT)
+    asked.clear()
+    score(store, warm, NUMERIC, rollouts)
+    assert set(asked[0]) <= {"rollout_id", "problem_id", "group_id", "completion", "answer", "hint_text", "error"}
 
 
 GRADED = """
