@@ -36,6 +36,7 @@ from gradus.models.tiny_tokenizer import tiny_tokenizer  # noqa: E402
 from gradus.tasks.config.rollout import RolloutConfig, VllmConfig  # noqa: E402
 from gradus.tasks.runtime.attempt import Job, execute  # noqa: E402
 from gradus.tasks.stages.rollout import stage  # noqa: E402
+from gradus.tasks.stages.warm import Warm  # noqa: E402
 
 POLICY = ROOT / "data" / "samples" / "policy"
 SIZES = ("bundled", "larger")
@@ -94,9 +95,7 @@ def behind_examples(problems: pa.Table, number: int) -> pa.Table:
     return problems.set_column(problems.column_names.index("question"), "question", pa.array(questions))
 
 
-def through(
-    store: Store, inputs: dict[str, list[str]], config: RolloutConfig, warm: dict[str, Any], number: int
-) -> float:
+def through(store: Store, inputs: dict[str, list[str]], config: RolloutConfig, warm: Warm, number: int) -> float:
     """Tokens per second of the whole stage."""
     output = f"rollouts/{number:032x}"
     job = Job("rollout", str(store.root), output, inputs, config.model_dump(mode="json"), seed=number).to_json()
@@ -148,7 +147,7 @@ def measure(config: RolloutConfig, num_rows: int, rounds: int, size: str) -> dic
     """Medians of both, in turns; the first round warms up and is not counted."""
     with tempfile.TemporaryDirectory() as scratch:
         store, inputs = house(Path(scratch), num_rows, policy_of(size, Path(scratch)))
-        warm: dict[str, Any] = {}
+        warm = Warm()
         opened: list[tuple[Engine, Watched]] = []
         opening = stage.open_engine
 

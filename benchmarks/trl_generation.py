@@ -35,6 +35,7 @@ import rollout  # noqa: E402 - the checkout comes first
 from gradus.data.lake.store import Ref, Store  # noqa: E402
 from gradus.models.policy import load_policy, prompt_text  # noqa: E402
 from gradus.tasks.config.rollout import RolloutConfig  # noqa: E402
+from gradus.tasks.stages.warm import Warm  # noqa: E402
 
 TRL = ROOT / ".venv-trl"
 CHILD = ROOT / "benchmarks" / "trl_child.py"
@@ -88,7 +89,7 @@ class Ours:
         self._store, self._inputs = rollout.house(
             folder, num_rows, policy, given.group, given.max_tokens, given.examples
         )
-        self._warm: dict[str, Any] = {}
+        self._warm = Warm()
 
     def round(self, number: int) -> float:
         """Tokens per second of one round."""

@@ -1,14 +1,12 @@
-"""What evaluation reports: unbiased pass@k, majority votes, group statistics and bootstrap intervals over problems.
+"""What stages report: unbiased pass@k, majority votes, bootstrap intervals over problems, groups without variance.
 
 Everything here is vectorised over problems. Intervals resample problems, not completions: the completions of one
 problem are not independent of each other. Left out: intervals other than percentile.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from gradus.data.arrays import Bools, Floats, Ints
 
@@ -33,7 +31,7 @@ def pass_at_k(n: Ints, c: Ints, k: int) -> Floats:
 
     1 - C(n-c, k) / C(n, k), Codex (arXiv 2107.03374), as the product of (n-c-j)/(n-j) over j < k: nothing overflows,
     and it is exactly 1 where fewer than k are wrong, since the product meets a factor of 0 before a negative one.
-    Raises ValueError if k < 1, k > n or not 0 <= c <= n.
+    Raises ValueError where k < 1, k > n or not 0 <= c <= n.
     """
     n, c = np.asarray(n, dtype=np.int64), np.asarray(c, dtype=np.int64)
     if k < 1:
@@ -54,7 +52,7 @@ def majority_at_k(problem: Ints, sample: Ints, answer: Ints, correct: Bools, *, 
     All inputs are per completion (N,): problem 0..P-1, its place in the problem, a code of its answer (negative: none
     was read, the completion abstains), whether it is right. Right answers count as one answer however they are
     written; wrong ones are equal where their codes are. k = 0 takes all samples. Ties share: two answers on top, one
-    of them right, count 0.5. A problem without a single vote counts 0. Self-consistency, arXiv 2203.11171.
+    of them right, give 0.5. A problem without a single vote gives 0. Self-consistency, arXiv 2203.11171.
     """
     order = np.lexsort((sample, problem))
     problem, answer, correct = problem[order], answer[order], correct[order]
@@ -93,56 +91,15 @@ def bootstrap_mean(values: Floats, rng: np.random.Generator, *, resamples: int, 
     return Interval(value, min(float(low), value), max(float(high), value))
 
 
-def bootstrap_gain(
-    before: Floats, after: Floats, rng: np.random.Generator, *, resamples: int, confidence: float
-) -> Interval:
-    """Mean of after - before over the same problems (P,), paired: a resampled problem brings both of its values.
+def zero_std_groups(reward: Floats, group: Ints) -> Bools:
+    """Return by group (G,) whether no two rewards of it differ; `reward` and `group` 0..G-1 are (N,), NaN: no reward.
 
-    Raises ValueError if the two differ in length.
+    True too of a group with fewer than two rewards: like one of equal rewards, it has no group-relative advantage.
+    Equal means exactly equal, so that rounding of a mean plays no part.
     """
-    if len(before) != len(after):
-        raise ValueError(f"a paired difference needs the same problems: {len(before)} before, {len(after)} after")
-    return bootstrap_mean(np.asarray(after) - np.asarray(before), rng, resamples=resamples, confidence=confidence)
-
-
-@dataclass(frozen=True)
-class GroupStats:
-    """Rewards of groups in five numbers; the std is that of all rows, ddof 0."""
-
-    num_groups: int
-    mean: float
-    std: float
-    frac_zero_std_groups: float
-    frac_all_right: float
-
-    def metrics(self) -> Mapping[str, float]:
-        """By the names under which they are tracked."""
-        return {
-            "reward/mean": self.mean,
-            "reward/std": self.std,
-            "reward/frac_zero_std_groups": self.frac_zero_std_groups,
-            "reward/frac_all_right": self.frac_all_right,
-        }
-
-
-def group_stats(reward: Floats, group: npt.NDArray[np.int64], correct: Bools) -> GroupStats:
-    """Statistics of rewards (N,) in groups (N,) numbered 0..G-1; ValueError without rows or with non-finite rewards.
-
-    A group has zero std if all its rewards are equal (exactly), and is all right
-    if every row is correct.
-    """
-    if not len(reward) or not np.isfinite(reward).all():
-        raise ValueError("group statistics need at least one reward, all finite")
-    _, group = np.unique(group, return_inverse=True)
-    num_groups = int(group.max()) + 1
+    num_groups = int(group.max(initial=-1)) + 1
     least, most = np.full(num_groups, np.inf), np.full(num_groups, -np.inf)
-    np.minimum.at(least, group, reward)
-    np.maximum.at(most, group, reward)
-    wrong = np.bincount(group[~correct], minlength=num_groups)
-    return GroupStats(
-        num_groups=num_groups,
-        mean=float(reward.mean()),
-        std=float(reward.std()),
-        frac_zero_std_groups=float((least == most).mean()),
-        frac_all_right=float((wrong == 0).mean()),
-    )
+    judged = ~np.isnan(reward)
+    np.minimum.at(least, group[judged], reward[judged])
+    np.maximum.at(most, group[judged], reward[judged])
+    return most <= least

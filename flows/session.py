@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from gradus.data.files import replace_file
 from gradus.data.lake.upgrade import open_lake
 from gradus.flows.console.progress_bar import StageView
 from gradus.flows.loop.reruns import other_settings
@@ -94,9 +95,7 @@ def guard(folder: Path, spec: RunSpec) -> None:
             return
         if spec.lasting(stored) != json.loads(json.dumps(spec.lasting(body))):
             raise other_settings(folder)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(body, indent=1, sort_keys=True))
-    temporary.replace(path)
+    replace_file(path, json.dumps(body, indent=1, sort_keys=True))
 
 
 def _label_flow_run(spec: RunSpec) -> None:

@@ -31,8 +31,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from gradus.models.adapters import base_of, is_adapter, merged, read_adapter
-from gradus.models.errors import PolicyError
+from gradus.models.adapters import base_of, merged, read_adapter
+from gradus.models.errors import PolicyError, first_line
+from gradus.models.policy_files import CONFIG, is_adapter
 from gradus.models.templates import PLAIN, PromptStyle, filled
 
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -145,7 +146,7 @@ def _has_tokenizer(folder: Path) -> bool:
 def _refuse_unloadable(folder: Path, *, trust_remote_code: bool) -> None:
     if not folder.is_dir():
         raise PolicyError(f"{folder} is not a folder: download a policy first, then name the folder it lies in")
-    config_path = folder / "config.json"
+    config_path = folder / CONFIG
     if not config_path.is_file():
         raise PolicyError(f"{folder} has no config.json: it is not a policy that transformers can load")
     try:
@@ -168,8 +169,7 @@ def _loaded(folder: Path, what: str, load: Callable[..., Any], options: dict[str
     try:
         return load(folder, **options)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise PolicyError(f"the {what} in {folder} cannot be loaded: {reason}") from error
+        raise PolicyError(f"the {what} in {folder} cannot be loaded: {first_line(error)}") from error
 
 
 def new_policy(

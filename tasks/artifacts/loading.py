@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 
@@ -14,9 +15,27 @@ from gradus.tasks.artifacts.policies import verify_policy
 ROOM = "free memory where it computes, or set device to cpu"
 
 
-def warm_key(digest: str, dtype: Dtype, device: Device) -> str:
-    """Under which a worker keeps a policy loaded."""
-    return f"policy/{digest}/{dtype}/{device}"
+@dataclass(frozen=True)
+class PolicyKey:
+    """What a loaded policy depends on: its checkpoint, number format and device, as the settings name them."""
+
+    digest: str
+    dtype: Dtype
+    device: Device
+
+
+@dataclass
+class LoadedPolicies:
+    """Policies that a worker keeps loaded between two jobs."""
+
+    by_key: dict[PolicyKey, Policy] = field(default_factory=dict[PolicyKey, Policy])
+    verified: tuple[PolicyKey, Policy] | None = None
+    """The last one whose weights were compared with the files of its checkpoint."""
+
+    def clear(self) -> None:
+        """Let go of all of them."""
+        self.by_key.clear()
+        self.verified = None
 
 
 def place(device: Device) -> torch.device:

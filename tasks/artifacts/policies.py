@@ -10,15 +10,10 @@ from typing import Any
 
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
+from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 BASE = "base"
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TOKENIZER = ("tokenizer*", "vocab.*", "*.model", "special_tokens_map.json", "chat_template*")
-
-
-def is_adapter_folder(folder: Path) -> bool:
-    """Whether a folder holds an adapter, not a whole policy."""
-    return (folder / ADAPTER_CONFIG).is_file()
 
 
 def base_named_by(folder: Path) -> str:

@@ -19,6 +19,7 @@ from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.nearest import did_you_mean, unique
 from gradus.data.package import package_file
+from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG
 from gradus.models.rewards import REWARDS, RewardSpec, UnknownRewardError, resolve
 from gradus.tasks.config.curation import FilterConfig
 from gradus.tasks.config.ingest import IngestConfig
@@ -31,7 +32,6 @@ SAMPLES = package_file("data", "samples")
 _GYM = "reasoning-gym:"
 _NAME_BYTES = 128
 _NUM_LISTED = 8
-_POLICY_FILES = ("config.json", "adapter_config.json")
 
 
 def check_input(lake: Path, text: str, table: str) -> None:
@@ -208,7 +208,7 @@ def _check_policy(lake: Path, text: str) -> None:
     folder = bundled(above) or Path(above)
     if not folder.is_dir() and not above.partition("@")[2]:
         raise no_policy(above)
-    if folder.is_dir() and not any((folder / name).is_file() for name in _POLICY_FILES):
+    if folder.is_dir() and not any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG)):
         raise UsageError(f"{shortened(text)} has no config.json", hint="give a folder that transformers can load")
     if below:
         check_input(lake, below, CHECKPOINTS)

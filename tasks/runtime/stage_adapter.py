@@ -34,6 +34,7 @@ from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from gradus.tasks.runtime.waiting import wait_until_free
 from gradus.tasks.stages.gates import breach
 from gradus.tasks.stages.registry import stage_spec
+from gradus.tasks.stages.warm import Warm
 
 
 @dataclass
@@ -199,7 +200,7 @@ def _compute(job: Job, request: _Request) -> dict[str, Any]:
     if worker:
         report = session.pool.run(worker, job.to_json(), Limits(wall_s=wall_limit_s()), beat)
     else:
-        report = execute(job.to_json(), {}, beat)
+        report = execute(job.to_json(), Warm(), beat)
     artifact.done("committed")
     return report
 

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from gradus.data.files import replace_file
 from gradus.tasks.servers.secret import proof
 
 IDENTITY = "/gradus/identity"
@@ -101,10 +102,7 @@ def read_state(home: Path) -> Found | None:
 
 def write_state(home: Path, found: Found) -> None:
     """Replace the state file whole."""
-    path = folder_of(home) / STATE
-    temporary = path.with_name(f".{STATE}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(asdict(found)), encoding="utf-8")
-    os.replace(temporary, path)
+    replace_file(folder_of(home) / STATE, json.dumps(asdict(found)))
 
 
 def forget(home: Path, found: Found) -> None:

@@ -49,12 +49,6 @@ def rloo(batch: ScoredBatch) -> Tensor:
 ADVANTAGES: dict[str, Advantage] = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}
 
 
-def zero_std_groups(batch: ScoredBatch) -> Tensor:
-    """Bool (groups,): no two judged rewards of the group differ; true of a group without any."""
-    high, low = _extremes(batch)
-    return high <= low
-
-
 def _centred(batch: ScoredBatch) -> tuple[Tensor, Tensor]:
     """Rewards less their group's mean, and the group's number of judged rows, each (N,)."""
     judged = batch.judged

@@ -25,6 +25,7 @@ from gradus.data import errors
 from gradus.data.errors import StageError, in_words
 from gradus.data.lake.store import Ref
 from gradus.models.engines.base import EngineError, Finished, OnTokens, Request
+from gradus.models.errors import first_line
 from gradus.models.policy import PromptSide
 from gradus.tasks.config.rollout import RayConfig, RolloutConfig
 from gradus.tasks.stages.context import StageContext
@@ -259,4 +260,4 @@ class RayEngine:
             sys.stderr.write(f"{error}\n")  # with the trace from over there, for the log
             raise StageError(f"a Ray worker failed: {in_words(error.cause)}", hint="see the worker's log") from None
         except self._ray.exceptions.RayError as error:
-            raise _DeathError((str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(".")) from None
+            raise _DeathError(first_line(error).rstrip(".")) from None

@@ -5,12 +5,12 @@ One folder a kept state; its marker is written last and names every file's SHA-2
 
 import hashlib
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gradus.data.files import replace_file
 from gradus.models.training.checkpoint import (
     WEIGHTS,
     restore_train_state,
@@ -39,9 +39,9 @@ class Progress:
         state.mkdir()
         files = {WEIGHTS: weights_bytes(self.train_state), **train_state_bytes(self.train_state)}
         for name, content in files.items():
-            _write_durably(state / name, content)
+            replace_file(state / name, content, durable=True)
         sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        _write_durably(state / _MARKER, json.dumps({"sha256": sha256, "steps": steps}).encode())
+        replace_file(state / _MARKER, json.dumps({"sha256": sha256, "steps": steps}), durable=True)
         for other in self.folder.iterdir():
             if other != state:
                 shutil.rmtree(other)
@@ -68,13 +68,3 @@ def _read_whole(state: Path) -> tuple[dict[str, bytes], list[StepMetrics]] | Non
         return None
     whole = all(hashlib.sha256(files[name]).hexdigest() == value for name, value in marker["sha256"].items())
     return (files, marker["steps"]) if whole else None
-
-
-def _write_durably(path: Path, content: bytes) -> None:
-    """Write under a temporary name, flush to disk, rename."""
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)

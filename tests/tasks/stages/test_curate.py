@@ -13,6 +13,7 @@ from gradus.data.seeds import derive_seed
 from gradus.tasks.config.curation import CurateConfig, FilterConfig, SampleConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import run
+from gradus.tasks.stages.warm import Warm
 
 COUNTS = {"a": (8, 3), "b": (8, 0), "c": (8, 8), "d": (8, 4), "e": (8, 1)}
 
@@ -37,7 +38,7 @@ def curate(
     ref = Ref("plan", f"{time.monotonic_ns():032x}")
     writer = store.writer(ref)
     beats: list[float] = []
-    ctx = StageContext(store, inputs, writer, seed, {}, lambda frac, text="": beats.append(frac))
+    ctx = StageContext(store, inputs, writer, seed, Warm(), lambda frac, text="": beats.append(frac))
     result = run(ctx, config)
     writer.commit()
     assert beats == sorted(beats)
