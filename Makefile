@@ -58,7 +58,7 @@ format: $(VENV)/.developer
 ui: setup  ## Prefect and MLflow on loopback
 	$(BIN)/gradus ui
 
-bench: setup  ## what the README's figures come from
+bench: setup  ## the cost of the machinery, in docs/benchmarks.md
 	$(BIN)/python benchmarks/overhead.py
 
 clean:

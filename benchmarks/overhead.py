@@ -3,7 +3,7 @@
     python benchmarks/overhead.py              # everything: runs the whole demo once (minutes)
     python benchmarks/overhead.py --no-demo
 
-Prints one table. Both servers run for real on loopback. Times are wall seconds, medians where a thing is repeated.
+Prints one table. Both servers run for real on loopback. Times are wall seconds, medians of repeated ones.
 """
 
 import json

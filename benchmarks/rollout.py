@@ -5,7 +5,7 @@
 An engine alone and through the stage (Parquet, seeds, text and all) are measured in turns on the same requests, round
 after round in one process. Printed are the medians: of both, of each round's ratio, and of the share of the stage's
 time in which it waited for the engine. Both sides of that share are of one run, so it does not follow the machine's ups
-and downs. The policy is the bundled one or a larger of random weights, in the number format that each engine is given.
+and downs. The policy is the bundled one or a larger of random weights, in the number format of each engine.
 The last lines run the stage over an engine that answers at once.
 """
 
@@ -36,6 +36,7 @@ from gradus.models.tiny_tokenizer import tiny_tokenizer  # noqa: E402
 from gradus.tasks.config.rollout import RolloutConfig, VllmConfig  # noqa: E402
 from gradus.tasks.runtime.attempt import Job, execute  # noqa: E402
 from gradus.tasks.stages.rollout import stage  # noqa: E402
+from gradus.tasks.stages.warm import Warm  # noqa: E402
 
 POLICY = ROOT / "data" / "samples" / "policy"
 SIZES = ("bundled", "larger")
@@ -68,7 +69,7 @@ def house(
     max_tokens: int = MAX_TOKENS,
     num_examples: int = 0,
 ) -> tuple[Store, dict[str, list[str]]]:
-    """A lake with a policy, and a plan of so many rollouts of the bundled problems."""
+    """A lake with a policy and a plan of N rollouts of the bundled problems."""
     store = Store(folder / "lake")
     problems = store.put("problems", behind_examples(pa.parquet.read_table(TRAIN), num_examples))
     names = store.read(problems, ["problem_id"]).column("problem_id").to_pylist()
@@ -86,7 +87,7 @@ def house(
 
 
 def behind_examples(problems: pa.Table, number: int) -> pa.Table:
-    """Every question behind so many worked problems of the same table."""
+    """Every question behind N worked problems of the same table."""
     rows = problems.to_pylist()
     worked = [f"{row['question']}\n{completion_text(row['solution'], row['answer'])}\n" for row in rows]
     before = ["".join(worked[(place + i) % len(rows)] for i in range(1, number + 1)) for place in range(len(rows))]
@@ -94,9 +95,7 @@ def behind_examples(problems: pa.Table, number: int) -> pa.Table:
     return problems.set_column(problems.column_names.index("question"), "question", pa.array(questions))
 
 
-def through(
-    store: Store, inputs: dict[str, list[str]], config: RolloutConfig, warm: dict[str, Any], number: int
-) -> float:
+def through(store: Store, inputs: dict[str, list[str]], config: RolloutConfig, warm: Warm, number: int) -> float:
     """Tokens per second of the whole stage."""
     output = f"rollouts/{number:032x}"
     job = Job("rollout", str(store.root), output, inputs, config.model_dump(mode="json"), seed=number).to_json()
@@ -148,7 +147,7 @@ def measure(config: RolloutConfig, num_rows: int, rounds: int, size: str) -> dic
     """Medians of both, in turns; the first round warms up and is not counted."""
     with tempfile.TemporaryDirectory() as scratch:
         store, inputs = house(Path(scratch), num_rows, policy_of(size, Path(scratch)))
-        warm: dict[str, Any] = {}
+        warm = Warm()
         opened: list[tuple[Engine, Watched]] = []
         opening = stage.open_engine
 

@@ -35,13 +35,14 @@ import rollout  # noqa: E402 - the checkout comes first
 from gradus.data.lake.store import Ref, Store  # noqa: E402
 from gradus.models.policy import load_policy, prompt_text  # noqa: E402
 from gradus.tasks.config.rollout import RolloutConfig  # noqa: E402
+from gradus.tasks.stages.warm import Warm  # noqa: E402
 
 TRL = ROOT / ".venv-trl"
 CHILD = ROOT / "benchmarks" / "trl_child.py"
 
 
 def trl_python() -> Path:
-    """The Python of TRL's environment, made where it is missing."""
+    """Return the Python of TRL's environment, which is made if it is missing."""
     python = TRL / "bin" / "python"
     if not (TRL / ".installed").exists():
         subprocess.run([sys.executable, "-m", "venv", TRL], check=True)
@@ -88,7 +89,7 @@ class Ours:
         self._store, self._inputs = rollout.house(
             folder, num_rows, policy, given.group, given.max_tokens, given.examples
         )
-        self._warm: dict[str, Any] = {}
+        self._warm = Warm()
 
     def round(self, number: int) -> float:
         """Tokens per second of one round."""
@@ -126,7 +127,7 @@ def fastest(trl: Trl, num_sequences: int, group: int) -> dict[str, Any]:
 
 
 def setting(text: str) -> dict[str, Any]:
-    """Block, attention and cache as one argument gives them."""
+    """Parse block, attention and cache from one argument."""
     block, attention, cache = text.split(",")
     return {"block": int(block), "attention": attention, "cache": cache}
 

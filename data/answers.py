@@ -53,10 +53,10 @@ def normalised_gold(text: str) -> str:
 
 
 def numbers_in(text: str) -> Iterator[tuple[int, Fraction]]:
-    """Every number that a text states, with the place where it ends."""
+    """Return every number in a text, with the offset of its end."""
     folded = plain(text)
     for match in _SPAN.finditer(folded):
-        # The minus of "16-7" subtracts: both readings are given.
+        # The minus of "16-7" subtracts: both readings are returned.
         body = match[0]
         value = number(body)
         if value is not None:

@@ -43,7 +43,7 @@ def bools(column: Any, *, null: bool = False) -> Bools:
 
 
 def nulls(column: Any) -> Bools:
-    """Where a column is null, (N,)."""
+    """Return the null mask of a column, (N,)."""
     return np.asarray(one_array(column).is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
@@ -61,12 +61,12 @@ def codes(column: Any) -> tuple[Ints, Any]:
 
 
 def positions(ids: Any, among: Any) -> Ints:
-    """Index of each id (N,) among others (the first, where one occurs twice); -1 where it is absent."""
+    """Return the index of each id (N,) among others (the first of duplicates); -1 if it is absent."""
     return ints(pc.index_in(one_array(ids), value_set=one_array(among)), null=-1)
 
 
 def take_or_null(column: Any, index: Ints) -> Any:
-    """Values at the positions given; null where a position is -1."""
+    """Return the values at positions (N,); null for position -1."""
     return one_array(column).take(pa.array(index, mask=index < 0))
 
 

@@ -1,11 +1,11 @@
-"""The errors a person may meet: what happened, which file or row, what to type next."""
+"""Errors for users: what happened, which file or row, what to type next."""
 
 import errno
 import re
 
 
 class GradusError(Exception):
-    """A failure told in one sentence, with the next step where there is one.
+    """A failure in one sentence, with the next step if there is one.
 
     >>> print(GradusError("lake/problems/ab12 has no manifest", hint="run `gradus ingest` again"))
     lake/problems/ab12 has no manifest; run `gradus ingest` again
@@ -26,7 +26,7 @@ class UsageError(GradusError):
 
 
 class BadInputError(GradusError):
-    """A file or a row that a person supplied cannot be used."""
+    """A file or a row of the user's cannot be used."""
 
 
 class CorruptArtifactError(GradusError):
@@ -78,7 +78,7 @@ _WRONG_USE = frozenset({errno.ENAMETOOLONG, errno.EISDIR})
 def in_words(error: BaseException, place: str = "a file") -> GradusError:
     """Return an error as one for people: the file and what to do if it is the operating system's, no name of a type.
 
-    `place` stands where the system names no file.
+    `place` is used if the system names no file.
 
     >>> print(in_words(PermissionError(13, "Permission denied", "/data/x")).message)
     there is no permission for /data/x

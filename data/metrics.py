@@ -1,14 +1,12 @@
-"""What evaluation reports: unbiased pass@k, majority votes, group statistics and bootstrap intervals over problems.
+"""What stages report: unbiased pass@k, majority votes, bootstrap intervals over problems, groups without variance.
 
 Everything here is vectorised over problems. Intervals resample problems, not completions: the completions of one
 problem are not independent of each other. Left out: intervals other than percentile.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from gradus.data.arrays import Bools, Floats, Ints
 
@@ -93,56 +91,15 @@ def bootstrap_mean(values: Floats, rng: np.random.Generator, *, resamples: int, 
     return Interval(value, min(float(low), value), max(float(high), value))
 
 
-def bootstrap_gain(
-    before: Floats, after: Floats, rng: np.random.Generator, *, resamples: int, confidence: float
-) -> Interval:
-    """Mean of after - before over the same problems (P,), paired: a resampled problem brings both of its values.
+def zero_std_groups(reward: Floats, group: Ints) -> Bools:
+    """Return by group (G,) whether no two rewards of it differ; `reward` and `group` 0..G-1 are (N,), NaN: no reward.
 
-    Raises ValueError where the two differ in length.
+    True too of a group with fewer than two rewards: like one of equal rewards, it has no group-relative advantage.
+    Equal means exactly equal, so that rounding of a mean plays no part.
     """
-    if len(before) != len(after):
-        raise ValueError(f"a paired difference needs the same problems: {len(before)} before, {len(after)} after")
-    return bootstrap_mean(np.asarray(after) - np.asarray(before), rng, resamples=resamples, confidence=confidence)
-
-
-@dataclass(frozen=True)
-class GroupStats:
-    """Rewards of groups in five numbers; the std is that of all rows, ddof 0."""
-
-    num_groups: int
-    mean: float
-    std: float
-    frac_zero_std_groups: float
-    frac_all_right: float
-
-    def metrics(self) -> Mapping[str, float]:
-        """By the names under which they are tracked."""
-        return {
-            "reward/mean": self.mean,
-            "reward/std": self.std,
-            "reward/frac_zero_std_groups": self.frac_zero_std_groups,
-            "reward/frac_all_right": self.frac_all_right,
-        }
-
-
-def group_stats(reward: Floats, group: npt.NDArray[np.int64], correct: Bools) -> GroupStats:
-    """Statistics of rewards (N,) in groups (N,) numbered 0..G-1; ValueError without rows or with non-finite rewards.
-
-    A group has zero std where all its rewards are equal (exactly: equal inputs give equal rewards), and is all right
-    where every row is correct.
-    """
-    if not len(reward) or not np.isfinite(reward).all():
-        raise ValueError("group statistics need at least one reward, all finite")
-    _, group = np.unique(group, return_inverse=True)
-    num_groups = int(group.max()) + 1
+    num_groups = int(group.max(initial=-1)) + 1
     least, most = np.full(num_groups, np.inf), np.full(num_groups, -np.inf)
-    np.minimum.at(least, group, reward)
-    np.maximum.at(most, group, reward)
-    wrong = np.bincount(group[~correct], minlength=num_groups)
-    return GroupStats(
-        num_groups=num_groups,
-        mean=float(reward.mean()),
-        std=float(reward.std()),
-        frac_zero_std_groups=float((least == most).mean()),
-        frac_all_right=float((wrong == 0).mean()),
-    )
+    judged = ~np.isnan(reward)
+    np.minimum.at(least, group[judged], reward[judged])
+    np.maximum.at(most, group[judged], reward[judged])
+    return most <= least

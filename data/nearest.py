@@ -30,13 +30,13 @@ def nearest(wrong: str, known: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(wrong: str, known: Sequence[str], otherwise: str) -> str:
-    """A hint with the nearest names; where nothing is near, the other hint."""
+    """Return a hint with the nearest names, or `otherwise` if none is near."""
     found = nearest(wrong, known)
     return f"did you mean {' or '.join(found)}?" if found else otherwise
 
 
 def unique(beginning: str, known: Iterable[str], what: str, otherwise: str) -> str:
-    """The known name that is given, or the only one that begins so; UsageError with candidates or the nearest names.
+    """Return the known name, or the only one with this prefix; raise UsageError with candidates or the nearest names.
 
     >>> unique("demo-1", ["demo-1a2b", "demo-2c3d", "tiny-78df"], "run", "list them")
     'demo-1a2b'

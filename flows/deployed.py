@@ -1,4 +1,4 @@
-"""`train` as a deployment runs it: a recipe by path or name and texts, so that a person can fill in a form.
+"""`train` as a deployment runs it: a recipe by path or name and texts, as a form has them.
 
 The command line and `rerun` hand a whole recipe to `gradus.flows.runs.train_flow`.
 """
@@ -26,7 +26,7 @@ def train(
 ) -> dict[str, Any]:
     """Rounds of curate, rollout, score and update as a recipe says.
 
-    The same parameters are the same run: what was interrupted goes on where it stopped, what is finished is reused
+    The same parameters are the same run: an interrupted one continues where it stopped, a finished one is reused
     whole, and only what changed since (a recipe, a problem file) is computed.
 
     Args:

@@ -14,7 +14,7 @@ from gradus.tasks.servers.prefect_server import connect, lent_secret
 
 
 def prepare(home: Home) -> None:
-    """Point Prefect at the home folder, keep it quiet, local and isolated; settings that a person made stay.
+    """Point Prefect at the home folder, keep it quiet, local and isolated; settings of the user stay.
 
     GradusError if there can be no home there.
     """

@@ -3,8 +3,8 @@
 gradus serve                                            # in one terminal
 prefect deployment run 'score/score' -p rollouts=...    # in another, with PREFECT_API_URL set
 
-What a person changed in Prefect stays when `serve` starts again: schedules, parameters, tags, a paused deployment, its
-limits. What is ours is renewed: where the flow is, the form of its parameters, its description.
+What a user changed in Prefect stays when `serve` starts again: schedules, parameters, tags, a paused deployment, its
+limits. What is ours is renewed: the flow's location, the schema of its parameters, its description.
 """
 
 import os
@@ -76,7 +76,7 @@ def _deployment(flow: Flow[..., Any], **more: Any) -> RunnerDeployment:
 
 
 def _keep_theirs(found: list[RunnerDeployment]) -> list[UUID]:
-    """Take out of deployments that exist what a person may have changed; return the ids of those.
+    """Remove from existing deployments what a user may have changed; return their ids.
 
     Prefect sends what was set: a schedule that is sent is put back, and without one every schedule is removed that has
     no slug, as those made in its pages.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from gradus.data.files import replace_file
 from gradus.data.lake.upgrade import open_lake
 from gradus.flows.console.progress_bar import StageView
 from gradus.flows.loop.reruns import other_settings
@@ -38,9 +39,9 @@ class RunSpec:
 
 @contextlib.contextmanager
 def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[Session]:
-    """A session on a run: the lock held, workers supervised, everything told to the journal, all closed at the end.
+    """A session on a run: lock held, workers supervised, events written to the journal, all closed at the end.
 
-    `separate_sampler` lets sampling and learning go on at once, each in a worker with half of the threads.
+    `separate_sampler` runs sampling and learning at once, each in a worker with half of the threads.
     """
     home = Home.from_environment()
     if reports_now():
@@ -78,11 +79,11 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
             if sidecar is not None:
                 untold = parting_words(sidecar, home.root)
                 if untold:
-                    print(untold, file=sys.stderr)  # noqa: T201 - for the person at the terminal
+                    print(untold, file=sys.stderr)  # noqa: T201 - for the user at the terminal
 
 
 def guard(folder: Path, spec: RunSpec) -> None:
-    """Refuse a run folder that belongs to another recipe; the message gives the ways out.
+    """Refuse a run folder that belongs to another recipe; the message says what to do.
 
     A body that an earlier version wrote, or one with other values of what may change, is replaced.
     """
@@ -94,9 +95,7 @@ def guard(folder: Path, spec: RunSpec) -> None:
             return
         if spec.lasting(stored) != json.loads(json.dumps(spec.lasting(body))):
             raise other_settings(folder)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(body, indent=1, sort_keys=True))
-    temporary.replace(path)
+    replace_file(path, json.dumps(body, indent=1, sort_keys=True))
 
 
 def _label_flow_run(spec: RunSpec) -> None:

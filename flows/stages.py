@@ -1,4 +1,4 @@
-"""One Prefect flow a stage: what a person schedules or reruns alone, on their own files or on artifacts.
+"""One Prefect flow per stage, to schedule or rerun alone on files or artifacts.
 
 Every parameter is plain JSON, so each flow can be deployed (see gradus.flows.serve). Every flow returns what `--json`
 prints.

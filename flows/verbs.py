@@ -1,4 +1,4 @@
-"""A verb as a Prefect flow: whatever a person can mend ends the run as Failed, with the sentence as its message.
+"""A verb as a Prefect flow: errors that a user can mend end the run as Failed, with their sentence as its message.
 
 Prefect's own words would be a traceback, `Flow run encountered an exception: ...`, or, where parameters are missing or
 unknown and the process ends before the flow begins, `Crashed: Process exited with status code: 1`.
@@ -82,7 +82,7 @@ def explain_crash(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) ->
 
 
 def refuse_unbound(flow: Flow[..., Any], given: Mapping[str, Any]) -> None:
-    """Raise UsageError if a parameter of the flow is missing, or one is given that it does not have."""
+    """Raise UsageError if a parameter of the flow is missing or unknown."""
     known = inspect.signature(flow.fn).parameters
     unknown = ", ".join(sorted(given.keys() - known.keys()))
     if unknown:

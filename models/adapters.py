@@ -24,10 +24,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gradus.models.errors import PolicyError
+from gradus.models.errors import PolicyError, first_line
+from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, is_adapter
 from gradus.models.weight_check import fixed_set, tensor_sum, verify_weights
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
 _FREE = {
     "alpha_pattern", "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "exclude_modules",
@@ -58,7 +58,7 @@ class Adapter:
     def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Module -> A (r, in) and B (out, r), as the file has them; PolicyError where it holds anything else."""
         found: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in _tensors(self.folder / WEIGHTS).items():
+        for name, tensor in _tensors(self.folder / ADAPTER_WEIGHTS).items():
             match = _TENSOR.fullmatch(name)
             if match is None:
                 raise PolicyError(f"{self.folder} adapts more than linear layers ({name}), which is not supported")
@@ -68,7 +68,7 @@ class Adapter:
             if set(sides) != {"A", "B"} or sides["A"].ndim != 2 or sides["B"].shape[1:] != sides["A"].shape[:1]:
                 raise PolicyError(f"{self.folder}: {module} has no pair of matrices A (r, in) and B (out, r): {shapes}")
         if not found:
-            raise PolicyError(f"{self.folder / WEIGHTS} holds no matrices")
+            raise PolicyError(f"{self.folder / ADAPTER_WEIGHTS} holds no matrices")
         return {module: (sides["A"], sides["B"]) for module, sides in sorted(found.items())}
 
     @property
@@ -90,14 +90,9 @@ class Adapter:
         return sorted(tensor_sum(tensor) for pair in scaled for tensor in pair)
 
 
-def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter, not a whole policy."""
-    return (folder / CONFIG).is_file()
-
-
 def read_adapter(folder: Path) -> Adapter:
     """Read and check an adapter's configuration; PolicyError says what of it is not supported or missing."""
-    path = folder / CONFIG
+    path = folder / ADAPTER_CONFIG
     try:
         config = json.loads(path.read_bytes())
         _refuse_unsupported(path, config)
@@ -105,8 +100,8 @@ def read_adapter(folder: Path) -> Adapter:
         if isinstance(error, PolicyError):
             raise
         raise PolicyError(f"{path} is not the configuration of an adapter ({error})") from None
-    if not (folder / WEIGHTS).is_file():
-        raise PolicyError(f"{folder} has no {WEIGHTS}, and other formats can run code")
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise PolicyError(f"{folder} has no {ADAPTER_WEIGHTS}, and other formats can run code")
     adapter = Adapter(folder, config)
     if is_adapter(adapter.base) or not adapter.base.is_dir():
         what = "is an adapter itself" if is_adapter(adapter.base) else "is not there"
@@ -136,8 +131,7 @@ def merged(model: PreTrainedModel, adapter: Adapter) -> PreTrainedModel:
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         if isinstance(error, PolicyError):
             raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise PolicyError(f"the adapter {adapter.folder} cannot be loaded: {reason}") from error
+        raise PolicyError(f"the adapter {adapter.folder} cannot be loaded: {first_line(error)}") from error
 
 
 def proof_of_merged(held: Mapping[str, Tensor], adapter: Adapter) -> int:

@@ -19,7 +19,7 @@ class DeviceError(RuntimeError):
 
 
 def resolve_device(wanted: Device) -> torch.device:
-    """The device meant by a setting; `auto` takes a GPU where PyTorch sees one. DeviceError where there is none."""
+    """The device meant by a setting; `auto` takes a GPU where PyTorch sees one. DeviceError if there is none."""
     seen = torch.cuda.is_available()
     if wanted == "cuda" and not seen:
         raise DeviceError(f"the setting device = cuda needs a GPU, and PyTorch {torch.__version__} sees none here")

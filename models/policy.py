@@ -31,8 +31,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from gradus.models.adapters import base_of, is_adapter, merged, read_adapter
-from gradus.models.errors import PolicyError
+from gradus.models.adapters import base_of, merged, read_adapter
+from gradus.models.errors import PolicyError, first_line
+from gradus.models.policy_files import CONFIG, is_adapter
 from gradus.models.templates import PLAIN, PromptStyle, filled
 
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -85,7 +86,7 @@ def load_policy(
     options |= {"dtype": _DTYPES[dtype], "use_safetensors": True}
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     model, info = _loaded(base, "model", AutoModelForCausalLM.from_pretrained, options)
-    # transformers draws such weights at random and goes on: told to list them all, it is refused here by name.
+    # transformers would draw such weights at random; it lists them instead, and they are refused here by name.
     wrong = sorted(map(str, [*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])]))
     if wrong:
         raise PolicyError(f"{base}: the weights do not fit config.json ({len(wrong)} of them, first {wrong[0]})")
@@ -145,7 +146,7 @@ def _has_tokenizer(folder: Path) -> bool:
 def _refuse_unloadable(folder: Path, *, trust_remote_code: bool) -> None:
     if not folder.is_dir():
         raise PolicyError(f"{folder} is not a folder: download a policy first, then name the folder it lies in")
-    config_path = folder / "config.json"
+    config_path = folder / CONFIG
     if not config_path.is_file():
         raise PolicyError(f"{folder} has no config.json: it is not a policy that transformers can load")
     try:
@@ -168,8 +169,7 @@ def _loaded(folder: Path, what: str, load: Callable[..., Any], options: dict[str
     try:
         return load(folder, **options)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise PolicyError(f"the {what} in {folder} cannot be loaded: {reason}") from error
+        raise PolicyError(f"the {what} in {folder} cannot be loaded: {first_line(error)}") from error
 
 
 def new_policy(
@@ -215,7 +215,7 @@ def prompt_text(
     Without: the system message as a paragraph of its own, then the template with its question, or the question and a
     line break; the hint, unless the template places it, follows on a line of its own as the beginning of the solution,
     which the completion continues.
-    Raises PolicyError where the chat template refuses the messages or leaves out the system message, or several
+    Raises PolicyError if the chat template refuses the messages or leaves out the system message, or several
     messages are given and there is no chat template.
     """
     if tokenizer.chat_template is None:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 EVIDENCE_BYTES = 256 << 20
-"""So many bytes of weights are held against each other at most."""
+"""Bytes of weights compared at most."""
 
 
 def tensor_sum(tensor: Tensor) -> str:
@@ -27,7 +27,7 @@ def tensor_sum(tensor: Tensor) -> str:
 def fixed_set(folder: Path, held: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """The tensors to compare, name -> first rows of it: of those on both sides, from both ends of the model inwards.
 
-    `held` is name -> shape; a tensor may have more rows there than in the files. Raises ValueError where there is no
+    `held` is name -> shape; a tensor may have more rows there than in the files. Raises ValueError if there is no
     tensor to compare, or the files cannot be read.
     """
     files = _shapes(folder)
@@ -52,7 +52,7 @@ def _contains(held: Sequence[int], shape: Sequence[int]) -> bool:
 def verify_weights(held: Mapping[str, Tensor], folder: Path) -> int:
     """Hold a model's own tensors against a checkpoint's files, in the number format it holds them in.
 
-    Gives how many were compared; ValueError names the first that differs.
+    Return how many were compared; raise ValueError with the name of the first that differs.
     """
     rows = fixed_set(folder, {name: tuple(tensor.shape) for name, tensor in held.items()})
     given = {name: tensor_sum(held[name][:num_rows]) for name, num_rows in rows.items()}

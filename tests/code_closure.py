@@ -198,7 +198,7 @@ class Tree:
         return (module.name, head) if head in module.definitions and not rest else None
 
     def resolve_dotted(self, dotted: str) -> Key | None:
-        """The definition or module of ours with that full name, followed through imports; None where there is none."""
+        """The definition or module of ours with that full name, followed through imports; None if there is none."""
         if dotted in self.modules:
             return dotted, WHOLE
         name, _, attribute = dotted.rpartition(".")

@@ -1,5 +1,6 @@
 """What several tests share: log-probs from a whole forward pass in float64, LoRA adapters by hand, a hosted model."""
 
+import gc
 import json
 import os
 import pty
@@ -10,63 +11,90 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
+from xdist.scheduler import LoadScopeScheduling
 
-from gradus.models.engines.base import Request
-from gradus.models.policy import Policy
+if TYPE_CHECKING:
+    from gradus.models.engines.base import Request
+    from gradus.models.policy import Policy
 
+HERE = Path(__file__).parent
 FIRST = (
-    "e2e/test_serve.py",
     "e2e/test_transcripts.py",
-    "e2e/test_pipeline.py",
-    "e2e/test_overlap.py",
-    "e2e/test_figures.py",
-    "e2e/test_readme.py",
+    "e2e/test_serve.py",
     "vllm/test_vllm_engine.py",
     "vllm/test_vllm_stage.py",
     "vllm/test_server_engine.py",
-    "e2e/test_verbs.py",
-    "e2e/test_installed.py",
-    "e2e/test_credentials.py",
     "e2e/test_graded_rewards.py",
+    "e2e/test_installed.py",
+    "e2e/test_figures.py",
+    "e2e/test_credentials.py",
+    "e2e/test_verbs.py",
+    "e2e/test_closed_door.py",
+    "e2e/test_two_commands.py",
     "e2e/test_stale_reuse.py",
     "e2e/test_service.py",
-    "e2e/test_closed_door.py",
+    "e2e/test_quick_verbs.py",
+    "e2e/test_sentences.py",
     "tasks/stages/rollout/test_ray.py",
 )
 """The files that take longest, in this order; then all others."""
+ONE_PROCESS = ("e2e/test_pipeline.py", "e2e/test_finished_run.py", "e2e/test_readme.py", "e2e/test_overlap.py")
+"""The files that share a training, the fixture `undisturbed`, which one process makes once."""
 
 MakeAdapter = Callable[..., Path]
-Check = Callable[[Policy, Request, list[int], list[float], float], None]
+Check = Callable[["Policy", "Request", list[int], list[float], float], None]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Compute with one thread, as the processes that tests start do: other numbers round otherwise.
 
     A shell that starts pytest in the background has it, and all that it starts, ignore Ctrl-C: not here.
     """
-    torch.set_num_threads(1)
+    gc.disable()  # until all modules are imported
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", default=None):
+        import torch  # seconds, for which the process that only hands out the tests need not wait
+
+        torch.set_num_threads(1)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_finish() -> None:
+    gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest, so that no process works alone at the end."""
-    rank = {Path(__file__).parent / file: index for index, file in enumerate(FIRST)}
-    assert all(path.is_file() for path in rank), "FIRST names a file that is not there"
-    items.sort(key=lambda item: rank.get(item.path, len(FIRST)))
+    rank = {HERE / file: index for index, file in enumerate((*ONE_PROCESS, *FIRST))}
+    assert all(path.is_file() for path in rank), "FIRST or ONE_PROCESS names a file that is not there"
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+
+
+class _ByFile(LoadScopeScheduling):
+    """A file's tests run in one process, and so do the files that share a training."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return ONE_PROCESS[0] if file.endswith(ONE_PROCESS) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByFile | None:
+    """Replace `--dist loadfile`; marks of groups would say the same, but reach xdist 3.8 too late under pytest 9.2."""
+    return _ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
 def check_logprobs() -> Check:
     """Assert that each token lies in what truncation leaves, and its log-prob is that of the rest renormalised."""
 
-    def check(policy: Policy, request: Request, tokens: list[int], logprobs: list[float], bound: float) -> None:
+    import torch
+
+    def check(policy: "Policy", request: "Request", tokens: list[int], logprobs: list[float], bound: float) -> None:
         ids = torch.tensor([[*request.prompt_tokens, *tokens]])
         with torch.no_grad():
             logits = policy.model(ids).logits[0, len(request.prompt_tokens) - 1 : -1].double()
@@ -86,7 +114,10 @@ def check_logprobs() -> Check:
 def make_adapter() -> MakeAdapter:
     """Write an adapter of the queries, values and feed-forward ends of a policy, as peft has the files."""
 
-    def make(folder: Path, policy: Policy, base: str, seed: int = 7, rank: int = 4, **config: Any) -> Path:
+    import torch
+    from safetensors.torch import save_file
+
+    def make(folder: Path, policy: "Policy", base: str, seed: int = 7, rank: int = 4, **config: Any) -> Path:
         folder.mkdir()
         drawn = torch.Generator().manual_seed(seed)
         tensors: dict[str, torch.Tensor] = {}

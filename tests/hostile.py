@@ -6,7 +6,7 @@ HOSTILE = ("json", "sitecustomize", "prefect", "torch", "typing", "mlflow", "uvi
 
 
 def make_hostile(folder: Path) -> dict[str, str]:
-    """Write files that end whoever imports them; the environment of a person who hunts warnings."""
+    """Write files that end a process which imports them; return an environment in which warnings are errors."""
     for name in HOSTILE:
         (folder / f"{name}.py").write_text(f"raise RuntimeError('{name}.py of the current folder was imported')\n")
     return {"PYTHONWARNINGS": "error"}

@@ -43,7 +43,7 @@ from gradus.data.lake.schema import DIFFICULTY, cast_to_schema
 class Measurement:
     """Rollouts of one policy: problem ids (P,), judged n (P,), correct k (P,), rewards (P,), what was not counted.
 
-    Only problems with at least one verdict or reward are in it; `policy` is null where the rollouts do not say.
+    Only problems with at least one verdict or reward are in it; `policy` is null if the rollouts have none.
     `unjudged` are the ids of the unhinted rollouts without a verdict, of which `num_failed` have no reward either.
     """
 
@@ -61,7 +61,7 @@ def measure(scores: pa.Table, rollouts: pa.Table | None = None, *, unhinted_only
     """Count judged and correct rollouts per problem, and sum up their rewards.
 
     A score whose `correct` is null (time-out, error, a reward without a verdict) counts neither way; one whose `reward`
-    is null is no part of mean and variance. Rollouts, where given, tell the policy and which completions saw a hint;
+    is null is no part of mean and variance. Rollouts, if passed, hold the policy and the hint level;
     without them every score is taken as unhinted.
     Raises BadInputError for a score without its rollout, and for rollouts of more than one policy.
     """
@@ -213,7 +213,7 @@ def _refuse_grades(table: pa.Table) -> None:
 
 
 def _history(table: pa.Table, rate: Floats) -> tuple[Ints, Any]:
-    """History with the one known rate where it is missing, as offsets and values; refused where no rate can be."""
+    """Return history as offsets and values, missing ones filled with the known rate; raise if there is none."""
     missing = nulls(table.column("history"))
     offsets, values = ragged(table.column("history"))
     alone = missing & ~np.isnan(rate)
@@ -270,7 +270,7 @@ def candidates(problems: pa.Table, difficulty: pa.Table | None) -> pa.Table:
     """Problems with what is known of their difficulty beside them, in the order of the problems.
 
     A problem without a difficulty row, or with one of n = 0, is unmeasured: its pass_rate is null. Raises
-    BadInputError where a difficulty table is given and names none of the problems: ids that never match are a mistake.
+    Raise BadInputError if a difficulty table has rows for none of the problems: ids that never match are a mistake.
     """
     measured = complete(difficulty if difficulty is not None else DIFFICULTY.arrow.empty_table())
     at = positions(problems.column("problem_id"), measured.column("problem_id"))

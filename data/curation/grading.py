@@ -22,7 +22,7 @@ class Grades:
     variance: Floats
 
     def take(self, index: Ints) -> "Grades":
-        """The groups at these places; an empty one where the place is -1."""
+        """Return the groups at these indices; an empty one for index -1."""
         return Grades(np.append(self.n, 0)[index], *(np.append(x, np.nan)[index] for x in (self.mean, self.variance)))
 
 

@@ -48,7 +48,7 @@ def plan_rows(
 
 
 def hints_of_level(hints: pa.Table, level: int, problem_ids: Any) -> tuple[Any, Any]:
-    """The hint of one level for each problem (N,), null where there is none, and whether one was withheld (N,).
+    """Return the hint of one level per problem (N,), null if there is none, and whether one was withheld (N,).
 
     A hint that states the answer is never served. Where several strategies hint at a problem, the first in the table
     counts.

@@ -3,7 +3,8 @@
 Readers accept files that have the required columns; missing optional ones are read as null and unknown ones are kept.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -41,6 +42,10 @@ class TableSchema:
     def required(self) -> tuple[str, ...]:
         """Names of the columns that a supplied file must have."""
         return tuple(c.name for c in self.columns if c.required)
+
+    def restricted(self, names: Collection[str]) -> "TableSchema":
+        """The same table with some of its columns alone."""
+        return replace(self, columns=tuple(c for c in self.columns if c.name in names))
 
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()

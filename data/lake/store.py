@@ -5,17 +5,16 @@
     store.read(with_rows)                           # verified against the manifest's SHA-256
 
 A file appears under a temporary name, is flushed to disk and renamed; a shard counts as done when its receipt
-(name, sha256, rows, key range) is there too; the artifact counts as done when its manifest is.
+(name, sha256, bytes, rows) is there too; the artifact counts as done when its manifest is.
 Left out: object storage (local folders only), garbage collection, concurrent writers (see gradus.tasks.host.runlock).
 """
 
 import contextlib
 import hashlib
-import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradus.data.errors import BadInputError, CorruptArtifactError, StageError
+from gradus.data.files import TEMPORARY, replace_file, replacing
 from gradus.data.lake.manifest import (
     CURE,
     FILE_NAME,
@@ -41,7 +41,6 @@ from gradus.data.lake.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, TableSc
 HEADROOM_BYTES = 256 * 1024 * 1024
 """A shard is not begun with less free disk than this."""
 
-_TEMPORARY = ".tmp"
 _RECEIPTS = ".receipts"
 _SCRATCH = ".scratch"
 _TABLE_NAME = re.compile(r"[a-z_]{1,40}")
@@ -132,12 +131,20 @@ class Store:
         manifest = self.verify(ref)
         return [self.path(ref) / f.name for f in manifest.shards]
 
-    def read(self, ref: Ref, columns: list[str] | None = None) -> pa.Table:
-        """All rows of a table, verified; columns that an older file lacks are null."""
-        schema = TABLES[ref.table]
-        parts = [cast_to_schema(pq.read_table(path, memory_map=True), schema) for path in self.files(ref)]
+    def columns(self, ref: Ref) -> list[str]:
+        """Names of the columns of a table: those of its schema, then those that its files have beside them."""
+        there = (name for path in self.files(ref) for name in pq.read_schema(path).names)
+        return list(dict.fromkeys([*TABLES[ref.table].arrow.names, *there]))
+
+    def read(self, ref: Ref, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows of a table, verified; columns that an older file lacks are null.
+
+        No other columns than those asked for are decoded; one that neither schema nor files know is left out.
+        """
+        schema = TABLES[ref.table] if columns is None else TABLES[ref.table].restricted(columns)
+        parts = [_read_shard(path, schema, columns) for path in self.files(ref)]
         table = pa.concat_tables(parts, promote_options="default") if parts else schema.arrow.empty_table()
-        return table.select(columns) if columns else table
+        return table if columns is None else table.select([name for name in columns if name in table.column_names])
 
     def read_file(self, ref: Ref, name: str) -> bytes | None:
         """The verified content of one file of an artifact; None if the artifact has no such file."""
@@ -293,19 +300,14 @@ class ShardWriter:
     def _replacing(self, name: str) -> Generator[Path]:
         _check_headroom(self.folder)
         final = self.folder / name
-        temporary = final.with_name(f".{name}.{os.getpid()}{_TEMPORARY}")
         try:
-            yield temporary
-            _fsync(temporary)
-            os.replace(temporary, final)
-            _fsync(self.folder)
+            with replacing(final, durable=True) as temporary:
+                yield temporary
         except OSError as error:
             raise StageError(
                 f"{final} cannot be written: {error.strerror or error}",
                 hint="make room, or make the folder writable, and repeat the command: what is finished is kept",
             ) from None
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def _check_unique_across(self, shards: list[str]) -> None:
         """Compare the keys of all shards, by their hashes; only where two are equal the keys themselves."""
@@ -324,11 +326,7 @@ class ShardWriter:
     def _receive(self, name: str, rows: int | None = None) -> FileEntry:
         path = self.folder / name
         entry = FileEntry(name=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows)
-        receipt = self._receipts / f"{name}.json"
-        temporary = receipt.with_name(f".{name}.{os.getpid()}{_TEMPORARY}")
-        temporary.write_text(entry.model_dump_json())
-        _fsync(temporary)
-        os.replace(temporary, receipt)
+        replace_file(self._receipts / f"{name}.json", entry.model_dump_json(), durable=True)
         self._entries[name] = entry
         return entry
 
@@ -344,8 +342,13 @@ class ShardWriter:
 
     def _sweep(self) -> None:
         for folder in (self.folder, self._receipts):
-            for stale in folder.glob(f".*{_TEMPORARY}"):
+            for stale in folder.glob(f".*{TEMPORARY}"):
                 stale.unlink(missing_ok=True)
+
+
+def _read_shard(path: Path, schema: TableSchema, columns: Sequence[str] | None) -> pa.Table:
+    there = None if columns is None else [name for name in pq.read_schema(path).names if name in columns]
+    return cast_to_schema(pq.read_table(path, columns=there, memory_map=True), schema)
 
 
 def _keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[Any, ...]]:
@@ -389,11 +392,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return -1
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

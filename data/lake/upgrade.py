@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gradus.data.files import replace_file
 from gradus.data.lake.manifest import FILE_NAME, REPORT, FileEntry, Manifest, sha256_file
 from gradus.data.lake.schema import SCHEMA_VERSION
 from gradus.data.lake.store import Store
@@ -32,7 +33,7 @@ def open_lake(root: Path, say: Callable[[str], None]) -> Store:
         with (root / ".upgrade.lock").open("a", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             sentence = upgrade(root)
-            _replace(root / _MARKER, json.dumps({"schema": SCHEMA_VERSION}).encode())
+            replace_file(root / _MARKER, json.dumps({"schema": SCHEMA_VERSION}), durable=True)
         if sentence:
             say(sentence)
     return Store(root)
@@ -76,14 +77,5 @@ def _upgrade_artifact(folder: Path, old: dict[str, Any]) -> None:
         versions=old.get("versions", {}),
         files=tuple(sorted(entries, key=lambda entry: entry.name)),
     )
-    _replace(folder / FILE_NAME, manifest.sealed().to_bytes())
+    replace_file(folder / FILE_NAME, manifest.sealed().to_bytes(), durable=True)
     (folder / _OLD_MANIFEST).unlink()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -13,7 +13,7 @@ _TERM = re.compile(r"\s*([+-])\s*(\d+)")
 
 
 def worked_solution(expression: str) -> tuple[list[str], str]:
-    """Evaluate a chain of sums from left to right, one step a line; ValueError where it is anything else."""
+    """Evaluate a chain of sums from left to right, one step a line; raise ValueError for other expressions."""
     first = re.match(r"\s*(-?\d+)", expression)
     if first is None:
         raise ValueError(f"{expression!r} is not a chain of sums")

@@ -174,7 +174,7 @@ def sentences(solution: str) -> list[str]:
 
 
 def content_id(problem: Row) -> str:
-    """An id from the content, where the source gives none."""
+    """Return an id from the content, for sources without ids."""
     text = f"{problem.get('question')}\0{json.dumps(problem.get('messages'))}\0{problem.get('answer')}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -17,7 +17,7 @@ BATCH_ROWS = 4096
 def problems_table(
     rows: Iterator[Located], refused: Refused, *, name: str, format_name: str, columns: Mapping[str, str], strict: bool
 ) -> pa.Table:
-    """Read every row; with `strict` the first refusal is raised. BadInputError where nothing is left."""
+    """Read every row; raise the first refusal if `strict`, BadInputError if no row is left."""
     first = next(rows, None)
     chosen = _format(format_name, first, columns)
     batches: list[pa.RecordBatch] = []

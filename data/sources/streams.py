@@ -64,7 +64,7 @@ def _hub(source: str, *, split: str, subset: str, revision: str, streaming: bool
 
 
 def _located(rows: Iterable[Any], source: str, place: str) -> Iterator[Located]:
-    """Rows with their places; BadInputError where the library that makes them fails."""
+    """Yield rows with their places; raise BadInputError if the library that makes them fails."""
     try:
         for index, row in enumerate(rows, start=1):
             yield Located(f"{place} {index}", dict(row))

@@ -34,7 +34,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Located:
-    """A row and where it stands, for messages: `train.jsonl line 7`."""
+    """A row and its place, for messages: `train.jsonl line 7`."""
 
     place: str
     row: dict[str, Any]

@@ -31,7 +31,7 @@ def stages(incomplete: str) -> list[str]:
 
 
 def artifacts(table: str) -> Complete:
-    """Artifacts of a table; nothing, so that the shell offers files, where a word can be none of them."""
+    """Return artifacts of a table; nothing if the word can be none of them, so that the shell offers files."""
 
     def complete(incomplete: str) -> list[str]:
         home = _home()
@@ -41,7 +41,7 @@ def artifacts(table: str) -> Complete:
 
 
 def _home() -> Home | None:
-    """The home; none where the environment names one that cannot be."""
+    """Return the home; None if the environment names one that cannot be used."""
     try:
         return Home.from_environment()
     except (GradusError, OSError):

@@ -30,7 +30,7 @@ from gradus.tasks.preflight.access import prefect_answer
 from gradus.tasks.tracking.report import terminal_safe
 
 COMPLETING = "_GRADUS_COMPLETE"
-"""What a shell sets while it asks what a word could be: nothing may be made where a person presses Tab."""
+"""Set by the shell during completion: nothing may be written when a user presses Tab."""
 INTERRUPTED = 128 + signal.SIGINT
 
 

@@ -198,7 +198,7 @@ def render_run(result: Json) -> None:
 
 
 def _suite(name: str, figures: Json, *, chosen: bool) -> None:
-    """The pass@1 of a suite before and after training, and of the best checkpoint where that is another one."""
+    """Return pass@1 of a suite before and after training, and of the best checkpoint if that is another one."""
     columns = ("before", "after", *(["best"] if chosen else []))
     domains = sorted({domain for column in columns for domain in figures[column]["per_domain"]})
     rows = [(d, *(_accuracy(figures[column]["per_domain"].get(d)) for column in columns)) for d in domains]

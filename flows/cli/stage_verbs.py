@@ -364,7 +364,7 @@ def parse_filter(text: str) -> FilterConfig:
 
 
 def reward_settings(rewards: list[str] | None) -> dict[str, Any]:
-    """The rewards of a ScoreConfig from `NAME[=WEIGHT]` texts; nothing where none was given."""
+    """Return the rewards of a ScoreConfig from `NAME[=WEIGHT]` texts; empty if there are none."""
     return {"rewards": [parse_reward(text).model_dump() for text in rewards]} if rewards else {}
 
 

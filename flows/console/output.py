@@ -114,7 +114,7 @@ def safe(text: str) -> Text:
 
 @contextlib.contextmanager
 def pipe_may_close(interrupt: Callable[[], None] | None = None) -> Generator[None]:
-    """End the program without a word where the reader of its output has gone, as `| head` does.
+    """End the program silently if the reader of its output has closed the pipe, as `| head` does.
 
     `interrupt` ends from another thread, with an exception, what is computed when the reader goes.
     """

@@ -1,4 +1,4 @@
-"""How far a run is, how fast, and how long it will still take: pure but for the clock that it is given.
+"""Progress, speed and remaining time of a run; pure except for the clock passed in.
 
 A round ends with its update. The time left is what rounds took that were computed now, times the rounds that are left;
 before one has ended nothing is said of it. Without rounds (a verb alone) the running stage's own share counts.
@@ -47,7 +47,7 @@ class _Stage:
 
 
 class Pace:
-    """Give it what happens; it answers what to show. Its caller sees to it that threads take turns."""
+    """Takes events and returns what to show. Not thread-safe: the caller holds a lock."""
 
     def __init__(self, rounds: int, clock: Callable[[], float]) -> None:
         self.rounds = rounds

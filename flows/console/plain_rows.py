@@ -54,7 +54,7 @@ def draw_records(names: Sequence[str], rows: Sequence[Sequence[str]], before: in
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """The lines of a text, cut where they are too long: between words, or anywhere if a word is."""
+    """Return the lines of a text, long ones wrapped between words, too long words anywhere."""
     return [part for line in text.split("\n") for part in _parts(line, max(1, width))]
 
 

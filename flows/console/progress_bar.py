@@ -1,4 +1,4 @@
-"""What a person sees while a run works: on a terminal a bar that moves and a line a round, otherwise a line a stage.
+"""Progress of a run: a bar and one line per round on a terminal, otherwise one line per stage.
 
 All of it goes to stderr, so that `--json` leaves one object alone on stdout.
 """
@@ -24,7 +24,7 @@ REFRESHES_PER_S = 4
 
 
 class StageView:
-    """A context manager; give its methods to a Session, whose stages may be in several threads."""
+    """A context manager whose methods a Session calls, possibly from several threads."""
 
     def __init__(
         self, console: Console | None = None, rounds: int = 0, clock: Callable[[], float] = time.monotonic
@@ -76,7 +76,7 @@ class StageView:
         self._console.print(Text(terminal_safe(text)), soft_wrap=not self._moves)
 
     def outcome(self, outcome: Outcome) -> None:
-        """A stage ended: a line of it stays; on a terminal, where the bar moves, only of updates and evaluations."""
+        """Print the line of a stage that ended; on a terminal only of updates and evaluations."""
         with self._lock:
             self._pace.ended(outcome.label, outcome.stage, outcome.round, reused=outcome.reused)
         words = milestone(outcome) or ("" if self._moves else plain(outcome))

@@ -19,7 +19,7 @@ from gradus.flows.console.plain_rows import draw_records, draw_table
 from gradus.tasks.tracking.report import terminal_safe
 
 TERMINAL_ROWS = 100
-"""Rows that a terminal is shown unless a number is given."""
+"""Rows shown on a terminal without `--limit`."""
 PAGE_ROWS = 200
 """Rows that are read, drawn and written together."""
 MAX_CHARS = 2000
@@ -43,7 +43,7 @@ def print_json(found: Answer, limit: int) -> None:
 
 
 def print_rows(found: Answer, limit: int | None) -> None:
-    """Tables where the columns fit the width, records where they do not; on a terminal TERMINAL_ROWS unless limited.
+    """Print a table if the columns fit the width, else records; on a terminal TERMINAL_ROWS unless limited.
 
     A page is written as soon as it has been read. Elsewhere than on a terminal pages are drawn without rich, which
     takes a second for some fifty wide rows.
@@ -87,7 +87,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _widths(columns: Sequence[str], texts: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """The least width of every column; None where they do not fit beside each other."""
+    """Return the least width of every column; None if they do not fit beside each other."""
     found: list[int] = []
     for name, cells in zip(columns, zip(*texts, strict=True), strict=True):
         longest = max(cell_len(part) for cell in cells for part in cell.split("\n"))

@@ -41,7 +41,7 @@ class Choice:
 
     @property
     def remark(self) -> str:
-        """What a reader of the figures must know; empty where no reported figure is concerned."""
+        """Return the caveat about the figures; empty if no reported figure is concerned."""
         if not self.optimistic:
             return ""
         where = " and ".join(self.optimistic)
@@ -87,7 +87,7 @@ class Measurements:
         return found
 
     def choice(self, before: int | None = None) -> Choice | None:
-        """The earliest checkpoint of the highest pass@1 on the selection suite; none where nothing is compared.
+        """Return the earliest checkpoint of the highest pass@1 on the selection suite; None if nothing is compared.
 
         `before` leaves out a round and those after it.
         """
@@ -102,7 +102,7 @@ class Measurements:
         return Choice(suite.name, best, compared, tuple(same))
 
     def figures(self, best: int) -> dict[str, Figures]:
-        """The figures of each reported suite; the best checkpoint is evaluated where it was not yet."""
+        """Return the figures of each reported suite; evaluate the best checkpoint if it was not yet."""
         last = max(self.policies)
         return {
             suite.name: Figures(self.of(suite, 0), self.of(suite, last), self.of(suite, best))

@@ -69,7 +69,7 @@ class Rounds:
 
 
 def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: Sequence[str]) -> Rerun:
-    """One stage of a run again: forced where nothing is set, otherwise the recipe with that change.
+    """Run one stage of a run again: forced if nothing is set, otherwise with the recipe so changed.
 
     Raises UsageError for a run, a stage, a round or a setting that does not exist, and for a value that does not fit.
     """

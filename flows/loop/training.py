@@ -58,7 +58,7 @@ class _State:
 
 
 class _Training:
-    """One training run: its rounds in order, and the way back where a guard asks for it."""
+    """One training run: its rounds in order, and the way back after a guard's breach."""
 
     def __init__(self, session: Stages, recipe: Recipe, start: Inputs) -> None:
         self._steps = _Steps(session, recipe, start)
@@ -116,7 +116,7 @@ class _Training:
         return guard.then == "back" and self._went_back[guard.model_dump_json()] < guard.times
 
     def _back(self, guard: Guard, sentence: str, index: int) -> _State:
-        """The state to go on from after a round outside a guard: the best so far, with the guard's settings."""
+        """Return the state to continue from after a guard's breach: the best so far, with the guard's settings."""
         self._went_back[guard.model_dump_json()] += 1
         best = self._best_before(index)
         changes = tuple(
@@ -176,12 +176,12 @@ class _Steps:
         purpose: str = "train",
         seed: int | None = None,
     ) -> Outcome:
-        """One stage with this round's settings; its seed is the run's unless given."""
+        """Run one stage with this round's settings; its seed is the run's by default."""
         config = stage_config(self.recipe, name, index, base)
         return self.session.stage(name, config, inputs, round=index, purpose=purpose, seed=seed)
 
     def profile(self, policy: Ref) -> Ref | None:
-        """Difficulty of the training problems under the starting policy, where the recipe asks for it."""
+        """Measure the training problems' difficulty under the starting policy, if the recipe has `profile`."""
         if self.recipe.profile is None:
             return None
         plan = CurateConfig(sample=self.recipe.profile)
@@ -192,7 +192,7 @@ class _Steps:
         return self.run("difficulty", self.recipe.difficulty, inputs, 0, "profile").ref
 
     def hints(self) -> Ref | None:
-        """Hints for the training problems, where the recipe escalates."""
+        """Build hints for the training problems, if the recipe escalates."""
         if not self.recipe.escalate:
             return None
         return self.run("hint", self.recipe.hint, {"problems": [self.start.problems]}, 0).ref
@@ -251,7 +251,7 @@ class _Steps:
         suite: Suite | None = None,
     ) -> _Batch:
         """Rollouts of a plan and their scores; prompted, judged and seeded as in training unless a suite says more."""
-        # An evaluation is the same whenever it happens, so that two policies are given the same seeds.
+        # Seeds do not depend on the round, so that two policies are evaluated with the same ones.
         apart = purpose == "profile" or purpose.startswith("eval")
         rollout = self.recipe.rollout.model_copy(update={"round": 0 if apart else index})
         score, seed = self.recipe.score, None

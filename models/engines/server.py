@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from gradus.models.engines.base import EngineError, Finished, FinishReason, OnTokens, Request
 from gradus.models.engines.probe import BOUNDS, hold_probe
+from gradus.models.errors import first_line
 from gradus.models.policy import PolicyError, load_policy
 
 _SAME = 1e-6
@@ -119,12 +120,12 @@ class ServerEngine:
         except APIStatusError as error:
             if error.status_code in (401, 403, 404):
                 raise EngineError(
-                    f"{self._settings.url} answers {error.status_code}: {_sentence(error)}",
+                    f"{self._settings.url} answers {error.status_code}: {first_line(error)}",
                     f"see server.url, server.model and ${self._settings.api_key_variable}",
                 ) from None
-            return Finished(index, (), (), "error", f"{error.status_code}: {_sentence(error)}")
+            return Finished(index, (), (), "error", f"{error.status_code}: {first_line(error)}")
         except (OpenAIError, ValueError) as error:
-            return Finished(index, (), (), "error", _sentence(error))
+            return Finished(index, (), (), "error", first_line(error))
 
     def _tokens(self, index: int, request: Request) -> Finished:
         answer = self._complete(request, {"return_token_ids": True, "stop_token_ids": list(self._ends)})
@@ -218,11 +219,11 @@ class ServerEngine:
         except APIConnectionError as error:
             raise self._gone(error) from None
         except OpenAIError as error:
-            raise EngineError(f"{self._settings.url} refuses: {_sentence(error)}", "see server.url") from None
+            raise EngineError(f"{self._settings.url} refuses: {first_line(error)}", "see server.url") from None
 
     def _gone(self, error: Exception) -> EngineError:
         return EngineError(
-            f"the server at {self._settings.url} does not answer ({_sentence(error)})",
+            f"the server at {self._settings.url} does not answer ({first_line(error)})",
             "start it, then repeat the command: finished rollouts are kept",
         )
 
@@ -239,7 +240,3 @@ def _basic(key: str) -> dict[str, str]:
 
 def _reason(given: str | None) -> FinishReason:
     return "length" if given == "length" else "stop"
-
-
-def _sentence(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -17,11 +17,13 @@ from typing import Any
 
 import torch
 
-from gradus.models.adapters import Adapter, is_adapter, read_adapter
+from gradus.models.adapters import Adapter, read_adapter
 from gradus.models.engines.base import EngineError, Finished, FinishReason, OnTokens, Request
 from gradus.models.engines.probe import BOUNDS, hold_probe
-from gradus.models.engines.vllm_core import AGAIN, Cores, VllmSettings, can_sleep, first_line, plain_errors, vllm
+from gradus.models.engines.vllm_core import AGAIN, Cores, VllmSettings, can_sleep, plain_errors, vllm
+from gradus.models.errors import first_line
 from gradus.models.policy import load_policy, load_prompt_side
+from gradus.models.policy_files import is_adapter
 from gradus.models.weight_check import compare, fixed_set, weight_bytes
 
 PROBE_BYTES = 4 << 30

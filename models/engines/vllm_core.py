@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradus.models.engines.base import EngineError
+from gradus.models.errors import first_line
 from gradus.models.policy import Dtype, saved_dtype
 
 AGAIN = "repeat the command: finished rollouts are kept"
@@ -165,11 +166,6 @@ def vllm(module: str) -> Any:
         return import_module(f"vllm.{module}")
     except ImportError as error:
         raise EngineError(f"vLLM cannot be imported here: {error}", _INSTALL) from None
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, shortened."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def _max_rank(rank: int) -> int:

@@ -24,7 +24,7 @@ class Inspection:
 
 
 def inspect(spec: RewardSpec, *, limit_s: float = START_LIMIT_S) -> Inspection:
-    """Load a user's function in a judge and list what it consists of; JudgeStartError where it does not load."""
+    """Load a user's function in a judge and list its modules; raise JudgeStartError if it does not load."""
     deadline = time.monotonic() + limit_s
     judge = JudgeProcess(spec, item_timeout_s=limit_s, memory_bytes=MEMORY_BYTES, deadline=deadline, inspect=True)
     modules: dict[str, Module] = {}

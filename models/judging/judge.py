@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def _remove_folder(folder: Path) -> None:
-    """Leave nothing in the temporary folder where the parent died without closing; what is not empty stays."""
+    """Remove the empty temporary folder if the parent died without closing."""
     with contextlib.suppress(OSError):
         folder.rmdir()
 

@@ -8,7 +8,7 @@ back row by row. The clock of a row starts with the verdict before it and is thi
 its limit ends its judge, whole process group and descendants; the row is a time-out, the rest of its chunk goes back
 to the head of the queue. A row whose judge died is judged once more, alone in a new judge, so that a kill from outside
 changes nothing; the second death makes it an error.
-A user's function that hangs on everything is given up after a few rows: rows from all over the job are judged alone
+A user's function that hangs on everything is abandoned after a few rows: rows from all over the job are judged alone
 before the first batch, and HangingRewardError says how many in a row timed out.
 Not covered: a descendant that left the process group and lost its parent; use by several threads at once; Windows.
 """
@@ -37,9 +37,9 @@ CHUNK_CHARS = 256 * 1024
 USER_BATCH_ROWS = 256
 MAX_DEATHS = 2
 PROBES = 4
-"""Rows that a user's function judges one by one before its first batch; if all of them time out it is given up."""
+"""Rows that a user's function judges one by one before its first batch; if all of them time out it is abandoned."""
 HANGS_IN_A_ROW = 32
-"""Time-outs without a verdict between them after which a function that has judged rows is given up."""
+"""Consecutive time-outs after which a function that has judged rows is abandoned."""
 MEMORY_BYTES = 8 * 1024**3
 
 _VERDICT = tuple(field.name for field in fields(Verdict))
@@ -63,7 +63,7 @@ class UnpinnedModulesError(RuntimeError):
 
 
 class HangingRewardError(RuntimeError):
-    """Too many rows timed out to go on; `rows` are their indices in the job, `in_a_row` if nothing else was heard."""
+    """Too many rows timed out; `rows` are their indices in the job, `in_a_row` if no verdict came between them."""
 
     def __init__(self, rows: Sequence[int], *, in_a_row: bool) -> None:
         super().__init__(f"{len(rows)} rows timed out")
@@ -129,7 +129,7 @@ class JudgePool:
     ) -> list[TimedVerdict]:
         """Judge every row; `on_progress` hears the number of finished rows at least once a second.
 
-        Raise JudgeStartError where judges cannot start at all, UnpinnedModulesError where a user's function loaded a
+        Raise JudgeStartError if judges cannot start at all, UnpinnedModulesError if a user's function loaded a
         module, at any time, that is not in the spec with the content loaded. A spec without digests is not checked.
         Raise HangingRewardError as soon as more than `max_timeouts` rows timed out, or PROBES or HANGS_IN_A_ROW of a
         user's function did one after another.
@@ -270,7 +270,7 @@ class JudgePool:
             raise UnpinnedModulesError(late, known)
 
     def _restart_clock(self, judge: JudgeProcess) -> None:
-        """Give the row, or batch, at the head of the line its whole limit; a judge that still starts keeps its own."""
+        """Restart the time limit of the row or batch at the head of the queue, unless its judge still starts."""
         if not judge.ready:
             return
         if not judge.in_flight:

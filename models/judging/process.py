@@ -27,7 +27,7 @@ KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIR
 MAX_LINE_BYTES = 4 * 1024 * 1024
 SETTLE_S = 1.0
 APART = 16
-"""Rows between those that are judged one after another where a batch was split."""
+"""Stride between rows that are judged one after another after a batch was split."""
 PRINTED_BYTES = 256 * 1024
 """What one judge prints beyond this is dropped."""
 _READ_BYTES = 1 << 16

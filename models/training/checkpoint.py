@@ -34,7 +34,7 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Cursor:
-    """Where a run stands: optimiser steps taken since it began."""
+    """Optimiser steps taken since the run began."""
 
     step: int
 
@@ -82,7 +82,7 @@ def weights_bytes(train_state: TrainState) -> bytes:
 
 
 def restore_weights(train_state: TrainState, content: bytes) -> None:
-    """Put parameters back in place; CheckpointError where one is missing, unknown or of another shape."""
+    """Put parameters back in place; CheckpointError if one is missing, unknown or of another shape."""
     parameters = dict(train_state.model.named_parameters())
     saved = _tensors(content, WEIGHTS, {name: p.shape for name, p in parameters.items()})
     with torch.no_grad():

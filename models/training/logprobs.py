@@ -47,7 +47,7 @@ class TokenLogprobs(NamedTuple):
     entropy: Tensor
     """The entropy of that softmax."""
     truncated_logp: Tensor
-    """Its log-prob after the row's top-k and top-p, -inf where they leave it out; no gradient."""
+    """Its log-prob after the row's top-k and top-p, -inf if they exclude it; no gradient."""
 
 
 def token_logprobs(
@@ -63,7 +63,7 @@ def token_logprobs(
     `temperature` is (R,); 0 (greedy) is read at temperature 1, as the sampler records it. `drawn` says how the R rows
     were drawn; `truncated_logp` is `logp` without it and for rows that were not truncated. The softmax is float32
     whatever the model is. The entropy carries a gradient only where `entropy_grad` asks for it, since keeping what it
-    needs costs as much memory as the logits. ValueError where a prompt is empty.
+    needs costs as much memory as the logits. Raises ValueError if a prompt is empty.
     """
     device = model.device
     ids, mask, places, targets = _padded(rows)
@@ -94,7 +94,7 @@ def vocabulary(model: PreTrainedModel) -> int:
 
 @dataclass(frozen=True)
 class _Head:
-    """From hidden states to the log-probs of given tokens, as the model itself would go."""
+    """Compute the log-probs of tokens from hidden states, as the model itself does."""
 
     model: PreTrainedModel
     entropy_grad: bool
@@ -130,7 +130,7 @@ def _truncated_logp(logp: Tensor, own: Tensor, targets: Tensor, drawn: SamplingP
 def _padded(rows: Sequences) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """Ids (R, L), mask (R, L), places (M, 2) of the positions that predict completion tokens, and those tokens (M,).
 
-    The mask is None where no row is shorter than another.
+    The mask is None if all rows have the same length.
     """
     if min(map(len, rows.prompts)) == 0:
         raise ValueError("a row has no prompt: nothing predicts its first token")

@@ -10,7 +10,7 @@ def micro_batches(lengths: Sequence[int], budget_tokens: int) -> list[list[int]]
     """Row indices in micro-batches whose padded size (rows x longest) stays within the budget, like lengths together.
 
     A row longer than the budget is a micro-batch of its own. Every row occurs exactly once.
-    ValueError where the budget or a length is not positive.
+    Raise ValueError if the budget or a length is not positive.
 
     >>> micro_batches([3, 9, 4, 3], 12)
     [[0, 3, 2], [1]]

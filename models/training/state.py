@@ -57,7 +57,7 @@ class TrainState:
         return cls(model, optimizer, np.random.Generator(np.random.PCG64(seed)))
 
     def adopt(self, settings: UpdateSettings) -> None:
-        """Go on under other settings, as a train state read from disk would; the learning rate is set at each step."""
+        """Continue with other settings, as a train state read from disk does; the learning rate is set at each step."""
         for group in self.optimizer.param_groups:
             group.update(betas=settings.betas, weight_decay=settings.weight_decay)
 
@@ -81,7 +81,7 @@ class Rollouts:
     None compares with the full softmax."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError where a row has another number of log-probs than of completion tokens."""
+        """Raise ValueError if a row has another number of log-probs than of completion tokens."""
         for row, (tokens, logprobs) in enumerate(zip(self.completions, self.logprobs, strict=True)):
             if len(tokens) != len(logprobs):
                 raise ValueError(f"row {row} has {len(tokens)} completion tokens and {len(logprobs)} log-probs")
@@ -97,18 +97,18 @@ class Rollouts:
         return [len(p) + len(c) for p, c in zip(self.prompts, self.completions, strict=True)]
 
     def sequences(self, rows: Sequence[int]) -> Sequences:
-        """The given rows for a forward pass."""
+        """Return the rows as a batch for a forward pass."""
         return Sequences([self.prompts[i] for i in rows], [self.completions[i] for i in rows])
 
     def drawing(self, rows: Sequence[int]) -> SamplingParams | None:
-        """How the given rows were drawn."""
+        """Return the sampling parameters of the rows."""
         return None if self.drawn is None else self.drawn.select(torch.tensor(list(rows)))
 
     def token_rows(self, rows: Sequence[int]) -> Tensor:
-        """The row number of every completion token of the given rows, (M,) int64."""
+        """Return the row number of every completion token of the rows, (M,) int64."""
         sizes = torch.tensor([len(self.completions[i]) for i in rows])
         return torch.repeat_interleave(torch.tensor(list(rows)), sizes)
 
     def sampler(self, rows: Sequence[int]) -> Tensor:
-        """The sampler's log-prob of every completion token of the given rows, (M,)."""
+        """Return the sampler's log-prob of every completion token of the rows, (M,)."""
         return torch.cat([self.logprobs[i] for i in rows])

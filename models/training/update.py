@@ -81,15 +81,14 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the caller is told on the way."""
+    """Callbacks during an update."""
 
     before: Callable[[RowValues], None]
-    """Given the trainer's log-probs of the step's tokens, as drawn, before any weight changes; may raise: nothing has
-    changed."""
+    """Called with the trainer's log-probs of the step's tokens, as drawn, before any weight changes; may raise then."""
     on_step: Callable[[int, Metrics], None]
     """A step was taken: its index and metrics."""
     on_rows: Callable[[int], None]
-    """So many more rows went through a model."""
+    """Called with the number of rows that went through a model."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class ReferenceLogprobs:
     """What the policy's log-probs are held against."""
 
     old: RowLogprobs | None
-    """The policy's own when the update began; None where the only step is on-policy."""
+    """The policy's own when the update began; None if the only step is on-policy."""
     reference: RowValues | None
 
 
@@ -126,7 +125,7 @@ def optimise(
     hooks: Hooks,
     first: int = 0,
 ) -> None:
-    """Take the steps of a plan from index `first` on; UpdateError where a step's loss or gradient is not finite.
+    """Take the steps of a plan from index `first` on; raise UpdateError if a step's loss or gradient is not finite.
 
     With an on-policy plan `hooks.before` is called here, between the gradient and the step; otherwise the caller has
     the old log-probs and looks at them first.
@@ -193,7 +192,7 @@ class _Step:
         return None if self.references.old is None else self.references.old.logp
 
     def _counted(self, rows: Sequence[int]) -> Tensor:
-        """Bool (M,): tokens whose given log-probs are all finite; the others leave loss and denominators."""
+        """Bool (M,): tokens whose log-probs are all finite; the others are left out of loss and denominators."""
         given = (self._old, self.references.reference)
         return all_finite(self.rollouts.sampler(rows), *(_gather(values, rows) for values in given))
 
@@ -256,8 +255,8 @@ def mismatch(rollouts: Rollouts, trainer: RowValues) -> Metrics:
     """How sampler and trainer differ on the same tokens; ratio = exp(trainer - sampler), differences in nats.
 
     `trainer` holds log-probs as drawn. kl estimates KL(sampler || trainer) by k3. Tokens whose log-probs are not both
-    finite count in masked_frac alone; where no others are left, that is all there is. Those among them that the
-    trainer's own truncation leaves out are outside_frac, told where rows are truncated.
+    finite count in masked_frac alone; if no others are left, it is the only metric. Those among them that the
+    trainer's own truncation excludes are outside_frac, reported if rows are truncated.
     """
     sampler, found = rollouts.sampler(list(trainer)), torch.cat(list(trainer.values()))
     finite = all_finite(sampler, found)

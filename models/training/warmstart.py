@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on worked solutions: what gives reinforcement learning something to start from.
+"""Supervised fine-tuning on worked solutions, before reinforcement learning.
 
 The loss is the mean negative log-likelihood of the completion tokens; the prompt's tokens carry none.
 Left out: packing, evaluation during training, mixed precision.
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from gradus.models.training.schedule import learning_rate
 
 NUM_BUCKETS = 4
-"""A step is computed in so many parts of like length, so that short rows carry little padding."""
+"""Micro-batches per step, by length, so that short rows carry little padding."""
 
 OnStep = Callable[[int, float], None]
 
@@ -48,7 +48,7 @@ def finetune(
     rng: np.random.Generator,
     on_step: OnStep,
 ) -> list[float]:
-    """Train the model in place and give the loss of every step; ValueError where a loss is not finite."""
+    """Train the model in place and return the loss of every step; raise ValueError if a loss is not finite."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
     losses: list[float] = []
@@ -71,7 +71,7 @@ def finetune(
 
 
 def _accumulate(model: PreTrainedModel, examples: Sequence[Example]) -> float:
-    """Gradients of the mean loss per completion token, rows of like length together; gives that mean."""
+    """Accumulate gradients of the mean loss per completion token, rows grouped by length; return that mean."""
     ordered = sorted(examples, key=lambda e: len(e.prompt) + len(e.completion))
     num_tokens = sum(len(e.completion) for e in examples)
     size = -(-len(ordered) // NUM_BUCKETS)

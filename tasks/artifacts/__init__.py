@@ -1,1 +1,1 @@
-"""Artifacts that a stage reads: resolved from what a person names, and loaded."""
+"""Artifacts that a stage reads: resolved from references, folders and files, and loaded."""

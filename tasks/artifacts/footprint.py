@@ -11,6 +11,7 @@ import psutil
 from safetensors import safe_open
 
 from gradus.data.lake.store import Ref, Store
+from gradus.models.policy_files import CONFIG
 from gradus.tasks.artifacts.policies import base_ref
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.learning import UpdateConfig
@@ -90,7 +91,7 @@ def _weights(store: Store, policy: Ref) -> tuple[int, str]:
 
 def _config(store: Store, policy: Ref) -> dict[str, Any]:
     """The settings of a policy's architecture; those of the text part of one that also reads images."""
-    body = store.read_file(base_ref(store, policy) or policy, "config.json")
+    body = store.read_file(base_ref(store, policy) or policy, CONFIG)
     config: dict[str, Any] = json.loads(body) if body else {}
     text: Any = config.get("text_config")
     return cast("dict[str, Any]", text) if isinstance(text, dict) else config

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 
@@ -14,13 +15,31 @@ from gradus.tasks.artifacts.policies import verify_policy
 ROOM = "free memory where it computes, or set device to cpu"
 
 
-def warm_key(digest: str, dtype: Dtype, device: Device) -> str:
-    """Under which a worker keeps a policy loaded."""
-    return f"policy/{digest}/{dtype}/{device}"
+@dataclass(frozen=True)
+class PolicyKey:
+    """What a loaded policy depends on: its checkpoint, number format and device, as the settings name them."""
+
+    digest: str
+    dtype: Dtype
+    device: Device
+
+
+@dataclass
+class LoadedPolicies:
+    """Policies that a worker keeps loaded between two jobs."""
+
+    by_key: dict[PolicyKey, Policy] = field(default_factory=dict[PolicyKey, Policy])
+    verified: tuple[PolicyKey, Policy] | None = None
+    """The last one whose weights were compared with the files of its checkpoint."""
+
+    def clear(self) -> None:
+        """Let go of all of them."""
+        self.by_key.clear()
+        self.verified = None
 
 
 def place(device: Device) -> torch.device:
-    """The device that a setting means; BadInputError where there is none."""
+    """The device that a setting means; BadInputError if there is none."""
     try:
         return resolve_device(device)
     except DeviceError as error:
@@ -28,7 +47,7 @@ def place(device: Device) -> torch.device:
 
 
 def loaded_policy(store: Store, ref: Ref, dtype: Dtype, device: Device) -> Policy:
-    """A policy of the lake; BadInputError where it cannot be used, or not on that device."""
+    """A policy of the lake; BadInputError if it cannot be used, or not on that device."""
     verify_policy(store, ref)
     try:
         with oom_as_stage_error("loading the policy", ROOM):

@@ -10,15 +10,10 @@ from typing import Any
 
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
+from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 BASE = "base"
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TOKENIZER = ("tokenizer*", "vocab.*", "*.model", "special_tokens_map.json", "chat_template*")
-
-
-def is_adapter_folder(folder: Path) -> bool:
-    """Whether a folder holds an adapter, not a whole policy."""
-    return (folder / ADAPTER_CONFIG).is_file()
 
 
 def base_named_by(folder: Path) -> str:
@@ -64,7 +59,7 @@ def verify_policy(store: Store, ref: Ref) -> None:
 
 
 def refuse_training(store: Store, ref: Ref) -> None:
-    """BadInputError where a policy is an adapter: it can be sampled from, not trained."""
+    """BadInputError if a policy is an adapter: it can be sampled from, not trained."""
     if base_ref(store, ref) is not None:
         raise BadInputError(
             f"{ref} is an adapter, and training one is not supported",

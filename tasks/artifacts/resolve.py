@@ -1,8 +1,8 @@
-"""What a person names on the command line becomes an artifact: a reference, a lake folder, a file, a policy folder.
+"""Resolve inputs of the command line to artifacts: a reference, a lake folder, a file, a policy folder.
 
-supply(store, "my_rollouts.jsonl", "rollouts")     # the file's rows, named by their content
-supply(store, "rollouts/0f3c...", "rollouts")      # an artifact that exists
-supply(store, "my_lora+bundled", "checkpoints")    # an adapter and the policy below it
+resolve_artifact(store, "my_rollouts.jsonl", "rollouts")     # the file's rows, named by their content
+resolve_artifact(store, "rollouts/0f3c...", "rollouts")      # an artifact that exists
+resolve_artifact(store, "my_lora+bundled", "checkpoints")    # an adapter and the policy below it
 """
 
 import json
@@ -19,12 +19,13 @@ from gradus.data.lake.manifest import FILE_NAME, Manifest, read_manifest
 from gradus.data.lake.schema import CHECKPOINTS, TABLES, misfit
 from gradus.data.lake.store import Ref, Store
 from gradus.data.sources.tabular import read_user_table
-from gradus.tasks.artifacts.policies import ADAPTER_CONFIG, BASE, adopt_adapter, base_named_by, is_adapter_folder
+from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG, is_adapter
+from gradus.tasks.artifacts.policies import BASE, adopt_adapter, base_named_by
 from gradus.tasks.preflight.checks import REFERENCE, bundled, full_name, no_policy, not_there
 
 
 def resolve_artifact(store: Store, text: str, table: str, columns: dict[str, str] | None = None) -> Ref:
-    """The artifact that `text` names; BadInputError or UsageError where it names none."""
+    """The artifact that `text` names; BadInputError or UsageError if it names none."""
     found = _existing(store, text, table)
     if found is not None:
         return found
@@ -93,12 +94,12 @@ def _policy(store: Store, text: str) -> Ref:
     above, plus, below = (text, "", "") if Path(text).is_dir() else text.partition("+")
     path = bundled(above) or Path(above)
     folder = path if path.is_dir() else _download(above)
-    if is_adapter_folder(folder):
+    if is_adapter(folder):
         return adopt_adapter(store, folder, resolve_artifact(store, below or base_named_by(folder), CHECKPOINTS))
     if plus:
         raise UsageError(f"{above} is no adapter: it has no {ADAPTER_CONFIG}", hint=f"write --policy {above}")
-    if not (folder / "config.json").is_file():
-        raise BadInputError(f"{text} has no config.json", hint="give a folder that transformers can load")
+    if not (folder / CONFIG).is_file():
+        raise BadInputError(f"{text} has no {CONFIG}", hint="give a folder that transformers can load")
     return store.adopt(folder)
 
 

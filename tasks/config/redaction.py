@@ -72,7 +72,7 @@ def credentials_in(value: object) -> bool:
 
 
 def refuse_credentials(words: Sequence[str]) -> None:
-    """UsageError where a word of a command line holds credentials: it would be stored with every result."""
+    """UsageError if a word of a command line holds credentials: it would be stored with every result."""
     for word in words:
         held = next((name for name, value in _variables() if len(value) >= _REFUSED_CHARS and value in word), "")
         if held or credentials_in(word):

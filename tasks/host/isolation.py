@@ -4,7 +4,7 @@
     Popen(command, env=child_environment({"A": "b"}))  # every Python process of ours
 
 Loopback is never asked through a proxy; other addresses are. The current folder is on no child's module path, so that a
-`json.py` or `sitecustomize.py` there is not taken for Python's. PYTHONWARNINGS, meant for a person's own code, would as
+`json.py` or `sitecustomize.py` there is not taken for Python's. PYTHONWARNINGS, meant for a user's own code, would as
 `error` end an import of somebody else's library.
 Left out: judges of rewards, whose environment is scrubbed further (gradus.models.judging.process).
 """
@@ -26,7 +26,7 @@ _NO_PROXY = ("no_proxy", "NO_PROXY")
 
 
 def isolate(environment: MutableMapping[str, str]) -> None:
-    """Change an environment so that whatever is started with it is isolated; what a person named otherwise stays."""
+    """Change an environment so that processes started with it are isolated; other variables of the user stay."""
     environment.pop(WARNINGS, None)
     environment[_SAFE_PATH] = "1"
     if _MODULE_PATH in environment:
@@ -61,7 +61,7 @@ def past_proxies(environment: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, other in (_NO_PROXY, reversed(_NO_PROXY)):
         hosts = [host for host in re.split(r"[,\s]+", environment.get(name) or environment.get(other, "")) if host]
-        if "*" in hosts:  # no proxy at all, which libraries understand only where it stands alone
+        if "*" in hosts:  # no proxy at all, which libraries understand only if it stands alone
             found[name] = "*"
         else:
             found[name] = ",".join([*hosts, *(host for host in LOOPBACK if host not in hosts)])

@@ -16,7 +16,7 @@ _TAIL_BYTES = 4096
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """Open a log for appending; who has the old file open goes on writing to it."""
+    """Open a log for appending; processes that have the old file open continue to write to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > MAX_BYTES:
         path.replace(path.with_name(f"{path.name}.1"))

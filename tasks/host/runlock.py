@@ -66,7 +66,7 @@ class RunLock:
 
 
 def holder(folder: Path) -> dict[str, Any] | None:
-    """Who holds a folder now; None where nobody living does."""
+    """Return the holder of a folder; None if no living process holds it."""
     path = folder / _NAME
     if not path.exists():
         return None

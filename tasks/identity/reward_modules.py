@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gradus.data.errors import BadInputError
+from gradus.data.files import replace_file
 from gradus.data.lake.manifest import sha256_file
 from gradus.models.judging.inspection import Inspection, add, inspect
 from gradus.models.judging.pool import JudgeStartError, UnpinnedModulesError
@@ -107,6 +108,4 @@ def remember(source_sha256: str, folder: Path, modules: Mapping[str, str]) -> No
         for name, path in known.items()
     }
     memory.parent.mkdir(parents=True, exist_ok=True)
-    temporary = memory.with_suffix(".tmp")
-    temporary.write_text(json.dumps(relative, indent=1, sort_keys=True))
-    temporary.replace(memory)
+    replace_file(memory, json.dumps(relative, indent=1, sort_keys=True))

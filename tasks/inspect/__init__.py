@@ -1,1 +1,1 @@
-"""What a person asks for: SQL over the lake, components and settings, reasons, the state of this machine."""
+"""Queries: SQL over the lake, components and settings, reasons, the state of this machine."""

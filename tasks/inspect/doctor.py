@@ -59,7 +59,7 @@ class Check:
 
 
 def checks(home: Path | None = None) -> list[Check]:
-    """Every check, in the order in which a person would mend them."""
+    """Return every check, in the order in which to mend them."""
     root = home or Home.from_environment().root
     looks: list[Callable[[], Iterable[Check]]] = [
         lambda: [python()],
@@ -109,8 +109,7 @@ def torch_and_gpu() -> list[Check]:
     """Whether torch loads, and whether it sees a GPU (asked in a process of its own)."""
     done = _run([sys.executable, "-P", "-c", _GPU_PROBE])
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no answer"])[-1]
-        return [_check("torch", False, last[:200], "call `make setup`")]
+        return [_check("torch", False, _last_line(done.stderr)[:200], "call `make setup`")]
     seen = json.loads(done.stdout)
     gpus: list[str] = seen["gpus"]
     cure = "nothing to do for the demo; larger models want a CUDA GPU, its driver and `pip install -e '.[gpu]'`"
@@ -149,7 +148,7 @@ def sandbox() -> Check:
         done = _run(command)
         if done.returncode == 0:
             return _check("a sandbox for code", True, name)
-        failures.append(f"{name}: {(done.stderr.strip().splitlines() or ['failed'])[-1][:100]}")
+        failures.append(f"{name}: {_last_line(done.stderr)[:100]}")
     cure = "install bubblewrap, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)"
     return _check("a sandbox for code", False, "; ".join(failures), cure)
 
@@ -182,8 +181,12 @@ def workflow() -> Check:
     done = _run([sys.executable, "-P", "-c", _PREFECT_PROBE])
     lines = done.stdout.splitlines()
     if done.returncode != 0 or not lines:
-        lines = [json.dumps({"problem": hide((done.stderr.strip().splitlines() or ["no answer"])[-1])[:200]})]
+        lines = [json.dumps({"problem": hide(_last_line(done.stderr))[:200]})]
     return _server("Prefect", f"{found} at {hide(url)}, which accepts this account", Answer(**json.loads(lines[-1])))
+
+
+def _last_line(printed: str) -> str:
+    return (printed.strip().splitlines() or ["no answer"])[-1]
 
 
 def _server(name: str, welcome: str, answer: Answer) -> Check:
@@ -233,7 +236,7 @@ def _same(found: str, wanted: str) -> bool:
 
 
 def _asked_for() -> frozenset[str]:
-    """The packages that Gradus itself asks for, without the extras; none where it is not installed."""
+    """Return the requirements of Gradus without the extras; empty if it is not installed."""
     texts = requires("gradus") or [] if _installed("gradus") else []
     names = (re.match(r"[A-Za-z0-9._-]+", text) for text in texts if "extra ==" not in text)
     return frozenset(name.group().lower().replace("_", "-") for name in names if name)

@@ -1,6 +1,6 @@
 """Why a stage is computed: what its result depends on, beside the nearest call that was computed before.
 
-A difference in an input is followed to where it began: "in update lr = 3e-05, before 5e-05".
+A difference in an input is followed to its origin: "in update lr = 3e-05, before 5e-05".
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ def reason(store: Store, identity: Identity, inputs: Mapping[str, Sequence[str]]
 def _explained(
     store: Store, identity: Identity, inputs: Mapping[str, Sequence[str]], old: Manifest, seen: frozenset[str]
 ) -> list[str]:
-    """What differs in settings and code; if nothing does, what differs in the inputs, followed to where it began."""
+    """Return differences in settings and code, or else in the inputs, followed to their origin."""
     found = differences(identity, old.identity)
     if found:
         return found

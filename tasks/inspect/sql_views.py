@@ -49,7 +49,7 @@ METRIC_ROWS = pa.schema(
 
 @contextlib.contextmanager
 def ask(home: Home, sql: str, run: str | None, say: Callable[[str], None]) -> Generator[Answer]:
-    """The answer to a query over the lake, or over the artifacts that one run made or was given.
+    """Return the answer to a query over the lake, or over the artifacts that one run made or read.
 
     `say` gets a sentence if the lake was written by an earlier version and was brought up to date, and one for each
     artifact that is left out because its columns have other types than its table's.

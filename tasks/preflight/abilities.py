@@ -15,6 +15,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from gradus.data.errors import BadInputError, UsageError
+from gradus.models.policy_files import CONFIG
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.preflight.checks import REFERENCE, bundled
@@ -80,7 +81,7 @@ def _is_address(url: str) -> bool:
 def _positions(lake: Path, policy: str) -> int | None:
     """How many tokens a policy on this machine attends to; None if it is elsewhere, an adapter, or does not say."""
     text = policy if Path(policy).is_dir() else policy.rpartition("+")[2]
-    path = (lake / text if REFERENCE.fullmatch(text) else bundled(text) or Path(text)) / "config.json"
+    path = (lake / text if REFERENCE.fullmatch(text) else bundled(text) or Path(text)) / CONFIG
     if not path.is_file():
         return None
     try:

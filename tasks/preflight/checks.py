@@ -21,6 +21,7 @@ from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.nearest import unique
 from gradus.data.package import package_file
+from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG
 from gradus.models.rewards import UnknownRewardError, resolve
 from gradus.tasks.config.base import Config
 from gradus.tasks.config.components import FilterConfig, chosen_in
@@ -33,7 +34,6 @@ REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{4,64}")
 SAMPLES = package_file("data", "samples")
 _GYM = "reasoning-gym:"
 _NAME_BYTES = 128
-_POLICY_FILES = ("config.json", "adapter_config.json")
 
 
 def check_input(lake: Path, text: str, table: str) -> None:
@@ -192,7 +192,7 @@ def _check_policy(lake: Path, text: str) -> None:
     folder = bundled(above) or Path(above)
     if not folder.is_dir() and not above.partition("@")[2]:
         raise no_policy(above)
-    if folder.is_dir() and not any((folder / name).is_file() for name in _POLICY_FILES):
+    if folder.is_dir() and not any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG)):
         raise UsageError(f"{shortened(text)} has no config.json", hint="give a folder that transformers can load")
     if below:
         check_input(lake, below, CHECKPOINTS)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gradus.data.files import replace_file
 from gradus.data.lake.manifest import FILE_NAME, REPORT
 from gradus.tasks.runs.journal import EVENTS
 
@@ -44,10 +45,8 @@ def recall(folder: Path, proof: Proof) -> Json | None:
 def keep(folder: Path, proof: Proof, facts: Mapping[str, Any]) -> None:
     """Keep what was read of a run; a folder that cannot be written is read again the next time."""
     content = json.dumps({"proof": proof, "facts": facts}).encode()
-    temporary = folder / f"{_NAME}.{os.getpid()}.tmp"
     with contextlib.suppress(OSError):
-        temporary.write_bytes(_checksum(content) + b"\n" + content)
-        temporary.replace(folder / _NAME)
+        replace_file(folder / _NAME, _checksum(content) + b"\n" + content)
 
 
 class Sizes:

@@ -18,6 +18,7 @@ from gradus.tasks.identity.component_modules import refuse_unpinned
 from gradus.tasks.runtime.waiting import hold
 from gradus.tasks.stages.context import Beat, StageContext, StageResult
 from gradus.tasks.stages.registry import stage_spec
+from gradus.tasks.stages.warm import Warm
 
 _VERSIONED = ("gradus", "torch", "transformers", "math-verify", "pyarrow", "numpy")
 
@@ -44,7 +45,7 @@ class Job:
         return asdict(self)
 
 
-def execute(job: dict[str, Any], warm: dict[str, Any], beat: Beat) -> dict[str, Any]:
+def execute(job: dict[str, Any], warm: Warm, beat: Beat) -> dict[str, Any]:
     """Run a job, commit its artifact and return the full report of the attempt (perf/compute_s included).
 
     If another command is computing the same artifact, wait for it and return the report that it kept.
@@ -58,7 +59,7 @@ def execute(job: dict[str, Any], warm: dict[str, Any], beat: Beat) -> dict[str, 
         return computed(task, store, warm, beat)
 
 
-def computed(task: Job, store: Store, warm: dict[str, Any], beat: Beat) -> dict[str, Any]:
+def computed(task: Job, store: Store, warm: Warm, beat: Beat) -> dict[str, Any]:
     """Run a job in this process and commit its artifact to a store; return the full report of the attempt."""
     spec = stage_spec(task.stage)
     out = store.writer(Ref.parse(task.output))

@@ -89,7 +89,7 @@ class Stages(Protocol):
         ...
 
     def say(self, text: str) -> None:
-        """Say a sentence to the person who watches."""
+        """Show a sentence at the terminal."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""How an attempt or a run that did not finish is told: a status of the journal and one sentence."""
+"""The journal's status and sentence of an attempt or a run that did not finish."""
 
 from prefect._internal.control_listener import get_intent
 from prefect.exceptions import TerminationSignal

@@ -34,6 +34,7 @@ from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from gradus.tasks.runtime.waiting import wait_until_free
 from gradus.tasks.stages.gates import breach
 from gradus.tasks.stages.registry import stage_spec
+from gradus.tasks.stages.warm import Warm
 
 
 @dataclass
@@ -41,7 +42,7 @@ class Session:
     """One run of the command: where artifacts lie, who computes, what was done so far.
 
     `forced` names stages, as (stage, round, purpose), that are computed although their artifact exists.
-    `separate_sampler` gives sampling a worker beside the one that learns: two threads may then have a stage each.
+    `separate_sampler` adds a worker for sampling to the one for learning: two threads may then run a stage each.
     """
 
     store: Store
@@ -51,11 +52,11 @@ class Session:
     forced: frozenset[tuple[str, int, str]] = frozenset()
     separate_sampler: bool = False
     on_progress: Callable[[str, float, str], None] | None = None
-    """Told of every beat: the stage's label, the share done, the same in the stage's own units."""
+    """Called on every heartbeat: the stage's label, the share done, the same in the stage's own units."""
     on_end: Callable[[Outcome], None] | None = None
-    """Told of every stage that ended well."""
+    """Called after every stage that succeeded."""
     on_wait: Callable[[str], None] | None = None
-    """Told for which other run a stage waits, every few seconds, and what else is not progress."""
+    """Called every few seconds with the run that a stage waits for, and with other messages."""
     outcomes: list[Outcome] = field(default_factory=list)
 
     def stage(
@@ -90,7 +91,7 @@ class Session:
         self.pool.halt()
 
     def say(self, text: str) -> None:
-        """Say a sentence to the person who watches."""
+        """Show a sentence at the terminal."""
         if self.on_wait is not None:
             self.on_wait(text)
 
@@ -199,7 +200,7 @@ def _compute(job: Job, request: _Request) -> dict[str, Any]:
     if worker:
         report = session.pool.run(worker, job.to_json(), Limits(wall_s=wall_limit_s()), beat)
     else:
-        report = execute(job.to_json(), {}, beat)
+        report = execute(job.to_json(), Warm(), beat)
     artifact.done("committed")
     return report
 

@@ -108,7 +108,7 @@ class Worker:
         return self._process.poll() is None
 
     def run(self, job: Mapping[str, Any], limits: Limits, on_beat: OnBeat) -> dict[str, Any]:
-        """Do one job; the child's error as the typed error it was, StageError where the child itself failed."""
+        """Do one job; the child's error as the typed error it was, StageError if the child itself failed."""
         stage = str(job.get("stage", "?"))
         try:
             if not self._ready:
@@ -147,7 +147,7 @@ class Worker:
 
     def _send(self, job: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # a dead child is told of by _receive
+        with contextlib.suppress(BrokenPipeError):  # _receive reports a dead child
             self._process.stdin.write(json.dumps(job).encode() + b"\n")
             self._process.stdin.flush()
 
@@ -248,7 +248,7 @@ class WorkerPool:
                 raise
 
     def halt(self) -> None:
-        """End every worker and take no more jobs; who waits for one gets HaltedError. Any thread may call it."""
+        """End every worker and take no more jobs; waiting callers get HaltedError. Thread-safe."""
         self._halted.set()
         for worker in tuple(self._workers.values()):
             worker.kill()

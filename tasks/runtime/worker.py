@@ -26,13 +26,14 @@ from typing import IO, Any
 from gradus.data.errors import GradusError, in_words
 from gradus.tasks.config.redaction import hide, hide_in_logs, hide_in_output
 from gradus.tasks.host.imports import lean_imports
+from gradus.tasks.stages.warm import Warm
 
 HEARTBEAT_S = 2.0
 _AGAIN_S = 0.05
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-Executor = Callable[[dict[str, Any], dict[str, Any], Callable[..., None]], dict[str, Any]]
+Executor = Callable[[dict[str, Any], Warm, Callable[..., None]], dict[str, Any]]
 
 
 class Channel:
@@ -70,13 +71,13 @@ def main() -> None:
     module, _, function = options.execute.partition(":")
     execute: Executor = getattr(importlib.import_module(module), function)
     channel.send({"kind": "ready"})
-    warm: dict[str, Any] = {}
+    warm = Warm()
     while True:
         incoming.wait()
         _work(execute, incoming.take(), warm, channel)
 
 
-def _work(execute: Executor, job: dict[str, Any], warm: dict[str, Any], channel: Channel) -> None:
+def _work(execute: Executor, job: dict[str, Any], warm: Warm, channel: Channel) -> None:
     def beat(frac: float, text: str = "") -> None:
         channel.send({"kind": "beat", "frac": frac, "text": text})
 

@@ -4,7 +4,7 @@
 
 Refused before the application sees it: a request under another host name (DNS rebinding) and one from a page of another
 origin, whatever its method, websockets included. `IDENTITY` is open to all: by it a client finds out whether the server
-is the one of its home before it sends the secret. Who knows the secret is for the application to check.
+is the one of its home before it sends the secret. The application checks the secret of requests.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The Prefect server that runs for a home: who finds it, who uses it, when it leaves.
+"""The Prefect server of a home: discovery, leases, exit when idle.
 
 `<home>/servers/state.json` names the one server of a home: address, process, what it can do. Whoever uses it holds a
 shared lock on its lease file, which the kernel releases even after kill -9. A server that was started by a command
@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from gradus.data.files import replace_file
 from gradus.tasks.servers.secret import proof
 
 IDENTITY = "/gradus/identity"
@@ -81,7 +82,7 @@ class Answer(Enum):
 
 
 def folder_of(home: Path) -> Path:
-    """Where the state, the lock and the leases of a home's server are."""
+    """Return the folder of the state, the lock and the leases of a home's server."""
     return home / "servers"
 
 
@@ -101,10 +102,7 @@ def read_state(home: Path) -> Found | None:
 
 def write_state(home: Path, found: Found) -> None:
     """Replace the state file whole."""
-    path = folder_of(home) / STATE
-    temporary = path.with_name(f".{STATE}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(asdict(found)), encoding="utf-8")
-    os.replace(temporary, path)
+    replace_file(folder_of(home) / STATE, json.dumps(asdict(found)))
 
 
 def forget(home: Path, found: Found) -> None:

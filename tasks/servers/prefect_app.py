@@ -1,4 +1,4 @@
-"""Prefect's server behind the door of gradus.tasks.servers.door; Prefect itself refuses who does not know the secret.
+"""Prefect's server behind the door of gradus.tasks.servers.door; Prefect itself refuses requests without the secret.
 
     uvicorn --factory gradus.tasks.servers.prefect_app:create --fd N    # `prefect_server` sets the environment
 

@@ -12,6 +12,8 @@ import os
 import sqlite3
 from pathlib import Path
 
+from gradus.data.files import replace_file
+
 _NOTE = "gradus-migrated.json"
 _BUSY_S = 1.0
 
@@ -30,10 +32,7 @@ def note_migrated(prefect_home: Path, version: str) -> None:
     state = _state(prefect_home, version)
     if not state["revision"]:
         return
-    path = prefect_home / _NOTE
-    temporary = path.with_name(f".{_NOTE}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(state), encoding="utf-8")
-    os.replace(temporary, path)
+    replace_file(prefect_home / _NOTE, json.dumps(state))
 
 
 def _state(prefect_home: Path, version: str) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Prefect's API for the flows of one command: the server of this home that runs already, or one that is started.
 
-    connection = connect(home)          # at once: who connects before the server listens waits in its socket's queue
+    connection = connect(home)          # at once: early connections wait in the socket's queue
     import gradus.flows.stages                 # seconds, while the server imports what it needs
     connection.wait()                   # it has proved that it is ours; only now is the secret sent
     connection.close()                  # it stays for the next command, and leaves by itself
@@ -107,7 +107,7 @@ class Connection:
         self._let_go()
 
     def explain(self) -> StageError:
-        """What to tell a person whose command failed because the server is lost."""
+        """Return the error of a command that failed because the server is lost."""
         return StageError(
             f"the Prefect server ended and did not start again: {self._last_words()}", hint=self._see_log()
         )

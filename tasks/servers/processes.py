@@ -46,11 +46,11 @@ class Server:
     log_path: Path
     guard: subprocess.Popen[bytes]
     log_start: int = 0
-    """Where the words of this server begin in its log."""
+    """Offset in the log at which this server's output begins."""
     at_end: Callable[[], None] = field(default=lambda: None)
 
     def wait_until_healthy(self, limit_s: float) -> None:
-        """Wait until it answers; StageError with its last words where it ends or takes too long."""
+        """Wait until it answers; raise StageError with its last output if it ends or takes too long."""
         deadline = time.monotonic() + limit_s
         while not _answers(self.url, self.health):
             if self.guard.poll() is not None or time.monotonic() > deadline:
@@ -160,7 +160,7 @@ def _start_mlflow(home: Path, uri: str, port: int) -> Server:
     command += ["--allowed-hosts", f"{LOOPBACK}:{port},localhost:{port}"]
     # Not an argument: it may have a password, and every account of the machine reads the arguments of a process.
     env = {**server_environment(), "MLFLOW_BACKEND_STORE_URI": uri}
-    # Its uvicorn puts the working folder on the module path; an address that a person named may be relative to it.
+    # Its uvicorn puts the working folder on the module path; an address of the user's may be relative to it.
     cwd = None if os.environ.get("MLFLOW_TRACKING_URI") else database(home).parent
     return _start("MLflow", command, env, f"http://{LOOPBACK}:{port}", "/health", home, cwd)
 
@@ -203,7 +203,7 @@ def _answers(url: str, path: str) -> bool:
 
 
 def _guard(command: Sequence[str]) -> int:
-    """Run a server until it ends, or until the pipe that this process reads is closed; gives the exit code."""
+    """Run a server until it ends or this process's stdin is closed; return the exit code."""
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def end_with_parent() -> None:

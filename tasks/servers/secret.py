@@ -1,4 +1,4 @@
-"""The secret of a home: who can read its file may use the Prefect servers of that home, nobody else.
+"""The secret of a home: only users who can read its file may use the Prefect servers of that home.
 
 The file has mode 0600 and is made once. It reaches servers and clients in their environment, never on a command line.
 """
@@ -66,7 +66,7 @@ def _open(path: Path) -> int:
 
 
 def _make(path: Path) -> None:
-    """Write a new secret whole under another name, then give it its own name unless another process was first."""
+    """Write a new secret under a temporary name, then link it to its own unless another process was first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

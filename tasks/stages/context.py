@@ -1,6 +1,6 @@
 """What a stage is given and what it gives back: the contract between the adapter and the stages."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Protocol
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from gradus.data.lake.store import Ref, ShardWriter, Store
+from gradus.tasks.stages.warm import Warm
 
 
 class Beat(Protocol):
@@ -24,14 +25,14 @@ class StageContext:
 
     `inputs` maps a role (problems, plan, hints, rollouts, scores, difficulty, policy) to artifacts, in order;
     `out` takes the shards or files of the one artifact that the stage makes;
-    `warm` outlives the job in a warm worker: a place to keep a loaded model, keyed by what it was loaded from.
+    `warm` outlives the job in its worker: what is loaded stays there for the next.
     """
 
     store: Store
     inputs: Mapping[str, tuple[Ref, ...]]
     out: ShardWriter
     seed: int
-    warm: dict[str, Any]
+    warm: Warm
     beat: Beat
 
     def one(self, role: str) -> Ref:
@@ -39,7 +40,11 @@ class StageContext:
         (ref,) = self.inputs[role]
         return ref
 
-    def table(self, role: str, columns: list[str] | None = None) -> pa.Table:
+    def columns(self, role: str) -> list[str]:
+        """Names of the columns of a role, those that the schema does not know at the end."""
+        return list(dict.fromkeys(name for ref in self.inputs[role] for name in self.store.columns(ref)))
+
+    def table(self, role: str, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows of a role, verified, in the order of its artifacts and shards."""
         parts = [self.store.read(ref, columns) for ref in self.inputs[role]]
         return pa.concat_tables(parts, promote_options="default")

@@ -70,7 +70,7 @@ STAGES = {
         StageSpec("hint", 1, "hints", HintConfig, draws=False),
         StageSpec("escalate", 1, "plan", EscalateConfig),
         StageSpec("rollout", 2, "rollouts", RolloutConfig, worker="policy", file="rollout.stage"),
-        StageSpec("score", 2, "scores", ScoreConfig, worker="score", draws=False, file="score.stage"),
+        StageSpec("score", 3, "scores", ScoreConfig, worker="score", draws=False, file="score.stage"),
         StageSpec("difficulty", 2, "difficulty", DifficultyConfig, draws=False),
         StageSpec("update", 1, "checkpoints", UpdateConfig, worker="policy", file="update.stage"),
         StageSpec("warmstart", 1, "checkpoints", WarmstartConfig, worker="policy"),

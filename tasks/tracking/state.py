@@ -8,13 +8,13 @@ gradus.tasks.tracking.reporter).
 import contextlib
 import fcntl
 import json
-import os
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gradus.data.errors import CorruptArtifactError
+from gradus.data.files import replace_file
 from gradus.tasks.runs.journal import EVENTS, read_lines
 
 STATE = "tracking.json"
@@ -53,10 +53,7 @@ class State:
 
     def save(self, folder: Path) -> None:
         """Replace the file whole."""
-        path = folder / STATE
-        temporary = path.with_name(f".{STATE}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        os.replace(temporary, path)
+        replace_file(folder / STATE, json.dumps(asdict(self)))
 
     @classmethod
     def load(cls, folder: Path) -> "State":

@@ -1,6 +1,7 @@
 """One undisturbed run of the tiny recipe through the real program, shared by the end-to-end tests."""
 
 import contextlib
+import fcntl
 import json
 import os
 import sqlite3
@@ -14,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from gradus.tasks.servers.processes import free_port, start_prefect
+from gradus.tasks.servers.processes import Server, free_port, start_prefect
 from gradus.tasks.servers.secret import secret
 from gradus.tasks.tracking.state import status
 
@@ -24,7 +25,7 @@ SAMPLES = ROOT / "data" / "samples"
 
 
 def _write_some(table: Path, file: Path, every: int) -> None:
-    """Each so-manieth problem as a line of a person's own file; the recipe reads these through `ingest`."""
+    """Write every N-th problem as a line of a user's own file; the recipe reads these through `ingest`."""
     fields = ["question", "answer", "solution", "domain"]
     rows = pq.read_table(table, columns=fields).to_pylist()[::every]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -118,9 +119,11 @@ class Program:
         return self.prefect("select state_type from flow_run where id = ?", flow_run)[0][0]
 
     def mlflow_states(self, flow_run: str) -> list[str]:
-        """What MLflow's database says of the runs that one start made, once their reporters have told all."""
+        """What MLflow's database says of the runs that one start made, once their reporter has told all."""
+        journals = (self.home / "runs").glob("*/events.jsonl")
+        folders = [journal.parent for journal in journals if flow_run in self.launches(journal.parent.name)]
         deadline = time.monotonic() + 600
-        while any(status(folder).untold for folder in (self.home / "runs").iterdir()):
+        while any(status(folder).untold for folder in folders):
             assert time.monotonic() < deadline, "the reporter has not told everything"
             time.sleep(0.1)
         query = """select status from runs join tags using (run_uuid) where key = 'prefect.flow_run_id' and value = ?"""
@@ -133,24 +136,58 @@ class Program:
         return {str(p.parent.relative_to(lake)): p.read_bytes() for p in sorted(lake.glob("*/*/_manifest.json"))}
 
 
+def copy_databases(source: Path, target: Path) -> None:
+    """Copy the databases of a home to another; they may be in use."""
+    for path in source.glob("*/*.db"):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(sqlite3.connect(path)) as old, contextlib.closing(sqlite3.connect(copy)) as new:
+            old.backup(new)
+
+
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home whose databases of Prefect and MLflow all programs share, since their creation is slow."""
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the databases of Prefect and MLflow lie that nobody uses, once a worker of pytest has created them."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "databases"
+
+
+@pytest.fixture(scope="session")
+def served_home(databases: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Server]]:
+    """A home with a Prefect server and the databases, which are slow to create: only the first worker does so."""
     home = tmp_path_factory.mktemp("shared")
-    code, _, err = Program(home).run("setup")
-    assert code == 0, err
-    return home
+    with contextlib.ExitStack() as running:
+
+        def serve() -> Server:
+            server = running.enter_context(start_prefect(home, free_port(0)))
+            server.wait_until_healthy(300)
+            return server
+
+        with databases.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            first = not databases.exists()
+            if first:
+                code, _, err = Program(home).run("setup")
+                assert code == 0, err
+                server = serve()
+                copy_databases(home, databases.with_suffix(".new"))
+                databases.with_suffix(".new").rename(databases)
+        if not first:
+            copy_databases(databases, home)
+            server = serve()
+        yield home, server
 
 
 @pytest.fixture(scope="session")
-def prefect_api(shared: Path) -> Iterator[str]:
-    """A real Prefect server on the shared database, whose start would otherwise be most of every short command."""
-    server = start_prefect(shared, free_port(0))
-    try:
-        server.wait_until_healthy(300)
-        yield f"{server.url}/api"
-    finally:
-        server.close()
+def shared(served_home: tuple[Path, Server]) -> Path:
+    """A home whose databases of Prefect and MLflow all programs share."""
+    return served_home[0]
+
+
+@pytest.fixture(scope="session")
+def prefect_api(served_home: tuple[Path, Server]) -> str:
+    """The address of a real Prefect server, whose start would otherwise be most of every short command."""
+    return f"{served_home[1].url}/api"
 
 
 @pytest.fixture(scope="session")

@@ -58,7 +58,7 @@ def leaks(home: Path) -> list[tuple[str, str]]:
 
 
 def over_tls(company: Any, **changes: str) -> dict[str, str]:
-    """The whole environment of a person whose servers have a certificate of the company's own authority."""
+    """Environment of a user whose servers have a certificate of the company's own authority."""
     return {
         "PREFECT_API_URL": company.prefect_tls,
         "PREFECT_API_AUTH_STRING": own.PREFECT_LOGIN,

@@ -1,22 +1,15 @@
-"""A training run in figures: one writer of each metric, suites, the choice of the best checkpoint, wrong names."""
+"""A training with suites: its prompts and stop strings, and the choice of the best checkpoint."""
 
-import contextlib
-import json
-import sqlite3
-import time
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import pytest
 from transformers import AutoTokenizer
 
-from gradus.tasks.runs.journal import read_events, read_metric_rows
+from gradus.tasks.runs.journal import read_events
 
 Program = Any
-Undisturbed = tuple[Program, dict[str, Any]]
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 SUITES = """
@@ -64,43 +57,6 @@ ONE = """
 problems = "half-0.jsonl"
 every = 1
 """
-
-
-def curves(program: Program, run: str) -> list[tuple[str, int, int]]:
-    """Name, step and number of points of every metric of the run as a whole, as MLflow's database has them."""
-    launch = program.launches(run)[0]
-    query = """select m.key, m.step, count(*) from metrics m join runs r using (run_uuid)
-        join tags t using (run_uuid) where t.key = 'prefect.flow_run_id' and t.value = ? and r.status = 'FINISHED'
-        and run_uuid not in (select run_uuid from tags where key = 'mlflow.parentRunId') group by 1, 2"""
-    deadline = time.monotonic() + 600
-    while time.monotonic() < deadline:
-        with contextlib.closing(sqlite3.connect(program.home / "mlflow" / "mlflow.db")) as database:
-            found = database.execute(query, [launch]).fetchall()
-        if found:
-            return found
-        time.sleep(0.5)
-    raise AssertionError("MLflow heard nothing of the run")
-
-
-def test_every_metric_of_a_training_has_one_point_a_round_and_one_stage_that_writes_it(
-    undisturbed: Undisturbed,
-) -> None:
-    program, result = undisturbed
-    points = curves(program, result["run"])
-    names = {name for name, _, _ in points}
-    assert {"reward/mean", "length/mean", "data/hint_level_mean", "trained/reward_mean", "hint2/reward/mean"} <= names
-    assert {"perf/rollout/compute_s", "perf/update/compute_s", "eval/heldout/pass_at_1", "eval/length/mean"} <= names
-    assert [point for point in points if point[2] != 1] == []
-    # The journal says which stage wrote which: times apart, that each stage has, each name has one.
-    folder = program.home / "runs" / result["run"]
-    stages: dict[str, set[str]] = defaultdict(set)
-    for event in read_events(folder):
-        if event["event"] == "stage_finished":
-            for row in read_metric_rows(folder, event["metric_bytes"]):
-                for name in row["metrics"]:
-                    stages[name].add(row["stage"])
-    shared = {name for name, writers in stages.items() if len(writers) > 1}
-    assert {name for name in shared if not name.startswith("perf/")} == set()
 
 
 def prepared(program: Program, name: str, evaluate: str, seed: int = 3) -> str:
@@ -169,43 +125,3 @@ def test_the_best_checkpoint_is_chosen_apart_and_a_choice_on_a_reported_set_is_s
     assert one["choice"]["optimistic"] == ["heldout"]
     first = {(a["stage"], a["purpose"]): a["status"] for a in program.json("show", one["run"])["attempts"][:6]}
     assert first["rollout", "eval"] == first["score", "eval"] == first["evaluate", "eval"] == "reused"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["{run}", "updat"], "there is no stage 'updat'; did you mean update?"),
-        (["{run}", "updat", "--set", "lr=1"], "there is no stage 'updat'; did you mean update?"),
-        (["{run}", "update", "--round", "7"], "had no update in round 7; it had one in round 1"),
-        (["{run}", "update", "--set", "lrr=1"], "there is no setting lrr; did you mean lr?"),
-        (["{run}", "update", "--set", "lr=fast"], "lr: it must be a number"),
-    ],
-)
-def test_a_rerun_of_what_there_is_not_starts_nothing(
-    undisturbed: Undisturbed, arguments: list[str], message: str
-) -> None:
-    program, result = undisturbed
-    before = sorted((program.home / "runs").iterdir())
-    journal = (program.home / "runs" / result["run"] / "events.jsonl").read_bytes()
-    servers = sorted((program.home / "logs").glob("*")) if (program.home / "logs").exists() else []
-    code, out, err = program.run("rerun", *(text.format(run=result["run"]) for text in arguments))
-    assert (code, out) == (2, "")
-    assert message in err
-    assert sorted((program.home / "runs").iterdir()) == before
-    assert (program.home / "runs" / result["run"] / "events.jsonl").read_bytes() == journal
-    assert (sorted((program.home / "logs").glob("*")) if (program.home / "logs").exists() else []) == servers
-
-
-def test_a_run_that_an_earlier_version_wrote_goes_on_by_its_name(undisturbed: Undisturbed) -> None:
-    program, result = undisturbed
-    path = program.home / "runs" / result["run"] / "run.json"
-    stored = json.loads(path.read_text())
-    old = json.loads(path.read_text())
-    (suite,) = old["recipe"]["evaluate"].pop("suites")
-    old["recipe"]["evaluate"] = {key: suite[key] for key in ("problems", "every", "sample", "report")}
-    path.write_text(json.dumps(old))
-    again = program.json("rerun", result["run"], "difficulty", "--round", "1")
-    assert again["stages"]["difficulty"]["ran"] == 1
-    assert sum(stage["ran"] for stage in again["stages"].values()) == 1
-    assert json.loads(path.read_text()) == stored
-    assert Path(again["out"]).is_dir()

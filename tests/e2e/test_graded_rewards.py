@@ -1,4 +1,4 @@
-"""A reward of a person's own with values between 0 and 1, through the real program; every figure counted again here."""
+"""A user's reward with values between 0 and 1, through the real program; every figure counted again here."""
 
 import json
 import statistics

@@ -85,7 +85,9 @@ def test_only_the_package_is_importable(installed: Path, tmp_path: Path) -> None
 
 
 def test_the_demo_runs_and_every_stage_verb_works_on_its_artifacts(program: Program) -> None:
-    demo = program.json("demo", "--rounds", "1", "--run", "mine", "--set", "rollout.shard_rows=64")
+    small = ("ingest.limit=48", "rollout.shard_rows=16", "profile.n=2", "curate.draw=8", "evaluate.sample.n=1")
+    sets = [word for setting in (*small, "evaluate.report.ks=[1]") for word in ("--set", setting)]
+    demo = program.json("demo", "--rounds", "1", "--run", "mine", *sets)
     assert demo["rounds"] == 1
     assert program.json("doctor")["checks"]
     done = program.json("show", "mine")["attempts"]

@@ -14,20 +14,12 @@ Program = Any
 
 REFERENCE = "problems/" + "0" * 32
 WRONG = [
-    (["ingest", "nowhere.jsonl"], "nowhere.jsonl is neither a file nor a folder"),
-    (["ingest", "train.jsonl", "--map", "question"], "is not ours=theirs"),
-    (["ingest", "train.jsonl", "--set", "limit=many"], "limit: "),
-    (["hint", "--problems", "nowhere.jsonl"], "nowhere.jsonl is neither a file nor an artifact"),
     (["hint", "--problems", REFERENCE], f"there is no artifact {REFERENCE}"),
-    (["hint", "--problems", "scores/" + "0" * 32], "is a scores artifact"),
-    (["curate", "--problems", "train.jsonl", "--filter", "nonesuch:low=1"], "there is no filter 'nonesuch'"),
     (["score", "--rollouts", "train.jsonl", "--reward", "nonesuch"], "there is no reward 'nonesuch'"),
-    (["score", "--rollouts", "train.jsonl", "--map", "x"], "is not ours=theirs"),
-    (["evaluate", "--problems", "train.jsonl", "--policy", "nowhere"], "nowhere is no folder"),
-    (["train", "nonesuch"], "there is no recipe nonesuch"),
     (["train", "demo", "--set", "problems=nowhere.jsonl"], "nowhere.jsonl is neither a file nor an artifact"),
     (["rerun", "nonesuch", "score"], "there is no run nonesuch"),
 ]
+"""One of each kind; tests/flows/test_refusals.py has the others."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The commands of the README as they stand there, on a finished run; what its SQL says is counted a second way."""
+"""The commands of README and docs/ as they stand there, on a finished run; one query is counted a second way."""
 
 import json
 import re
@@ -13,15 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 
 Program = Any
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PAGES = "\n".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
 QUICK = {"runs", "show", "sql", "methods", "ingest", "curate", "hint", "score"}
 """Verbs that need neither a policy nor another minute."""
 
 
-def commands() -> dict[str, list[list[str]]]:
-    """Every command of the code blocks and of the table of stages, in words without the program's name, by verb."""
-    blocks = re.findall(r"^    (?:\.venv/bin/)?gradus (.*)$", README, re.MULTILINE)
-    cells = re.findall(r"^\|.*\| `gradus (.*)` \|$", README, re.MULTILINE)
+def commands(prose: str = README) -> dict[str, list[list[str]]]:
+    """Every command of indented blocks and of the table of stages, in words without the program's name, by verb."""
+    blocks = re.findall(r"^    (?:\.venv/bin/)?gradus (.*)$", prose, re.MULTILINE)
+    cells = re.findall(r"^\|.*\| `gradus (.*)` \|$", prose, re.MULTILINE)
     found: dict[str, list[list[str]]] = defaultdict(list)
     for text in [*blocks, *cells]:
         words = shlex.split(text, comments=True)
@@ -33,7 +35,7 @@ def commands() -> dict[str, list[list[str]]]:
 def finished(
     undisturbed: tuple[Program, dict[str, Any]], new_program: Callable[..., Program]
 ) -> tuple[Program, dict[str, str]]:
-    """A home with a finished run and a server that is up, and what the capitals in the README stand for."""
+    """A home with a finished run and a server that is up, and what the placeholders in the commands stand for."""
     calm, result = undisturbed
     program = new_program()
     for part in ("lake", "runs"):
@@ -41,9 +43,13 @@ def finished(
     run = result["run"]
     rows = [{"problem_id": str(i), "completion": rf"\boxed{{{i}}}", "answer": str(i)} for i in range(3)]
     (program.home / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    reward = re.search(r"```python\n(def function.*?)```", PAGES, re.DOTALL)
+    assert reward
+    (program.home / "mine.py").write_text(reward[1])
     problems, difficulty = calm.outputs(run, "ingest")[0], calm.outputs(run, "difficulty")[-1]
     named = {"P": problems.relative_to(calm.home / "lake"), "D": difficulty.relative_to(calm.home / "lake")}
-    return program, {"RUN": run, "FILE": "mine.jsonl", **{name: str(ref) for name, ref in named.items()}}
+    files = {"FILE": "mine.jsonl", "path/to/file.py:function": "mine.py:function"}
+    return program, {"RUN": run, **files, **{name: str(ref) for name, ref in named.items()}}
 
 
 def meant(words: list[str], stands: dict[str, str]) -> list[str]:
@@ -55,9 +61,9 @@ def test_the_readme_names_commands_for_all_that_is_quick() -> None:
 
 
 @pytest.mark.parametrize("verb", sorted(QUICK))
-def test_a_command_of_the_readme_runs_as_it_stands(finished: tuple[Program, dict[str, str]], verb: str) -> None:
+def test_a_quick_command_of_the_prose_runs_as_it_stands(finished: tuple[Program, dict[str, str]], verb: str) -> None:
     program, stands = finished
-    for words in commands().get(verb, [[verb]]):
+    for words in commands(f"{README}\n{PAGES}").get(verb, [[verb]]):
         code, out, err = program.run(*meant(words, stands))
         assert code == 0, err
         assert out.strip()

@@ -1,4 +1,4 @@
-"""Verbs alone, on a person's own files: the fields that scripts rely on, and what a changed file changes."""
+"""Verbs alone, on a user's own files: the fields that scripts rely on, and what a changed file changes."""
 
 import json
 from collections.abc import Callable

@@ -6,21 +6,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from gradus.data.errors import GateError
+from gradus.tasks.stages.warm import Warm
 
 FOREVER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
-def execute(job: dict[str, Any], warm: dict[str, Any], beat: Callable[..., None]) -> dict[str, Any]:
+@dataclass
+class Jobs:
+    """What a worker counted so far."""
+
+    count: int = 0
+
+
+def execute(job: dict[str, Any], warm: Warm, beat: Callable[..., None]) -> dict[str, Any]:
     """Do what the job says."""
     sys.stdout.write("noise on stdout that is no protocol\n")
     sys.stdout.flush()
     beat(0.5, "half-way")
     match job["do"]:
         case "count":
-            warm["count"] = warm.get("count", 0) + 1
+            warm.of(Jobs).count += 1
         case "gate":
             raise GateError("the limit was breached", hint="raise it")
         case "raise":
@@ -39,4 +48,4 @@ def execute(job: dict[str, Any], warm: dict[str, Any], beat: Callable[..., None]
             child = subprocess.Popen([sys.executable, "-c", FOREVER], start_new_session=True)
             time.sleep(0.5)
             return {"child": child.pid, "pid": os.getpid()}
-    return {"count": warm.get("count", 0), "pid": os.getpid()}
+    return {"count": warm.of(Jobs).count, "pid": os.getpid()}

@@ -1,4 +1,4 @@
-"""What a flow makes of wrong parameters and of errors that a person can mend."""
+"""What a flow makes of wrong parameters and of errors that a user can mend."""
 
 import json
 import subprocess

@@ -77,7 +77,7 @@ def close(expected: Any) -> Any:
 
 
 def hold(ours: bytes, expected: bytes) -> None:
-    """Raise AssertionError where tensors of two files differ by more than rounding explains."""
+    """Raise AssertionError if tensors of two files differ by more than rounding explains."""
     torch.testing.assert_close(load(ours), load(expected), rtol=1e-3, atol=1e-6)
 
 

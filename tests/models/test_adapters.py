@@ -10,9 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gradus.models.adapters import CONFIG, WEIGHTS, is_adapter, proof_of_merged, read_adapter
+from gradus.models.adapters import proof_of_merged, read_adapter
 from gradus.models.errors import PolicyError
 from gradus.models.policy import Policy, load_policy, load_prompt_side, new_policy, saved_dtype
+from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, is_adapter
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 
 Q = "model.layers.0.self_attn.q_proj"
@@ -33,15 +34,15 @@ def adapter(policy: Policy, make_adapter: Callable[..., Path], tmp_path: Path) -
 
 
 def changed(folder: Path, **settings: Any) -> Path:
-    config = json.loads((folder / CONFIG).read_text())
-    (folder / CONFIG).write_text(json.dumps({**config, **settings}))
+    config = json.loads((folder / ADAPTER_CONFIG).read_text())
+    (folder / ADAPTER_CONFIG).write_text(json.dumps({**config, **settings}))
     return folder
 
 
 def by_hand(policy: Policy, folder: Path, scale: Callable[[str], float]) -> dict[str, torch.Tensor]:
     """Every parameter in float64, the adapter added."""
     weights = {name: p.detach().double() for name, p in policy.model.named_parameters()}
-    tensors = load_file(folder / WEIGHTS)
+    tensors = load_file(folder / ADAPTER_WEIGHTS)
     for name in [n for n in tensors if ".lora_A." in n]:
         module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
         a, b = tensors[name].double(), tensors[name.replace("lora_A", "lora_B")].double()
@@ -138,21 +139,21 @@ def test_other_adapters_are_refused_by_what_they_set(adapter: Path, settings: di
 
 
 def test_broken_or_unsafe_files_are_refused(adapter: Path, tmp_path: Path) -> None:
-    (adapter / WEIGHTS).rename(adapter / "kept")
+    (adapter / ADAPTER_WEIGHTS).rename(adapter / "kept")
     torch.save({}, adapter / "adapter_model.bin")
     with pytest.raises(PolicyError, match="other formats can run code"):
         load_policy(adapter)
-    (adapter / WEIGHTS).write_bytes(b"\xff" * 64)
+    (adapter / ADAPTER_WEIGHTS).write_bytes(b"\xff" * 64)
     with pytest.raises(PolicyError, match=r"adapter_model\.safetensors cannot be read"):
         load_policy(adapter)
     for content in ("{", "[]"):
-        (adapter / CONFIG).write_text(content)
+        (adapter / ADAPTER_CONFIG).write_text(content)
         with pytest.raises(PolicyError, match="not the configuration of an adapter"):
             load_policy(adapter)
 
 
 def test_matrices_that_do_not_fit_the_base_or_each_other_are_named(adapter: Path) -> None:
-    whole = load_file(adapter / WEIGHTS)
+    whole = load_file(adapter / ADAPTER_WEIGHTS)
     a, b = (f"base_model.model.{Q}.lora_{side}.weight" for side in "AB")
     cases: list[tuple[dict[str, torch.Tensor], str]] = [
         ({**whole, a: torch.zeros(4, 17)}, r"adapts .*q_proj of shape \(16, 17\), the base has \(16, 16\)"),
@@ -166,7 +167,7 @@ def test_matrices_that_do_not_fit_the_base_or_each_other_are_named(adapter: Path
         ({}, "holds no matrices"),
     ]  # fmt: skip
     for tensors, message in cases:
-        save_file(tensors, adapter / WEIGHTS)
+        save_file(tensors, adapter / ADAPTER_WEIGHTS)
         with pytest.raises(PolicyError, match=message):
             load_policy(adapter)
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gradus.data.lake.store import Store
+from gradus.tasks.stages.score.stage import JudgePools
+from gradus.tasks.stages.warm import Warm
 
 
 @pytest.fixture(scope="session")
@@ -27,9 +28,9 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def warm() -> Iterator[dict[str, Any]]:
+def warm() -> Iterator[Warm]:
     """What outlives a job in a warm worker; its judges are ended."""
-    kept: dict[str, Any] = {}
+    kept = Warm()
     yield kept
-    for pool in kept.get("judges", {}).values():
+    for pool in kept.of(JudgePools).by_reward.values():
         pool.close()

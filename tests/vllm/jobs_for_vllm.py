@@ -11,12 +11,17 @@ from stand_in_for_vllm import stand_ins
 
 from gradus.models.engines.base import EngineError, Request
 from gradus.models.engines.vllm import VllmEngine, VllmSettings
+from gradus.tasks.stages.rollout.engines import RunningVllm
+from gradus.tasks.stages.warm import Warm
 
 
-def execute(job: dict[str, Any], warm: dict[str, Any], beat: Callable[..., None]) -> dict[str, Any]:
+def execute(job: dict[str, Any], warm: Warm, beat: Callable[..., None]) -> dict[str, Any]:
     """Do what the job says; an engine's error is part of the answer."""
     beat(0.0)
-    engine: VllmEngine = warm.setdefault("engine", VllmEngine(VllmSettings(enforce_eager=True, max_num_seqs=32)))
+    running = warm.of(RunningVllm)
+    if running.engine is None:
+        running.engine = VllmEngine(VllmSettings(enforce_eager=True, max_num_seqs=32))
+    engine = running.engine
     try:
         return {"pid": os.getpid(), **_done(engine, job)}
     except EngineError as error:

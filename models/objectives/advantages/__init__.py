@@ -17,12 +17,6 @@ from gradus.models.objectives.batch import ScoredBatch
 Advantage = Callable[[ScoredBatch], Tensor]
 
 
-def zero_std_groups(batch: ScoredBatch) -> Tensor:
-    """Bool (groups,): no two judged rewards of the group differ; true of a group without any."""
-    high, low = _extremes(batch)
-    return high <= low
-
-
 def centred_rewards(batch: ScoredBatch) -> tuple[Tensor, Tensor]:
     """Rewards less their group's mean, and the group's number of judged rows, each (N,)."""
     judged = batch.judged

@@ -3,23 +3,34 @@
 Warm: a loaded transformers policy, by digest and number format; a running vLLM, which takes new weights in place.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.store import Ref, Store
-from gradus.models.adapters import is_adapter, proof_of_merged, read_adapter
+from gradus.models.adapters import proof_of_merged, read_adapter
 from gradus.models.devices import give_back
 from gradus.models.engines.base import Engine, EngineError
 from gradus.models.engines.hf import HfEngine
 from gradus.models.policy import Policy, PolicyError, PromptSide, load_prompt_side
+from gradus.models.policy_files import is_adapter
 from gradus.models.weight_check import verify_weights
-from gradus.tasks.artifacts.loading import loaded_policy, warm_key
+from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey, loaded_policy
 from gradus.tasks.artifacts.policies import verify_policy
 from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.stages.warm import Warm
 
-_PROVEN = "proven"
-_VLLM = "vllm"
+if TYPE_CHECKING:
+    from gradus.models.engines.vllm import VllmEngine, VllmSettings
+
+
+@dataclass
+class RunningVllm:
+    """The vLLM that a worker keeps running between two jobs, and the settings that it was started with."""
+
+    engine: "VllmEngine | None" = None
+    settings: "VllmSettings | None" = None
 
 
 class Room(Protocol):
@@ -31,7 +42,7 @@ class Room(Protocol):
         ...
 
     @property
-    def warm(self) -> dict[str, Any]:
+    def warm(self) -> Warm:
         """What stays loaded between two openings."""
         ...
 
@@ -68,16 +79,14 @@ def warm_policy(ctx: Room, ref: Ref, config: RolloutConfig) -> Policy:
 
     StageError where its weights are not those of the files: nothing may be sampled from stale ones.
     """
-    key = warm_key(ref.digest, config.dtype, config.device)
-    if key not in ctx.warm:
-        for stale in [k for k in ctx.warm if k.startswith("policy/")]:
-            del ctx.warm[stale]
-        policy = loaded_policy(ctx.store, ref, config.dtype, config.device)
-        ctx.warm[key] = policy
-    policy = ctx.warm[key]
-    if ctx.warm.get(_PROVEN) != (key, id(policy)):
+    key, loaded = PolicyKey(ref.digest, config.dtype, config.device), ctx.warm.of(LoadedPolicies)
+    if key not in loaded.by_key:
+        loaded.clear()
+        loaded.by_key[key] = loaded_policy(ctx.store, ref, config.dtype, config.device)
+    policy = loaded.by_key[key]
+    if loaded.verified is None or loaded.verified[0] != key or loaded.verified[1] is not policy:
         _prove(policy, ctx.store.path(ref))
-        ctx.warm[_PROVEN] = (key, id(policy))
+        loaded.verified = (key, policy)
     return policy
 
 
@@ -98,22 +107,21 @@ def _vllm(ctx: Room, config: RolloutConfig) -> Engine:
     from gradus.models.engines.vllm import VllmEngine, VllmSettings  # noqa: PLC0415 - an extra, and seconds to import
 
     settings = VllmSettings(dtype=config.dtype, **config.vllm.model_dump())
-    warm = ctx.warm.get(_VLLM)
-    if warm is not None and warm[0] == settings:
-        return warm[1]
-    if warm is not None:
-        warm[1].close()
-    engine = VllmEngine(settings)
-    ctx.warm[_VLLM] = (settings, engine)
-    return engine
+    running = ctx.warm.of(RunningVllm)
+    if running.engine is not None and running.settings == settings:
+        return running.engine
+    if running.engine is not None:
+        running.engine.close()
+    running.engine, running.settings = VllmEngine(settings), settings
+    return running.engine
 
 
 def release_accelerator(ctx: Room, config: RolloutConfig) -> None:
     """After the last rollout: leave the accelerator to the update, a vLLM's share too where it is asked to sleep."""
     give_back()
-    warm = ctx.warm.get(_VLLM)
-    if warm is not None and config.vllm.sleep:
-        warm[1].sleep()
+    engine = ctx.warm.of(RunningVllm).engine
+    if engine is not None and config.vllm.sleep:
+        engine.sleep()
 
 
 def _server(config: RolloutConfig) -> Engine:

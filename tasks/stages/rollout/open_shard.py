@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gradus.data.files import replacing
 from gradus.data.lake.schema import ROLLOUTS
 
 
@@ -49,9 +50,8 @@ class OpenShard:
             return
         number = 1 + max((int(path.stem.rpartition("-")[2]) for path in self._files), default=-1)
         path = self._folder / f"{self._stem}-{number:05d}.parquet"
-        temporary = path.with_suffix(".tmp")
-        pq.write_table(rows, temporary, write_page_checksum=True)
-        temporary.replace(path)
+        with replacing(path) as temporary:
+            pq.write_table(rows, temporary, write_page_checksum=True)
         self._files.append(path)
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from gradus.models.engines.base import Engine, EngineError, Finished, Request
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.stages.rollout.engines import open_engine
+from gradus.tasks.stages.warm import Warm
 
 _SEND_S = 0.5
 
@@ -56,7 +57,7 @@ class _Room:
     """What `open_engine` needs of a stage."""
 
     store: Store
-    warm: dict[str, Any] = field(default_factory=dict)
+    warm: Warm = field(default_factory=Warm)
 
 
 class SamplingActor:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.data.errors import StageError
+from gradus.models.errors import first_line
 from gradus.tasks.config.rollout import RayConfig
 from gradus.tasks.host.runlock import RunLock, left_by_the_dead
 
@@ -40,7 +41,7 @@ _SETTINGS = {
 def cluster(config: RayConfig) -> Generator[Any]:
     """Ray's module, connected: to the cluster of `address`, or to a Ray of our own that ends with the context.
 
-    StageError where the package is missing, the cluster cannot be reached, or this machine lacks the accelerators.
+    StageError if the package is missing, the cluster cannot be reached, or this machine lacks the accelerators.
     """
     with _joined(config.address) if config.address else _own(config) as ray:
         yield ray
@@ -99,7 +100,7 @@ def _init(ray: Any, folder: Path, config: RayConfig) -> None:
 
 
 def _not_started(error: Exception) -> StageError:
-    return StageError(f"Ray did not start: {_first_line(error)}", hint="mend that, or leave out ray.workers")
+    return StageError(f"Ray did not start: {first_line(error).rstrip('.')}", hint="mend that, or leave out ray.workers")
 
 
 @contextmanager
@@ -113,7 +114,7 @@ def _joined(address: str) -> Generator[Any]:
             socket.create_connection((host, int(port)), _CONNECT_S).close()
         ray.init(address=address, configure_logging=False)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise StageError(f"no Ray cluster at {address}: {_first_line(error)}", hint=hint) from None
+        raise StageError(f"no Ray cluster at {address}: {first_line(error).rstrip('.')}", hint=hint) from None
     try:
         yield ray
     finally:
@@ -134,7 +135,3 @@ def _sweep() -> None:
         with suppress(OSError):  # somebody else's
             if left_by_the_dead(folder):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(".")

@@ -25,6 +25,7 @@ from gradus.data import errors
 from gradus.data.errors import StageError, in_words
 from gradus.data.lake.store import Ref
 from gradus.models.engines.base import EngineError, Finished, OnTokens, Request
+from gradus.models.errors import first_line
 from gradus.models.policy import PromptSide
 from gradus.tasks.config.rollout import RayConfig, RolloutConfig
 from gradus.tasks.stages.context import StageContext
@@ -112,7 +113,7 @@ class RayEngine:
     def each(self, do: Callable[..., None], items: Iterable[tuple[Any, ...]]) -> None:
         """Call `do` with every item, as many at once as there are workers; the first error ends all.
 
-        Only one of them computes at a time, so `do` and `items` need no locks: a call gives its turn away while
+        Only one of them computes at a time, so `do` and `items` need no locks: a call yields its turn while
         `generate` waits for a worker.
         """
         shared = iter(items)
@@ -134,7 +135,7 @@ class RayEngine:
         raise EngineError(f"Ray workers only sample: no log-probs of {len(prompts)} prompts and {len(completions)}")
 
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
-        """Every request once, by an idle worker, whatever becomes of it; EngineError where it dies too often."""
+        """Every request once, by an idle worker, whatever becomes of it; EngineError if it dies too often."""
         worker = self._idle.get_nowait()
         answered: set[int] = set()
         try:
@@ -167,7 +168,7 @@ class RayEngine:
                 do(*item)
 
     def _asked(self, worker: _Worker, requests: list[Request], on_tokens: OnTokens | None) -> Iterator[Finished]:
-        """What one worker sends back; _DeathError where it is gone before the end."""
+        """What one worker sends back; _DeathError if it is gone before the end."""
         stream = worker.actor.sample.options(num_returns="streaming").remote(requests)
         num_tokens = 0
         while True:
@@ -186,7 +187,7 @@ class RayEngine:
             yield from chunk.finished
 
     def _replace(self, worker: _Worker, death: _DeathError) -> None:
-        """Another actor in the place of a dead one, open; EngineError where too many died there."""
+        """Another actor in the place of a dead one, open; EngineError if too many died there."""
         while True:
             self._ray.kill(worker.actor)  # out of reach is not dead
             worker.deaths += 1
@@ -204,7 +205,7 @@ class RayEngine:
                 death = another
 
     def _make(self, worker: _Worker) -> None:
-        """Ask Ray for an actor; it computes with as many threads as this process, whatever Ray would give it."""
+        """Ask Ray for an actor; it computes with as many threads as this process, whatever Ray's default is."""
         options = {
             "num_cpus": self._config.cpus,
             "num_gpus": self._config.gpus,
@@ -252,11 +253,11 @@ class RayEngine:
         return bool(ready)
 
     def _got(self, ref: Any) -> Any:
-        """An answer that is there; _DeathError where its worker died before."""
+        """An answer that is there; _DeathError if its worker died before."""
         try:
             return self._ray.get(ref)
         except self._ray.exceptions.RayTaskError as error:
             sys.stderr.write(f"{error}\n")  # with the trace from over there, for the log
             raise StageError(f"a Ray worker failed: {in_words(error.cause)}", hint="see the worker's log") from None
         except self._ray.exceptions.RayError as error:
-            raise _DeathError((str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(".")) from None
+            raise _DeathError(first_line(error).rstrip(".")) from None

@@ -46,7 +46,7 @@ class SamplerFacts:
     engine: str
     policy: str
     tokenizer: PreTrainedTokenizerBase | None
-    """None where the engine gives text alone."""
+    """None if the engine returns text alone."""
 
     def rows(self, asked: Asked, finished: Mapping[int, Finished], round_: int) -> pa.Table:
         """The finished requests as a table, in the order of their numbers.

@@ -56,7 +56,7 @@ def _rolled_out(
     ctx: StageContext, config: RolloutConfig, engine: Engine, side: PromptSide | None, each: Each
 ) -> StageResult:
     """`each` calls a function with every shard, one by one or as many at once as the engine has workers."""
-    # All prompts before the first token: a row that cannot be used is told of now, not in the last shard.
+    # All prompts before the first token: a row that cannot be used is reported now, not in the last shard.
     planned = Planned(ctx.table("plan"), ctx.table("problems", _PROBLEM_COLUMNS), side, config, ctx.seed)
     sampler = SamplerFacts(
         engine.name,
@@ -150,7 +150,7 @@ class _Work:
         return self.sampler.rows(asked, finished, self.config.round)
 
     def finished(self, requests: Sequence[Request], missing: Sequence[int]) -> Iterator[tuple[int, Finished]]:
-        """Every missing request once: sampled, or after the retries failed; StageError where too many fail."""
+        """Every missing request once: sampled, or after the retries failed; StageError if too many fail."""
         failed: dict[int, Finished] = {}
         for _ in range(1 + self.config.retries):
             failed = {}

@@ -1,11 +1,17 @@
-"""What the stage `score` says of its rows: metrics, counts, readable samples."""
+"""What the stage `score` says of its rows: metrics, counts, readable samples.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+`rollouts` and `scores` are tables with a row for each rollout, in the same order; only rows that are shown become
+Python objects.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from gradus.data.arrays import Bools, Floats, Ints, bools, codes, floats, nulls, pc
+from gradus.data.metrics import zero_std_groups
 from gradus.tasks.stages.score.verdicts import WAYS_TO_A_VERDICT
 
 OUTCOMES = ("correct", "wrong", "unparsed", "timeout", "error")
@@ -13,73 +19,71 @@ FAILED = ("timeout", "error")
 NUM_SAMPLES = 16
 NUM_NAMED = 5
 SAMPLE_CHARS = 4000
+SHOWN = ("question", "hint_text", "completion", "answer")
+"""What a sample shows of a rollout, where it is there."""
+READ = ("rollout_id", "problem_id", "group_id", *SHOWN)
+"""The columns of the rollouts that a report reads."""
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """One rollout and its row of the scores table (components as a list of pairs)."""
+def metrics(rollouts: pa.Table, scores: pa.Table, components: Sequence[str]) -> dict[str, float]:
+    """Return the metrics reward/* and verifier/*; one that has nothing to be computed from is left out.
 
-    row: dict[str, Any]
-    score: dict[str, Any]
-
-    @property
-    def failed(self) -> bool:
-        """Whether it could not be judged."""
-        return self.score["outcome"] in FAILED
-
-
-def metrics(judged: Sequence[Judgement], components: Sequence[str]) -> dict[str, float]:
-    """The metrics reward/* and verifier/*; one that has nothing to be computed from is left out.
-
-    Groups are rollouts of one group_id (of one problem where a file has no groups). `frac_zero_std_groups` counts among
-    groups with at least two judged rows, `frac_all_right` among groups whose rows make a claim about correctness.
+    Groups are rollouts of one group_id (of one problem where a file has no groups); `frac_all_right` counts among
+    groups whose rows make a claim about correctness.
     """
-    rewards = [j.score["reward"] for j in judged if j.score["reward"] is not None]
-    found = {"reward/mean": float(np.mean(rewards)), "reward/std": float(np.std(rewards))}
+    rewards = _rewards(scores)
+    found = {"reward/mean": float(rewards.mean()), "reward/std": float(rewards.std())}
     for name in components:
-        values = [value for j in judged for key, value in j.score["components"] if key == name]
-        if values:
-            found[f"reward/{name}"] = float(np.mean(values))
-    counts = _counts(judged)
+        values = floats(pc.map_lookup(scores.column("components"), name, "first").drop_null())
+        if len(values):
+            found[f"reward/{name}"] = float(values.mean())
+    counts = _counts(scores)
     for outcome in ("error", "timeout", "unparsed"):
-        found[f"verifier/{outcome}_frac"] = counts[outcome] / len(judged)
-    return {**found, **_group_metrics(judged)}
+        found[f"verifier/{outcome}_frac"] = counts[outcome] / scores.num_rows
+    return {**found, **_group_metrics(rollouts, scores)}
 
 
 def clock(latencies_s: Sequence[float]) -> dict[str, float]:
-    """The metric verifier/latency_p95_s, of the rows that this attempt judged itself."""
+    """Return the metric verifier/latency_p95_s, of the rows that this attempt judged itself."""
     return {"verifier/latency_p95_s": float(np.quantile(latencies_s, 0.95))} if latencies_s else {}
 
 
-def summary(judged: Sequence[Judgement]) -> dict[str, Any]:
+def summary(scores: pa.Table) -> dict[str, Any]:
     """Rows by outcome and the mean reward; `unclaimed` rows have a reward and no verdict, `note` says what to do."""
-    rewards = [j.score["reward"] for j in judged if j.score["reward"] is not None]
-    counts = _counts(judged)
-    unclaimed = len(judged) - sum(counts.values())
+    rewards, counts = _rewards(scores), _counts(scores)
+    num_rows = scores.num_rows
+    unclaimed = num_rows - sum(counts.values())
+    first_failed = scores.select(["rollout_id", "error"]).take(np.flatnonzero(_failed(scores))[:NUM_NAMED]).to_pylist()
     found: dict[str, Any] = {
-        "rows": len(judged),
+        "rows": num_rows,
         **counts,
         "unclaimed": unclaimed,
-        "mean_reward": float(np.mean(rewards)) if rewards else None,
-        "first_failed": [f"{plain(j.score['rollout_id'])}: {plain(j.score['error'])}" for j in judged if j.failed][
-            :NUM_NAMED
-        ],
+        "mean_reward": float(rewards.mean()) if len(rewards) else None,
+        "first_failed": [f"{plain(row['rollout_id'])}: {plain(row['error'])}" for row in first_failed],
     }
     if unclaimed:
-        found["note"] = (
-            f"{unclaimed} of {len(judged)} rows have a reward and no verdict: to have one, {WAYS_TO_A_VERDICT}"
-        )
+        found["note"] = f"{unclaimed} of {num_rows} rows have a reward and no verdict: to have one, {WAYS_TO_A_VERDICT}"
     return found
 
 
-def samples(judged: Sequence[Judgement]) -> list[dict[str, Any]]:
-    """At most sixteen rows to read: some that failed, the best and the worst."""
-    failed = [j for j in judged if j.failed][: NUM_SAMPLES // 4]
-    ranked = sorted((j for j in judged if j.score["reward"] is not None), key=lambda j: -j.score["reward"])
+def chosen(scores: pa.Table) -> Ints:
+    """Return the rows to show, at most sixteen: the best and the worst, then some that failed."""
+    failed = np.flatnonzero(_failed(scores))[: NUM_SAMPLES // 4]
+    rewards = floats(scores.column("reward"))
+    judged = np.flatnonzero(~np.isnan(rewards))
+    ranked = judged[np.argsort(-rewards[judged], kind="stable")]
     room = NUM_SAMPLES - len(failed)
     if len(ranked) > room:
-        ranked = ranked[: room - room // 2] + ranked[len(ranked) - room // 2 :]
-    return [_sample(j) for j in (*ranked, *failed)]
+        ranked = np.concatenate([ranked[: room - room // 2], ranked[len(ranked) - room // 2 :]])
+    return np.concatenate([ranked, failed])
+
+
+def sample(row: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one rollout and its row of the scores table as a person reads them."""
+    shown = {name: row[name] for name in SHOWN if name in row}
+    shown = {name: value[-SAMPLE_CHARS:] if isinstance(value, str) else value for name, value in shown.items()}
+    judged = {name: score[name] for name in ("rollout_id", "problem_id", "reward", "outcome", "extracted", "error")}
+    return {**judged, **shown, "components": dict(score["components"])}
 
 
 def plain(text: str | None, max_chars: int = 200) -> str:
@@ -87,28 +91,26 @@ def plain(text: str | None, max_chars: int = 200) -> str:
     return "".join(c if c.isprintable() else " " for c in (text or "")[:max_chars]).strip()
 
 
-def _counts(judged: Sequence[Judgement]) -> dict[str, int]:
-    return {outcome: sum(j.score["outcome"] == outcome for j in judged) for outcome in OUTCOMES}
+def _rewards(scores: pa.Table) -> Floats:
+    return floats(scores.column("reward").drop_null())
 
 
-def _group_metrics(judged: Sequence[Judgement]) -> dict[str, float]:
-    groups: dict[str, list[Judgement]] = {}
-    for j in judged:
-        groups.setdefault(str(j.row.get("group_id", j.row["problem_id"])), []).append(j)
-    rewards = [[j.score["reward"] for j in group if j.score["reward"] is not None] for group in groups.values()]
-    compared = [group for group in rewards if len(group) > 1]
-    claims = [[j.score["correct"] for j in group if j.score["correct"] is not None] for group in groups.values()]
-    claimed = [group for group in claims if group]
-    found: dict[str, float] = {}
-    if compared:
-        found["reward/frac_zero_std_groups"] = sum(min(g) == max(g) for g in compared) / len(compared)
-    if claimed:
-        found["reward/frac_all_right"] = sum(map(all, claimed)) / len(claimed)
+def _failed(scores: pa.Table) -> Bools:
+    return bools(pc.is_in(scores.column("outcome"), value_set=pa.array(FAILED)))
+
+
+def _counts(scores: pa.Table) -> dict[str, int]:
+    found = {row["values"]: row["counts"] for row in pc.value_counts(scores.column("outcome")).to_pylist()}
+    return {outcome: found.get(outcome, 0) for outcome in OUTCOMES}
+
+
+def _group_metrics(rollouts: pa.Table, scores: pa.Table) -> dict[str, float]:
+    group, names = codes(pc.coalesce(rollouts.column("group_id"), rollouts.column("problem_id")))
+    found = {"reward/frac_zero_std_groups": float(zero_std_groups(floats(scores.column("reward")), group).mean())}
+    claims = ~nulls(scores.column("correct"))
+    num_claims = np.bincount(group[claims], minlength=len(names))
+    num_right = np.bincount(group[claims & bools(scores.column("correct"))], minlength=len(names))
+    claimed = num_claims > 0
+    if claimed.any():
+        found["reward/frac_all_right"] = float((num_right == num_claims)[claimed].mean())
     return found
-
-
-def _sample(j: Judgement) -> dict[str, Any]:
-    shown = {name: j.row[name] for name in ("question", "hint_text", "completion", "answer") if name in j.row}
-    shown = {name: value[-SAMPLE_CHARS:] if isinstance(value, str) else value for name, value in shown.items()}
-    judged = {name: j.score[name] for name in ("rollout_id", "problem_id", "reward", "outcome", "extracted", "error")}
-    return {**judged, **shown, "components": dict(j.score["components"])}

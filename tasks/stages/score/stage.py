@@ -10,12 +10,14 @@ row that cannot be judged (no gold answer, a reward that raised, ran out of time
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from gradus.data.arrays import Ints, nulls
 from gradus.data.errors import BadInputError, StageError, UsageError
 from gradus.data.lake.schema import SCORES
 from gradus.models.judging.pool import (
@@ -33,7 +35,7 @@ from gradus.tasks.host.faults import fault_point
 from gradus.tasks.host.logs import printed, reward_log
 from gradus.tasks.identity.reward_modules import pinned_reward, refusal
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.score.score_report import Judgement, clock, metrics, plain, samples, summary
+from gradus.tasks.stages.score.score_report import READ, chosen, clock, metrics, plain, sample, summary
 from gradus.tasks.stages.score.verdicts import decider
 
 MAX_JUDGES = 16
@@ -41,7 +43,10 @@ _MIN_TIMEOUTS = 16
 """Up to this many rows may time out before the stage is ended early; fewer cost little, and all rows are kept."""
 _NAMED_ROWS = 4
 _TOKEN_COLUMNS = ("prompt_tokens", "completion_tokens", "logprobs")
+"""Never read: no reward sees them."""
 _PROBLEM_COLUMNS = ("answer", "question", "messages", "solution", "domain", "source", "extra")
+_NEEDED = frozenset({*READ, "error"})
+"""The columns of rollouts that judging and the report read, whatever the reward."""
 
 Row = dict[str, Any]
 
@@ -63,6 +68,57 @@ class _Plan:
 
 
 @dataclass
+class JudgePools:
+    """The judges that a worker keeps running between two jobs, by reward and time limit."""
+
+    by_reward: dict[str, JudgePool] = field(default_factory=dict[str, JudgePool])
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rollouts; only those of one shard at a time become Python objects."""
+
+    table: pa.Table
+    problems: Mapping[str, Row]
+
+    @classmethod
+    def of(cls, ctx: StageContext, specs: Sequence[RewardSpec]) -> "_Rows":
+        """Read the rollouts and their problems: every column but tokens for a user's reward, else what ours read."""
+        whole = any(spec.is_user for spec in specs)
+        needed = _NEEDED.union(*(spec.columns for spec in specs))
+        names = [name for name in ctx.columns("rollouts") if name not in _TOKEN_COLUMNS and (whole or name in needed)]
+        table = ctx.table("rollouts", names)
+        if table.num_rows == 0:
+            raise BadInputError("the rollouts are empty", hint="give a file with at least one completion")
+        unnamed = np.flatnonzero(nulls(table.column("problem_id")))
+        if len(unnamed):
+            number = int(unnamed[0]) + 1
+            raise BadInputError(f"row {number} of the rollouts has no problem_id", hint="every row needs one")
+        return cls(table, _problems(ctx, [name for name in _PROBLEM_COLUMNS if whole or name in needed]))
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def part(self, start: int, num_rows: int) -> list[Row]:
+        """Return rows that follow each other, each with its gold answer; columns that are null are left out."""
+        return self._whole(self.table.slice(start, num_rows))
+
+    def at(self, index: Ints) -> list[Row]:
+        """Return the rows at some places."""
+        return self._whole(self.table.take(index))
+
+    def _whole(self, table: pa.Table) -> list[Row]:
+        rows: list[Row] = []
+        for given in table.to_pylist():
+            row = {name: value for name, value in given.items() if value is not None}
+            row = {**row, **self.problems.get(row["problem_id"], {})}
+            if "answer" in row:
+                row["answer"] = str(row["answer"])
+            rows.append(row)
+        return rows
+
+
+@dataclass
 class _Tally:
     """What is counted from shard to shard."""
 
@@ -74,7 +130,7 @@ class _Tally:
 def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
     """Judge every rollout; raise StageError if not one of them could be judged."""
     specs = _specs(config)
-    rows = _rows(ctx)
+    rows = _Rows.of(ctx, specs)
     plan = _Plan(
         specs,
         component_names(specs),
@@ -88,16 +144,17 @@ def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
         _shard(ctx, plan, rows, index, config.shard_rows, tally)
         for index in range(math.ceil(len(rows) / config.shard_rows))
     ]
-    judged = [Judgement(row, score) for row, score in zip(rows, pa.concat_tables(tables).to_pylist(), strict=True)]
-    if all(j.score["reward"] is None for j in judged):
+    scores = pa.concat_tables(tables)
+    if scores.column("reward").null_count == len(rows):
         raise StageError(
-            f"not one of {len(rows)} rows could be judged; the first says: {plain(judged[0].score['error'])}",
+            f"not one of {len(rows)} rows could be judged; the first says: {plain(scores.column('error')[0].as_py())}",
             hint=f"correct the reward or the gold answers and run the same command again{_printed(specs)}",
         )
+    shown = chosen(scores)
     return StageResult(
-        metrics=metrics(judged, plan.names),
-        summary=summary(judged),
-        samples=samples(judged),
+        metrics=metrics(rows.table, scores, plan.names),
+        summary=summary(scores),
+        samples=[sample(*pair) for pair in zip(rows.at(shown), scores.take(shown).to_pylist(), strict=True)],
         clock=clock(tally.latencies_s),
     )
 
@@ -125,7 +182,7 @@ def _printed(specs: Sequence[RewardSpec]) -> str:
 
 def _warm_pools(ctx: StageContext, specs: Sequence[RewardSpec], item_timeout_s: float) -> list[JudgePool]:
     """The pools of these rewards, kept from an earlier job where it had the same; others are closed."""
-    pools = cast("dict[str, JudgePool]", ctx.warm.setdefault("judges", {}))
+    pools = ctx.warm.of(JudgePools).by_reward
     keys = [json.dumps([spec.to_json(), item_timeout_s], sort_keys=True) for spec in specs]
     for stale in set(pools) - set(keys):
         pools.pop(stale).close()
@@ -137,37 +194,17 @@ def _warm_pools(ctx: StageContext, specs: Sequence[RewardSpec], item_timeout_s: 
     return [pools[key] for key in keys]
 
 
-def _rows(ctx: StageContext) -> list[Row]:
-    """The rollouts without their tokens, each with its gold answer; columns that are null are left out."""
-    table = ctx.table("rollouts")
-    table = table.drop_columns([name for name in _TOKEN_COLUMNS if name in table.column_names])
-    if table.num_rows == 0:
-        raise BadInputError("the rollouts are empty", hint="give a file with at least one completion")
-    known = _problems(ctx)
-    rows: list[Row] = []
-    for number, given in enumerate(table.to_pylist(), start=1):
-        problem_id = given["problem_id"]
-        if problem_id is None:
-            raise BadInputError(f"row {number} of the rollouts has no problem_id", hint="every row needs one")
-        row = {name: value for name, value in given.items() if value is not None}
-        row = {**row, **known.get(problem_id, {})}
-        if "answer" in row:
-            row["answer"] = str(row["answer"])
-        rows.append(row)
-    return rows
-
-
-def _problems(ctx: StageContext) -> dict[str, Row]:
+def _problems(ctx: StageContext, columns: Sequence[str]) -> dict[str, Row]:
     if not ctx.inputs.get("problems"):
         return {}
-    table = ctx.table("problems", ["problem_id", *_PROBLEM_COLUMNS])
+    table = ctx.table("problems", ["problem_id", *columns])
     return {
         row["problem_id"]: {k: v for k, v in row.items() if v is not None and k != "problem_id"}
         for row in table.to_pylist()
     }
 
 
-def _shard(ctx: StageContext, plan: _Plan, rows: list[Row], index: int, shard_rows: int, tally: _Tally) -> pa.Table:
+def _shard(ctx: StageContext, plan: _Plan, rows: _Rows, index: int, shard_rows: int, tally: _Tally) -> pa.Table:
     """Judge and write one shard, or read it back where it is done."""
     name = f"part-{index:05d}"
     start = index * shard_rows
@@ -183,8 +220,8 @@ def _shard(ctx: StageContext, plan: _Plan, rows: list[Row], index: int, shard_ro
     return table
 
 
-def _judged(ctx: StageContext, plan: _Plan, rows: list[Row], start: int, shard_rows: int, tally: _Tally) -> pa.Table:
-    part = rows[start : start + shard_rows]
+def _judged(ctx: StageContext, plan: _Plan, rows: _Rows, start: int, shard_rows: int, tally: _Tally) -> pa.Table:
+    part = rows.part(start, shard_rows)
 
     def progress(done: int) -> None:
         ctx.beat((start + done) / len(rows), f"{start + done} of {len(rows)} rows judged")

@@ -5,12 +5,12 @@ One folder a kept state; its marker is written last and names every file's SHA-2
 
 import hashlib
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gradus.data.files import replace_file
 from gradus.models.training.checkpoint import (
     WEIGHTS,
     restore_train_state,
@@ -32,22 +32,22 @@ class Progress:
     train_state: TrainState
 
     def save(self, steps: list[StepMetrics]) -> None:
-        """Keep the state after these steps, then let go of the one before."""
+        """Save the state after these steps, then delete the previous one."""
         self.folder.mkdir(exist_ok=True)
         state = self.folder / f"step-{len(steps):06d}"
         shutil.rmtree(state, ignore_errors=True)
         state.mkdir()
         files = {WEIGHTS: weights_bytes(self.train_state), **train_state_bytes(self.train_state)}
         for name, content in files.items():
-            _write_durably(state / name, content)
+            replace_file(state / name, content, durable=True)
         sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        _write_durably(state / _MARKER, json.dumps({"sha256": sha256, "steps": steps}).encode())
+        replace_file(state / _MARKER, json.dumps({"sha256": sha256, "steps": steps}), durable=True)
         for other in self.folder.iterdir():
             if other != state:
                 shutil.rmtree(other)
 
     def restore(self) -> list[StepMetrics]:
-        """Go back to the newest whole state: the metrics of the steps already taken; none where there is no state."""
+        """Go back to the newest whole state: the metrics of the steps already taken; none if there is no state."""
         states = sorted(self.folder.glob("step-*"), reverse=True) if self.folder.exists() else []
         for state in states:
             found = _read_whole(state)
@@ -60,7 +60,7 @@ class Progress:
 
 
 def _read_whole(state: Path) -> tuple[dict[str, bytes], list[StepMetrics]] | None:
-    """Files and step metrics of a state, or None where a file is missing or does not have the marked bytes."""
+    """Files and step metrics of a state, or None if a file is missing or does not have the marked bytes."""
     try:
         marker: dict[str, Any] = json.loads((state / _MARKER).read_bytes())
         files = {name: (state / name).read_bytes() for name in marker["sha256"]}
@@ -68,13 +68,3 @@ def _read_whole(state: Path) -> tuple[dict[str, bytes], list[StepMetrics]] | Non
         return None
     whole = all(hashlib.sha256(files[name]).hexdigest() == value for name, value in marker["sha256"].items())
     return (files, marker["steps"]) if whole else None
-
-
-def _write_durably(path: Path, content: bytes) -> None:
-    """Write under a temporary name, flush to disk, rename."""
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)

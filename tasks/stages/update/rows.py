@@ -70,7 +70,7 @@ class ScoredRows:
         return [flat[a:b] for a, b in pairwise(offsets)]
 
     def drawing(self) -> SamplingParams | None:
-        """How the rows were drawn; None where none was truncated. A null top_p or top_k is read as no truncation."""
+        """How the rows were drawn; None if none was truncated. A null top_p or top_k is read as no truncation."""
         drawn = SamplingParams(
             torch.from_numpy(floats(self.table.column("temperature")).astype(np.float32))[:, None],
             torch.from_numpy(np.nan_to_num(floats(self.table.column("top_p")), nan=1.0))[:, None],
@@ -92,7 +92,7 @@ class ScoredRows:
 def judged_rows(ctx: StageContext, max_age: int = 0) -> ScoredRows:
     """Rollouts of the policy, or of one up to `max_age` updates older, with rewards: judged only, replaced dropped.
 
-    GateError where another policy sampled them or no row was judged; BadInputError names a row that cannot be used.
+    GateError if another policy sampled them or no row was judged; BadInputError names a row that cannot be used.
     """
     joined = _joined(ctx.table("rollouts", _COLUMNS), ctx.table("scores", ["rollout_id", "reward", "correct"]))
     policy = ctx.one("policy")
@@ -168,7 +168,7 @@ def lineage(store: Store, policy: Ref, max_age: int) -> dict[str, int]:
 
 
 def _ages(table: pa.Table, known: Mapping[str, int], expected: str) -> Ints:
-    """Age of every row's policy; GateError where it is too old or none of this policy's making."""
+    """Age of every row's policy; GateError if it is too old or none of this policy's making."""
     sampled_by: list[str | None] = table.column("policy").to_pylist()
     odd = [i for i, digest in enumerate(sampled_by) if digest not in known]
     if odd:

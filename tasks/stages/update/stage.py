@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from gradus.data.arrays import Bools
 from gradus.data.errors import BadInputError, CorruptArtifactError, GateError, StageError
+from gradus.data.metrics import zero_std_groups
 from gradus.data.seeds import derive_seed
 from gradus.models.devices import Device
-from gradus.models.objectives.advantages import zero_std_groups
 from gradus.models.objectives.batch import ScoredBatch
 from gradus.models.policy import Policy
 from gradus.models.training.checkpoint import (
@@ -42,7 +43,7 @@ from gradus.models.training.update import (
     row_logprobs,
     worst_row,
 )
-from gradus.tasks.artifacts.loading import ROOM, loaded_policy, oom_as_stage_error, warm_key
+from gradus.tasks.artifacts.loading import ROOM, LoadedPolicies, PolicyKey, loaded_policy, oom_as_stage_error
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
@@ -56,6 +57,23 @@ NUM_SAMPLES = 16
 _RESUMABLE, _WORK = "steps", "policy"
 
 
+@dataclass(frozen=True)
+class Trained:
+    """A checkpoint that this worker has just made: its digest, device, train state and policy."""
+
+    digest: str
+    device: Device
+    train_state: TrainState
+    policy: Policy
+
+
+@dataclass
+class KeptTraining:
+    """What a worker keeps of the last update for the next."""
+
+    latest: Trained | None = None
+
+
 def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     """Take the optimiser steps of one update and write the checkpoint that they end in."""
     started = time.perf_counter()
@@ -66,7 +84,7 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
         refuse_truncated(rows)
     batch = rows.batch()
     rollouts = _rollouts(rows, batch, config)
-    zero_std = zero_std_groups(batch)
+    zero_std = zero_std_groups(batch.reward.numpy(), batch.group.numpy())
     _refuse_without_signal(rollouts, zero_std, _uniform(rows, batch, zero_std), config)
     train_state, policy = _train_state(ctx, settings, config.device)
     refuse_unknown_tokens(rows, vocabulary(policy.model))
@@ -213,13 +231,12 @@ def _train_state(ctx: StageContext, settings: UpdateSettings, device: Device) ->
     half-way, no later stage may take those weights for the old policy's.
     """
     ref = ctx.one("policy")
-    warm = ctx.warm.pop("train_state", None)
-    for stale in [key for key in ctx.warm if key.startswith("policy/")]:
-        del ctx.warm[stale]
-    if warm is not None and warm[0] == (ref.digest, device):
-        _, train_state, policy = warm
-        train_state.adopt(settings)
-        return train_state, policy
+    ctx.warm.of(LoadedPolicies).clear()
+    kept = ctx.warm.of(KeptTraining)
+    found, kept.latest = kept.latest, None
+    if found is not None and (found.digest, found.device) == (ref.digest, device):
+        found.train_state.adopt(settings)
+        return found.train_state, found.policy
     policy = loaded_policy(ctx.store, ref, "float32", device)
     train_state = TrainState.new(policy.model, settings, derive_seed(ctx.seed, "update"))
     folder = ctx.store.path(ref)
@@ -248,9 +265,10 @@ def _write(ctx: StageContext, policy: Policy, train_state: TrainState) -> None:
 def _keep_warm(ctx: StageContext, policy: Policy, train_state: TrainState, device: Device) -> None:
     """Leave the new policy where this worker's next rollout and update find it, as they would on disk."""
     digest = ctx.out.ref.digest
-    ctx.warm["train_state"] = ((digest, device), train_state, policy)
-    for dtype in ("auto", "float32"):
-        ctx.warm[warm_key(digest, dtype, device)] = policy
+    ctx.warm.of(KeptTraining).latest = Trained(digest, device, train_state, policy)
+    loaded = ctx.warm.of(LoadedPolicies)
+    loaded.by_key[PolicyKey(digest, "auto", device)] = policy
+    loaded.by_key[PolicyKey(digest, "float32", device)] = policy
 
 
 def _empty(folder: Path) -> Path:
@@ -271,9 +289,7 @@ def _settings(config: UpdateConfig) -> UpdateSettings:
     return UpdateSettings(**components, **{name: getattr(config, name) for name in plain})
 
 
-def _refuse_without_signal(
-    rollouts: Rollouts, zero_std: torch.Tensor, uniform: dict[str, Any], config: UpdateConfig
-) -> None:
+def _refuse_without_signal(rollouts: Rollouts, zero_std: Bools, uniform: dict[str, Any], config: UpdateConfig) -> None:
     with_tokens = torch.tensor([len(tokens) > 0 for tokens in rollouts.completions])
     if not bool(((rollouts.advantage != 0) & with_tokens).any()):
         raise GateError(
@@ -284,11 +300,11 @@ def _refuse_without_signal(
         raise GateError(sentence, hint="curate problems of medium difficulty, or raise n")
 
 
-def _uniform(rows: ScoredRows, batch: ScoredBatch, zero_std: torch.Tensor) -> dict[str, Any]:
+def _uniform(rows: ScoredRows, batch: ScoredBatch, zero_std: Bools) -> dict[str, Any]:
     """Groups, those without variance in their rewards, and a rollout of the first such group."""
     found: dict[str, Any] = {"groups": batch.num_groups, "zero_std_groups": int(zero_std.sum())}
     if found["zero_std_groups"]:
-        found["first_zero_std"] = rows.texts("rollout_id")[int(torch.argmax(zero_std[batch.group].int()))]
+        found["first_zero_std"] = rows.texts("rollout_id")[int(np.argmax(zero_std[batch.group.numpy()]))]
     return found
 
 
@@ -312,14 +328,14 @@ def _last_and_worst(steps: list[StepMetrics]) -> StepMetrics:
     return {name: max(s[name] for s in steps) if name.endswith("_max") else value for name, value in steps[-1].items()}
 
 
-def _report(rows: ScoredRows, batch: ScoredBatch, zero_std: torch.Tensor) -> dict[str, float]:
+def _report(rows: ScoredRows, batch: ScoredBatch, zero_std: Bools) -> dict[str, float]:
     not_right = torch.zeros(batch.num_groups, dtype=torch.float64)
     not_right.index_add_(0, batch.group, (batch.correct != 1).double())
     lengths = batch.length.double()
     return {
         "trained/reward_mean": float(batch.reward.mean()),
         "trained/reward_std": float(batch.reward.std(correction=0)),
-        "trained/frac_zero_std_groups": float(zero_std.double().mean()),
+        "trained/frac_zero_std_groups": float(zero_std.mean()),
         "trained/frac_all_right": float((not_right == 0).double().mean()),
         "trained/length_mean": float(lengths.mean()),
         "trained/length_max": float(lengths.max()),

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -158,6 +159,39 @@ def test_an_older_file_without_a_later_column_reads_as_null_and_unknown_columns_
     row = store.read(ref).to_pylist()[0]
     assert row["answer"] is None
     assert row["mine"] == 7
+
+
+def test_no_other_columns_are_decoded_than_those_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    odd = {"a": [1], "a.b": [2], ".c": [3], "components.key": [4]}  # a dot might be taken for a nested field
+    ref = store.put("scores", pa.table({"rollout_id": ["r"], "problem_id": ["p"], "reward": [0.5], **odd}))
+    assert store.columns(ref)[-4:] == list(odd)
+    decoded: list[list[str]] = []
+    read_table = pq.read_table
+
+    def spy(*args: Any, **options: Any) -> pa.Table:
+        table = read_table(*args, **options)
+        decoded.append(table.column_names)
+        return table
+
+    monkeypatch.setattr(pq, "read_table", spy)
+    wanted = [".c", "a.b", "reward", "verifier", "nowhere"]
+    rows = store.read(ref, wanted)
+    assert rows.to_pydict() == {".c": [3], "a.b": [2], "reward": [0.5], "verifier": [None]}
+    assert list(rows.column_names) == wanted[:-1]
+    assert sorted(decoded[0]) == [".c", "a.b", "reward", "verifier"]
+    store.read(ref, ["a"])
+    assert decoded[1] == ["a"]
+
+
+def test_columns_that_no_file_has_are_null_in_every_row(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    writer = store.writer(REF)
+    schema = pa.schema([("rollout_id", pa.string()), ("problem_id", pa.string()), ("reward", pa.float64())])
+    pq.write_table(pa.table([["r", "s"], ["p", "p"], [1.0, 0.0]], schema=schema), writer.folder / "part-00000.parquet")
+    writer._receive("part-00000.parquet", rows=2)  # a file of an earlier version, without the later column
+    writer.commit()
+    assert store.read(REF, ["verifier"]).to_pydict() == {"verifier": [None, None]}
 
 
 def test_a_manifest_of_a_newer_schema_is_refused(tmp_path: Path) -> None:

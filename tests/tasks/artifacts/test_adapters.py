@@ -11,13 +11,14 @@ import pytest
 
 from gradus.data.errors import BadInputError, CorruptArtifactError, StageError, UsageError
 from gradus.data.lake.store import Ref, Store
-from gradus.models.adapters import CONFIG, WEIGHTS
 from gradus.models.policy import Policy, load_policy, new_policy
+from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.artifacts.policies import base_ref, refuse_training
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.runtime.attempt import Job, execute
+from gradus.tasks.stages.warm import Warm
 
 Adapted = Callable[..., Path]
 PLAN = pa.table(
@@ -62,10 +63,10 @@ def adapted(base: Path, make_adapter: Adapted) -> Adapted:
     return make
 
 
-def rolled_out(store: Store, policy: Ref, warm: dict[str, Any] | None = None, **options: Any) -> list[dict[str, Any]]:
+def rolled_out(store: Store, policy: Ref, warm: Warm | None = None, **options: Any) -> list[dict[str, Any]]:
     inputs = {"plan": [str(store.put("plan", PLAN))], "problems": [str(store.put("problems", PROBLEMS))]}
     job = Job("rollout", str(store.root), f"rollouts/{policy.digest}", {**inputs, "policy": [str(policy)]}, options, 5)
-    execute(job.to_json(), {} if warm is None else warm, lambda _frac, text="": None)
+    execute(job.to_json(), warm or Warm(), lambda _frac, text="": None)
     return store.read(Ref.parse(job.output)).to_pylist()
 
 
@@ -77,13 +78,13 @@ def test_the_base_is_an_artifact_of_its_own_and_the_adapters_digest_depends_on_b
     ref, whole = resolve_artifact(store, str(folder), "checkpoints"), resolve_artifact(store, str(base), "checkpoints")
     assert base_ref(store, ref) == whole
     assert base_ref(store, whole) is None
-    assert {path.name for path in store.path(ref).iterdir()} == {CONFIG, WEIGHTS, "_manifest.json"}
-    assert json.loads((store.path(ref) / CONFIG).read_text())["base_model_name_or_path"] == f"../{whole.digest}"
+    assert {path.name for path in store.path(ref).iterdir()} == {ADAPTER_CONFIG, ADAPTER_WEIGHTS, "_manifest.json"}
+    assert json.loads((store.path(ref) / ADAPTER_CONFIG).read_text())["base_model_name_or_path"] == f"../{whole.digest}"
     # Another way of naming the same base is the same policy; another base, or other weights, is not.
     assert resolve_artifact(store, f"{folder}+{whole}", "checkpoints") == ref
     beside = shutil.copytree(folder, base.parent / "beside")
-    named = json.loads((beside / CONFIG).read_text()) | {"base_model_name_or_path": "../base"}
-    (beside / CONFIG).write_text(json.dumps(named))
+    named = json.loads((beside / ADAPTER_CONFIG).read_text()) | {"base_model_name_or_path": "../base"}
+    (beside / ADAPTER_CONFIG).write_text(json.dumps(named))
     assert resolve_artifact(store, str(beside), "checkpoints") == ref
     other = f"{folder}+{saved(base.parent / 'other', 1)}"
     assert resolve_artifact(store, other, "checkpoints") != ref
@@ -94,7 +95,7 @@ def test_rollouts_name_the_adapter_and_are_sampled_from_base_and_adapter_merged(
     store: Store, base: Path, adapted: Adapted
 ) -> None:
     ref = resolve_artifact(store, str(adapted("first", seed=1)), "checkpoints")
-    warm: dict[str, Any] = {}
+    warm = Warm()
     rows = rolled_out(store, ref, warm)
     assert {row["policy"] for row in rows} == {ref.digest}
     merged = merged_and_kept(store, ref, base.parent / "merged")
@@ -138,7 +139,7 @@ def test_training_an_adapter_is_refused(store: Store, adapted: Adapted, stage: s
     problems = [str(store.put("problems", PROBLEMS))]
     job = Job(stage, str(store.root), f"checkpoints/{'a' * 32}", {"policy": [str(ref)], "problems": problems}, {}, 0)
     with pytest.raises(BadInputError, match="is an adapter, and training one is not supported") as refused:
-        execute(job.to_json(), {}, lambda _frac, text="": None)
+        execute(job.to_json(), Warm(), lambda _frac, text="": None)
     assert "merge it into its base" in refused.value.hint
     below = base_ref(store, ref)
     assert below is not None
@@ -165,10 +166,10 @@ def test_what_is_no_adapter_or_has_no_base_is_told_with_what_to_type(
     for text, error, message in cases:
         with pytest.raises(error, match=message):
             resolve_artifact(store, text, "checkpoints")
-    (first / WEIGHTS).rename(first / "adapter_model.bin")
+    (first / ADAPTER_WEIGHTS).rename(first / "adapter_model.bin")
     with pytest.raises(BadInputError, match="other formats can run code"):
         resolve_artifact(store, str(first), "checkpoints")
-    (first / CONFIG).write_text("{")
+    (first / ADAPTER_CONFIG).write_text("{")
     with pytest.raises(BadInputError, match=r"adapter_config\.json is not JSON"):
         resolve_artifact(store, str(first), "checkpoints")
     bad = resolve_artifact(store, str(adapted("dora", use_dora=True)), "checkpoints")

@@ -1,4 +1,4 @@
-"""What a person names as a policy: a folder, or an id on a hub that may not answer."""
+"""Policies as named on the command line: a folder, or an id on a hub that may not answer."""
 
 import json
 from pathlib import Path

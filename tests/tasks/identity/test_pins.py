@@ -1,4 +1,4 @@
-"""A person's own files are part of a stage's identity: their content counts, and a run keeps to what it began with."""
+"""A user's own files are part of a stage's identity: their content counts, and a run keeps to what it began with."""
 
 import hashlib
 from pathlib import Path

@@ -13,7 +13,8 @@ from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.identity.libraries import distributions_of, library_versions
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.stages.context import StageContext
-from gradus.tasks.stages.score.stage import run
+from gradus.tasks.stages.score.stage import JudgePools, run
+from gradus.tasks.stages.warm import Warm
 
 
 @pytest.fixture(autouse=True)
@@ -39,11 +40,11 @@ def score(tmp_path, config):
     rows = [{"rollout_id": "a:0", "problem_id": "a", "completion": "x"}]
     rollouts = store.put("rollouts", pa.Table.from_pylist(rows))
     out = store.writer(Ref("scores", "0123456789abcdef"))
-    warm = {}
+    warm = Warm()
     try:
         run(StageContext(store, {"rollouts": (rollouts,)}, out, 0, warm, lambda frac, text="": None), config)
     finally:
-        for pool in warm.get("judges", {}).values():
+        for pool in warm.of(JudgePools).by_reward.values():
             pool.close()
     return [r["reward"] for r in out.table("part-00000").to_pylist()]
 

@@ -13,6 +13,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.host.runlock import RunLock
 from gradus.tasks.runtime.attempt import Job, execute, read_report
+from gradus.tasks.stages.warm import Warm
 
 IDENTITY = {"stage": "curate", "version": 1}
 REF = Ref("plan", identity_digest(IDENTITY))
@@ -48,7 +49,7 @@ def test_an_artifact_that_another_process_makes_is_waited_for(tmp_path: Path) ->
     with RunLock(Store(tmp_path).path(REF), command="run theirs") as lock:
         timer = threading.Timer(0.6, lock.__exit__, (None, None, None))
         timer.start()
-        report = execute(todo, {}, lambda frac, text="": said.append(text))
+        report = execute(todo, Warm(), lambda frac, text="": said.append(text))
         timer.join()
     assert "waiting for run theirs" in said[0]
     assert report["summary"]["kept"] == 2
@@ -57,19 +58,19 @@ def test_an_artifact_that_another_process_makes_is_waited_for(tmp_path: Path) ->
 def test_a_forced_stage_is_computed_again_and_a_damaged_manifest_is_replaced(tmp_path: Path) -> None:
     todo = job(tmp_path).to_json()
     store = Store(tmp_path)
-    execute(todo, {}, lambda frac, text="": None)
+    execute(todo, Warm(), lambda frac, text="": None)
     before = (store.path(REF) / "_manifest.json").read_bytes()
-    again = execute({**todo, "forced": True}, {}, lambda frac, text="": None)
+    again = execute({**todo, "forced": True}, Warm(), lambda frac, text="": None)
     assert again["metrics"]["perf/compute_s"] > 0
     (store.path(REF) / "_manifest.json").write_bytes(before.replace(b"curate", b"curlew"))
     assert store.find(REF) is None
-    execute(todo, {}, lambda frac, text="": None)
+    execute(todo, Warm(), lambda frac, text="": None)
     assert (store.path(REF) / "_manifest.json").read_bytes() == before
 
 
 def test_what_was_finished_meanwhile_is_taken_as_it_is(tmp_path: Path) -> None:
     todo = job(tmp_path).to_json()
-    first = execute(todo, {}, lambda frac, text="": None)
+    first = execute(todo, Warm(), lambda frac, text="": None)
     assert first["metrics"]["perf/compute_s"] > 0
     kept = read_report(Store(tmp_path), REF)
     assert execute(todo, {}, never) == kept

@@ -14,6 +14,7 @@ from gradus.tasks.config.components import FilterConfig, SamplerConfig
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import run
+from gradus.tasks.stages.warm import Warm
 
 COUNTS = {"a": (8, 3), "b": (8, 0), "c": (8, 8), "d": (8, 4), "e": (8, 1)}
 
@@ -38,7 +39,7 @@ def curate(
     ref = Ref("plan", f"{time.monotonic_ns():032x}")
     writer = store.writer(ref)
     beats: list[float] = []
-    ctx = StageContext(store, inputs, writer, seed, {}, lambda frac, text="": beats.append(frac))
+    ctx = StageContext(store, inputs, writer, seed, Warm(), lambda frac, text="": beats.append(frac))
     result = run(ctx, config)
     writer.commit()
     assert beats == sorted(beats)

@@ -11,6 +11,7 @@ from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.difficulty import run
 from gradus.tasks.stages.gates import verdict_breach
+from gradus.tasks.stages.warm import Warm
 
 
 def scores(verdicts: dict[str, list[bool | None]], tag: str = "") -> pa.Table:
@@ -45,7 +46,7 @@ def measure(store: Store, name: str, config: DifficultyConfig, **inputs: list[Re
     ref = Ref("difficulty", name * 8)
     writer = store.writer(ref)
     roles = {role: tuple(refs) for role, refs in inputs.items()}
-    result = run(StageContext(store, roles, writer, 0, {}, lambda frac, text="": None), config)
+    result = run(StageContext(store, roles, writer, 0, Warm(), lambda frac, text="": None), config)
     writer.commit()
     return ref, result
 

@@ -9,6 +9,7 @@ from gradus.data.seeds import derive_seed
 from gradus.tasks.config.curation import EscalateConfig, SampleConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.escalate import run
+from gradus.tasks.stages.warm import Warm
 
 Verdicts = dict[str, list[bool | None]]
 
@@ -66,7 +67,7 @@ def escalate(
     store.discard(ref)
     writer = store.writer(ref)
     config = EscalateConfig(level=level, sample=SampleConfig(n=4, temperature=0.9, max_tokens=50))
-    result = run(StageContext(store, inputs, writer, 13, {}, lambda frac, text="": None), config)
+    result = run(StageContext(store, inputs, writer, 13, Warm(), lambda frac, text="": None), config)
     writer.commit()
     return store.read(ref).to_pylist(), result
 

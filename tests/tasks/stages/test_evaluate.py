@@ -12,6 +12,7 @@ from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.evaluate import run
 from gradus.tasks.stages.gates import verdict_breach
+from gradus.tasks.stages.warm import Warm
 
 Answers = dict[str, list[tuple[str | None, bool | None]]]
 
@@ -73,7 +74,7 @@ def evaluate(
     ref = Ref("evaluations", name * 8)
     store.discard(ref)
     writer = store.writer(ref)
-    result = run(StageContext(store, inputs, writer, 3, {}, lambda frac, text="": None), config)
+    result = run(StageContext(store, inputs, writer, 3, Warm(), lambda frac, text="": None), config)
     writer.commit()
     return ref, store.read(ref).to_pylist(), result
 

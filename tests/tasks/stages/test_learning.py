@@ -14,6 +14,7 @@ from gradus.models.policy import new_policy
 from gradus.models.templates import PromptStyle
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.runtime.attempt import Job, execute
+from gradus.tasks.stages.warm import Warm
 from gradus.tasks.stages.warmstart import examples_of
 
 PROBLEMS = pa.table({"problem_id": ["a", "b"], "question": ["1 + 2 =", "3 + 4 ="], "answer": ["3", "7"]})
@@ -43,11 +44,11 @@ def policy(store: Store, folder: Path, seed: int = 0) -> Ref:
     return store.adopt(folder)
 
 
-def stage(store: Store, name: str, table: str, digit: str, warm: dict[str, Any] | None = None, **options: Any) -> Any:
+def stage(store: Store, name: str, table: str, digit: str, warm: Warm | None = None, **options: Any) -> Any:
     ref = Ref(table, digit * 32)
     inputs = {role: [str(r) for r in refs] for role, refs in options.pop("inputs").items()}
     job = Job(stage=name, lake=str(store.root), output=str(ref), inputs=inputs, config=options, seed=5)
-    report = execute(job.to_json(), {} if warm is None else warm, lambda _frac, _text="": None)
+    report = execute(job.to_json(), warm or Warm(), lambda _frac, _text="": None)
     return ref, report
 
 
@@ -109,7 +110,7 @@ def test_an_update_learns_and_a_warm_train_state_is_a_loaded_one(store: Store, t
     rollouts, _ = rolled_out(store, used)
     scores = scored(store, rollouts, [0, 0, 0, 0, 1, 0, 0, 1, 1, 0, 1, 0])
     inputs = {"rollouts": [rollouts], "scores": [scores], "policy": [used]}
-    warm: dict[str, Any] = {}
+    warm = Warm()
     first, report = stage(store, "update", "checkpoints", "a", warm, inputs=inputs)
     # The failed bare group of problem a was tried again under a hint: only its last try counts.
     assert report["summary"]["replaced_groups"] == 1

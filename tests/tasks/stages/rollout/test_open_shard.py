@@ -1,4 +1,4 @@
-"""Rows of a shard in the making: on disk every so many seconds, back in the next attempt, gone when it closes."""
+"""Rows of a shard in the making: on disk every N seconds, back in the next attempt, gone when it closes."""
 
 from pathlib import Path
 

@@ -23,6 +23,7 @@ from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.runtime.attempt import Job, execute
 from gradus.tasks.stages.rollout.groups import Planned
+from gradus.tasks.stages.warm import Warm
 
 NUM_GROUPS, NUM_SAMPLES = 5, 4
 KEY = "c" * 16
@@ -88,7 +89,7 @@ def roll(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Roll:
         monkeypatch.setattr("gradus.tasks.stages.rollout.stage.open_engine", lambda *_: (engine, policy.prompt_side))
         settings = {"engine": "openai", "flush_s": 0.0, "shard_rows": 8, **config}
         job = Job("rollout", str(store.root), f"rollouts/{'c' * 32}", inputs, settings, seed=1).to_json()
-        return execute(job, {}, lambda frac, text="": None)
+        return execute(job, Warm(), lambda frac, text="": None)
 
     return run
 

@@ -21,6 +21,7 @@ from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.runtime.attempt import Job, execute
 from gradus.tasks.stages.gates import breach
+from gradus.tasks.stages.warm import Warm
 
 ROOT = Path(__file__).parents[4]
 PLAN = pa.table(
@@ -65,8 +66,8 @@ class House:
         output = f"rollouts/{self.num_runs:032x}"
         return Job("rollout", str(self.store.root), output, inputs, options, seed=5).to_json()
 
-    def run(self, job: dict[str, Any], warm: dict[str, Any] | None = None) -> dict[str, Any]:
-        return execute(job, {} if warm is None else warm, lambda frac, text="": None)
+    def run(self, job: dict[str, Any], warm: Warm | None = None) -> dict[str, Any]:
+        return execute(job, warm or Warm(), lambda frac, text="": None)
 
     def rows(self, job: dict[str, Any], columns: list[str] | None = None) -> list[dict[str, Any]]:
         return self.store.read(Ref.parse(job["output"]), columns).to_pylist()
@@ -170,7 +171,7 @@ def test_neither_shards_nor_batches_nor_the_rest_of_the_plan_change_a_sample(hou
 
 
 def test_the_same_job_gives_the_same_bytes_warm_or_cold(house: House) -> None:
-    warm: dict[str, Any] = {}
+    warm = Warm()
     cold, first, second = house.job(), house.job(), house.job()
     house.run(cold)
     house.run(first, warm)
@@ -182,7 +183,7 @@ def test_the_same_job_gives_the_same_bytes_warm_or_cold(house: House) -> None:
 
 
 def test_a_warm_worker_that_is_given_another_policy_takes_that_one(house: House, tmp_path: Path) -> None:
-    warm: dict[str, Any] = {}
+    warm = Warm()
     other = house.adopted(tmp_path / "other", 1)
     house.run(house.job(), warm)
     switched, cold = house.job(policy=other), house.job(policy=other)
@@ -195,7 +196,8 @@ def test_a_warm_worker_that_is_given_another_policy_takes_that_one(house: House,
 def killed(job: dict[str, Any], fault: str) -> int:
     code = (
         "import json, sys\nfrom gradus.tasks.runtime.attempt import execute\n"
-        "execute(json.loads(sys.argv[1]), {}, lambda frac, text='': None)"
+        "from gradus.tasks.stages.warm import Warm\n"
+        "execute(json.loads(sys.argv[1]), Warm(), lambda frac, text='': None)"
     )
     environment = {**os.environ, "GRADUS_FAULT": fault, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", code, json.dumps(job)]
@@ -225,10 +227,11 @@ def test_a_full_disk_ends_the_stage_with_a_sentence_and_room_lets_it_go_on_to_th
     # The operating system refuses to let a file grow further, as it does on a full disk.
     code = (
         "import json, resource, signal, sys\nfrom gradus.tasks.runtime.attempt import execute\n"
+        "from gradus.tasks.stages.warm import Warm\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"def beat(frac, text=''):\n    size = {sizes[0]} if frac < 0.5 else 2000\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))\n"
-        "execute(json.loads(sys.argv[1]), {}, beat)"
+        "execute(json.loads(sys.argv[1]), Warm(), beat)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", code, json.dumps(job)]
@@ -288,6 +291,6 @@ def test_an_empty_plan_gives_an_empty_table(house: House) -> None:
 
 def test_progress_never_goes_back_and_ends_at_one(house: House) -> None:
     told: list[float] = []
-    execute(house.job(shard_rows=4), {}, lambda frac, text="": told.append(frac))
+    execute(house.job(shard_rows=4), Warm(), lambda frac, text="": told.append(frac))
     assert told == sorted(told)
     assert told[-1] == 1.0

@@ -16,6 +16,7 @@ from gradus.models.judging.pool import JudgePool
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.stages.gates import score_breach
 from gradus.tasks.stages.score.score_report import plain
+from gradus.tasks.stages.score.stage import JudgePools
 from tests.tasks.stages.score.scoring import OUT, rollouts_of, row, score
 
 NUMERIC = ScoreConfig(rewards=(RewardConfig(name="numeric"),), item_timeout_s=2.0)
@@ -52,7 +53,7 @@ def test_metrics_by_hand(store, warm):
             "reward/mean": 0.6,
             "reward/std": 0.24**0.5,
             "reward/numeric": 0.6,
-            "reward/frac_zero_std_groups": 1 / 2,
+            "reward/frac_zero_std_groups": 2 / 3,  # h, and i, which has nothing to differ from
             "reward/frac_all_right": 1 / 3,
             "verifier/error_frac": 0.0,
             "verifier/timeout_frac": 0.0,
@@ -163,6 +164,29 @@ def test_a_users_function(store, warm, tmp_path):
     assert result.metrics["reward/short"] == 0.5
 
 
+TOKENS = {"prompt_tokens": [1], "completion_tokens": [2, 3], "logprobs": [-0.1, -0.2]}
+
+
+def test_no_reward_makes_the_stage_read_tokens_and_a_users_sees_all_other_columns(store, warm, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "def f(rows):\n    return [{'value': 1.0, 'extracted': ' '.join(sorted(rows[0]))}]\n"
+    )
+    asked = []
+    read = type(store).read
+    monkeypatch.setattr(
+        type(store), "read", lambda self, ref, columns=None: (asked.append(columns), read(self, ref, columns))[1]
+    )
+    rollouts = rollouts_of(store, row("a", "#### 3", "3", mine=1, **TOKENS))
+    config = ScoreConfig(rewards=(RewardConfig(name=f"{tmp_path}/mine.py:f"),))
+    (shown,) = score(store, warm, config, rollouts)[1]
+    assert shown["extracted"] == "answer completion mine problem_id rollout_id"
+    assert not set(asked[0]) & set(TOKENS)
+    store.discard(OUT)
+    asked.clear()
+    score(store, warm, NUMERIC, rollouts)
+    assert set(asked[0]) <= {"rollout_id", "problem_id", "group_id", "completion", "answer", "hint_text", "error"}
+
+
 GRADED = """
 def graded(rows):
     return [len(row["completion"]) / 10 for row in rows]
@@ -251,16 +275,16 @@ def test_shards_are_slices_and_the_finished_are_read_back(store, warm):
 def test_pools_stay_warm_and_leave_with_their_rewards(store, warm):
     rollouts = rollouts_of(store, row("a", "#### 3", "3"))
     score(store, warm, NUMERIC, rollouts)
-    (pool,) = warm["judges"].values()
+    (pool,) = warm.of(JudgePools).by_reward.values()
     pids = pool.pids
     store.discard(OUT)
     score(store, warm, NUMERIC, rollouts)
-    assert list(warm["judges"].values()) == [pool]
+    assert list(warm.of(JudgePools).by_reward.values()) == [pool]
     assert pool.pids == pids
     store.discard(OUT)
     score(store, warm, ScoreConfig(rewards=(RewardConfig(name="exact"),)), rollouts)
-    assert isinstance(next(iter(warm["judges"].values())), JudgePool)
-    assert pool not in warm["judges"].values()
+    assert isinstance(next(iter(warm.of(JudgePools).by_reward.values())), JudgePool)
+    assert pool not in warm.of(JudgePools).by_reward.values()
     assert pool.pids == []
 
 
@@ -292,11 +316,12 @@ from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.score.stage import run
+from gradus.tasks.stages.warm import Warm
 
 store = Store(Path(sys.argv[1]))
 out = store.writer(Ref("scores", "0123456789abcdef"))
 config = ScoreConfig(rewards=(RewardConfig(name="numeric"),), shard_rows=4)
-ctx = StageContext(store, {"rollouts": (Ref.parse(sys.argv[2]),)}, out, 0, {}, lambda frac, text="": None)
+ctx = StageContext(store, {"rollouts": (Ref.parse(sys.argv[2]),)}, out, 0, Warm(), lambda frac, text="": None)
 print(sorted(out.done))
 run(ctx, config)
 out.commit()

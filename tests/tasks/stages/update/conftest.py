@@ -14,6 +14,7 @@ from gradus.models.policy import load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.logprobs import Sequences, token_logprobs
 from gradus.tasks.runtime.attempt import Job, execute
+from gradus.tasks.stages.warm import Warm
 
 Row = dict[str, Any]
 ROW_TYPES = pa.schema(
@@ -110,8 +111,8 @@ class House:
             seed=5,
         ).to_json()
 
-    def run(self, job: dict[str, Any], warm: dict[str, Any] | None = None) -> tuple[Path, dict[str, Any]]:
-        report = execute(job, {} if warm is None else warm, lambda _frac, _text="": None)
+    def run(self, job: dict[str, Any], warm: Warm | None = None) -> tuple[Path, dict[str, Any]]:
+        report = execute(job, warm or Warm(), lambda _frac, _text="": None)
         return self.store.path(Ref.parse(job["output"])), report
 
     def update(self, rows: list[Row], rewards: list[float | None], **config: Any) -> tuple[Path, dict[str, Any]]:

@@ -16,7 +16,10 @@ import torch
 from gradus.data.errors import StageError
 from gradus.data.lake.store import Ref
 from gradus.models.policy import load_policy
+from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey
 from gradus.tasks.runtime.attempt import execute
+from gradus.tasks.stages.update.stage import KeptTraining
+from gradus.tasks.stages.warm import Warm
 
 House = Any
 ROOT = Path(__file__).parents[4]
@@ -117,7 +120,7 @@ def test_the_kl_to_a_reference_is_reported_and_pulls(house: House) -> None:
     assert not house.same_files(pulled, free)
 
 
-def chained(house: House, warm: Callable[[], dict[str, Any]]) -> list[Path]:
+def chained(house: House, warm: Callable[[], Warm]) -> list[Path]:
     """Three updates, each of the policy that the one before made; rollouts are made anew from each."""
     folders: list[Path] = []
     policy = house.policy
@@ -133,24 +136,26 @@ def chained(house: House, warm: Callable[[], dict[str, Any]]) -> list[Path]:
 
 
 def test_a_warm_train_state_gives_the_bits_of_a_loaded_one(new_house: Callable[[str], House]) -> None:
-    kept: dict[str, Any] = {}
+    kept = Warm()
     house = new_house("warm")
-    warm, cold = chained(house, lambda: kept), chained(new_house("cold"), dict)
+    warm, cold = chained(house, lambda: kept), chained(new_house("cold"), Warm)
     assert all(house.same_files(first, second) for first, second in zip(warm, cold, strict=True))
     assert json.loads((warm[-1] / "state.json").read_text()) == {"step": 12}
-    assert kept["train_state"][0] == (warm[-1].name, "auto")
-    assert {f"policy/{warm[-1].name}/auto/auto", f"policy/{warm[-1].name}/float32/auto"} <= set(kept)
+    latest, made = kept.of(KeptTraining).latest, warm[-1].name
+    assert latest is not None
+    assert (latest.digest, latest.device) == (made, "auto")
+    assert {PolicyKey(made, "auto", "auto"), PolicyKey(made, "float32", "auto")} == set(kept.of(LoadedPolicies).by_key)
 
 
 def test_an_update_refused_half_way_leaves_no_changed_policy_in_memory(house: House) -> None:
-    warm: dict[str, Any] = {
-        f"policy/{house.policy.digest}/auto/auto": load_policy(house.store.path(house.policy), "float32")
-    }
+    warm = Warm()
+    old = PolicyKey(house.policy.digest, "auto", "auto")
+    warm.of(LoadedPolicies).by_key[old] = load_policy(house.store.path(house.policy), "float32")
     rows = house.rows()
     inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [house.policy]}
     with pytest.raises(StageError, match="the update was refused: step 2 has loss"):
         house.run(house.job(inputs, **{**house.steps, "lr": 1e30}), warm)
-    assert warm == {}
+    assert (warm.of(LoadedPolicies).by_key, warm.of(KeptTraining).latest) == ({}, None)
     again, _ = house.run(house.job(inputs), warm)
     assert house.same_files(again, house.run(house.job(inputs))[0])
 
@@ -181,7 +186,7 @@ def test_an_interrupted_update_goes_on_from_its_newest_whole_state(house: House,
         file.write_bytes(content)
     else:
         (scratch / "step-000003" / "done.json").unlink()
-    report = execute(job, {}, lambda _frac, text="": texts.append(text))
+    report = execute(job, Warm(), lambda _frac, text="": texts.append(text))
     assert ("step 3 of 4" in texts) is (damage != "torn")
     assert house.same_files(house.store.path(Ref.parse(job["output"])), calm)
     assert report["summary"] == undisturbed["summary"]
@@ -197,7 +202,8 @@ def test_an_update_killed_by_the_system_equals_an_undisturbed_one(house: House) 
     job = house.job(inputs, **house.steps, save_every_steps=2)
     code = (
         "import json, sys\nfrom gradus.tasks.runtime.attempt import execute\n"
-        "execute(json.loads(sys.argv[1]), {}, lambda frac, text='': None)\n"
+        "from gradus.tasks.stages.warm import Warm\n"
+        "execute(json.loads(sys.argv[1]), Warm(), lambda frac, text='': None)\n"
     )
     settings = {"GRADUS_FAULT": "update:after_step#3", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     environment = {**os.environ, **settings}

@@ -1,0 +1,107 @@
+"""Wrong commands, as people type them, are refused with one sentence before anything is begun or written.
+
+They run in this process; tests/e2e/test_sentences.py and test_quick_verbs.py run one of each kind as programs.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gradus.flows.cli import main as cli
+from gradus.flows.cli import run_verbs, stage_verbs
+
+JARGON = re.compile(r"\b\w+(?:Error|Exception)\b|Traceback|pydantic|Input should|\[type=|\[Errno|codec can't")
+PROBLEMS = ("--problems", "p.jsonl")
+FILTER = ("curate", *PROBLEMS, "--filter")
+TRAIN = ("train", "demo")
+
+COMMANDS = [
+    (("ingest", "nowhere.jsonl"), "nowhere.jsonl is neither a file nor a folder"),
+    (("ingest", "p.jsonl", "--map", "question"), "is not ours=theirs"),
+    (("ingest", "p.jsonl", "--set", "limit=many"), "limit: "),
+    (("hint", "--problems", "nowhere.jsonl"), "nowhere.jsonl is neither a file nor an artifact"),
+    (("hint", "--problems", "scores/" + "0" * 32), "is a scores artifact"),
+    ((*FILTER, "nonesuch:low=1"), "there is no filter 'nonesuch'"),
+    ((*FILTER, "pass_rate:low=nan"), "it must be a finite number"),
+    (("score", "--rollouts", "p.jsonl", "--map", "x"), "is not ours=theirs"),
+    (("evaluate", *PROBLEMS, "--policy", "nowhere"), "nowhere is no folder"),
+    (("evaluate", *PROBLEMS, "-n", "2", "--set", "ks=[8]"), "pass@8 needs 8 samples"),
+    (("evaluate", *PROBLEMS, "--set", "ks=[0]"), "ks.0: it must be greater than or equal to 1"),
+    (("profile", *PROBLEMS, "--temperature", "inf"), "temperature: it must be a finite number"),
+    (("show", "nonesuch"), "there is no run nonesuch"),
+    (("train", "nonesuch"), "there is no recipe nonesuch"),
+    (("train", "dmo"), "there is no recipe dmo; did you mean demo?"),
+    ((*TRAIN, "--run", "../x"), "the name '../x' holds a slash"),
+]
+SETTINGS = [
+    (f"name={'x' * 300}", "(300 characters)' is longer than 128 bytes"),
+    ("update.lr=fast", "update.lr: it must be a number"),
+    ("score.rewards.0.weight=inf", "score.rewards.0.weight: it must be a finite number"),
+    ("score.rewards.0.weight=x", "score.rewards.0.weight: it must be a number"),
+    ("rewards.0.weight=x", "there is no setting rewards; did you mean guards or score.rewards"),
+    ("score.item_timeout_s=inf", "score.item_timeout_s: it must be a finite number"),
+    ("hint.fractions=[nan]", "hint.fractions.0: it must be a finite number"),
+    ("curate.filters.5.name=x", "curate.filters is a list of 1, and has no entry 5"),
+    ("curate.filters.x=1", "curate.filters is a list of 1, and has no entry x"),
+    ("curate.filters.0.name=pas_rate", "did you mean pass_rate?"),
+    ("curate.filters.0.settings.lo=0.1", "has no setting 'lo'; did you mean low?"),
+    ("escalate=[0]", "escalate.0: it must be greater than or equal to 1"),
+    ("evaluate.report.ks=[0]", "evaluate.report.ks.0: it must be greater than or equal to 1"),
+    ("rollout.engine=vlm", "rollout.engine: there is no 'vlm'; did you mean vllm?"),
+    ("curate.sample.max_tokens=256", "leaves no room for a prompt: the policy bundled has 256"),
+]
+LINKED = ("--set", "rollout.top_p=0.9", "--set", "update.correction=token_masked")
+
+
+class _BegunError(BaseException):
+    """The command would now start a server."""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a file of problems, where no command may begin."""
+
+    @contextlib.contextmanager
+    def begin() -> Iterator[None]:
+        raise _BegunError
+        yield
+
+    for module in (stage_verbs, run_verbs):
+        monkeypatch.setattr(module, "api", begin)
+    monkeypatch.setenv("GRADUS_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.jsonl").write_text('{"question": "1+1=", "answer": "2"}\n')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        *COMMANDS,
+        *(((*TRAIN, "--set", assignment), message) for assignment, message in SETTINGS),
+        ((*TRAIN, *LINKED), "does not hold for rollouts"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else " ".join(value)[:60],
+)
+def test_a_wrong_command_is_refused_with_a_sentence_and_writes_nothing(
+    place: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(list(words))
+    out, err = capsys.readouterr()
+    assert (end.value.code, out) == (2, "")
+    assert err.startswith("gradus: ")
+    assert len(err.splitlines()) == 1
+    assert message in err
+    assert not JARGON.search(err), err
+    assert {path.name for path in place.rglob("*")} <= {"p.jsonl", "home", "prefect"}
+
+
+def test_a_verb_that_there_is_not_is_wrong_usage(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["nonesuch"])
+    assert end.value.code == 2
+    assert "No such command" in capsys.readouterr().err

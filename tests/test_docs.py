@@ -1,0 +1,85 @@
+"""README and docs/: links lead somewhere, commands and settings exist, recipes can be read. Nothing is started."""
+
+import re
+import shlex
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from gradus.flows.cli.main import app
+from gradus.flows.recipe.config import load_recipe
+from gradus.tasks.inspect.catalogue import catalogue
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+COMMAND = re.compile(r"(?:^ {4}|^\$ |`)(?:\.venv/bin/)?gradus ([a-z][^`\n]*)", re.MULTILINE)
+RECIPE = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+DOTTED = re.compile(r"[`\s](rollout|evaluate|update|ingest|vllm|ray|server)\.([a-z_.]+)(?=[`=])")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, in GitHub's way."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@cache
+def options(verb: str) -> set[str]:
+    """The options of a verb, also short ones."""
+    group = get_command(app)
+    return {name for option in group.commands[verb].params for name in option.opts}  # type: ignore[attr-defined]
+
+
+def settings() -> set[str]:
+    """Every setting of a stage, alone and after the stage's name."""
+    stages = catalogue()["stage"]
+    return {name for stage, found in stages.items() for key in found["settings"] for name in (key, f"{stage}.{key}")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for target, anchor in LINK.findall(page.read_text()):
+        found = page.parent / target if target else page
+        assert found.is_file(), target
+        assert not anchor or anchor in anchors(found), anchor
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_have_verbs_and_options_that_exist(page: Path) -> None:
+    for text in COMMAND.findall(page.read_text()):
+        verb, *words = shlex.split(text, comments=True)
+        given = {word.partition("=")[0] for word in words if word.startswith("-")}
+        assert given <= options(verb), text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_settings_named_in_full_exist(page: Path) -> None:
+    known = settings() | {"evaluate.problems", "evaluate.suites", "evaluate.select"}
+    named = {f"{stage}.{key}" for stage, key in DOTTED.findall(page.read_text())}
+    assert named - known == {name for name in named if name.endswith((".toml", ".py"))}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_recipes_of_the_pages_can_be_read(page: Path, tmp_path: Path) -> None:
+    for number, body in enumerate(RECIPE.findall(page.read_text())):
+        file = tmp_path / f"r{number}.toml"
+        file.write_text(f'name = "page"\n{body}')
+        written = tomllib.loads(body)
+        found = load_recipe(str(file)).model_dump(mode="json")
+        assert written.keys() <= found.keys()
+
+
+def test_every_page_is_in_the_table_of_the_readme() -> None:
+    linked = {target for target, _ in LINK.findall(PAGES[0].read_text())}
+    assert {f"docs/{page.name}" for page in PAGES[1:]} <= linked
+
+
+def test_the_pages_have_what_is_checked_here() -> None:
+    prose = "\n".join(page.read_text() for page in PAGES)
+    assert len(COMMAND.findall(prose)) > 30
+    assert len(RECIPE.findall(prose)) == 3
+    assert len(DOTTED.findall(prose)) > 10
