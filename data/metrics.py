@@ -31,7 +31,7 @@ def pass_at_k(n: Ints, c: Ints, k: int) -> Floats:
 
     1 - C(n-c, k) / C(n, k), Codex (arXiv 2107.03374), as the product of (n-c-j)/(n-j) over j < k: nothing overflows,
     and it is exactly 1 where fewer than k are wrong, since the product meets a factor of 0 before a negative one.
-    Raises ValueError where k < 1, k > n or not 0 <= c <= n.
+    Raise ValueError if k < 1, k > n or not 0 <= c <= n.
     """
     n, c = np.asarray(n, dtype=np.int64), np.asarray(c, dtype=np.int64)
     if k < 1:

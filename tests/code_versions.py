@@ -34,9 +34,8 @@ STORE = ("gradus.data.lake.store", "gradus.data.lake.manifest", "gradus.tasks.st
 
 def _ours() -> dict[str, Component]:
     """Every component of ours by kind/name."""
-    kinds = [kind for kind in KINDS if kind != "engine"]
     return {
-        f"{kind}/{name}": each for kind in kinds for name, each in components(kind).items() if not each.distribution
+        f"{kind}/{name}": each for kind in KINDS for name, each in components(kind).items() if not each.distribution
     }
 
 

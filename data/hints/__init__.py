@@ -1,6 +1,6 @@
 """Hint strategies: `(problem, fraction, *, settings) -> text`, or why there is none.
 
-A strategy may return NoHint with a reason, or None where every text would reveal the answer. A text that states the
+A strategy may return NoHint with a reason, or None if every text would reveal the answer. A text that states the
 answer is never shown, whatever strategy made it.
 """
 

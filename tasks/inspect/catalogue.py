@@ -55,11 +55,7 @@ def catalogue() -> dict[str, dict[str, Component]]:
     """Kind -> name -> sentence and settings; the settings of nested models are dotted keys."""
     return {
         "stage": {name: _stage(spec.config) for name, spec in STAGES.items()},
-        **{
-            kind: {name: _component(each) for name, each in components(kind).items()}
-            for kind in KINDS
-            if kind != "engine"
-        },
+        **{kind: {name: _component(each) for name, each in components(kind).items()} for kind in KINDS},
         "engine": {name: _engine(module) for name, module in ENGINES.items()},
     }
 

@@ -19,12 +19,12 @@ from gradus.components.description import DescriptionError
 from gradus.components.registry import function_of, users_file
 from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.lake.manifest import FILE_NAME
-from gradus.data.nearest import unique
+from gradus.data.nearest import did_you_mean, unique
 from gradus.data.package import package_file
 from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG
 from gradus.models.rewards import UnknownRewardError, resolve
 from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import FilterConfig, chosen_in
+from gradus.tasks.config.components import Chosen, FilterConfig, chosen_in
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.score import ScoreConfig
 
@@ -34,6 +34,7 @@ REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{4,64}")
 SAMPLES = package_file("data", "samples")
 _GYM = "reasoning-gym:"
 _NAME_BYTES = 128
+_NUM_LISTED = 8
 
 
 def check_input(lake: Path, text: str, table: str) -> None:
@@ -106,7 +107,7 @@ def check_components(config: Config) -> None:
             component = chosen.component
             component.settings(**chosen.settings)
         except DescriptionError as error:
-            raise BadInputError(str(error), hint="correct the file, or the function's name") from None
+            raise BadInputError(str(error), hint=_nearest(chosen, error)) from None
         except ValidationError as error:
             raise refused_setting(error, chosen.label) from None
         if isinstance(chosen, FilterConfig) and chosen.is_ours:
@@ -115,6 +116,15 @@ def check_components(config: Config) -> None:
             function_of(component)(no_candidates(), **component.settings(**chosen.settings).model_dump())
     if isinstance(config, ScoreConfig):
         check_rewards(config)
+
+
+def _nearest(chosen: Chosen, error: DescriptionError) -> str:
+    """What a file that lacks a function has instead."""
+    if not error.known:
+        return "correct the file"
+    known = [name for name in error.known if name]
+    listed = f"it has {', '.join(known[:_NUM_LISTED])}" if known else "it defines nothing"
+    return did_you_mean(chosen.name.rpartition(":")[2], known, listed)
 
 
 def refused_setting(error: ValidationError, name: str) -> UsageError:

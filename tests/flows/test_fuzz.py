@@ -89,7 +89,7 @@ def misspelt(draw: st.DrawFn) -> str:
     )
 
 
-keys = st.one_of(known_keys, misspelt(), st.sampled_from(["curate.filters.0.name", "curate.filters.0.settings.low"]))
+keys = st.one_of(known_keys, misspelt(), st.sampled_from(["curate.filters.0.name", "curate.filters.0.low"]))
 jsons = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),

@@ -32,7 +32,6 @@ Kind = Literal[
     "loss",
     "aggregation",
     "importance weights",
-    "engine",
 ]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)

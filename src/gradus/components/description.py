@@ -27,7 +27,14 @@ type_error = "write its type as bool, int, float, str, Literal[...], tuple[T, ..
 
 
 class DescriptionError(ValueError):
-    """A file or function that cannot be a component; the sentence names the file and the line."""
+    """A file or function that cannot be a component; the sentence names the file and the line.
+
+    `known` holds the names that a file has, if it lacks the function.
+    """
+
+    def __init__(self, message: str, known: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.known = known
 
 
 class Settings(BaseModel):
@@ -94,8 +101,7 @@ def function_in(path: Path, name: str, kind: Kind) -> Component:
     if function is None:
         if source.names & {name, "*", "globals", "exec", "__getattr__"}:
             return Component(kind, f"{path}:{name}", path, name)
-        listed = ", ".join(sorted(source.functions)[:8])
-        raise DescriptionError(f"{path} has no function {name!r}" + (f" (it has {listed})" if listed else ""))
+        raise DescriptionError(f"{path} has no function {name!r}", tuple(sorted(source.names)) or ("",))
     call = _declaration(function)
     found = _component(source, function, call, kind)
     if found.kind != kind:

@@ -37,7 +37,6 @@ FOLDERS: Mapping[Kind, str] = {
     "loss": "models/objectives/losses",
     "aggregation": "models/objectives/aggregations",
     "importance weights": "models/objectives/importance_sampling",
-    "engine": "models/engines",
 }
 """Where our own components of a kind are."""
 

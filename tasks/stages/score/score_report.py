@@ -79,7 +79,7 @@ def chosen(scores: pa.Table) -> Ints:
 
 
 def sample(row: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one rollout and its row of the scores table as a person reads them."""
+    """Return one rollout and its row of the scores table for reading."""
     shown = {name: row[name] for name in SHOWN if name in row}
     shown = {name: value[-SAMPLE_CHARS:] if isinstance(value, str) else value for name, value in shown.items()}
     judged = {name: score[name] for name in ("rollout_id", "problem_id", "reward", "outcome", "extracted", "error")}

@@ -43,7 +43,7 @@ def refuse_without_verdicts(config: ScoreConfig, purpose: str, max_unjudged_frac
     decides = decider(config, specs) is not None or config.correct_at is not None
     if decides or max_unjudged_frac >= 1:
         return
-    names = ", ".join(reward.name for reward in config.rewards) or "no reward"
+    names = ", ".join(reward.label for reward in config.rewards) or "no reward"
     raise UsageError(
         f"{purpose} needs to know which answers are correct, and the rewards cannot say so ({names})",
         hint="add one that judges correctness (math, numeric, exact), set `decides = true` at one of them, "

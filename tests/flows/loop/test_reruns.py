@@ -87,11 +87,11 @@ def test_a_change_is_another_run_whose_recipe_has_it(runs: Path) -> None:
         ("mine", "update", None, ["lr=-1"], "update: lr: it must be greater than 0"),
         ("mine", "update", None, ["lr"], "'lr' is not an assignment"),
         ("mine", "score", None, ["rewards.4.weight=1"], "rewards is a list of 1, and has no entry 4"),
-        ("mine", "score", None, ['rewards=[{name="nonesuch"}]'], "there is no reward 'nonesuch': choose math"),
+        ("mine", "score", None, ['rewards=[{name="nonesuch"}]'], "there is no reward 'nonesuch'; it is one of"),
         ("mine", "curate", None, ["round=4"], "curate.round is decided by the run"),
         ("mine", "evaluate", None, ["suite=x"], "evaluate.suite is decided by the run"),
         ("mine", "evaluate", None, ["ks=[1,16]"], "pass@16 needs 16 samples of each problem, and n is 8"),
-        ("mine", "update", None, ["aggregation=fixed_length"], "aggregation fixed_length needs length_tokens"),
+        ("mine", "update", None, ["aggregation=fixed_length"], "aggregation.length_tokens: it is missing"),
     ],
 )
 def test_what_there_is_not_is_refused_with_what_there_is(

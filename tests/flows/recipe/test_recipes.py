@@ -110,7 +110,7 @@ def test_dotted_keys_index_lists() -> None:
 
 def test_filters_rewards_and_mappings_are_read_as_documented(tmp_path: Path) -> None:
     parsed = parse_filter("pass_rate:low=0.1,high=0.9")
-    assert (parsed.name, parsed.settings) == ("pass_rate", {"low": 0.1, "high": 0.9})
+    assert (parsed.name, parsed.settings) == ("pass_rate", {"low": 0.1, "high": 0.9, "unmeasured": "keep"})
     assert (parse_reward("format=0.25").name, parse_reward("format=0.25").weight) == ("format", 0.25)
     assert mapping(["question=prompt"]) == {"question": "prompt"}
     source = tmp_path / "mine.py"

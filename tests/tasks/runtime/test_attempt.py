@@ -39,7 +39,7 @@ def test_with_no_wait_an_artifact_that_another_process_makes_is_a_failure(
         RunLock(store.path(REF), command="run theirs"),
         pytest.raises(LockedError, match=rf"run theirs \(process {os.getpid()} on .* is computing {REF}"),
     ):
-        execute(todo, {}, never)
+        execute(todo, Warm(), never)
     assert store.find(REF) is None
 
 
@@ -73,6 +73,6 @@ def test_what_was_finished_meanwhile_is_taken_as_it_is(tmp_path: Path) -> None:
     first = execute(todo, Warm(), lambda frac, text="": None)
     assert first["metrics"]["perf/compute_s"] > 0
     kept = read_report(Store(tmp_path), REF)
-    assert execute(todo, {}, never) == kept
+    assert execute(todo, Warm(), never) == kept
     assert kept["summary"] == first["summary"]
     assert "perf/compute_s" not in kept["metrics"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
 from gradus.data.errors import BadInputError, GateError, UsageError
 from gradus.data.lake.store import Ref, Store
@@ -185,8 +186,8 @@ def test_an_empty_curation_is_a_failure_with_its_reasons(tmp_path: Path) -> None
 
 
 def test_mistakes_are_told_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the filters are"):
-        curate(tmp_path, CurateConfig(filters=(FilterConfig(name="easy"),)))
+    with pytest.raises(ValidationError, match="there is no filter 'easy'"):
+        FilterConfig(name="easy")
     other = pa.table({"problem_id": ["x"], "n": [1], "k": [1]})
     with pytest.raises(BadInputError, match="none of the 1 difficulty rows"):
         curate(tmp_path, CurateConfig(), difficulty=other)

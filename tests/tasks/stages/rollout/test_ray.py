@@ -31,6 +31,7 @@ from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from gradus.tasks.stages.rollout import ray_cluster
 from gradus.tasks.stages.rollout.ray_actor import Failure, Opened, SamplingActor
 from gradus.tasks.stages.rollout.ray_engine import RayEngine
+from gradus.tasks.stages.warm import Warm
 
 # Looked for, not imported: Ray reads its environment when it is.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="the package ray is not installed")
@@ -83,7 +84,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
 
 
 def run(job: dict[str, Any], look: Look = lambda _frac, _text: None) -> dict[str, Any]:
-    return execute(job, {}, look)
+    return execute(job, Warm(), look)
 
 
 def family(pid: int | None = None) -> list[psutil.Process]:

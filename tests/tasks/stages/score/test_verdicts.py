@@ -40,7 +40,6 @@ def test_rewards_that_can_say_what_is_correct_pass(accepted: ScoreConfig) -> Non
     [
         (config("format"), r"evaluate needs to know which answers are correct, .*\(format\)"),
         (config("mine.py:f", "mine.py:g"), r"\(mine.py:f, mine.py:g\); .*decides = true"),
-        (config("nonesuch"), "there is no reward 'nonesuch'"),
         (config("numeric", correct_at=0.5), "correct_at = 0.5 has no effect: numeric"),
     ],
 )

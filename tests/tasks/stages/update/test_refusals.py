@@ -99,9 +99,10 @@ def test_rows_given_twice_or_never_scored_are_named(house: House) -> None:
 def test_fixed_length_needs_its_length() -> None:
     from gradus.tasks.config.learning import UpdateConfig
 
-    with pytest.raises(ValueError, match="needs length_tokens"):
-        UpdateConfig(aggregation="fixed_length")
-    assert UpdateConfig(aggregation="fixed_length", length_tokens=96).length_tokens == 96
+    with pytest.raises(ValueError, match=r"aggregation\.length_tokens\n  Field required"):
+        UpdateConfig.model_validate({"aggregation": "fixed_length"})
+    settled = UpdateConfig.model_validate({"aggregation": {"name": "fixed_length", "length_tokens": 96}})
+    assert settled.aggregation.settings == {"length_tokens": 96}
 
 
 def test_a_checkpoint_whose_state_does_not_fit_is_refused(house: House, tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_an_interrupted_update_goes_on_from_its_newest_whole_state(house: House,
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        execute(job, {}, interrupted)
+        execute(job, Warm(), interrupted)
     scratch = house.store.path(Ref.parse(job["output"])) / ".scratch" / "steps"
     assert [p.name for p in scratch.iterdir()] == ["step-000003"]
     if damage == "torn":  # as if the process had died while it kept a newer state
