@@ -18,16 +18,18 @@ from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.runtime.calls import Stages
 
+_WITH_COMPONENTS = ("curate", "hint", "score", "update")
+
 
 def as_run(recipe: Recipe) -> Recipe:
-    """Return the recipe as it is run: with the digests of all files that its rewards come from, as they are now."""
+    """Return the recipe as it is run: with the digests of all files that its components come from, as they are now."""
     suites = tuple(
         suite.model_copy(update={"score": pinned(suite.score, renew=True)}) if suite.score else suite
         for suite in recipe.evaluate.suites
     )
     evaluate = recipe.evaluate.model_copy(update={"suites": suites})
-    renewed = recipe.model_copy(update={"score": pinned(recipe.score, renew=True), "evaluate": evaluate})
-    return overlapping(renewed)
+    stages = {name: pinned(getattr(recipe, name), renew=True) for name in _WITH_COMPONENTS}
+    return overlapping(recipe.model_copy(update={**stages, "evaluate": evaluate}))
 
 
 def run_name(recipe: Recipe) -> str:

@@ -1,0 +1,106 @@
+"""docs/extending.md as a user follows it: its files in a folder of theirs, one component of each kind, a training."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from gradus.components import KINDS
+from tests.e2e.conftest import ROOT, Program
+
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+BLOCKS = dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+
+
+def rows(program: Program, table: str) -> list[dict[str, Any]]:
+    return [
+        row for file in program.home.glob(f"lake/{table}/*/part-*.parquet") for row in pq.read_table(file).to_pylist()
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(new_program: Callable[..., Program]) -> Program:
+    program = new_program()
+    for name, text in BLOCKS.items():
+        (program.home / name).write_text(text)
+    for name in ("train", "heldout"):
+        file = program.home / f"{name}.jsonl"
+        file.write_text("".join(line + "\n" for line in file.read_text().splitlines()[:24]))
+    code, _, said = program.run("train", "mine.toml", "--json")
+    assert code == 0, said
+    return program
+
+
+def test_the_page_has_a_component_of_each_kind() -> None:
+    assert sorted(re.findall(r'@component\("([^"]+)"\)', BLOCKS["methods.py"])) == sorted(KINDS)
+
+
+def test_each_is_what_the_training_computed_with(trained: Program) -> None:
+    questions = {row["problem_id"]: row["question"] for row in rows(trained, "problems")}
+    plan = [row for row in rows(trained, "plan") if "methods.py" in row["reason"]]
+    assert all("by methods.py:shortest" in row["reason"] for row in plan)
+    assert all("drawn by methods.py:every_other" in row["reason"] for row in plan)
+    assert len(plan) == 8
+    assert all(len(re.findall("[0-9]+", questions[row["problem_id"]])) <= 7 for row in plan)
+    lengths = [int(re.search(r"rank (\d+)", row["reason"])[1]) for row in plan]  # type: ignore[index]
+    assert lengths == [2 * index + 2 for index in range(8)], "every other one of the ranking, from the second on"
+    assert {row["strategy"] for row in rows(trained, "hints")} == {"methods.py:first_numbers"}
+    scores, rollouts = rows(trained, "scores"), {row["rollout_id"]: row for row in rows(trained, "rollouts")}
+    gold = {row["problem_id"]: row["answer"] for row in rows(trained, "problems")}
+    assert len(scores) == len(rollouts)
+    for row in scores:
+        words = rollouts[row["rollout_id"]]["completion"].split()
+        right = bool(words) and re.fullmatch(r"-?[0-9]+", words[-1]) and int(words[-1]) == int(gold[row["problem_id"]])
+        assert row["reward"] == float(bool(right))
+    (checkpoint,) = [
+        manifest
+        for manifest in map(
+            json.loads, (path.read_text() for path in trained.home.glob("lake/checkpoints/*/_manifest.json"))
+        )
+        if manifest["config"].get("loss")
+    ]
+    named = {key: value["name"] for key, value in checkpoint["identity"]["config"].items() if isinstance(value, dict)}
+    assert named == {
+        "advantage": "methods.py:signed",
+        "loss": "methods.py:plain",
+        "aggregation": "methods.py:summed",
+        "correction": "methods.py:halved",
+    }
+    (report,) = trained.home.glob("lake/checkpoints/*/_report.json")
+    metrics = json.loads(report.read_text())["metrics"]
+    assert metrics["policy/halved"] == pytest.approx(0.5)
+    assert metrics["policy/plain_logp"] < 0
+
+
+def test_the_file_is_part_of_the_identity_and_its_folder_is_not(trained: Program, tmp_path: Path) -> None:
+    again = json.loads(trained.run("train", "mine.toml", "--dry-run", "--json")[1])
+    methods = trained.home / "methods.py"
+    text = methods.read_text()
+    methods.write_text(text + "\n# another version\n")
+    changed = json.loads(trained.run("train", "mine.toml", "--dry-run", "--json")[1])
+    methods.write_text(text)
+    assert again["run"] != changed["run"]
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("update.advantage=methods.py:gone", "has no function 'gone'"),
+        ("update.advantage=methods.py:close", "close is registered as reward, not as advantage"),
+        ("update.advantage.scale=0", "update.advantage.scale: it must be greater than 0"),
+        ("update.advantage.scael=1", "did you mean scale?"),
+        ("update.advantage=nowhere.py:f", "there is no file"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_anything_starts(trained: Program, key: str, said: str) -> None:
+    before = sorted(path.name for path in (trained.home / "runs").iterdir())
+    code, out, err = trained.run("train", "mine.toml", "--set", key)
+    assert (code, out) == (2 if "scale" in said or "no file" in said else code, "")
+    assert code in (1, 2)
+    assert said in err, err
+    assert "Traceback" not in err
+    assert sorted(path.name for path in (trained.home / "runs").iterdir()) == before
