@@ -1,7 +1,6 @@
 """Two commands that need the same artifact: the second waits, says for whom, and takes what the first one made."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -22,48 +21,53 @@ def slow(rows):
 """
 
 
-def command(program: Program, folder: Path, *extra: str) -> "subprocess.Popen[str]":
+def command(program: Program, folder: Path, *extra: str, errors: Path) -> "subprocess.Popen[str]":
+    """Start the verb; its errors go to a file, which can be read while it runs."""
     score = ["score", "--rollouts", str(folder / "mine.jsonl"), "--reward", f"{folder / 'reward.py'}:slow"]
-    return subprocess.Popen(
-        [sys.executable, "-m", "gradus", *score, "--set", "item_timeout_s=200", "--json", *extra],
-        env=program.environment(),
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with errors.open("wb") as err:
+        return subprocess.Popen(
+            [sys.executable, "-m", "gradus", *score, "--set", "item_timeout_s=200", "--json", *extra],
+            env=program.environment(),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+        )
 
 
 def test_the_second_waits_and_with_no_wait_fails(new_program: Callable[..., Program], tmp_path: Path) -> None:
     program = new_program()
     (tmp_path / "mine.jsonl").write_text('{"problem_id": "p", "completion": "2", "answer": "2"}\n')
     (tmp_path / "reward.py").write_text(SLOW)
-    first = command(program, tmp_path)
+    errors = [tmp_path / f"stderr-{index}" for index in range(3)]
+    processes = [command(program, tmp_path, errors=errors[0])]
+    (first,) = processes
     try:
         deadline = time.monotonic() + 600
         while not list(program.home.glob("lake/scores/*/.lock")):
             assert time.monotonic() < deadline
-            assert first.poll() is None, first.communicate()
+            assert first.poll() is None, errors[0].read_text()
             time.sleep(0.1)
-        second, third = command(program, tmp_path), command(program, tmp_path, "--no-wait")
-        _, refused = third.communicate(timeout=600)
-        assert third.returncode == 1
+        processes += [
+            command(program, tmp_path, errors=errors[1]),
+            command(program, tmp_path, "--no-wait", errors=errors[2]),
+        ]
+        _, second, third = processes
+        assert third.wait(timeout=600) == 1
         run = next(folder.name for folder in (program.home / "runs").iterdir() if folder.name.endswith(f"-{first.pid}"))
-        assert f"run {run} (process" in refused
-        assert "is computing scores/" in refused
-        os.set_blocking(second.stderr.fileno(), False)  # type: ignore[union-attr]
-        said = ""
-        while "waiting for" not in said:
+        assert f"run {run} (process" in errors[2].read_text()
+        assert "is computing scores/" in errors[2].read_text()
+        while "waiting for" not in errors[1].read_text():
             assert time.monotonic() < deadline + 200
-            said += second.stderr.read() or ""  # type: ignore[union-attr]
+            assert second.poll() is None, errors[1].read_text()
             time.sleep(0.1)
-        assert f"waiting for run {run} (process" in said
+        assert f"waiting for run {run} (process" in errors[1].read_text()
         (tmp_path / "go").touch()
         made, taken = (json.loads(process.communicate(timeout=600)[0]) for process in (first, second))
         assert made["artifact"] == taken["artifact"]
         assert (made["reused"], taken["reused"]) == (False, True)
     finally:
         (tmp_path / "go").touch()
-        for process in (first, *([second] if "second" in locals() else [])):
+        for process in processes:
             process.kill()
             process.communicate()
