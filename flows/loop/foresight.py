@@ -22,6 +22,7 @@ from gradus.tasks.runtime.attempt import Job, computed, read_report
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
 from gradus.tasks.stages.gates import breach
 from gradus.tasks.stages.registry import stage_spec
+from gradus.tasks.stages.warm import Warm
 
 REUSED, COMPUTED = "reused", "computed"
 ASKED_FOR = "asked for again; should the result differ, what rests on it is computed too"
@@ -131,7 +132,7 @@ class Foresight:
         if spec.worker or call.name == "evaluate" or not _is_local(call.config):
             return None
         try:
-            return computed(job, self.store, {}, _silent)
+            return computed(job, self.store, Warm(), _silent)
         except GradusError as error:
             self.remarks.append(f"{call.label} would fail: {error}")
             return None

@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from gradus.components.registry import find, names
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
+from gradus.tasks.config.components import Chosen
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -45,7 +48,13 @@ _SAID = {
 
 
 def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Every setting of a model as a dotted key; of a list that of its first entry (`rewards.0.weight`)."""
+    """Every setting of a model as a dotted key; of a list that of its first entry (`rewards.0.weight`).
+
+    Where a component is named, also the settings of every registered one (`update.loss.clip_high`).
+    """
+    if issubclass(model, Chosen):
+        registered = (find(model.kind, name).settings.model_fields for name in names(model.kind))
+        yield from (f"{prefix}{name}" for name in dict.fromkeys(chain.from_iterable(registered)))
     for name, field in model.model_fields.items():
         yield f"{prefix}{name}"
         for inner, is_list in _models_in(field.annotation):

@@ -35,6 +35,9 @@ def test_set_reaches_nested_keys_and_reads_toml_values() -> None:
     [
         ("update.learning_rate=1", "there is no setting update.learning_rate; the settings of update are .* lr,"),
         ("update.lrr=1", r"there is no setting update.lrr; did you mean update.lr\?"),
+        ("update.std_eps=1", r"there is no setting update.std_eps; did you mean update.advantage.std_eps\?"),
+        ("update.clip_high=1", r"there is no setting update.clip_high; did you mean update.loss.clip_high\?"),
+        ("curate.explore_frac=1", r"there is no setting curate.explore_frac; did you mean curate.sampler.explore_frac"),
         ("lr=1", r"there is no setting lr; did you mean update.lr\?"),
         ("updat.lr=1", r"there is no setting updat; did you mean update\?"),
         ("evaluate.evry=2", r"there is no setting evaluate.evry; did you mean evaluate.every\?"),
