@@ -193,8 +193,8 @@ def update(
     config = configured(UpdateConfig, sets)
     check_components(config)
     check_inputs(_lake(), rollouts=rollouts, scores=scores, policy=policy, reference=reference)
-    if config.kl_coef and reference is None:
-        raise UsageError("kl_coef is set but there is no reference policy", hint="give --reference")
+    if config.needs_reference and reference is None:
+        raise UsageError("the objective needs a reference policy (kl_coef is set)", hint="give --reference")
     check_out(out)
     with api() as ready:
         from gradus.flows import stages  # noqa: PLC0415

@@ -46,6 +46,50 @@ class ScoredBatch:
 
 
 @dataclass(frozen=True)
+class StepView:
+    """All rows of one optimiser step before any gradient: what advantages and token weights of a step are made from.
+
+    N rows in G groups, M completion tokens end to end. Two answers of two and one tokens to one problem:
+
+        step.row      [0, 0, 1]
+        step.scored   ScoredBatch(reward=[1, 0], group=[0, 0], correct=[1, 0], length=[2, 1])
+        step.row_mean(step.logp_sampler)   # (N,): mean log-prob of each answer
+
+    What costs a forward pass is there only if a component asks for it by `needs`; `needed` names what it asks for.
+    """
+
+    scored: ScoredBatch
+    """N rows; NaN rewards do not occur. Groups are numbered 0 .. G - 1."""
+    row: Tensor
+    """(M,) int64: the row of each token, 0 .. N - 1."""
+    mask: Tensor
+    """(M,) bool: tokens that count."""
+    advantage: Tensor
+    """(M,) of the token's row; 0 where the advantage is made from this view."""
+    logp_sampler: Tensor
+    """(M,) nats, as the sampler recorded it."""
+    logp_old: Tensor | None = None
+    """(M,) nats: the trainer's when the update began; `logp` itself in an update of one step. Needed: logp."""
+    logp: Tensor | None = None
+    """(M,) nats: the policy's now, before this step. Needed: logp."""
+    entropy: Tensor | None = None
+    """(M,) nats: the policy's now. Needed: entropy."""
+    logp_ref: Tensor | None = None
+    """(M,) nats: the reference policy's. Needed: reference."""
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return len(self.scored.reward)
+
+    def row_mean(self, values: Tensor) -> Tensor:
+        """Mean of values (M,) over each row's counted tokens, (N,); 0 for a row without any."""
+        sums = values.new_zeros(self.num_rows).index_add_(0, self.row, torch.where(self.mask, values, 0.0))
+        counts = values.new_zeros(self.num_rows).index_add_(0, self.row, self.mask.to(values.dtype))
+        return sums / counts.clamp_min(1)
+
+
+@dataclass(frozen=True)
 class TokenBatch:
     """Completion tokens with everything that a policy loss reads; all (M,)."""
 
@@ -62,9 +106,9 @@ class TokenBatch:
     mask: Tensor
     """bool: tokens that count."""
     row: Tensor
-    """int64: which completion the token belongs to."""
+    """int64: the completion of the token, 0 .. completions of the step - 1."""
     group: Tensor
-    """int64: which group its completion belongs to."""
+    """int64: the group of its completion, 0 .. groups of the step - 1."""
     logp_ref: Tensor | None = None
     """The reference policy's log-prob, nats."""
 

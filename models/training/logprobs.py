@@ -1,39 +1,29 @@
-"""Log-probs and entropies of completion tokens under a model, in micro-batches of right-padded rows.
+"""Log-probs and entropies of a pack's completion tokens under a model.
 
-Only completion positions reach the vocabulary: hidden states of prompts and padding are dropped first, and the
-logits of a bounded number of positions are in memory at once.
+Only completion positions reach the vocabulary: the hidden states of others are dropped first, and the logits of a
+bounded number of positions are in memory at once.
 A sampler that truncates (top-k, top-p) records log-probs renormalised over what it left, log(p / S) with S the mass of
 that; the full softmax beside them is off by log S at every token, whatever was sampled (trl#6789). So the log-prob as
 the sampler would record it is worked out here from the same logits, for comparing, without gradient.
 Left out: the gradient through sampling; fused kernels.
-Shapes: R rows, L padded length, M completion tokens of all rows end to end, V vocabulary.
+Shapes: R rows, M completion tokens of all rows end to end, V vocabulary.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from gradus.models.engines.sampling import SamplingParams, truncated_logprobs
+from gradus.models.training.forward import Form, hidden_states
+from gradus.models.training.packing import Pack
 
 CHUNK_LOGITS = 2**26
 """Logits, positions times vocabulary, that are in memory at once: 256 MB in float32."""
-
-TokenIds = Sequence[int] | npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """Rows of one micro-batch: prompts and completions as token ids. A prompt has at least one token."""
-
-    prompts: Sequence[TokenIds]
-    completions: Sequence[TokenIds]
 
 
 class TokenLogprobs(NamedTuple):
@@ -50,35 +40,55 @@ class TokenLogprobs(NamedTuple):
     """Its log-prob after the row's top-k and top-p, -inf if they exclude it; no gradient."""
 
 
+@dataclass(frozen=True)
+class Logprobs:
+    """A policy's log-probs of completion tokens; all (M,)."""
+
+    tokens: Tensor
+    """int64: which of the T completion tokens of the update."""
+    logp: Tensor
+    """Under the full softmax."""
+    truncated_logp: Tensor
+    """After the row's top-k and top-p; see gradus.models.training.logprobs."""
+
+    @classmethod
+    def joined(cls, parts: Sequence["Logprobs"]) -> "Logprobs":
+        """Return several parts as one, in the order of the tokens."""
+        tokens = torch.cat([part.tokens for part in parts])
+        order = torch.argsort(tokens)
+        return cls(
+            tokens[order],
+            torch.cat([part.logp for part in parts])[order],
+            torch.cat([part.truncated_logp for part in parts])[order],
+        )
+
+
 def token_logprobs(
     model: PreTrainedModel,
-    rows: Sequences,
+    pack: Pack,
     temperature: Tensor,
+    form: Form,
     *,
     entropy_grad: bool = False,
     drawn: SamplingParams | None = None,
 ) -> TokenLogprobs:
-    """Log-probs and entropies of every completion token.
+    """Log-probs and entropies of every completion token of a pack.
 
     `temperature` is (R,); 0 (greedy) is read at temperature 1, as the sampler records it. `drawn` says how the R rows
     were drawn; `truncated_logp` is `logp` without it and for rows that were not truncated. The softmax is float32
     whatever the model is. The entropy carries a gradient only where `entropy_grad` asks for it, since keeping what it
-    needs costs as much memory as the logits. Raises ValueError if a prompt is empty.
+    needs costs as much memory as the logits.
     """
-    device = model.device
-    ids, mask, places, targets = _padded(rows)
-    mask = None if mask is None else mask.to(device)
-    hidden = model.get_decoder()(input_ids=ids.to(device), attention_mask=mask).last_hidden_state
-    chosen = hidden[places[:, 0].to(device), places[:, 1].to(device)]
-    temperature = torch.where(temperature == 0, 1.0, temperature).float()[places[:, 0]].to(device)
-    targets = targets.to(device)
+    hidden = hidden_states(model, pack, form)
+    row, targets = pack.completions.row, pack.completions.values.to(hidden.device)
+    temperature = torch.where(temperature == 0, 1.0, temperature).float()[row].to(hidden.device)
     head = _Head(model, entropy_grad)
     size = max(1, CHUNK_LOGITS // vocabulary(model))
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     for start in range(0, max(1, len(targets)), size):
         piece = slice(start, start + size)
-        cut = drawn.select(places[piece, 0]) if drawn is not None else None
-        arguments = (chosen[piece], targets[piece], temperature[piece], cut)
+        cut = drawn.select(row[piece]) if drawn is not None else None
+        arguments = (hidden[piece], targets[piece], temperature[piece], cut)
         if len(targets) > size and torch.is_grad_enabled():
             parts.append(cast("tuple[Tensor, Tensor, Tensor]", checkpoint(head, *arguments, use_reentrant=False)))
         else:
@@ -125,25 +135,3 @@ def _truncated_logp(logp: Tensor, own: Tensor, targets: Tensor, drawn: SamplingP
         return own
     at = index.to(own.device)
     return own.index_copy(0, at, truncated_logprobs(logp[at], drawn.select(index), targets[at]))
-
-
-def _padded(rows: Sequences) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Ids (R, L), mask (R, L), places (M, 2) of the positions that predict completion tokens, and those tokens (M,).
-
-    The mask is None if all rows have the same length.
-    """
-    if min(map(len, rows.prompts)) == 0:
-        raise ValueError("a row has no prompt: nothing predicts its first token")
-    lengths = [len(p) + len(c) for p, c in zip(rows.prompts, rows.completions, strict=True)]
-    ids = torch.zeros((len(lengths), max(lengths)), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    places: list[Tensor] = []
-    targets: list[Tensor] = []
-    for row, (prompt, completion) in enumerate(zip(rows.prompts, rows.completions, strict=True)):
-        tokens = torch.from_numpy(np.concatenate([prompt, completion]).astype(np.int64))
-        ids[row, : len(tokens)] = tokens
-        mask[row, : len(tokens)] = 1
-        at = torch.arange(len(prompt) - 1, len(tokens) - 1)
-        places.append(torch.stack([torch.full_like(at, row), at], -1))
-        targets.append(tokens[len(prompt) :])
-    return ids, None if min(lengths) == max(lengths) else mask, torch.cat(places), torch.cat(targets)

@@ -1,6 +1,5 @@
 """What an update works on: a policy in training with its optimiser and random numbers, rollouts, settings."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,13 +8,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from gradus.components import Need
 from gradus.models.engines.sampling import SamplingParams
+from gradus.models.objectives.advantages import StepAdvantage
 from gradus.models.objectives.aggregations import Aggregation
 from gradus.models.objectives.aggregations.means import token_mean
 from gradus.models.objectives.importance_sampling import ImportanceWeights
 from gradus.models.objectives.losses import Loss
 from gradus.models.objectives.losses.clipped import clip
-from gradus.models.training.logprobs import Sequences, TokenIds
+from gradus.models.objectives.token_weights import TokenWeights
+from gradus.models.training.forward import Form
+from gradus.models.training.packing import Pack, pack_of, packs, padded_batches
+from gradus.models.training.ragged import Ragged, distinct
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,15 @@ class UpdateSettings:
     entropy_coef: float = 0.0
     correction: ImportanceWeights | None = None
     """None weighs every token alike."""
+    weights: tuple[TokenWeights, ...] = ()
+    step_advantage: StepAdvantage | None = None
+    """Makes the advantages anew for every step; None takes those of the rollouts."""
+    needs: frozenset[Need] = frozenset()
+    """What these components read of every token of a step."""
+    acts_without_advantage: bool = False
+    """Whether the loss has a gradient where the advantage is 0."""
+    count_zero_std_groups: bool = True
+    max_kl: float | None = None
     lr: float = 5e-5
     warmup_steps: int = 0
     decay_steps: int = 0
@@ -64,27 +77,32 @@ class TrainState:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """The rows that an update learns from; N rows, lists of token ids ragged."""
+    """The rows that an update learns from: N rows, T completion tokens end to end."""
 
-    prompts: Sequence[TokenIds]
-    completions: Sequence[TokenIds]
-    logprobs: Sequence[Tensor]
-    """The sampler's log-probs, nats, one (length,) float32 tensor a row."""
+    prompts: Ragged
+    """N lists of token ids, none empty."""
+    completions: Ragged
+    """N lists of token ids, T in all."""
+    logprobs: Tensor
+    """(T,) float32: the sampler's log-probs, nats."""
     temperature: Tensor
     """(N,) float32 sampling temperature."""
     advantage: Tensor
-    """(N,) float64."""
+    """(N,) float64; 0 where every step makes its own."""
     group: Tensor
     """(N,) int64."""
+    reward: Tensor
+    """(N,) float64."""
+    correct: Tensor
+    """(N,) float64: 1 right, 0 wrong, NaN unknown."""
     drawn: SamplingParams | None = None
     """How the N rows were drawn, where the trainer's side of every comparison with the sampler is truncated like it;
     None compares with the full softmax."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a row has another number of log-probs than of completion tokens."""
-        for row, (tokens, logprobs) in enumerate(zip(self.completions, self.logprobs, strict=True)):
-            if len(tokens) != len(logprobs):
-                raise ValueError(f"row {row} has {len(tokens)} completion tokens and {len(logprobs)} log-probs")
+        """Raise ValueError if there are not as many log-probs as completion tokens."""
+        if len(self.logprobs) != len(self.completions.values):
+            raise ValueError(f"{len(self.completions.values)} completion tokens have {len(self.logprobs)} log-probs")
 
     @property
     def num_rows(self) -> int:
@@ -92,23 +110,19 @@ class Rollouts:
         return len(self.completions)
 
     @cached_property
-    def lengths(self) -> list[int]:
-        """Tokens of each row, prompt and completion."""
-        return [len(p) + len(c) for p, c in zip(self.prompts, self.completions, strict=True)]
+    def prompt(self) -> Tensor:
+        """(N,) int64: the number of each row's prompt, equal prompts alike."""
+        return distinct(self.prompts)
 
-    def sequences(self, rows: Sequence[int]) -> Sequences:
-        """Return the rows as a batch for a forward pass."""
-        return Sequences([self.prompts[i] for i in rows], [self.completions[i] for i in rows])
+    def packs(self, rows: Tensor, form: Form, budget_tokens: int) -> list[Pack]:
+        """Divide rows into forward passes of at most `budget_tokens`, padding included where rows are padded."""
+        prompt_tokens, completion_tokens = self.prompts.lengths[rows], self.completions.lengths[rows]
+        if form == "packed":
+            divided = packs(self.prompt[rows], prompt_tokens, completion_tokens, budget_tokens)
+        else:
+            divided = padded_batches(prompt_tokens + completion_tokens, budget_tokens)
+        return [pack_of(rows[part], self.prompt, self.prompts, self.completions) for part in divided]
 
-    def drawing(self, rows: Sequence[int]) -> SamplingParams | None:
+    def drawing(self, rows: Tensor) -> SamplingParams | None:
         """Return the sampling parameters of the rows."""
-        return None if self.drawn is None else self.drawn.select(torch.tensor(list(rows)))
-
-    def token_rows(self, rows: Sequence[int]) -> Tensor:
-        """Return the row number of every completion token of the rows, (M,) int64."""
-        sizes = torch.tensor([len(self.completions[i]) for i in rows])
-        return torch.repeat_interleave(torch.tensor(list(rows)), sizes)
-
-    def sampler(self, rows: Sequence[int]) -> Tensor:
-        """Return the sampler's log-prob of every completion token of the rows, (M,)."""
-        return torch.cat([self.logprobs[i] for i in rows])
+        return None if self.drawn is None else self.drawn.select(rows)

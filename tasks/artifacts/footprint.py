@@ -53,7 +53,7 @@ def footprint(
     num_parameters, saved = _weights(store, policy)
     dtype = saved if rollout.dtype == "auto" else rollout.dtype
     sampler = num_parameters * _BYTES.get(dtype, _FLOAT32)
-    copies = _TRAINED + (1 if update.kl_coef else 0)
+    copies = _TRAINED + (1 if update.needs_reference else 0)
     trained = num_parameters * _FLOAT32 * copies
     needed = sampler + _cache(store, policy, sample, rollout, dtype)
     beside = sampler if separate_sampler else 0

@@ -187,6 +187,12 @@ class AggregationConfig(Chosen):
     default: ClassVar[str] = "token_mean"
 
 
+class TokenWeightsConfig(Chosen):
+    """Token weights with their settings."""
+
+    kind: ClassVar[Kind] = "token weights"
+
+
 class ImportanceConfig(Chosen):
     """Importance weights with their settings."""
 

@@ -10,6 +10,7 @@ from gradus.tasks.config.components import (
     AggregationConfig,
     ImportanceConfig,
     LossConfig,
+    TokenWeightsConfig,
     none_if_empty,
 )
 from gradus.tasks.config.prompts import PromptConfig, empty
@@ -21,9 +22,10 @@ class UpdateConfig(Config):
     """One GRPO update (DeepSeekMath, arXiv 2402.03300) with its published options."""
 
     advantage: AdvantageConfig = Field(default_factory=AdvantageConfig.usual)
-    """grpo divides by the group's std; dr_grpo (arXiv 2503.20783) does not; rloo leaves the row itself out."""
+    """grpo divides by the group's std; dr_grpo (arXiv 2503.20783) does not; rloo leaves the row itself out; disco (with
+    the loss reinforce and the aggregation sequence_mean) is made anew for every step."""
     loss: LossConfig = Field(default_factory=LossConfig.usual)
-    """Policy loss of a token: clip, the clipped surrogate on token ratios."""
+    """Policy loss of a token: clip, the clipped surrogate on token ratios; reinforce, without ratio and clip."""
     aggregation: AggregationConfig = Field(default_factory=AggregationConfig.usual)
     """How token losses become one number: token_mean (DAPO), sequence_mean (GRPO), fixed_length (Dr. GRPO)."""
     kl_coef: float = Field(default=0.0, ge=0.0)
@@ -33,6 +35,12 @@ class UpdateConfig(Config):
     correction: Annotated[ImportanceConfig | None, BeforeValidator(none_if_empty)] = None
     """Importance weights of what another engine or an older policy sampled: p_trainer / p_sampler of a token or a
     sequence, truncated or masked at a cap; none weighs every token alike."""
+    weights: tuple[TokenWeightsConfig, ...] = Field(default=(), exclude_if=empty)
+    """Weights of tokens made from all tokens of a step: top_entropy (arXiv 2506.01939) trains the uncertain ones."""
+    count_zero_std_groups: bool = Field(default=True, exclude_if=bool)
+    """Whether groups without variance in their rewards count in the denominator of the loss."""
+    max_kl: float | None = Field(default=None, gt=0.0, exclude_if=empty)
+    """No further step is taken once KL(policy before the update || policy) of a step exceeds this, nats a token."""
     truncation: Literal["refused", "masked"] = "refused"
     """Rows sampled with top_p or top_k: no correction is taken of them (refused), or the trainer's side of correction,
     mismatch and gates is truncated likewise and a correction gives weight 0 to what that leaves out (masked)."""
@@ -55,7 +63,8 @@ class UpdateConfig(Config):
     minibatch_groups: int = Field(default=0, ge=0)
     """Groups per optimiser step; 0 takes all in one."""
     micro_tokens: int = Field(default=16_384, ge=1)
-    """Padded tokens in memory at once; the result does not depend on it beyond rounding."""
+    """Tokens that go through the model at once, a prompt once for its completions, padding included where rows are
+    padded; the result does not depend on it beyond rounding."""
     max_logp_diff: float = Field(default=1.0, gt=0.0, json_schema_extra=LIMIT)
     """Gate: mean absolute difference of sampler and trainer log-probs per token, nats."""
     max_outside_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
@@ -66,6 +75,12 @@ class UpdateConfig(Config):
     """Optimiser steps between two saves of resumable state inside a long update; 0 for none."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
     """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether a term of the objective compares the policy with a reference."""
+        parts = (self.advantage, self.loss, *self.weights)
+        return bool(self.kl_coef) or any("reference" in part.component.needs for part in parts)
 
 
 class WarmstartConfig(Config):

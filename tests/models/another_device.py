@@ -31,8 +31,12 @@ from gradus.models.training.checkpoint import (
     train_state_bytes,
     weights_bytes,
 )
+from gradus.models.training.mismatch import mismatch
+from gradus.models.training.passes import all_logprobs
+from gradus.models.training.ragged import Ragged
 from gradus.models.training.state import Rollouts, TrainState, UpdateSettings
-from gradus.models.training.update import Hooks, ReferenceLogprobs, StepPlan, mismatch, optimise, row_logprobs
+from gradus.models.training.step import Hooks, ReferenceLogprobs
+from gradus.models.training.update import StepPlan, optimise
 from gradus.models.training.warmstart import Example, finetune
 from gradus.models.training.warmstart import FinetuneSettings as WarmstartSettings
 from gradus.models.weight_check import verify_weights
@@ -86,14 +90,15 @@ def by_index(finished: list[Finished]) -> list[Finished]:
 
 
 def rollouts() -> Rollouts:
-    completions = [[9, 10, 1], [11, 1], [12, 13, 14, 1], [9, 1]]
     return Rollouts(
-        prompts=[[9, 12], [9, 12], [5, 6, 7], [5, 6, 7]],
-        completions=completions,
-        logprobs=[torch.full((len(c),), -3.0) for c in completions],
+        prompts=Ragged.of([[9, 12], [9, 12], [5, 6, 7], [5, 6, 7]]),
+        completions=Ragged.of([[9, 10, 1], [11, 1], [12, 13, 14, 1], [9, 1]]),
+        logprobs=torch.full((11,), -3.0),
         temperature=torch.tensor([1.0, 1.0, 0.7, 0.7]),
         advantage=torch.tensor([1.0, -1.0, 0.5, -0.5], dtype=torch.float64),
         group=torch.tensor([0, 0, 1, 1]),
+        reward=torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64),
+        correct=torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64),
         drawn=SamplingParams(
             torch.tensor([[1.0], [1.0], [0.7], [0.7]]),
             torch.tensor([[1.0], [0.9], [0.95], [1.0]], dtype=torch.float64),
@@ -104,9 +109,9 @@ def rollouts() -> Rollouts:
 
 def updated(start: Policy, rows: Rollouts, reference: Policy) -> tuple[TrainState, list[dict[str, float]]]:
     train_state = TrainState.new(start.model, SETTINGS, seed=1)
-    old = row_logprobs(start.model, rows, SETTINGS.micro_tokens, lambda _num: None)
-    ref = row_logprobs(reference.model, rows, SETTINGS.micro_tokens, lambda _num: None).logp
-    log = [mismatch(rows, old.truncated_logp)]
+    old = all_logprobs(start.model, rows, SETTINGS.micro_tokens, lambda _num: None)
+    ref = all_logprobs(reference.model, rows, SETTINGS.micro_tokens, lambda _num: None).logp
+    log = [mismatch(rows, old)]
     hooks = Hooks(lambda _trainer: None, lambda _index, metrics: log.append(metrics), lambda _num: None)
     plan = StepPlan.of(rows, SETTINGS, np.random.default_rng(0))
     optimise(train_state, rows, plan, SETTINGS, ReferenceLogprobs(old, ref), hooks)
@@ -157,7 +162,7 @@ def test_a_train_state_goes_on_there_from_what_was_saved_here(there: torch.devic
     restore_train_state(moved, state)
     assert weights_bytes(moved) == weights
     for one in (train_state, moved):
-        old = row_logprobs(one.model, rows, SETTINGS.micro_tokens, lambda _num: None)
+        old = all_logprobs(one.model, rows, SETTINGS.micro_tokens, lambda _num: None)
         optimise(one, rows, plan, SETTINGS, ReferenceLogprobs(old, old.logp), hooks)
     hold(weights_bytes(moved), weights_bytes(train_state))
     with pytest.raises(AssertionError):

@@ -1,6 +1,7 @@
 """vLLM itself: the tokens of transformers, the log-probs of the distribution sampled from, weights that are proved."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from gradus.models.engines.base import Request
 from gradus.models.engines.hf import HfEngine
 from gradus.models.engines.sampling import SamplingParams
 from gradus.models.policy import Policy, load_policy
+from gradus.models.training.mismatch import mismatch
+from gradus.models.training.passes import all_logprobs
+from gradus.models.training.ragged import Ragged
 from gradus.models.training.state import Rollouts
-from gradus.models.training.update import mismatch, row_logprobs
 
 Do = Callable[..., dict[str, Any]]
 BOUND = 2e-4
@@ -87,21 +90,23 @@ def test_the_trainer_truncates_as_vllm_did(
         torch.full((num_rows, 1), top_k),
     )
     rows = Rollouts(
-        prompts=PROMPTS,
-        completions=[tokens for tokens, *_ in answers],
-        logprobs=[torch.tensor(logprobs) for _, logprobs, *_ in answers],
+        prompts=Ragged.of(PROMPTS),
+        completions=Ragged.of([tokens for tokens, *_ in answers]),
+        logprobs=torch.cat([torch.tensor(logprobs) for _, logprobs, *_ in answers]),
         temperature=drawn.temperature[:, 0],
         advantage=torch.ones(num_rows, dtype=torch.float64),
         group=torch.zeros(num_rows, dtype=torch.long),
+        reward=torch.ones(num_rows, dtype=torch.float64),
+        correct=torch.ones(num_rows, dtype=torch.float64),
         drawn=drawn,
     )
-    trainer = row_logprobs(loaded.model, rows, 10_000, lambda _num: None)
-    found = mismatch(rows, trainer.truncated_logp)
+    trainer = all_logprobs(loaded.model, rows, 10_000, lambda _num: None)
+    found = mismatch(rows, trainer)
     assert found["mismatch/outside_frac"] == found["mismatch/masked_frac"] == 0
     assert found["mismatch/logp_diff_max"] < BOUND
     assert found["mismatch/ratio_max"] == pytest.approx(1, abs=2 * BOUND)
     # The full softmax is far off on the same rows.
-    assert mismatch(rows, trainer.logp)["mismatch/logp_diff_mean"] > 0.05
+    assert mismatch(rows, replace(trainer, truncated_logp=trainer.logp))["mismatch/logp_diff_mean"] > 0.05
 
 
 def test_frequencies_are_those_of_the_softmax(engine: Do, loaded: Policy) -> None:

@@ -1,10 +1,12 @@
-"""Group-relative advantages: `(ScoredBatch, *, settings) -> (N,) float64`. N completions.
+"""Advantages: `(ScoredBatch, *, settings) -> (N,) float64`, once an update. N completions.
+
+One that is registered with `needs` is made anew for every optimiser step, `(StepView, *, settings) -> (N,) or (M,)`.
 
 Conventions, the same for all, where peers differ or are silent:
 rows that could not be judged (NaN) leave their group, mean and count included, and get 0;
 a group of one judged row gets 0, since nothing is left to compare it with;
 a group whose judged rewards are all equal gets exactly 0, whatever rounding does to its mean.
-Left out: token-level advantages, critics, normalisation over the whole batch.
+Left out: critics, normalisation over the whole batch.
 """
 
 from collections.abc import Callable
@@ -12,9 +14,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gradus.models.objectives.batch import ScoredBatch
+from gradus.models.objectives.batch import ScoredBatch, StepView
 
 Advantage = Callable[[ScoredBatch], Tensor]
+StepAdvantage = Callable[[StepView], Tensor]
 
 
 def centred_rewards(batch: ScoredBatch) -> tuple[Tensor, Tensor]:
@@ -26,6 +29,12 @@ def centred_rewards(batch: ScoredBatch) -> tuple[Tensor, Tensor]:
     # The mean of equal numbers need not be equal to them in floating point, so equality is asked of the numbers.
     high, low = _extremes(batch)
     return torch.where(judged & (high > low)[batch.group], reward - mean, torch.zeros_like(reward)), count
+
+
+def has_variance(batch: ScoredBatch) -> Tensor:
+    """(groups,) bool: groups in which two judged rewards differ."""
+    high, low = _extremes(batch)
+    return high > low
 
 
 def _extremes(batch: ScoredBatch) -> tuple[Tensor, Tensor]:

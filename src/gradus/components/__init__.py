@@ -32,7 +32,10 @@ Kind = Literal[
     "loss",
     "aggregation",
     "importance weights",
+    "token weights",
 ]
+
+Need = Literal["logp", "entropy", "reference"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -49,6 +52,8 @@ def component(
     libraries: tuple[str, ...] = (),
     columns: tuple[str, ...] = (),
     needs_gold: bool = False,
+    needs: tuple[Need, ...] = (),
+    acts_without_advantage: bool = False,
 ) -> Callable[[F], F]:
     """Register a function as a component; return it unchanged.
 
@@ -62,8 +67,11 @@ def component(
         libraries: Installed distributions that decide the result; their versions are part of the identity.
         columns: Columns of a row that a reward reads beside completion and answer.
         needs_gold: Whether a reward cannot judge a row without a gold answer.
+        needs: What a part of an objective reads of every token of a step that costs a forward pass: logp (the policy's
+            log-probs before the step), entropy, reference (the reference policy's log-probs). Other is not computed.
+        acts_without_advantage: Whether a loss has a gradient where the advantage is 0.
     """
-    del name, paper, version, libraries, columns, needs_gold
+    del name, paper, version, libraries, columns, needs_gold, needs, acts_without_advantage
     if kind not in KINDS:
         raise ValueError(f"there is no kind of component {kind!r}: it is one of {', '.join(KINDS)}")
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Optional, Union
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
-from gradus.components import INCIDENTAL, KINDS, Kind
+from gradus.components import INCIDENTAL, KINDS, Kind, Need
 
 _TYPES: Mapping[str, Any] = {"bool": bool, "int": int, "float": float, "str": str}
 _RULES: Mapping[str, Any] = {rule.__name__: rule for rule in (Ge, Gt, Le, Lt, MinLen, MaxLen, StringConstraints)}
@@ -57,6 +57,8 @@ class Component:
     libraries: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     needs_gold: bool = False
+    needs: tuple[Need, ...] = ()
+    acts_without_advantage: bool = False
     settings: type[Settings] = Settings
     incidental: frozenset[str] = frozenset()
     """Names of settings on which no result depends."""

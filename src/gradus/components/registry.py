@@ -37,6 +37,7 @@ FOLDERS: Mapping[Kind, str] = {
     "loss": "models/objectives/losses",
     "aggregation": "models/objectives/aggregations",
     "importance weights": "models/objectives/importance_sampling",
+    "token weights": "models/objectives/token_weights",
 }
 """Where our own components of a kind are."""
 

@@ -9,7 +9,6 @@ was judged and none is right, which is what escalation asks too.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.store import Ref, Store
 from gradus.models.engines.sampling import SamplingParams
 from gradus.models.objectives.batch import ScoredBatch
+from gradus.models.training.ragged import Ragged
 from gradus.tasks.stages.context import StageContext
 
 _NEEDED = ("prompt_tokens", "completion_tokens", "logprobs", "temperature")
@@ -36,7 +36,6 @@ _COLUMNS = [
     "top_k",
     *_NEEDED,
 ]
-Tokens = list[Ints]
 
 
 @dataclass(frozen=True)
@@ -57,17 +56,15 @@ class ScoredRows:
         """A short column as Python values, (N,)."""
         return self.table.column(column).to_pylist()
 
-    def tokens(self, column: str) -> Tokens:
-        """A list column of token ids, one array a row; a null becomes -1, which no policy knows."""
+    def tokens(self, column: str) -> Ragged:
+        """A list column of token ids; a null becomes -1, which no policy knows."""
         offsets, values = ragged(self.table.column(column))
-        flat = ints(values, null=-1)
-        return [flat[a:b] for a, b in pairwise(offsets)]
+        return Ragged(torch.from_numpy(ints(values, null=-1).copy()), torch.from_numpy(offsets.copy()))
 
-    def logprobs(self) -> list[torch.Tensor]:
-        """The sampler's log-probs, one tensor a row; a null becomes NaN, which the update does not count."""
+    def logprobs(self) -> Ragged:
+        """The sampler's log-probs, float32; a null becomes NaN, which the update does not count."""
         offsets, values = ragged(self.table.column("logprobs"))
-        flat = torch.from_numpy(floats(values).astype(np.float32))
-        return [flat[a:b] for a, b in pairwise(offsets)]
+        return Ragged(torch.from_numpy(floats(values).astype(np.float32)), torch.from_numpy(offsets.copy()))
 
     def drawing(self) -> SamplingParams | None:
         """How the rows were drawn; None if none was truncated. A null top_p or top_k is read as no truncation."""
@@ -186,7 +183,9 @@ def _ages(table: pa.Table, known: Mapping[str, int], expected: str) -> Ints:
 def refuse_unknown_tokens(judged: ScoredRows, vocab_size: int) -> None:
     """BadInputError names the first row with a token id that is not below `vocab_size`."""
     for column in ("prompt_tokens", "completion_tokens"):
-        outside = [bool(((row < 0) | (row >= vocab_size)).any()) for row in judged.tokens(column)]
+        tokens = judged.tokens(column)
+        outside = np.zeros(judged.num_rows, dtype=np.bool_)
+        outside[tokens.row[(tokens.values < 0) | (tokens.values >= vocab_size)].numpy()] = True
         what = f"has {column} that the policy does not know"
         _refuse(outside, judged.texts("rollout_id"), what, "its tokens are another tokenizer's")
 
@@ -210,15 +209,15 @@ def _refuse_unusable(judged: ScoredRows) -> None:
         )
     reward = floats(judged.table.column("reward"))
     _refuse(~np.isfinite(reward), rows, "has a reward that is not finite", "correct the reward and score again")
-    prompts, completions = judged.tokens("prompt_tokens"), judged.tokens("completion_tokens")
-    _refuse([len(p) == 0 for p in prompts], rows, "has an empty prompt", "leave it out")
-    uneven = [len(c) != len(p) for c, p in zip(completions, judged.logprobs(), strict=True)]
+    empty = (judged.tokens("prompt_tokens").lengths == 0).numpy()
+    _refuse(empty, rows, "has an empty prompt", "leave it out")
+    uneven = (judged.tokens("completion_tokens").lengths != judged.logprobs().lengths).numpy()
     _refuse(
         uneven, rows, "has not one log-prob for each of its tokens", "update from rollouts whose engine records them"
     )
 
 
-def _refuse(bad: Bools | Sequence[bool], rows: Sequence[str], what: str, hint: str) -> None:
+def _refuse(bad: Bools, rows: Sequence[str], what: str, hint: str) -> None:
     odd = np.flatnonzero(bad)
     if len(odd):
         more = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""

@@ -28,23 +28,15 @@ from gradus.models.training.checkpoint import (
     train_state_bytes,
     write_policy,
 )
-from gradus.models.training.logprobs import vocabulary
+from gradus.models.training.logprobs import Logprobs, vocabulary
+from gradus.models.training.mismatch import mismatch, num_outside, row_differences
+from gradus.models.training.passes import all_logprobs
 from gradus.models.training.state import Rollouts, TrainState, UpdateSettings
-from gradus.models.training.update import (
-    Hooks,
-    ReferenceLogprobs,
-    RowLogprobs,
-    RowValues,
-    StepPlan,
-    UpdateError,
-    mismatch,
-    num_outside,
-    optimise,
-    row_logprobs,
-    worst_row,
-)
+from gradus.models.training.step import Hooks, ReferenceLogprobs, UpdateError, acts_everywhere
+from gradus.models.training.update import StepPlan, optimise
 from gradus.tasks.artifacts.loading import ROOM, LoadedPolicies, PolicyKey, loaded_policy, oom_as_stage_error
 from gradus.tasks.artifacts.policies import refuse_training
+from gradus.tasks.config.components import Chosen
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.identity.loading import load
@@ -85,7 +77,7 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     batch = rows.batch()
     rollouts = _rollouts(rows, batch, config)
     zero_std = zero_std_groups(batch.reward.numpy(), batch.group.numpy())
-    _refuse_without_signal(rollouts, zero_std, _uniform(rows, batch, zero_std), config)
+    _refuse_without_signal(rollouts, zero_std, _uniform(rows, batch, zero_std), config, settings)
     train_state, policy = _train_state(ctx, settings, config.device)
     refuse_unknown_tokens(rows, vocabulary(policy.model))
     work = _Work(ctx, config, settings, train_state, rows, rollouts)
@@ -135,13 +127,14 @@ class _Work:
     _rows_in_all: int = 1
 
     def take_steps(self) -> int:
-        """Take every step that no earlier attempt took; gives the completion tokens trained on in all of them."""
+        """Take every step that no earlier attempt took; return the completion tokens trained on in all of them."""
         plan = StepPlan.of(self.rollouts, self.settings, self.train_state.rng)
         num_rows = self.rollouts.num_rows
-        self._rows_in_all = sum(map(len, plan.steps)) + num_rows * ((not plan.on_policy) + bool(self.config.kl_coef))
+        passes = (not plan.on_policy) + self.config.needs_reference
+        self._rows_in_all = sum(map(len, plan.steps)) + num_rows * passes
         old = None if plan.on_policy else self._logprobs(self.train_state.model)
         if old is not None:
-            self.check_mismatch(old.truncated_logp)
+            self.check_mismatch(old)
         references = ReferenceLogprobs(old, self._reference())
         progress = Progress(self.ctx.out.scratch / _RESUMABLE, self.train_state)
         self.steps = progress.restore()
@@ -157,19 +150,18 @@ class _Work:
 
         hooks = Hooks(self.check_mismatch, on_step, self.on_rows)
         try:
-            optimise(self.train_state, self.rollouts, plan, self.settings, references, hooks, first=len(self.steps))
+            optimise(self.train_state, self.rollouts, plan, self.settings, references, hooks, taken=tuple(self.steps))
         except UpdateError as error:
             hint = "lower update.lr, or look at the rollouts and the rewards"
             raise StageError(f"the update was refused: {error}", hint=hint) from None
-        return sum(len(self.rollouts.completions[i]) for rows in plan.steps for i in rows)
+        return sum(int(self.rollouts.completions.lengths[rows].sum()) for rows in plan.steps[: len(self.steps)])
 
-    def check_mismatch(self, trainer: RowValues) -> None:
+    def check_mismatch(self, trainer: Logprobs) -> None:
         """Gate: refuse rollouts whose recorded log-probs are not those of this policy."""
         self.mismatch_metrics = mismatch(self.rollouts, trainer)
-        self.named = {"most_mismatched": self._id(worst_row(self.rollouts, trainer))}
+        self.named = {"most_mismatched": self._id(row_differences(self.rollouts, trainer))}
         if self.mismatch_metrics.get("mismatch/outside_frac"):
-            counts = num_outside(self.rollouts, trainer)
-            self.named["most_outside"] = self._id(max(counts, key=counts.__getitem__))
+            self.named["most_outside"] = self._id(num_outside(self.rollouts, trainer))
         sentence = update_breach({"metrics": self.mismatch_metrics, "summary": self.named}, self.config)
         if sentence:
             hint = "the sampler had other weights, another temperature or another tokenizer; roll out again"
@@ -179,22 +171,23 @@ class _Work:
         if "mismatch/logp_diff_mean" not in self.mismatch_metrics:
             raise GateError("no token has a finite log-prob of both sampler and trainer", hint="roll out again")
 
-    def _id(self, row: int) -> str:
-        return str(self.rows.texts("rollout_id")[row])
+    def _id(self, values: torch.Tensor) -> str:
+        """The rollout with the largest of values (N,)."""
+        return str(self.rows.texts("rollout_id")[int(values.argmax())])
 
     def on_rows(self, num_rows: int) -> None:
         """Say that so many more rows went through a model."""
         self._rows_done += num_rows
         self.ctx.beat(min(1.0, self._rows_done / self._rows_in_all), f"{self._rows_done} rows computed")
 
-    def _logprobs(self, model: PreTrainedModel) -> RowLogprobs:
-        return row_logprobs(model, self.rollouts, self.config.micro_tokens, self.on_rows)
+    def _logprobs(self, model: PreTrainedModel) -> Logprobs:
+        return all_logprobs(model, self.rollouts, self.config.micro_tokens, self.on_rows)
 
-    def _reference(self) -> RowValues | None:
-        if not self.config.kl_coef:
+    def _reference(self) -> torch.Tensor | None:
+        if not self.config.needs_reference:
             return None
         if not self.ctx.inputs.get("reference"):
-            raise BadInputError("kl_coef is set but there is no reference policy", hint="give --reference")
+            raise BadInputError("the objective needs a reference policy (kl_coef is set)", hint="give --reference")
         policy = loaded_policy(self.ctx.store, self.ctx.one("reference"), "float32", self.config.device)
         refuse_unknown_tokens(self.rows, vocabulary(policy.model))
         return self._logprobs(policy.model).logp
@@ -216,10 +209,12 @@ def _rollouts(rows: ScoredRows, batch: ScoredBatch, config: UpdateConfig) -> Rol
     return Rollouts(
         prompts=rows.tokens("prompt_tokens"),
         completions=rows.tokens("completion_tokens"),
-        logprobs=rows.logprobs(),
+        logprobs=rows.logprobs().values,
         temperature=torch.tensor(rows.texts("temperature"), dtype=torch.float32),
-        advantage=load(config.advantage)(batch),
+        advantage=_advantage(config, batch),
         group=batch.group,
+        reward=batch.reward,
+        correct=batch.correct,
         drawn=rows.drawing() if config.truncation == "masked" else None,
     )
 
@@ -280,18 +275,36 @@ def _empty(folder: Path) -> Path:
 
 def _settings(config: UpdateConfig) -> UpdateSettings:
     """The components loaded, every other field of the same name as it is."""
+    parts: list[Chosen] = [config.advantage, config.loss, *config.weights]
     components = {
         "loss": load(config.loss),
         "aggregation": load(config.aggregation),
         "correction": load(config.correction) if config.correction is not None else None,
+        "weights": tuple(load(each) for each in config.weights),
+        "step_advantage": load(config.advantage) if config.advantage.component.needs else None,
+        "needs": frozenset(need for part in parts for need in part.component.needs),
+        "acts_without_advantage": config.loss.component.acts_without_advantage,
     }
     plain = {each.name for each in fields(UpdateSettings)} - set(components)
     return UpdateSettings(**components, **{name: getattr(config, name) for name in plain})
 
 
-def _refuse_without_signal(rollouts: Rollouts, zero_std: Bools, uniform: dict[str, Any], config: UpdateConfig) -> None:
-    with_tokens = torch.tensor([len(tokens) > 0 for tokens in rollouts.completions])
-    if not bool(((rollouts.advantage != 0) & with_tokens).any()):
+def _advantage(config: UpdateConfig, batch: ScoredBatch) -> torch.Tensor:
+    """The advantages (N,); 0 where every step makes its own."""
+    if config.advantage.component.needs:
+        return torch.zeros_like(batch.reward)
+    return load(config.advantage)(batch)
+
+
+def _refuse_without_signal(
+    rollouts: Rollouts, zero_std: Bools, uniform: dict[str, Any], config: UpdateConfig, settings: UpdateSettings
+) -> None:
+    learnable = rollouts.completions.lengths > 0
+    if settings.step_advantage is not None:
+        learnable &= ~torch.from_numpy(zero_std)[rollouts.group]
+    elif not acts_everywhere(settings):
+        learnable &= rollouts.advantage != 0
+    if not bool(learnable.any()):
         raise GateError(
             f"all {len(zero_std)} groups have rewards without variance: there is nothing to learn from",
             hint="curate problems that are neither always nor never solved, or raise n",
@@ -354,6 +367,6 @@ def _samples(rows: ScoredRows, rollouts: Rollouts) -> list[dict[str, Any]]:
     named = ["rollout_id", "problem_id", "hint_level", "reward", "correct", "completion"]
     table: list[dict[str, Any]] = rows.table.select(named).take(np.array(chosen, dtype=np.int64)).to_pylist()
     return [
-        {**row, "advantage": float(rollouts.advantage[i]), "tokens": len(rollouts.completions[i])}
+        {**row, "advantage": float(rollouts.advantage[i]), "tokens": int(rollouts.completions.lengths[i])}
         for i, row in zip(chosen, table, strict=True)
     ]

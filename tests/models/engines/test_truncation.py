@@ -21,17 +21,13 @@ from gradus.models.engines.sampling import SamplingParams, truncated_logprobs
 from gradus.models.policy import Policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.checkpoint import weights_bytes
+from gradus.models.training.logprobs import Logprobs
+from gradus.models.training.mismatch import mismatch, num_outside
+from gradus.models.training.passes import all_logprobs
+from gradus.models.training.ragged import Ragged
 from gradus.models.training.state import Rollouts, TrainState, UpdateSettings
-from gradus.models.training.update import (
-    Hooks,
-    ReferenceLogprobs,
-    RowValues,
-    StepPlan,
-    mismatch,
-    num_outside,
-    optimise,
-    row_logprobs,
-)
+from gradus.models.training.step import Hooks, ReferenceLogprobs
+from gradus.models.training.update import StepPlan, optimise
 from gradus.tasks.config.components import ImportanceConfig
 from gradus.tasks.identity.loading import load
 
@@ -123,12 +119,14 @@ def sampled(policy: Policy, hows: Sequence[tuple[float, float, int]], **changes:
     done = sorted(HfEngine(policy).generate(asked), key=lambda finished: finished.index)
     return replace(
         Rollouts(
-            prompts=[request.prompt_tokens for request in asked],
-            completions=[finished.tokens for finished in done],
-            logprobs=[torch.tensor(finished.logprobs) for finished in done],
+            prompts=Ragged.of([request.prompt_tokens for request in asked]),
+            completions=Ragged.of([finished.tokens for finished in done]),
+            logprobs=torch.tensor([logprob for finished in done for logprob in finished.logprobs]),
             temperature=torch.tensor([request.temperature for request in asked]),
             advantage=torch.tensor([1.0, -0.5] * len(hows), dtype=torch.float64),
             group=torch.arange(len(asked)) // 2,
+            reward=torch.tensor([1.0, 0.0] * len(hows), dtype=torch.float64),
+            correct=torch.tensor([1.0, 0.0] * len(hows), dtype=torch.float64),
             drawn=drawing(*[h for h in hows for _ in range(2)]),
         ),
         **changes,
@@ -138,16 +136,18 @@ def sampled(policy: Policy, hows: Sequence[tuple[float, float, int]], **changes:
 HOWS = [(1.0, 0.9, 0), (0.7, 0.9, 0), (1.0, 1.0, 4), (0.7, 0.8, 5), (0.0, 0.5, 2), (0.7, 1.0, 0)]
 
 
-def trained(policy: Policy, rows: Rollouts, settings: UpdateSettings) -> tuple[TrainState, list[Metrics], RowValues]:
+def trained(policy: Policy, rows: Rollouts, settings: UpdateSettings) -> tuple[TrainState, list[Metrics], Logprobs]:
     """A copy of the policy after an update, the metrics of its steps, and what was looked at before the first."""
     model: PreTrainedModel = type(policy.model)(policy.model.config).eval()
     model.load_state_dict(policy.model.state_dict())
-    found, log, seen = TrainState.new(model, settings, seed=1), [], {}
+    found = TrainState.new(model, settings, seed=1)
+    log: list[Metrics] = []
+    seen: list[Logprobs] = []
     plan = StepPlan.of(rows, settings, np.random.default_rng(0))
-    old = None if plan.on_policy else row_logprobs(policy.model, rows, settings.micro_tokens, lambda _num: None)
-    hooks = Hooks(seen.update, lambda _index, metrics: log.append(metrics), lambda _num: None)
+    old = None if plan.on_policy else all_logprobs(policy.model, rows, settings.micro_tokens, lambda _num: None)
+    hooks = Hooks(seen.append, lambda _index, metrics: log.append(metrics), lambda _num: None)
     optimise(found, rows, plan, settings, ReferenceLogprobs(old, None), hooks)
-    return found, log, seen if old is None else old.truncated_logp
+    return found, log, old or seen[0]
 
 
 def gradient(found: TrainState) -> Tensor:
@@ -159,21 +159,21 @@ def test_the_trainers_logprobs_truncated_logp_are_those_that_the_engine_recorded
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = sampled(policy, HOWS)
-    recorded = torch.cat(list(rows.logprobs))
+    recorded = rows.logprobs
     for elements in (2**26, 23 * 5):  # in one piece, and five positions at a time
         monkeypatch.setattr(gradus.models.training.logprobs, "CHUNK_LOGITS", elements)
-        own = row_logprobs(policy.model, rows, 10_000, lambda _num: None)
-        truncated_logp, whole = (torch.cat([values[i] for i in range(12)]) for values in (own.truncated_logp, own.logp))
+        own = all_logprobs(policy.model, rows, 10_000, lambda _num: None)
+        truncated_logp, whole = own.truncated_logp, own.logp
         assert torch.allclose(truncated_logp, recorded, atol=1e-4)
         # The full softmax is off by the mass that was cut, at rows 0 to 7; the others are whole.
         assert float((whole - recorded).min()) < -0.1
-        cut = rows.token_rows(range(12)) < 8
+        cut = rows.completions.row < 8
         assert torch.equal(truncated_logp[~cut], whole[~cut])
-    off = mismatch(rows, own.truncated_logp)
+    off = mismatch(rows, own)
     assert (off["mismatch/outside_frac"], off["mismatch/masked_frac"]) == (0.0, 0.0)
     assert off["mismatch/logp_diff_max"] < 1e-4
     assert off["mismatch/ratio_mean"] == pytest.approx(1.0, abs=1e-4)
-    assert "mismatch/outside_frac" not in mismatch(replace(rows, drawn=None), own.logp)
+    assert "mismatch/outside_frac" not in mismatch(replace(rows, drawn=None), own)
 
 
 @pytest.mark.parametrize("how", ["token_truncated", "token_masked", "sequence_truncated", "sequence_masked"])
@@ -194,20 +194,21 @@ def test_a_truncated_policys_own_rollouts_weigh_one(policy: Policy, how: Any, se
 def with_a_token_outside(policy: Policy) -> tuple[Rollouts, int]:
     """One row of the engine's, top_k 4, its second token replaced by the least probable one; that token."""
     rows = sampled(policy, [(1.0, 1.0, 4)], advantage=torch.tensor([1.0, 0.0], dtype=torch.float64))
-    prompt, tokens = list(rows.prompts[0]), list(rows.completions[0][:3])
+    prompt, tokens = rows.prompts[0].tolist(), rows.completions[0][:3].tolist()
     with torch.no_grad():
         outside = int(policy.model(torch.tensor([[*prompt, tokens[0]]])).logits[0, -1].argmin())
     tokens[1] = outside
-    logprobs = [torch.tensor([-0.5, -1.5, -1.0]), rows.logprobs[1]]
-    return replace(rows, completions=[tokens, rows.completions[1]], logprobs=logprobs), outside
+    other = slice(int(rows.completions.offsets[1]), None)
+    logprobs = torch.cat([torch.tensor([-0.5, -1.5, -1.0]), rows.logprobs[other]])
+    return replace(rows, completions=Ragged.of([tokens, rows.completions[1].tolist()]), logprobs=logprobs), outside
 
 
 def test_a_token_outside_weighs_nothing_and_the_others_as_by_hand(policy: Policy) -> None:
     rows, _ = with_a_token_outside(policy)
     found, log, seen = trained(policy, rows, replace(ONE_STEP, correction=correcting("token_truncated", 9.0)))
-    assert num_outside(rows, seen) == {0: 1 + int(torch.isneginf(seen[0][2])), 1: 0}
+    assert num_outside(rows, seen).tolist() == [1 + int(torch.isneginf(seen.truncated_logp[2])), 0]
 
-    prompt, tokens = rows.prompts[0], rows.completions[0]
+    prompt, tokens = rows.prompts[0].tolist(), rows.completions[0].tolist()
     policy.model.zero_grad()
     logits = policy.model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
     whole = torch.softmax(logits, -1)
@@ -215,14 +216,14 @@ def test_a_token_outside_weighs_nothing_and_the_others_as_by_hand(policy: Policy
     for t, token in enumerate(tokens):
         most = torch.topk(whole[t], 4)
         if token in most.indices.tolist():
-            weight = float((whole[t, token] / most.values.sum()).detach()) / math.exp(float(rows.logprobs[0][t]))
+            weight = float((whole[t, token] / most.values.sum()).detach()) / math.exp(float(rows.logprobs[t]))
             loss = loss - weight * whole[t, token].log()
     (loss / (3 + len(rows.completions[1]))).backward()
     expected = torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
     assert float(expected.abs().max()) > 1e-3
     assert torch.allclose(gradient(found), expected, atol=1e-6)
     assert log[0]["policy/correction_cut_frac"] == pytest.approx(
-        sum(num_outside(rows, seen).values()) / (3 + len(rows.completions[1]))
+        int(num_outside(rows, seen).sum()) / (3 + len(rows.completions[1]))
     )
 
 
@@ -232,9 +233,9 @@ def test_the_gradient_of_a_token_outside_is_exactly_zero(policy: Policy, how: An
     # Token corrections: the token alone after its first. Sequences: all three, of which one lies outside.
     if how.startswith("token"):
         alone = {
-            "prompts": [[*rows.prompts[0], rows.completions[0][0]], rows.prompts[1]],
-            "completions": [[outside], rows.completions[1]],
-            "logprobs": [torch.tensor([-1.5]), rows.logprobs[1]],
+            "prompts": Ragged.of([[*rows.prompts[0], rows.completions[0][0]], rows.prompts[1].tolist()]),
+            "completions": Ragged.of([[outside], rows.completions[1].tolist()]),
+            "logprobs": torch.cat([torch.tensor([-1.5]), rows.logprobs[3:]]),
         }
         rows = replace(rows, **alone)
     settings = replace(ONE_STEP, correction=correcting(how, 1e6))
@@ -257,17 +258,20 @@ def test_a_weight_of_no_probability_is_zero_for_its_token_or_its_whole_completio
 
 def test_tokens_outside_are_counted_apart_and_leave_the_other_metrics() -> None:
     rows = Rollouts(
-        prompts=[[9], [9]],
-        completions=[[9, 10, 1], [11, 1]],
-        logprobs=[torch.tensor([-1.0, -1.0, math.nan]), torch.tensor([-2.0, -1.0])],
+        prompts=Ragged.of([[9], [9]]),
+        completions=Ragged.of([[9, 10, 1], [11, 1]]),
+        logprobs=torch.tensor([-1.0, -1.0, math.nan, -2.0, -1.0]),
         temperature=torch.ones(2),
         advantage=torch.zeros(2).double(),
         group=torch.zeros(2).long(),
+        reward=torch.zeros(2).double(),
+        correct=torch.zeros(2).double(),
         drawn=drawing((1.0, 0.9, 0), (1.0, 0.9, 0)),
     )
-    trainer = {0: torch.tensor([-1.0, -math.inf, -math.inf]), 1: torch.tensor([-2.5, -1.0])}
+    values = torch.tensor([-1.0, -math.inf, -math.inf, -2.5, -1.0])
+    trainer = Logprobs(torch.arange(5), values, values)
     off = mismatch(rows, trainer)
-    assert num_outside(rows, trainer) == {0: 1, 1: 0}
+    assert num_outside(rows, trainer).tolist() == [1, 0]
     assert (off["mismatch/outside_frac"], off["mismatch/masked_frac"]) == (1 / 5, 2 / 5)
     assert off["mismatch/logp_diff_mean"] == pytest.approx(0.5 / 3)
 
@@ -275,7 +279,7 @@ def test_tokens_outside_are_counted_apart_and_leave_the_other_metrics() -> None:
 def test_micro_batches_change_nothing_beyond_rounding_under_truncation(policy: Policy) -> None:
     settings = replace(ONE_STEP, correction=correcting("token_truncated", 3.0))
     rows = sampled(policy, HOWS)
-    older = replace(rows, logprobs=[lp - 0.1 * (i % 3) for i, lp in enumerate(rows.logprobs)])
+    older = replace(rows, logprobs=rows.logprobs - 0.1 * (rows.completions.row % 3))
     one, log, _ = trained(policy, older, settings)
     for budget in (1, 40):
         many, parts, _ = trained(policy, older, replace(settings, micro_tokens=budget))

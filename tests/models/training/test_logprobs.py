@@ -1,5 +1,6 @@
 """Token log-probs against an independent pass over whole rows, for several architectures; memory; refusals."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -17,7 +18,10 @@ from transformers import (
 )
 
 import gradus.models.training.logprobs
-from gradus.models.training.logprobs import Sequences, token_logprobs
+from gradus.models.training.forward import Form, form_of
+from gradus.models.training.logprobs import token_logprobs
+from gradus.models.training.packing import Pack, pack_of
+from gradus.models.training.ragged import Ragged, distinct
 
 PROMPTS = [[3, 4, 5], [6], [7, 8, 9, 10, 11]]
 COMPLETIONS = [[1, 2], [12, 13, 14, 15], [16]]
@@ -47,18 +51,27 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 def tiny(name: str = "llama") -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        return AutoModelForCausalLM.from_config(CONFIGS[name]).eval()
+        return AutoModelForCausalLM.from_config(deepcopy(CONFIGS[name])).eval()
 
 
+def packed(prompts: list[list[int]] = PROMPTS, completions: list[list[int]] = COMPLETIONS) -> Pack:
+    given = Ragged.of(prompts)
+    return pack_of(torch.arange(len(given)), distinct(given), given, Ragged.of(completions))
+
+
+@pytest.mark.parametrize("form", ["packed", "padded"])
 @pytest.mark.parametrize("name", sorted(CONFIGS))
-def test_values_are_those_of_the_whole_model_row_by_row(name: str) -> None:
-    model, temperature = tiny(name), torch.tensor([0.5, 1.0, 0.0])
-    logp, entropy, truncated_logp = token_logprobs(model, Sequences(PROMPTS, COMPLETIONS), temperature)
+def test_values_are_those_of_the_whole_model_row_by_row(name: str, form: Form) -> None:
+    model, temperature = tiny(name), torch.tensor([0.5, 1.0, 0.0, 1.0])
+    if form == "packed" and form_of(model) == "padded":
+        pytest.skip("rows of this architecture are padded")
+    pack = packed([*PROMPTS, PROMPTS[2]], [*COMPLETIONS, [17, 18]])
+    logp, entropy, truncated_logp = token_logprobs(model, pack, temperature, form)
     expected: list[tuple[float, float]] = []
-    for prompt, completion, sampled_at in zip(PROMPTS, COMPLETIONS, [0.5, 1.0, 1.0], strict=True):
+    for prompt, completion, sampled_at in zip(pack.prompts, pack.completions, [0.5, 1.0, 1.0, 1.0], strict=True):
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0].double() / sampled_at
-        for offset, token in enumerate(completion):
+            logits = model(input_ids=torch.cat([prompt, completion])[None]).logits[0].double() / sampled_at
+        for offset, token in enumerate(completion.tolist()):
             p = torch.softmax(logits[len(prompt) - 1 + offset], -1)
             expected.append((float(p[token].log()), float(-(p * p.log()).sum())))
     assert logp.tolist() == pytest.approx([e[0] for e in expected], abs=2e-5)
@@ -70,13 +83,13 @@ def test_values_are_those_of_the_whole_model_row_by_row(name: str) -> None:
 def test_only_completion_positions_reach_the_vocabulary_and_chunks_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, rows, warm = tiny(), Sequences(PROMPTS, COMPLETIONS), torch.ones(3)
+    model, warm = tiny(), torch.ones(3)
     positions: list[int] = []
     model.get_output_embeddings().register_forward_hook(lambda _m, given, _out: positions.append(len(given[0])))
 
     def gradient() -> torch.Tensor:
         model.zero_grad()
-        logp, entropy, _ = token_logprobs(model, rows, warm, entropy_grad=True)
+        logp, entropy, _ = token_logprobs(model, packed(), warm, "packed", entropy_grad=True)
         (logp * torch.arange(1.0, 8.0) + 0.1 * entropy).sum().backward()
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
@@ -92,25 +105,24 @@ def test_only_completion_positions_reach_the_vocabulary_and_chunks_change_nothin
 
 
 def test_the_entropy_carries_a_gradient_only_where_asked() -> None:
-    rows = Sequences(PROMPTS, COMPLETIONS)
-    logp, entropy, _ = token_logprobs(tiny(), rows, torch.ones(3))
+    logp, entropy, _ = token_logprobs(tiny(), packed(), torch.ones(3), "packed")
     assert (logp.requires_grad, entropy.requires_grad) == (True, False)
-    assert token_logprobs(tiny(), rows, torch.ones(3), entropy_grad=True).entropy.requires_grad
+    assert token_logprobs(tiny(), packed(), torch.ones(3), "packed", entropy_grad=True).entropy.requires_grad
 
 
-def test_a_bfloat16_model_has_a_float32_softmax() -> None:
+@pytest.mark.parametrize("form", ["packed", "padded"])
+def test_a_bfloat16_model_has_a_float32_softmax(form: Form) -> None:
     model = tiny().to(torch.bfloat16)
-    rows = Sequences([[3]] * 29, [[token] for token in range(29)])
-    logp = token_logprobs(model, rows, torch.ones(29)).logp
+    rows = packed([[3]] * 29, [[token] for token in range(29)])
+    logp = token_logprobs(model, rows, torch.ones(29), form).logp
     # All 29 tokens after the same prompt: their probabilities sum to 1 to float32 precision, not to bfloat16's.
     assert float(logp.detach().double().exp().sum()) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_an_empty_completion_has_no_tokens_and_an_empty_prompt_is_refused() -> None:
+@pytest.mark.parametrize("form", ["packed", "padded"])
+def test_an_empty_completion_has_no_tokens(form: Form) -> None:
     model = tiny()
-    logp = token_logprobs(model, Sequences([[3], [4, 5]], [[], [6]]), torch.ones(2)).logp
-    alone = token_logprobs(model, Sequences([[4, 5]], [[6]]), torch.ones(1)).logp
+    logp = token_logprobs(model, packed([[3], [4, 5]], [[], [6]]), torch.ones(2), form).logp
+    alone = token_logprobs(model, packed([[4, 5]], [[6]]), torch.ones(1), form).logp
     assert logp.tolist() == pytest.approx(alone.tolist(), abs=1e-6)
-    assert token_logprobs(model, Sequences([[3]], [[]]), torch.ones(1)).logp.shape == (0,)
-    with pytest.raises(ValueError, match="nothing predicts its first token"):
-        token_logprobs(model, Sequences([[3], []], [[4], [5]]), torch.ones(2))
+    assert token_logprobs(model, packed([[3]], [[]]), torch.ones(1), form).logp.shape == (0,)

@@ -16,20 +16,16 @@ from gradus.models.objectives.aggregations.means import fixed_length, sequence_m
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.checkpoint import restore_train_state, restore_weights, train_state_bytes, weights_bytes
+from gradus.models.training.logprobs import Logprobs
+from gradus.models.training.mismatch import mismatch, row_differences
+from gradus.models.training.passes import all_logprobs
+from gradus.models.training.ragged import Ragged
 from gradus.models.training.state import Rollouts, TrainState, UpdateSettings
-from gradus.models.training.update import (
-    Hooks,
-    ReferenceLogprobs,
-    RowValues,
-    StepPlan,
-    UpdateError,
-    mismatch,
-    optimise,
-    row_logprobs,
-    worst_row,
-)
+from gradus.models.training.step import Hooks, ReferenceLogprobs, UpdateError
+from gradus.models.training.update import StepPlan, optimise
 
 LENGTH_TOKENS = 6
+NO_METRICS: list[dict[str, float]] = [{"policy/kl_old": 0.0}] * 9
 AGGREGATIONS = [token_mean, sequence_mean, partial(fixed_length, length_tokens=LENGTH_TOKENS)]
 SETTINGS = UpdateSettings(lr=1e-3, epochs=2, minibatch_groups=1, micro_tokens=10_000, max_grad_norm=1e9)
 ONE_STEP = replace(SETTINGS, epochs=1, minibatch_groups=0)
@@ -44,15 +40,16 @@ def train_state(seed: int = 0) -> TrainState:
 
 
 def rollouts(**changes: Any) -> Rollouts:
-    completions = [[9, 10, 1], [11, 1], [12, 13, 14, 1], [9, 1], [15, 1], [16, 17, 1]]
     return replace(
         Rollouts(
-            prompts=[[9, 12], [9, 12], [5, 6, 7], [5, 6, 7], [8], [8]],
-            completions=completions,
-            logprobs=[torch.full((len(c),), -1.0) for c in completions],
+            prompts=Ragged.of([[9, 12], [9, 12], [5, 6, 7], [5, 6, 7], [8], [8]]),
+            completions=Ragged.of([[9, 10, 1], [11, 1], [12, 13, 14, 1], [9, 1], [15, 1], [16, 17, 1]]),
+            logprobs=torch.full((16,), -1.0),
             temperature=torch.tensor([1.0, 1.0, 0.7, 0.7, 1.0, 1.0]),
             advantage=torch.tensor([1.0, -1.0, 0.5, -0.5, 0.0, 0.0], dtype=torch.float64),
             group=torch.tensor([0, 0, 1, 1, 2, 2]),
+            reward=torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 1.0], dtype=torch.float64),
+            correct=torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 1.0], dtype=torch.float64),
         ),
         **changes,
     )
@@ -63,30 +60,32 @@ def trained(
     rows: Rollouts | None = None,
     *,
     start: TrainState | None = None,
-    first: int = 0,
+    taken: int = 0,
     stop: int = 99,
-    reference: RowValues | None = None,
-    seen: list[RowValues] | None = None,
+    reference: Tensor | None = None,
+    seen: list[Logprobs] | None = None,
 ) -> tuple[TrainState, list[dict[str, float]]]:
-    """A train state after the plan's steps `first` to `stop`, and the metrics of those steps."""
+    """A train state after the plan's steps `taken` to `stop`, and the metrics of those steps."""
     rows = rows or rollouts()
     found = start or train_state()
     plan = StepPlan.of(rows, settings, np.random.default_rng(0))
-    old = None if plan.on_policy else row_logprobs(model(), rows, settings.micro_tokens, lambda _num: None)
+    old = None if plan.on_policy else all_logprobs(model(), rows, settings.micro_tokens, lambda _num: None)
     log: list[dict[str, float]] = []
     hooks = Hooks(
         (seen if seen is not None else []).append, lambda _index, metrics: log.append(metrics), lambda _num: None
     )
-    optimise(found, rows, StepPlan(plan.steps[:stop]), settings, ReferenceLogprobs(old, reference), hooks, first)
+    optimise(
+        found, rows, StepPlan(plan.steps[:stop]), settings, ReferenceLogprobs(old, reference), hooks, NO_METRICS[:taken]
+    )
     return found, log
 
 
 def naive_logprobs(policy: PreTrainedModel, rows: Rollouts, row: int) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies of one row's completion, from the whole logits."""
-    prompt, completion = rows.prompts[row], rows.completions[row]
+    prompt, completion = rows.prompts[row].tolist(), rows.completions[row].tolist()
     logits = policy(input_ids=torch.tensor([[*prompt, *completion]])).logits[0] / rows.temperature[row]
     logp = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
-    return logp[range(len(completion)), list(completion)], -(logp.exp() * logp).sum(-1)
+    return logp[range(len(completion)), completion], -(logp.exp() * logp).sum(-1)
 
 
 def naive_loss(
@@ -94,22 +93,24 @@ def naive_loss(
     rows: Rollouts,
     chosen: list[int],
     settings: UpdateSettings,
-    old: RowValues,
-    ref: RowValues | None,
+    old: dict[int, Tensor],
+    ref: Tensor | None,
 ) -> Tensor:
     """The objective as its papers write it, token by token."""
+    first = rows.completions.offsets.tolist()
     per_row: list[list[Tensor]] = []
     for row in chosen:
         logp, entropy = naive_logprobs(policy, rows, row)
         terms: list[Tensor] = []
         for t in range(len(logp)):
-            if not math.isfinite(float(rows.logprobs[row][t])):
+            if not math.isfinite(float(rows.logprobs[first[row] + t])):
                 continue
             ratio, advantage = (logp[t] - old[row][t]).exp(), float(rows.advantage[row])
             low, high = 1 - 0.2, 1 + 0.28
             term = -torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
             if ref is not None:
-                term = term + settings.kl_coef * ((ref[row][t] - logp[t]).exp() - (ref[row][t] - logp[t]) - 1)
+                difference = ref[first[row] + t] - logp[t]
+                term = term + settings.kl_coef * (difference.exp() - difference - 1)
             terms.append(term - settings.entropy_coef * entropy[t])
         per_row.append(terms)
     counted = [terms for terms in per_row if terms]
@@ -122,12 +123,13 @@ def naive_loss(
 @pytest.mark.parametrize("aggregation", AGGREGATIONS, ids=["token_mean", "sequence_mean", "fixed_length"])
 @pytest.mark.parametrize("regularised", [False, True])
 def test_a_whole_update_is_that_of_a_naive_implementation(aggregation: Aggregation, regularised: bool) -> None:
-    gap = torch.tensor([-1.0, math.nan, -1.0, -math.inf])
-    rows = rollouts(logprobs=[gap if i == 2 else lp for i, lp in enumerate(rollouts().logprobs)])
+    # Row 2 has tokens 5 to 8; two of their log-probs are gaps.
+    gaps = torch.full((16,), -1.0).index_copy(0, torch.tensor([6, 8]), torch.tensor([math.nan, -math.inf]))
+    rows = rollouts(logprobs=gaps)
     coefs = {"kl_coef": 0.3, "entropy_coef": 0.1} if regularised else {}
     settings = replace(SETTINGS, aggregation=aggregation, warmup_steps=3, lr=1e-2, **coefs)
     no_beat = lambda _num: None  # noqa: E731
-    reference = row_logprobs(model(seed=5), rows, 99, no_beat).logp if regularised else None
+    reference = all_logprobs(model(seed=5), rows, 99, no_beat).logp if regularised else None
     found, log = trained(settings, rows, reference=reference)
 
     policy = model()
@@ -136,7 +138,7 @@ def test_a_whole_update_is_that_of_a_naive_implementation(aggregation: Aggregati
     plan = StepPlan.of(rows, settings, np.random.default_rng(0))
     assert len(plan.steps) == (6 if regularised else 4)
     for index, chosen in enumerate(plan.steps):
-        loss = naive_loss(policy, rows, list(chosen), settings, old, reference)
+        loss = naive_loss(policy, rows, chosen.tolist(), settings, old, reference)
         optimizer.zero_grad()
         loss.backward()
         optimizer.param_groups[0]["lr"] = 1e-2 * min(1.0, (index + 1) / 3)
@@ -188,27 +190,26 @@ def test_the_same_update_gives_the_same_bits_and_resuming_changes_none() -> None
     again = train_state(seed=8)
     restore_weights(again, weights_bytes(half))
     restore_train_state(again, train_state_bytes(half))
-    resumed, rest = trained(SETTINGS, start=again, first=2)
+    resumed, rest = trained(SETTINGS, start=again, taken=2)
     assert weights_bytes(resumed) == weights_bytes(straight)
     assert train_state_bytes(resumed) == train_state_bytes(straight)
     assert rest == log[2:]
 
 
 def test_the_only_step_is_exactly_on_policy_and_looked_at_before_it_is_taken() -> None:
-    seen: list[RowValues] = []
+    seen: list[Logprobs] = []
     _, log = trained(ONE_STEP, seen=seen)
     assert (log[0]["policy/ratio_mean"], log[0]["policy/ratio_max"]) == (1.0, 1.0)
     assert (log[0]["policy/clip_frac_low"], log[0]["policy/clip_frac_high"]) == (0.0, 0.0)
-    before = row_logprobs(model(), rollouts(), 10_000, lambda _num: None).logp
-    assert sorted(seen[0]) == sorted(before)
-    for row, values in before.items():
-        assert torch.allclose(seen[0][row], values, atol=1e-6)
+    before = all_logprobs(model(), rollouts(), 10_000, lambda _num: None).logp
+    assert seen[0].tokens.tolist() == list(range(16))
+    assert torch.allclose(seen[0].logp, before, atol=1e-6)
 
 
 def test_an_objection_before_the_step_leaves_the_policy_as_it_was() -> None:
     untouched = train_state()
 
-    def refuse(_trainer: RowValues) -> None:
+    def refuse(_trainer: Logprobs) -> None:
         raise KeyError("objection")
 
     hooks = Hooks(refuse, lambda _index, _metrics: None, lambda _num: None)
@@ -243,11 +244,11 @@ def test_gradients_are_scaled_down_to_the_limit() -> None:
 
 def test_tokens_with_a_gap_leave_the_loss_and_its_denominator() -> None:
     # Row 0 without log-probs: the step must be that of the other rows alone.
-    gap = [torch.full((3,), math.nan), *rollouts().logprobs[1:]]
+    gap = torch.cat([torch.full((3,), math.nan), rollouts().logprobs[3:]])
     alone = rollouts(group=torch.tensor([9, 0, 1, 1, 2, 2]))
-    plan = StepPlan(((1, 2, 3, 4, 5),))
+    plan = StepPlan((torch.arange(1, 6),))
     found: list[Tensor] = []
-    for rows, steps in ((rollouts(logprobs=gap), StepPlan((tuple(range(6)),))), (alone, plan)):
+    for rows, steps in ((rollouts(logprobs=gap), StepPlan((torch.arange(6),))), (alone, plan)):
         mine = train_state()
         hooks = Hooks(lambda _t: None, lambda _i, _m: None, lambda _n: None)
         optimise(mine, rows, steps, ONE_STEP, ReferenceLogprobs(None, None), hooks)
@@ -262,15 +263,15 @@ def test_a_step_that_is_not_finite_or_has_no_tokens_is_refused() -> None:
     with pytest.raises(UpdateError, match="step 1 has loss nan"):
         trained(ONE_STEP, start=broken)
     assert broken.step == 0
-    nothing = rollouts(logprobs=[torch.full_like(lp, math.nan) for lp in rollouts().logprobs])
+    nothing = rollouts(logprobs=torch.full((16,), math.nan))
     with pytest.raises(UpdateError, match="no token whose log-probs are all finite"):
         trained(ONE_STEP, nothing)
 
 
 def test_what_was_rewarded_becomes_more_likely() -> None:
-    before = row_logprobs(model(), rollouts(), 1000, lambda _num: None).logp
-    after = row_logprobs(trained(SETTINGS)[0].model, rollouts(), 1000, lambda _num: None).logp
-    change = [float((after[row] - before[row]).sum()) for row in range(4)]
+    before = all_logprobs(model(), rollouts(), 1000, lambda _num: None).logp
+    after = all_logprobs(trained(SETTINGS)[0].model, rollouts(), 1000, lambda _num: None).logp
+    change = [float(part.sum()) for part in (after - before).split([3, 2, 4, 2, 2, 3])]
     assert change[0] > 0 > change[1]
     assert change[2] > 0 > change[3]
 
@@ -286,22 +287,26 @@ def test_a_plan_takes_every_learnable_group_once_an_epoch_and_whole() -> None:
     rows = rollouts(group=torch.tensor([4, 4, 7, 7, 2, 2]))
     plan = StepPlan.of(rows, SETTINGS, np.random.default_rng(3))
     # Group 2 has no advantage: alone in its step, nothing could be learnt, and that step is left out.
-    assert sorted(plan.steps[:2]) == sorted(plan.steps[2:]) == [(0, 1), (2, 3)]
+    assert sorted(listed(plan)[:2]) == sorted(listed(plan)[2:]) == [[0, 1], [2, 3]]
     with_bonus = StepPlan.of(rows, replace(SETTINGS, entropy_coef=0.1), np.random.default_rng(3))
-    assert sorted(with_bonus.steps[:3]) == [(0, 1), (2, 3), (4, 5)]
+    assert sorted(listed(with_bonus)[:3]) == [[0, 1], [2, 3], [4, 5]]
     in_one = StepPlan.of(rows, ONE_STEP, np.random.default_rng(3))
-    assert (in_one.steps, in_one.on_policy) == (((0, 1, 2, 3, 4, 5),), True)
+    assert (listed(in_one), in_one.on_policy) == ([[0, 1, 2, 3, 4, 5]], True)
+
+
+def listed(plan: StepPlan) -> list[list[int]]:
+    return [rows.tolist() for rows in plan.steps]
 
 
 def test_mismatch_is_worked_out_by_hand() -> None:
-    sampler = [torch.tensor([-1.0, -1.0, math.nan]), torch.tensor([-2.0, -1.0])]
-    trainer = {0: torch.tensor([-1.0, -1.0 + math.log(2), -1.0]), 1: torch.tensor([-2.0, -math.inf])}
+    trainer = torch.tensor([-1.0, -1.0 + math.log(2), -1.0, -2.0, -math.inf])
     rows = rollouts(
-        prompts=[[9], [9]], completions=[[9, 10, 1], [11, 1]], logprobs=sampler, temperature=torch.ones(2),
-        advantage=torch.zeros(2).double(), group=torch.zeros(2).long(),
+        prompts=Ragged.of([[9], [9]]), completions=Ragged.of([[9, 10, 1], [11, 1]]),
+        logprobs=torch.tensor([-1.0, -1.0, math.nan, -2.0, -1.0]), temperature=torch.ones(2),
+        advantage=torch.zeros(2).double(), group=torch.zeros(2).long(), reward=torch.zeros(2), correct=torch.zeros(2),
     )  # fmt: skip
     # Three finite tokens with differences 0, ln 2, 0; k3 of ln 2 is 2 - ln 2 - 1.
-    assert mismatch(rows, trainer) == pytest.approx(
+    assert mismatch(rows, logprobs(trainer)) == pytest.approx(
         {
             "mismatch/kl": (1 - math.log(2)) / 3,
             "mismatch/ratio_mean": 4 / 3,
@@ -312,10 +317,16 @@ def test_mismatch_is_worked_out_by_hand() -> None:
         },
         rel=1e-6,
     )
-    assert worst_row(rows, trainer) == 0
-    assert mismatch(rows, {1: torch.full((2,), math.nan)}) == {"mismatch/masked_frac": 1.0}
+    assert row_differences(rows, logprobs(trainer)).tolist() == pytest.approx([math.log(2) / 2, 0.0], rel=1e-6)
+    gap = torch.full((2,), math.nan)
+    assert mismatch(rows, Logprobs(torch.tensor([3, 4]), gap, gap)) == {"mismatch/masked_frac": 1.0}
+
+
+def logprobs(values: Tensor) -> Logprobs:
+    """Log-probs of all tokens of an update, nothing truncated."""
+    return Logprobs(torch.arange(len(values)), values, values)
 
 
 def test_rows_need_a_logprob_for_every_token() -> None:
-    with pytest.raises(ValueError, match="row 1 has 2 completion tokens and 1 log-probs"):
-        rollouts(logprobs=[lp[:1] if i == 1 else lp for i, lp in enumerate(rollouts().logprobs)])
+    with pytest.raises(ValueError, match="16 completion tokens have 15 log-probs"):
+        rollouts(logprobs=torch.full((15,), -1.0))

@@ -12,7 +12,9 @@ from safetensors.torch import load_file
 from gradus.data.lake.store import Ref, Store
 from gradus.models.policy import load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.models.training.logprobs import Sequences, token_logprobs
+from gradus.models.training.logprobs import token_logprobs
+from gradus.models.training.packing import pack_of
+from gradus.models.training.ragged import Ragged, distinct
 from gradus.tasks.runtime.attempt import Job, execute
 from gradus.tasks.stages.warm import Warm
 
@@ -59,8 +61,10 @@ class House:
         model = load_policy(self.store.path(used), "float32").model
         prompts = [[9 + i, 10 + level] for i, _ in enumerate(problems) for _ in range(4)]
         completions = [[8 + (5 * i) % 12 + k for k in range(1 + i % 3)] + [1] for i in range(len(prompts))]
+        given = Ragged.of(prompts)
+        pack = pack_of(torch.arange(len(given)), distinct(given), given, Ragged.of(completions))
         with torch.no_grad():
-            logp = token_logprobs(model, Sequences(prompts, completions), torch.ones(len(prompts))).logp
+            logp = token_logprobs(model, pack, torch.ones(len(prompts)), "padded").logp
         values = [part.tolist() for part in logp.split([len(c) for c in completions])]
         rows = [
             {

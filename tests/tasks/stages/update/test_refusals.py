@@ -67,7 +67,7 @@ FAILURES: dict[str, Case] = {
         lambda h: h.update(h.rows(prompt_tokens=[9, None]), h.rewards),
     ),
     "a KL without its reference": (
-        BadInputError, "kl_coef is set but there is no reference", lambda h: h.update(h.rows(), h.rewards, kl_coef=0.1),
+        BadInputError, "the objective needs a reference policy", lambda h: h.update(h.rows(), h.rewards, kl_coef=0.1),
     ),
 }  # fmt: skip
 

@@ -1,0 +1,95 @@
+"""Hidden states of a pack under a policy: end to end with shared prompts, or as padded rows.
+
+End to end is the quick form; it needs attention that this package knows (gradus.models.training.block_attention). What
+an architecture does beyond attention (recurrence, biases of position, windows) can mix sequences that stand end to end,
+so a model is asked first: a few short rows in both forms must agree. Padded rows, every prompt as often as it has
+completions, are what any causal model computes, and are used wherever the quick form is not sure.
+Left out: kernels of a GPU for the quick form.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gradus.models.training.block_attention import NAME, UnsupportedAttentionError
+from gradus.models.training.packing import Pack, pack_of
+from gradus.models.training.ragged import Ragged, spans
+
+Form = Literal["packed", "padded"]
+
+_AGREE = 1e-3
+"""Largest relative difference of the two forms' hidden states on the rows of the test."""
+
+
+def hidden_states(model: PreTrainedModel, pack: Pack, form: Form) -> Tensor:
+    """Hidden states (M, D) of the tokens that predict the pack's completion tokens, on the model's device."""
+    return _packed(model, pack) if form == "packed" else _padded(model, pack)
+
+
+def form_of(model: PreTrainedModel) -> Form:
+    """Return the quickest form that is exact for this model."""
+    if model.device.type != "cpu":
+        return "padded"
+    embeddings: Any = model.get_input_embeddings()
+    vocabulary = int(embeddings.weight.shape[0])
+    prompts = Ragged.of([[1, 2, 3], [1, 2, 3], [2, 1], [3]])
+    completions = Ragged.of([[3, 1, 2, 2], [2, 2], [1, 3, 1], [2]])
+    trial = [Ragged(each.values % vocabulary, each.offsets) for each in (prompts, completions)]
+    pack = pack_of(torch.arange(4), torch.tensor([0, 0, 1, 2]), *trial)
+    with torch.no_grad():
+        try:
+            found, expected = _packed(model, pack), _padded(model, pack)
+        except (UnsupportedAttentionError, TypeError, ValueError):
+            return "padded"
+    return (
+        "packed"
+        if torch.allclose(found, expected, rtol=_AGREE, atol=_AGREE * float(expected.abs().max()))
+        else "padded"
+    )
+
+
+def _packed(model: PreTrainedModel, pack: Pack) -> Tensor:
+    blocks = pack.blocks()
+    with _attending(model):
+        decoded: Any = model.get_decoder()(
+            input_ids=pack.input_ids[None],
+            position_ids=pack.positions[None],
+            use_cache=False,
+            gradus_blocks=blocks,
+        )
+    if blocks.num_calls != model.config.num_hidden_layers:
+        raise UnsupportedAttentionError(f"{blocks.num_calls} of {model.config.num_hidden_layers} layers attend")
+    return decoded.last_hidden_state[0].index_select(0, pack.predictors)
+
+
+@contextmanager
+def _attending(model: PreTrainedModel) -> Iterator[None]:
+    """Attend within blocks for a while."""
+    before: str = model.config._attn_implementation  # noqa: SLF001 - the getter has no public name
+    model.set_attn_implementation(NAME)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _padded(model: PreTrainedModel, pack: Pack) -> Tensor:
+    prompt, completion = pack.prompts.lengths, pack.completions.lengths
+    length = prompt + completion
+    at = torch.arange(int(length.max()))
+    mask = at[None, :] < length[:, None]
+    ids = torch.zeros(mask.shape, dtype=torch.int64)
+    ids[at[None, :] < prompt[:, None]] = pack.prompts.values
+    ids[mask & (at[None, :] >= prompt[:, None])] = pack.completions.values
+    device = model.device
+    given = None if bool(mask.all()) else mask.long().to(device)
+    hidden: Tensor = model.get_decoder()(
+        input_ids=ids.to(device), attention_mask=given, use_cache=False
+    ).last_hidden_state
+    width = len(at)
+    places = spans(torch.arange(len(length)) * width + prompt - 1, completion)
+    return hidden.flatten(0, 1).index_select(0, places.to(device))

@@ -1,0 +1,33 @@
+"""Forward passes over the rows of an update."""
+
+from collections.abc import Callable
+
+import torch
+from transformers import PreTrainedModel
+
+from gradus.models.training.forward import Form, form_of
+from gradus.models.training.logprobs import Logprobs, TokenLogprobs, token_logprobs
+from gradus.models.training.packing import Pack
+from gradus.models.training.state import Rollouts
+
+
+def pass_logprobs(
+    model: PreTrainedModel, rollouts: Rollouts, pack: Pack, form: Form, *, entropy_grad: bool = False
+) -> TokenLogprobs:
+    """Log-probs and entropies of a pack's completion tokens, at the temperature that they were sampled at."""
+    temperature, drawn = rollouts.temperature[pack.rows], rollouts.drawing(pack.rows)
+    return token_logprobs(model, pack, temperature, form, entropy_grad=entropy_grad, drawn=drawn)
+
+
+def all_logprobs(
+    model: PreTrainedModel, rollouts: Rollouts, micro_tokens: int, on_rows: Callable[[int], None]
+) -> Logprobs:
+    """The model's log-prob of every completion token, all T in their order."""
+    form = form_of(model)
+    found: list[Logprobs] = []
+    with torch.no_grad():
+        for pack in rollouts.packs(torch.arange(rollouts.num_rows), form, micro_tokens):
+            own = pass_logprobs(model, rollouts, pack, form)
+            found.append(Logprobs(rollouts.completions.places(pack.rows), own.logp, own.truncated_logp))
+            on_rows(len(pack.rows))
+    return Logprobs.joined(found)
