@@ -7,7 +7,7 @@ completions, are what any causal model computes, and are used wherever the quick
 Left out: kernels of a GPU for the quick form.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -67,9 +67,9 @@ def _packed(model: PreTrainedModel, pack: Pack) -> Tensor:
 
 
 @contextmanager
-def _attending(model: PreTrainedModel) -> Iterator[None]:
+def _attending(model: PreTrainedModel) -> Generator[None]:
     """Attend within blocks for a while."""
-    before: str = model.config._attn_implementation  # noqa: SLF001 - the getter has no public name
+    before: str = getattr(model.config, "_attn_implementation")  # noqa: B009 - the getter has no public name
     model.set_attn_implementation(NAME)
     try:
         yield
