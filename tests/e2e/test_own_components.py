@@ -36,7 +36,7 @@ def trained(new_program: Callable[..., Program]) -> Program:
 
 
 def test_the_page_has_a_component_of_each_kind() -> None:
-    assert sorted(re.findall(r'@component\("([^"]+)"\)', BLOCKS["methods.py"])) == sorted(KINDS)
+    assert sorted(re.findall(r'@component\("([^"]+)"', BLOCKS["methods.py"])) == sorted(KINDS)
 
 
 def test_each_is_what_the_training_computed_with(trained: Program) -> None:
@@ -73,6 +73,8 @@ def test_each_is_what_the_training_computed_with(trained: Program) -> None:
     (report,) = trained.home.glob("lake/checkpoints/*/_report.json")
     metrics = json.loads(report.read_text())["metrics"]
     assert metrics["policy/halved"] == pytest.approx(0.5)
+    assert metrics["policy/unsure"] == pytest.approx(0.25, abs=0.02)
+    assert [each["name"] for each in checkpoint["identity"]["config"]["weights"]] == ["methods.py:unsure"]
     assert metrics["policy/plain_logp"] < 0
 
 

@@ -81,8 +81,11 @@ def close(expected: Any) -> Any:
 
 
 def hold(ours: bytes, expected: bytes) -> None:
-    """Raise AssertionError if tensors of two files differ by more than rounding explains."""
-    torch.testing.assert_close(load(ours), load(expected), rtol=1e-3, atol=1e-6)
+    """Raise AssertionError if tensors of two files differ by more than rounding explains.
+
+    The gradient of a key's bias is 0 but for rounding, of which AdamW makes up to a hundredth of a step (1e-3).
+    """
+    torch.testing.assert_close(load(ours), load(expected), rtol=1e-3, atol=1e-5)
 
 
 def by_index(finished: list[Finished]) -> list[Finished]:
