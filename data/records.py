@@ -1,4 +1,4 @@
-"""Plain data as Python holds it: JSON values, rows of somebody's file, rows of the table problems. Types, no code."""
+"""Plain data as Python holds it: JSON values, figures of reports, rows of files and of problems. Types, no code."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, TypedDict
@@ -12,11 +12,12 @@ Row: TypeAlias = Mapping[str, object]
 """A row of somebody's file: nothing is known of its values."""
 
 
-class Message(TypedDict):
-    """One turn of a problem that is a chat."""
+class Figure(TypedDict):
+    """A value with the ends of its interval."""
 
-    role: str
-    content: str
+    value: float
+    low: float
+    high: float
 
 
 class Problem(TypedDict):
@@ -24,7 +25,8 @@ class Problem(TypedDict):
 
     problem_id: str
     question: str | None
-    messages: list[Message] | None
+    messages: list[dict[str, str]] | None
+    """The turns of a chat, each with role and content."""
     answer: str | None
     solution: str | None
     domain: str | None

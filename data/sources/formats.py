@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from gradus.data.answers import normalised_gold
-from gradus.data.records import Message, Problem, Row
+from gradus.data.records import Problem, Row
 from gradus.data.sources.chain_sum import problem_row
 
 
@@ -207,7 +207,7 @@ def _problem(
     extra: str,
     solution: str | None = None,
     problem_id: str = "",
-    messages: list[Message] | None = None,
+    messages: list[dict[str, str]] | None = None,
     source: str | None = None,
 ) -> Problem:
     """A problem; one without an id gets that of its content (`content_id`)."""
@@ -223,7 +223,7 @@ def _problem(
     )
 
 
-def _messages(row: Row) -> list[Message] | None:
+def _messages(row: Row) -> list[dict[str, str]] | None:
     """The messages of a row; None if it has none."""
     messages = row.get("messages")
     if not messages:
