@@ -1,13 +1,14 @@
 """The verbs about whole runs: train, demo, rerun, runs, show, sql, methods."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from gradus.data.records import Figure
 from gradus.flows.cli import completion
 from gradus.flows.cli.stage_verbs import AsJson, Sets
 from gradus.flows.cli.waiting import may_wait
+from gradus.flows.console.answers import SuiteFigures, TrainAnswer
 from gradus.flows.console.output import answer, aside, fields, line, table
 from gradus.flows.environment import api
 from gradus.flows.loop.reruns import Rerun, chosen_calls, plan_rerun, read_recipe
@@ -16,9 +17,9 @@ from gradus.flows.recipe.checking import check_recipe, check_settings
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import check_name
 from gradus.tasks.runs.history import run_folder
+from gradus.tasks.runs.records import DomainFigures, Evaluation, Versus
 from gradus.tasks.runtime.calls import label
 
-Json = Mapping[str, Any]
 Engine = Annotated[str | None, typer.Option(help="which engine samples")]
 Rounds = Annotated[int | None, typer.Option(min=0, help="rounds of curate, rollout, score, update")]
 Overlap = Annotated[int | None, typer.Option(min=0, max=1, help="1: generate the next round during an update")]
@@ -130,8 +131,8 @@ def why(
     chosen = chosen_calls(folder, stage, RerunRounds(round_index))
     found = explain(Store(home.lake), precedents(home.runs), folder, lambda key: key in chosen)
 
-    def render(result: Json) -> None:
-        for row in result["calls"]:
+    def render(_: object) -> None:
+        for row in found:
             line(f"{label(row['stage'], row['round'], row['purpose'])}: {row['status']}: {row['why']}")
 
     answer({"run": folder.name, "calls": found}, as_json, render)
@@ -183,7 +184,7 @@ def register_runs(app: typer.Typer) -> None:
     app.command("runs")(list_runs)
 
 
-def render_run(result: Json) -> None:
+def render_run(result: TrainAnswer) -> None:
     """The end of a training run: accuracy by suite, newly solved problems, time per stage, where to look."""
     for name, figures in result["suites"].items():
         _suite(name, figures, chosen=result["best"] != result["policy"])
@@ -191,28 +192,29 @@ def render_run(result: Json) -> None:
         line(f"note: {remark}")
     stages = [(name, s["ran"], s["reused"], f"{s['seconds']:.1f}") for name, s in result["stages"].items()]
     table("stages", ("stage", "ran", "reused", "seconds"), stages)
-    _gain(result["after"].get("versus", {}))
+    if "versus" in result["after"]:
+        _gain(result["after"]["versus"])
     facts = ("run", "rounds", "updates", "tokens_generated", "tokens_trained", "seconds", "out")
     fields({key: _count(result[key]) for key in facts})
     line(f"look: `gradus ui` (Prefect, MLflow), `gradus show {result['run']}`, `gradus sql 'select ...'`")
 
 
-def _suite(name: str, figures: Json, *, chosen: bool) -> None:
+def _suite(name: str, figures: SuiteFigures, *, chosen: bool) -> None:
     """Return pass@1 of a suite before and after training, and of the best checkpoint if that is another one."""
-    columns = ("before", "after", *(["best"] if chosen else []))
-    domains = sorted({domain for column in columns for domain in figures[column]["per_domain"]})
-    rows = [(d, *(_accuracy(figures[column]["per_domain"].get(d)) for column in columns)) for d in domains]
-    rows.append(("all", *(_accuracy(figures[column]["pass_at"].get("1")) for column in columns)))
-    if any(figures[column]["unjudged"] for column in columns):
-        rows.append(("judged rollouts", *(_coverage(figures[column]) for column in columns)))
-    table(f"pass@1 on {name} (95 % interval)", ("domain", *columns), rows)
+    shown = {"before": figures["before"], "after": figures["after"], **({"best": figures["best"]} if chosen else {})}
+    domains = sorted({domain for each in shown.values() for domain in each["per_domain"]})
+    rows = [(d, *(_accuracy(each["per_domain"].get(d)) for each in shown.values())) for d in domains]
+    rows.append(("all", *(_accuracy(each["pass_at"].get("1")) for each in shown.values())))
+    if any(each["unjudged"] for each in shown.values()):
+        rows.append(("judged rollouts", *(_coverage(each) for each in shown.values())))
+    table(f"pass@1 on {name} (95 % interval)", ("domain", *shown), rows)
 
 
-def _coverage(evaluation: Json) -> str:
+def _coverage(evaluation: Evaluation) -> str:
     return f"{evaluation['judged']} of {evaluation['rollouts']}"
 
 
-def _gain(versus: Json) -> None:
+def _gain(versus: Versus) -> None:
     """What the policy gained over the one it started from, on the same problems and seeds."""
     if "gain" not in versus:
         return
@@ -225,12 +227,12 @@ def _gain(versus: Json) -> None:
     )
 
 
-def _count(value: Any) -> str:
+def _count(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _accuracy(cell: Json | None) -> str:
+def _accuracy(cell: Figure | DomainFigures | None) -> str:
     if not cell:
         return "-"
-    value = cell.get("value", cell.get("pass_at_1"))
+    value = cell["value"] if "value" in cell else cell["pass_at_1"]
     return f"{value:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]"

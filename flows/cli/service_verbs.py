@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -55,8 +55,8 @@ def doctor(as_json: AsJson = False) -> None:
 
     found = checks(Home.from_environment().root)
 
-    def render(result: Any) -> None:
-        rows = [(c["name"], "yes" if c["ok"] else "no", c["detail"], c["cure"]) for c in result["checks"]]
+    def render(_: object) -> None:
+        rows = [(each.name, "yes" if each.ok else "no", each.detail, each.cure) for each in found]
         table("", ("can", "", "detail", "what to do"), rows)
 
     answer({"checks": [vars(c) for c in found]}, as_json, render)
