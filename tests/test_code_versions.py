@@ -112,8 +112,9 @@ def test_a_helper_moves_all_that_use_it(copy: Path, now: dict[str, str]) -> None
 
 
 def test_two_helpers_that_change_places_are_noticed(copy: Path, now: dict[str, str]) -> None:
-    path = copy / "models/objectives/losses/__init__.py"
-    path.write_text(path.read_text().replace("MAX_LOG_RATIO, MAX_LOG_RATIO", "MIN_LOG_RATIO, MAX_LOG_RATIO"))
+    clipped = "models/objectives/losses/clipped.py"
+    edit(copy, clipped, "import MAX_LOG_RATIO,", "import MAX_LOG_RATIO, MIN_LOG_RATIO,")
+    edit(copy, clipped, "clamp(-MAX_LOG_RATIO,", "clamp(MIN_LOG_RATIO,")
     edit(
         copy,
         "models/objectives/losses/__init__.py",

@@ -14,6 +14,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.models.policy import Policy, load_policy, new_policy
 from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from gradus.models.tiny_tokenizer import tiny_tokenizer
+from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey
 from gradus.tasks.artifacts.policies import base_ref, refuse_training
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.rollout import RolloutConfig
@@ -116,7 +117,8 @@ def merged_and_kept(store: Store, ref: Ref, folder: Path) -> Ref:
 
 def test_another_adapter_under_the_same_name_is_caught(store: Store, adapted: Adapted) -> None:
     first, second = (resolve_artifact(store, str(adapted(name, seed=i)), "checkpoints") for i, name in enumerate("ab"))
-    stale = {f"policy/{second.digest}/auto/auto": load_policy(store.path(first))}
+    stale = Warm()
+    stale.of(LoadedPolicies).by_key[PolicyKey(second.digest, "auto", "auto")] = load_policy(store.path(first))
     with pytest.raises(StageError, match=r"the sampler does not hold the policy's weights: .*down_proj"):
         rolled_out(store, second, stale)
 
