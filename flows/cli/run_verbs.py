@@ -52,12 +52,12 @@ def train(
 
 def _train(plan: Rerun, *, as_json: bool, dry_run: bool) -> None:
     if dry_run:
-        from gradus.flows.loop.dry_run import look_ahead, render  # noqa: PLC0415
+        from gradus.flows.loop.dry_run import look_ahead, render
 
         answer(look_ahead(Home.from_environment(), plan), as_json, render)
         return
     with api() as ready:
-        from gradus.flows import runs  # noqa: PLC0415 - Prefect, which a wrong recipe need not wait for
+        from gradus.flows import runs  # Prefect, which a wrong recipe need not wait for
 
         ready()
         answer(runs.train_flow(plan.recipe, plan.run, list(plan.forced)), as_json, render_run)
@@ -99,8 +99,8 @@ def list_runs(as_json: AsJson = False) -> None:
     `gain` is pass@1 of the main suite after training less that before, in points. `stages` are those computed, and
     in brackets those reused. An artifact of several runs counts in each of them, and once in the sum.
     """
-    from gradus.flows.console.run_tables import render_runs  # noqa: PLC0415
-    from gradus.tasks.runs.history import list_runs as read  # noqa: PLC0415
+    from gradus.flows.console.run_tables import render_runs
+    from gradus.tasks.runs.history import list_runs as read
 
     home = Home.from_environment()
     answer(read(home.runs, home.lake), as_json, render_runs)
@@ -108,8 +108,8 @@ def list_runs(as_json: AsJson = False) -> None:
 
 def show(run: KnownRun, as_json: AsJson = False) -> None:
     """Show what a run did: every stage attempt, its artifact, time and bytes; and why the run did not finish."""
-    from gradus.flows.console.run_tables import render_run_story  # noqa: PLC0415
-    from gradus.tasks.runs.history import read_run  # noqa: PLC0415
+    from gradus.flows.console.run_tables import render_run_story
+    from gradus.tasks.runs.history import read_run
 
     home = Home.from_environment()
     answer(read_run(home.runs, run, home.lake), as_json, render_run_story)
@@ -122,9 +122,9 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """Say why a stage of a run was computed, or reused: what differed from the nearest call before, by name."""
-    from gradus.data.lake.store import Store  # noqa: PLC0415
-    from gradus.tasks.inspect.reasons import explain  # noqa: PLC0415
-    from gradus.tasks.runs.precedents import precedents  # noqa: PLC0415
+    from gradus.data.lake.store import Store
+    from gradus.tasks.inspect.reasons import explain
+    from gradus.tasks.runs.precedents import precedents
 
     home = Home.from_environment()
     folder = run_folder(home.runs, run)
@@ -153,8 +153,8 @@ def sql(
     stages and metrics tell what was done; below them are the tables problems, hints, plan, rollouts, scores,
     difficulty, evaluations, each with its artifact. `show tables` and `describe samples` are queries too.
     """
-    from gradus.flows.console.query_rows import print_json, print_rows  # noqa: PLC0415
-    from gradus.tasks.inspect.sql_views import ask  # noqa: PLC0415
+    from gradus.flows.console.query_rows import print_json, print_rows
+    from gradus.tasks.inspect.sql_views import ask
 
     with ask(Home.from_environment(), query, run, aside) as found:
         if as_json:
@@ -165,8 +165,8 @@ def sql(
 
 def methods(as_json: AsJson = False) -> None:
     """List stages, filters, rankings, samplers, hints, engines, rewards, advantages, losses, with every setting."""
-    from gradus.flows.console.methods_table import render_methods  # noqa: PLC0415
-    from gradus.tasks.inspect.catalogue import catalogue  # noqa: PLC0415
+    from gradus.flows.console.methods_table import render_methods
+    from gradus.tasks.inspect.catalogue import catalogue
 
     answer(catalogue(), as_json, render_methods)
 

@@ -71,7 +71,7 @@ def ingest(
     check_source(source, config)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.ingest(source, config, out), as_json)
@@ -84,7 +84,7 @@ def hint(problems: Problems, sets: Sets = None, out: Out = None, as_json: AsJson
     check_inputs(_lake(), problems=problems)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.hint(problems, config, out), as_json)
@@ -120,7 +120,7 @@ def curate(
     check_inputs(_lake(), problems=problems, difficulty=difficulty)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.curate(problems, difficulty, config, seed, out), as_json)
@@ -142,7 +142,7 @@ def rollout(
     check_engine(config)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.rollout(plan, problems, policy, config, seed, out), as_json)
@@ -172,7 +172,7 @@ def score(
     check_inputs(_lake(), rollouts=rollouts, problems=problems)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.score(rollouts, problems, config, columns, out), as_json)
@@ -198,7 +198,7 @@ def update(
         raise UsageError("kl_coef is set but there is no reference policy", hint="give --reference")
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.update(rollouts, scores, policy, reference, config, seed, out), as_json)
@@ -222,7 +222,7 @@ def warmstart(
     check_inputs(_lake(), problems=problems, policy=policy)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.warmstart(problems, policy, config, seed, out), as_json)
@@ -254,7 +254,7 @@ def profile(
     check_length(_lake(), policy, max_tokens)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.profile(problems, policy, sample, config, judged, seed, out, sampling), as_json)
@@ -293,7 +293,7 @@ def evaluate(
         check_length(_lake(), name, max_tokens)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.evaluate(problems, policy, against, sample, config, judged, seed, out, sampling), as_json)

@@ -66,7 +66,7 @@ class Foresight:
         config: Config,
         inputs: Inputs,
         *,
-        round: int = 0,  # noqa: A002 - the field's name
+        round: int = 0,
         purpose: str = "train",
         seed: int | None = None,
     ) -> Outcome:

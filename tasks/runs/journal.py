@@ -69,7 +69,7 @@ class Journal:
         self,
         *,
         stage: str,
-        round: int,  # noqa: A002 - the field's name
+        round: int,
         purpose: str,
         output: str,
         config: JsonObject,
@@ -115,7 +115,7 @@ class Journal:
         span = self._append_metrics([{**label, "step": step, "metrics": metrics} for step, metrics in checked])
         self._event("stage_finished", {**body, "metric_bytes": span}, durable=True)
 
-    def stage_reused(self, *, stage: str, round: int, purpose: str, output: str) -> None:  # noqa: A002
+    def stage_reused(self, *, stage: str, round: int, purpose: str, output: str) -> None:
         """A stage's artifact was there and whole, so nothing was computed."""
         self._event("stage_reused", {"stage": stage, "round": round, "purpose": purpose, "output": output})
 

@@ -84,7 +84,7 @@ class Stages(Protocol):
         config: Config,
         inputs: Inputs,
         *,
-        round: int = 0,  # noqa: A002 - the field's name
+        round: int = 0,
         purpose: str = "train",
         seed: int | None = None,
     ) -> Outcome:

@@ -65,7 +65,7 @@ class Session:
         config: Config,
         inputs: Inputs,
         *,
-        round: int = 0,  # noqa: A002
+        round: int = 0,
         purpose: str = "train",
         seed: int | None = None,
     ) -> Outcome:

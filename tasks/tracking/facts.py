@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.tasks.runs.journal import event_lines
-from gradus.tasks.runs.records import MetricRow, Metrics, Report, Sample, StageFinished, Which
+from gradus.tasks.runs.records import Label, MetricRow, Metrics, Report, Sample, StageFinished, StageStarted, Which
 from gradus.tasks.tracking.names import metric_name, run_metric_name
 from gradus.tasks.tracking.report import markdown, table_md, visible, write_report
 from gradus.tasks.tracking.state import Live, State
@@ -17,6 +17,11 @@ STAGE_COLUMNS = ("stage", "ran", "reused", "failed", "seconds")
 def in_ms(seconds: float) -> int:
     """Return a time in MLflow's unit."""
     return int(seconds * 1000)
+
+
+def label_of(event: StageStarted) -> Label:
+    """Return what a stage's beginning says of the call."""
+    return {"stage": event["stage"], "round": event["round"], "purpose": event["purpose"], "output": event["output"]}
 
 
 def title(call: Which) -> str:

@@ -45,23 +45,14 @@ from gradus.data.records import JsonObject
 from gradus.tasks.config.redaction import hide, hide_in_logs, hide_in_output
 from gradus.tasks.config.settings import Home, traces_per_round, tracking_patience_s
 from gradus.tasks.preflight.access import mlflow_words
+from gradus.tasks.runs import records
 from gradus.tasks.runs.journal import read_metric_rows
-from gradus.tasks.runs.records import (
-    Event,
-    Label,
-    ModelAlias,
-    Report,
-    RunFinished,
-    RunStarted,
-    Sample,
-    StageFinished,
-    StageStarted,
-)
 from gradus.tasks.runtime.attempt import read_report
 from gradus.tasks.tracking.client import artifacts_uri, database, tracker_environment, tracking_uri
 from gradus.tasks.tracking.facts import (
     ends,
     in_ms,
+    label_of,
     points,
     roles_by_artifact,
     run_page,
@@ -90,10 +81,7 @@ _ENDED = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED", "cance
 
 
 def ensure_database(home: Path) -> str:
-    """Create the tracking database, or bring it up to date, and its experiment; gives its address.
-
-    Under a lock, because processes that create one at the same time break it.
-    """
+    """Create the tracking database, or bring it up to date, and its experiment; return its address."""
     _settle()
     uri = tracking_uri(home)
     if uri.startswith("sqlite:"):
@@ -139,7 +127,7 @@ class MlflowTeller:
             self._client = MlflowClient(tracking_uri=uri)
             self._experiment = _experiment(self._client, home.root, uri)
 
-    def tell(self, event: Event, state: State) -> None:
+    def tell(self, event: records.Event, state: State) -> None:
         """Tell one event."""
         kind: str = event["event"]
         with _classified():
@@ -174,7 +162,7 @@ class MlflowTeller:
                 self._client.set_terminated(run_id, "KILLED")
         state.live, state.parent = {}, ""
 
-    def _run_started(self, event: RunStarted, state: State) -> None:
+    def _run_started(self, event: records.RunStarted, state: State) -> None:
         origin = {
             "prefect.flow_run_id": event.get("prefect_flow_run_id", ""),
             "mlflow.source.git.commit": event.get("git_sha", ""),
@@ -203,9 +191,9 @@ class MlflowTeller:
             if run.info.run_id != living:
                 self._client.set_terminated(run.info.run_id, "KILLED", end_time=time_ms)
 
-    def _stage_started(self, event: StageStarted, state: State) -> None:
+    def _stage_started(self, event: records.StageStarted, state: State) -> None:
         attempt = event["attempt"]
-        label = Label(stage=event["stage"], round=event["round"], purpose=event["purpose"], output=event["output"])
+        label = label_of(event)
         tags = {
             "gradus.run": state.run,
             "gradus.place": self._place,
@@ -223,16 +211,16 @@ class MlflowTeller:
         state.runs[attempt] = run_id
         state.live[attempt] = {**label, "config": event["config"]}
 
-    def _stage_finished(self, event: StageFinished, state: State) -> None:
+    def _stage_finished(self, event: records.StageFinished, state: State) -> None:
         attempt = event["attempt"]
         live = state.live.get(attempt)
         if live is None:
             raise RefusedError(f"attempt {attempt} ended, but its beginning was not told")
         run_id, ref = state.runs[attempt], Ref.parse(live["output"])
         manifest = self._store.find(ref)
-        kept: Report = read_report(self._store, ref) if manifest is not None else {}
+        kept: records.Report = read_report(self._store, ref) if manifest is not None else {}
         rows = read_metric_rows(self._folder, event["metric_bytes"])
-        report: Report = {**kept, "metrics": rows[-1]["metrics"] if rows else {}}
+        report: records.Report = {**kept, "metrics": rows[-1]["metrics"] if rows else {}}
         metrics = [Metric(*point) for point in points(rows, live["round"])]
         with tempfile.TemporaryDirectory(prefix="gradus-") as name:
             note = write_files(Path(name), self._store.path(ref), live, event, report)
@@ -250,21 +238,20 @@ class MlflowTeller:
         if live["stage"] == "score" and event["status"] == "finished":
             self._traces(run_id, attempt, live["round"], report.get("samples", []), state)
 
-    def _run_finished(self, event: RunFinished, state: State) -> None:
+    def _run_finished(self, event: records.RunFinished, state: State) -> None:
         if not state.parent:
             return
         self.flush(state)
         state.backlog = []
         page, counts = run_page(self._folder, state)
         self._client.log_text(state.parent, page, "summary.md")
-        tags = [RunTag(f"gradus.{name}", str(count)) for name, count in counts.items()]
-        self._client.log_batch(state.parent, tags=tags)
+        self._client.log_batch(state.parent, tags=[RunTag(f"gradus.{name}", str(n)) for name, n in counts.items()])
         for attempt in list(state.live):
             self._client.set_terminated(state.runs[attempt], "KILLED", end_time=in_ms(event["time"]))
         self._client.set_terminated(state.parent, _ENDED[event["status"]], end_time=in_ms(event["time"]))
         state.live, state.parent = {}, ""
 
-    def _traces(self, run_id: str, attempt: str, round_: int, samples: Sequence[Sample], state: State) -> None:
+    def _traces(self, run_id: str, attempt: str, round_: int, samples: Sequence[records.Sample], state: State) -> None:
         """The best and the worst samples as traces, each with its reward as feedback; a trace costs about 60 ms."""
         key = str(round_)
         chosen = ends(samples, max(0, self._traces_per_round - state.traces.get(key, 0)))
@@ -276,7 +263,7 @@ class MlflowTeller:
             if not (self._looks_first and self._client.search_traces(locations=place, filter_string=query)):
                 self._trace(run_id, name, sample)
 
-    def _trace(self, run_id: str, name: str, sample: Sample) -> None:
+    def _trace(self, run_id: str, name: str, sample: records.Sample) -> None:
         span = mlflow.start_span_no_context(
             str(sample.get("problem_id", "rollout")),
             inputs=shown(sample, ("question", "hint_text", "answer")),
@@ -289,8 +276,7 @@ class MlflowTeller:
             raise RefusedError(f"no trace could be made of sample {name}")
         source = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="gradus.score")
         for kind in ("reward", "outcome"):
-            value = sample.get(kind)
-            if isinstance(value, str | float | int):
+            if isinstance(value := sample.get(kind), str | float | int):
                 mlflow.log_feedback(trace_id=span.trace_id, name=kind, value=value, source=source)
 
     def _checkpoint(self, ref: Ref, run_id: str, params: Mapping[str, str]) -> str:
@@ -309,7 +295,7 @@ class MlflowTeller:
         )
         return model.model_id
 
-    def _model_alias(self, event: ModelAlias, state: State) -> None:
+    def _model_alias(self, event: records.ModelAlias, state: State) -> None:
         ref = Ref.parse(event["ref"])
         name = model_name(state.run, event["model"])
         model_id = self._checkpoint(ref, state.parent, {"run": state.run})
