@@ -3,22 +3,54 @@
 Left out: anything that copies strings into Python objects; ids stay Arrow and are handled by their codes.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-pc: Any = pyarrow.compute
-"""Arrow's functions; they are made when pyarrow is imported, so that no type checker can see them."""
+Column: TypeAlias = pa.Array | pa.ChunkedArray
+"""What a table returns for a column, and what is computed from one."""
+Operand: TypeAlias = Column | pa.Scalar | str | float | None
+"""A column, or one value for every row."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-def one_array(column: Any) -> Any:
+class _Compute(Protocol):
+    """Arrow's functions that are used here; pyarrow makes them when it is imported, so that no type checker sees them.
+
+    The result is a ChunkedArray if a column among the arguments is one, else an Array.
+    """
+
+    def binary_join_element_wise(self, *strings: Operand) -> Column: ...
+    def coalesce(self, *values: Operand) -> Column: ...
+    def count_substring_regex(self, strings: Column, pattern: str) -> Column: ...
+    def equal(self, x: Operand, y: Operand) -> Column: ...
+    def fill_null(self, values: Column, fill_value: Operand) -> Column: ...
+    def if_else(self, cond: Column, left: Operand, right: Operand) -> Column: ...
+    def index_in(self, values: Column, *, value_set: pa.Array) -> Column: ...
+    def invert(self, values: Column) -> Column: ...
+    def is_in(self, values: Column, *, value_set: pa.Array) -> Column: ...
+    def list_parent_indices(self, lists: Column) -> Column: ...
+    def list_value_length(self, lists: Column) -> Column: ...
+    def map_lookup(self, container: Column, query_key: str, occurrence: str) -> Column: ...
+    def sort_indices(self, table: pa.Table, /, *, sort_keys: Sequence[tuple[str, str, str]]) -> pa.Array: ...
+    def sum(self, array: Column) -> pa.Scalar: ...
+    def unique(self, array: Column) -> pa.Array: ...
+    def utf8_length(self, strings: Column) -> Column: ...
+    def utf8_lpad(self, strings: Column, width: int, padding: str) -> Column: ...
+    def value_counts(self, array: Column) -> pa.StructArray: ...
+
+
+pc = cast("_Compute", pyarrow.compute)
+
+
+def one_array(column: Column) -> pa.Array:
     """A column as one Arrow array, whatever its chunks."""
     if not isinstance(column, pa.ChunkedArray):
         return column
@@ -27,27 +59,27 @@ def one_array(column: Any) -> Any:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def floats(column: Any) -> Floats:
+def floats(column: Column) -> Floats:
     """A numeric column as float64 (N,); nulls become NaN."""
     return np.asarray(one_array(column).cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def ints(column: Any, null: int = 0) -> Ints:
+def ints(column: Column, null: int = 0) -> Ints:
     """An integer column as int64 (N,); nulls become `null`."""
     return np.asarray(pc.fill_null(one_array(column).cast(pa.int64()), null).to_numpy(), dtype=np.int64)
 
 
-def bools(column: Any, *, null: bool = False) -> Bools:
+def bools(column: Column, *, null: bool = False) -> Bools:
     """A boolean column as (N,); nulls become `null`."""
     return np.asarray(pc.fill_null(one_array(column), null).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def nulls(column: Any) -> Bools:
+def nulls(column: Column) -> Bools:
     """Return the null mask of a column, (N,)."""
     return np.asarray(one_array(column).is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def codes(column: Any) -> tuple[Ints, Any]:
+def codes(column: Column) -> tuple[Ints, pa.Array]:
     """Number the distinct values in order of first appearance: codes (N,) and the values (U,).
 
     A null is a value like any other.
@@ -60,17 +92,17 @@ def codes(column: Any) -> tuple[Ints, Any]:
     return ints(encoded.indices), encoded.dictionary
 
 
-def positions(ids: Any, among: Any) -> Ints:
+def positions(ids: Column, among: Column) -> Ints:
     """Return the index of each id (N,) among others (the first of duplicates); -1 if it is absent."""
     return ints(pc.index_in(one_array(ids), value_set=one_array(among)), null=-1)
 
 
-def take_or_null(column: Any, index: Ints) -> Any:
+def take_or_null(column: Column, index: Ints) -> pa.Array:
     """Return the values at positions (N,); null for position -1."""
     return one_array(column).take(pa.array(index, mask=index < 0))
 
 
-def ragged(column: Any) -> tuple[Ints, Any]:
+def ragged(column: Column) -> tuple[Ints, pa.Array]:
     """A list column as offsets (N+1,) and flat values (M,); a null list is an empty one."""
     array = one_array(column)
     lengths = ints(pc.list_value_length(array))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradus.data.arrays import Bools, Floats, Ints
+from gradus.data.records import Figure
 
 _CHUNK = 1 << 21  # resampled indices held at once (16 MB)
 
@@ -21,7 +22,7 @@ class Interval:
     low: float
     high: float
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> Figure:
         """The three numbers by name, for a report."""
         return {"value": self.value, "low": self.low, "high": self.high}
 

@@ -3,10 +3,11 @@
 The command line and `rerun` hand a whole recipe to `gradus.flows.runs.train_flow`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gradus.flows.console.answers import TrainAnswer
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.config import load_recipe
 from gradus.flows.runs import train_flow
@@ -23,7 +24,7 @@ def train(
     engine: Literal["transformers", "vllm", "openai"] | None = None,
     overlap: Annotated[int, Field(ge=0, le=1)] | None = None,
     run: str | None = None,
-) -> dict[str, Any]:
+) -> TrainAnswer:
     """Rounds of curate, rollout, score and update as a recipe says.
 
     The same parameters are the same run: an interrupted one continues where it stopped, a finished one is reused

@@ -1,24 +1,23 @@
 """The flow of whole runs, and what it answers at the end."""
 
 import time
-from collections import defaultdict
-from typing import Any
+from collections.abc import Mapping
 
 from gradus.data.errors import GateError
+from gradus.flows.console.answers import StageCounts, SuiteFigures, TrainAnswer
 from gradus.flows.loop.inputs import as_run, run_name, start_of
 from gradus.flows.loop.measuring import pass_at_1
 from gradus.flows.loop.training import Trained, train
 from gradus.flows.recipe.config import Recipe, lasting, parse_recipe, refuse_unjudged
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
+from gradus.tasks.runs.records import RunSettings
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.stage_adapter import Session
 
-Json = dict[str, Any]
-
 
 @gradus_flow("train")
-def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, int, str]] | None = None) -> Json:
+def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, int, str]] | None = None) -> TrainAnswer:
     """Rounds of curate, rollout, score and update as a recipe says.
 
     The same recipe goes on where it stopped; with more rounds, from the last one.
@@ -62,28 +61,28 @@ def _outside(run: str, trained: Trained) -> GateError:
     )
 
 
-def _lasting(body: Json) -> Json:
+def _lasting(body: RunSettings) -> Mapping[str, object]:
     """Return what of a run's body may not change, as this version writes it; an earlier version may have written it."""
     recipe = parse_recipe(body["recipe"], "the run's recipe") if "recipe" in body else None
     return {**body, "recipe": lasting(recipe)} if recipe else body
 
 
-def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, seconds: float) -> Json:
+def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, seconds: float) -> TrainAnswer:
     main = trained.figures[recipe.evaluate.main.name]
-    suites = {
-        name: {"before": dict(f.before.summary), "after": dict(f.after.summary), "best": dict(f.best.summary)}
+    suites: dict[str, SuiteFigures] = {
+        name: {"before": f.before.evaluation, "after": f.after.evaluation, "best": f.best.evaluation}
         for name, f in trained.figures.items()
     }
     return {
         "run": run,
         "rounds": recipe.rounds,
-        "updates": sum(_count(o, "updates") for o in session.outcomes),
-        "tokens_generated": sum(_count(o, "tokens_generated") for o in session.outcomes if not o.reused),
-        "tokens_trained": sum(_count(o, "tokens_trained") for o in session.outcomes if not o.reused),
+        "updates": sum(o.summary.get("updates", 0) for o in session.outcomes),
+        "tokens_generated": sum(o.summary.get("tokens_generated", 0) for o in session.outcomes if not o.reused),
+        "tokens_trained": sum(o.summary.get("tokens_trained", 0) for o in session.outcomes if not o.reused),
         "seconds": round(seconds, 2),
         "stages": _stages(session.outcomes),
-        "before": dict(main.before.summary),
-        "after": dict(main.after.summary),
+        "before": main.before.evaluation,
+        "after": main.after.evaluation,
         "gain": pass_at_1(main.after) - pass_at_1(main.before),
         "suites": suites,
         "choice": trained.choice.as_dict() if trained.choice else None,
@@ -94,14 +93,10 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
     }
 
 
-def _count(outcome: Outcome, key: str) -> int:
-    return int(outcome.summary.get(key, 0))
-
-
-def _stages(outcomes: list[Outcome]) -> Json:
-    table: dict[str, dict[str, float]] = defaultdict(lambda: {"ran": 0, "reused": 0, "seconds": 0.0})
+def _stages(outcomes: list[Outcome]) -> dict[str, StageCounts]:
+    table: dict[str, StageCounts] = {}
     for outcome in outcomes:
-        row = table[outcome.stage]
+        row = table.setdefault(outcome.stage, {"ran": 0, "reused": 0, "seconds": 0.0})
         row["reused" if outcome.reused else "ran"] += 1
         row["seconds"] = round(row["seconds"] + outcome.seconds, 3)
-    return dict(table)
+    return table

@@ -8,7 +8,7 @@ limits. What is ours is renewed: the flow's location, the schema of its paramete
 """
 
 import os
-from typing import Any, cast
+from typing import ParamSpec, TypeVar, cast
 from uuid import UUID
 
 from prefect import serve as prefect_serve
@@ -25,6 +25,9 @@ from gradus.tasks.config.settings import Home
 from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.servers.abandoned_runs import close_dangling, close_unbegun, left_behind
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 NIGHTLY = DeploymentScheduleCreate(
     schedule=CronSchedule(cron="0 2 * * *", timezone="UTC"),
     active=False,
@@ -39,7 +42,7 @@ THEIRS = frozenset({"schedules", "parameters", "paused", "tags", "concurrency_li
 
 def deployments() -> list[RunnerDeployment]:
     """Return one deployment for each flow; `train` carries the example schedule."""
-    flows: list[Flow[..., Any]] = [
+    flows: list[Flow[..., stages.Answer]] = [
         stages.ingest,
         stages.hint,
         stages.curate,
@@ -64,13 +67,13 @@ def serve_all() -> None:
     prefect_serve(*found, pause_on_shutdown=False)
 
 
-def _deployment(flow: Flow[..., Any], **more: Any) -> RunnerDeployment:
+def _deployment(flow: Flow[P, R], schedules: list[DeploymentScheduleCreate] | None = None) -> RunnerDeployment:
     made = flow.to_deployment(
         flow.name,
         tags=["gradus"],
         description=(flow.description or "").partition("\n\nArgs:")[0],
         entrypoint_type=EntrypointType.MODULE_PATH,
-        **more,
+        schedules=schedules,
     )
     return cast("RunnerDeployment", made)
 

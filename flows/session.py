@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from gradus.tasks.config.settings import Home, reports_now, worker_threads
 from gradus.tasks.host.runlock import RunLock
 from gradus.tasks.preflight.access import require_mlflow
 from gradus.tasks.runs.journal import Journal, read_settings
+from gradus.tasks.runs.records import RunSettings, Status
 from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.stage_adapter import Session, git_sha
 from gradus.tasks.runtime.supervise import WorkerPool
@@ -33,7 +34,7 @@ class RunSpec:
     seed: int = 0
     body: dict[str, Any] = field(default_factory=dict)
     forced: frozenset[tuple[str, int, str]] = frozenset()
-    lasting: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    lasting: Callable[[RunSettings], Mapping[str, object]] = dict
     """Returns what of a body, stored by this version or an earlier one, may not change."""
 
 
@@ -53,7 +54,8 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
         guard(folder, spec)
         journal = Journal(folder)
         journal.run_started(_facts(spec))  # before Prefect is asked: a run killed meanwhile is listed
-        status, why, sidecar = "finished", "", None
+        status: Status = "finished"
+        why, sidecar = "", None
         try:
             close_dangling(left)
             _label_flow_run(spec)
@@ -110,7 +112,7 @@ def _label_flow_run(spec: RunSpec) -> None:
             client.update_flow_run(UUID(flow_run.id), name=spec.name, tags=tags)
 
 
-def _facts(spec: RunSpec) -> dict[str, Any]:
+def _facts(spec: RunSpec) -> Mapping[str, object]:
     from prefect.runtime import flow_run  # noqa: PLC0415 - read inside the running flow
 
     return {

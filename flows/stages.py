@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import problems_of, problems_ref
@@ -31,7 +31,8 @@ from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.stage_adapter import Session
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
-Json = dict[str, Any]
+Answer: TypeAlias = Mapping[str, object]
+"""The counts that the stage reported, and where its artifact is."""
 
 
 @contextlib.contextmanager
@@ -42,7 +43,7 @@ def _alone(verb: str, seed: int = 0) -> Generator[Session]:
         yield session
 
 
-def _answer(session: Session, outcome: Outcome, out: str | None, started: float) -> Json:
+def _answer(session: Session, outcome: Outcome, out: str | None, started: float) -> Answer:
     path = export(session.store, outcome.ref, Path(out)) if out else session.store.path(outcome.ref)
     return {
         **outcome.summary,
@@ -54,7 +55,7 @@ def _answer(session: Session, outcome: Outcome, out: str | None, started: float)
 
 
 @gradus_flow("ingest")
-def ingest(source: str, config: IngestConfig | None = None, out: str | None = None) -> Json:
+def ingest(source: str, config: IngestConfig | None = None, out: str | None = None) -> Answer:
     """Problems from a file, a Hugging Face dataset or a reasoning-gym family.
 
     Args:
@@ -70,7 +71,7 @@ def ingest(source: str, config: IngestConfig | None = None, out: str | None = No
 
 
 @gradus_flow("hint")
-def hint(problems: str, config: HintConfig | None = None, out: str | None = None) -> Json:
+def hint(problems: str, config: HintConfig | None = None, out: str | None = None) -> Answer:
     """Hints from worked solutions.
 
     Args:
@@ -88,7 +89,7 @@ def curate(
     config: CurateConfig | None = None,
     seed: int = 0,
     out: str | None = None,
-) -> Json:
+) -> Answer:
     """A plan: which problems, in which order, and why.
 
     Args:
@@ -110,7 +111,7 @@ def rollout(
     config: RolloutConfig | None = None,
     seed: int = 0,
     out: str | None = None,
-) -> Json:
+) -> Answer:
     """Completions of a plan by a policy.
 
     Args:
@@ -132,7 +133,7 @@ def score(
     config: ScoreConfig | None = None,
     columns: dict[str, str] | None = None,
     out: str | None = None,
-) -> Json:
+) -> Answer:
     """Rewards of rollouts, ours or anybody's.
 
     Args:
@@ -155,7 +156,7 @@ def update(
     config: UpdateConfig | None = None,
     seed: int = 0,
     out: str | None = None,
-) -> Json:
+) -> Answer:
     """One policy update from scored rollouts.
 
     Args:
@@ -178,7 +179,7 @@ def warmstart(
     config: WarmstartConfig | None = None,
     seed: int = 0,
     out: str | None = None,
-) -> Json:
+) -> Answer:
     """Supervised fine-tuning on worked solutions, from random weights or from a policy.
 
     Args:
@@ -201,7 +202,7 @@ def profile(
     seed: int = 0,
     out: str | None = None,
     rollout_config: RolloutConfig | None = None,
-) -> Json:
+) -> Answer:
     """Difficulty of problems for a policy: rollouts, scored.
 
     Args:
@@ -234,7 +235,7 @@ def evaluate(
     seed: int = 0,
     out: str | None = None,
     rollout_config: RolloutConfig | None = None,
-) -> Json:
+) -> Answer:
     """pass@k, maj@k and lengths of a policy, beside another on the same problems and seeds.
 
     Args:
@@ -287,7 +288,7 @@ def _single(
     out: str | None,
     seed: int = 0,
     columns: dict[str, str] | None = None,
-) -> Json:
+) -> Answer:
     """One stage alone: inputs resolved by role, run or reused, written out."""
     started = time.perf_counter()
     with _alone(verb, seed) as session:

@@ -7,7 +7,7 @@ unknown and the process ends before the flow begins, `Crashed: Process exited wi
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
 from prefect import get_client
 from prefect.client.schemas.objects import FlowRun, State
@@ -64,7 +64,7 @@ class _VerbFlow(Flow[P, R]):
         """Forget what Prefect found in the empty signature."""
 
 
-def plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def plain_parameters(parameters: Mapping[str, object]) -> dict[str, object]:
     """Return parameters as JSON values, for Prefect to store.
 
     Prefect's own way to this imports FastAPI, a sixth of what a command takes with a server up.
@@ -72,7 +72,7 @@ def plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: to_jsonable_python(value, fallback=repr) for name, value in parameters.items()}
 
 
-def explain_crash(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:  # noqa: ARG001 - a Prefect hook
+def explain_crash(flow: Flow[P, R], flow_run: FlowRun, state: State[R]) -> None:  # noqa: ARG001 - a Prefect hook
     """Replace the state of a run that could not begin with its parameters; other crashes stay what they are."""
     try:
         refuse_unbound(flow, flow_run.parameters)
@@ -81,7 +81,7 @@ def explain_crash(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) ->
             client.set_flow_run_state(flow_run.id, Failed(message=str(error)), force=True)
 
 
-def refuse_unbound(flow: Flow[..., Any], given: Mapping[str, Any]) -> None:
+def refuse_unbound(flow: Flow[P, R], given: Mapping[str, object]) -> None:
     """Raise UsageError if a parameter of the flow is missing or unknown."""
     known = inspect.signature(flow.fn).parameters
     unknown = ", ".join(sorted(given.keys() - known.keys()))
@@ -93,7 +93,7 @@ def refuse_unbound(flow: Flow[..., Any], given: Mapping[str, Any]) -> None:
         raise UsageError(f"{flow.name} needs {missing}", hint=HINT)
 
 
-def _typed(made: Flow[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+def _typed(made: Flow[P, R], given: dict[str, object]) -> dict[str, object]:
     """Parameters as the types that the function declares; UsageError names each that cannot be one."""
     try:
         return made.validate_parameters(given)

@@ -278,5 +278,5 @@ def completion_texts(tokenizer: PreTrainedTokenizerBase, completions: Sequence[S
     if len(set(ways)) > 1 or tokenizer.clean_up_tokenization_spaces:
         return [str(tokenizer.decode(list(tokens), skip_special_tokens=True)) for tokens in completions]
     # All that transformers does then for each, in one call: it looks at every token first, which costs more.
-    backend: Any = tokenizer.backend_tokenizer  # pyright: ignore[reportAttributeAccessIssue]
+    backend: Any = tokenizer.backend_tokenizer
     return backend.decode_batch([list(tokens) for tokens in completions], skip_special_tokens=True)

@@ -14,13 +14,13 @@ Left out: item-response models, decay.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from gradus.data.arrays import (
     Bools,
+    Column,
     Floats,
     Ints,
     bools,
@@ -47,14 +47,14 @@ class Measurement:
     `unjudged` are the ids of the unhinted rollouts without a verdict, of which `num_failed` have no reward either.
     """
 
-    problem_ids: Any
+    problem_ids: pa.Array
     n: Ints
     k: Ints
     grades: Grades
     policy: str | None
     num_hinted: int
     num_failed: int
-    unjudged: Any
+    unjudged: Column
 
 
 def measure(scores: pa.Table, rollouts: pa.Table | None = None, *, unhinted_only: bool = True) -> Measurement:
@@ -152,7 +152,7 @@ def add(measurement: Measurement, previous: pa.Table | None, *, round_index: int
     return complete(table)
 
 
-def _graded(before: pa.Table, measurement: Measurement, at: Ints) -> dict[str, Any]:
+def _graded(before: pa.Table, measurement: Measurement, at: Ints) -> dict[str, Column]:
     """The reward columns after a measurement: merged if the policy is the same, else those of the newer one."""
     new, policy = measurement.grades.take(at), pa.scalar(measurement.policy, pa.string())
     fresh = new.n > 0
@@ -182,7 +182,7 @@ def _rollout_rows(scores: pa.Table, rollouts: pa.Table) -> Ints:
     return where
 
 
-def _single_policy(column: Any) -> str | None:
+def _single_policy(column: Column) -> str | None:
     policies = pc.unique(column.drop_null()).to_pylist()
     if len(policies) > 1:
         raise BadInputError(
@@ -212,7 +212,7 @@ def _refuse_grades(table: pa.Table) -> None:
     _refuse(table, (n > 0) & ~(np.isfinite(variance) & (variance >= 0)), "has rewards and no finite reward_variance")
 
 
-def _history(table: pa.Table, rate: Floats) -> tuple[Ints, Any]:
+def _history(table: pa.Table, rate: Floats) -> tuple[Ints, pa.Array]:
     """Return history as offsets and values, missing ones filled with the known rate; raise if there is none."""
     missing = nulls(table.column("history"))
     offsets, values = ragged(table.column("history"))
@@ -228,21 +228,21 @@ def _history(table: pa.Table, rate: Floats) -> tuple[Ints, Any]:
     return offsets, values
 
 
-def _with_new_rows(before: pa.Table, problem_ids: Any) -> pa.Table:
+def _with_new_rows(before: pa.Table, problem_ids: pa.Array) -> pa.Table:
     new_ids = problem_ids.filter(pa.array(positions(problem_ids, before.column("problem_id")) < 0))
     zeros = pa.array(np.zeros(len(new_ids), dtype=np.int64))
     new = complete(pa.table({"problem_id": new_ids, "n": zeros, "k": zeros}))
     return pa.concat_tables([before, new], promote_options="default")
 
 
-def _last_is(lists: Any, value: str | None) -> Bools:
+def _last_is(lists: Column, value: str | None) -> Bools:
     """Whether the last entry of each list is the value; false for an empty list and for a null value."""
     offsets, values = ragged(lists)
     last = np.where(np.diff(offsets) > 0, offsets[1:] - 1, -1)
     return bools(pc.equal(take_or_null(values, last), pa.scalar(value, pa.string())))
 
 
-def _append(lists: Any, where: Bools, new: Any) -> Any:
+def _append(lists: Column, where: Bools, new: pa.Array) -> pa.ListArray:
     """Append one new value to the lists selected; a null list is an empty one."""
     offsets, values = ragged(lists)
     grown = offsets + np.concatenate(([0], np.cumsum(where)))
@@ -254,11 +254,11 @@ def _append(lists: Any, where: Bools, new: Any) -> Any:
     return _lists(grown, pa.concat_arrays([values, new]).take(pa.array(source)))
 
 
-def _lists(offsets: Ints, values: Any) -> Any:
+def _lists(offsets: Ints, values: pa.Array) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values)
 
 
-def _replace(table: pa.Table, **columns: Any) -> pa.Table:
+def _replace(table: pa.Table, **columns: Column) -> pa.Table:
     for name, values in columns.items():
         index = table.schema.get_field_index(name)
         field = table.schema.field(index)

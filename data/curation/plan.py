@@ -4,22 +4,20 @@ A group is named `{problem_id}@r{round}h{hint level}`; its seed derives from the
 the hint level alone, so that neither order nor selection moves it.
 """
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Ints, one_array, pc, positions, take_or_null
+from gradus.data.arrays import Bools, Column, Ints, one_array, pc, positions, take_or_null
 from gradus.data.lake.schema import PLAN, cast_to_schema
 from gradus.data.seeds import derive_seed
 
 
 def plan_rows(
-    problem_ids: Any,
+    problem_ids: Column,
     *,
-    reasons: Any,
+    reasons: Column,
     hint_levels: Ints,
-    hint_texts: Any,
+    hint_texts: Column,
     rounds: Ints,
     n: int,
     temperature: float,
@@ -47,7 +45,7 @@ def plan_rows(
     return cast_to_schema(table, PLAN)
 
 
-def hints_of_level(hints: pa.Table, level: int, problem_ids: Any) -> tuple[Any, Any]:
+def hints_of_level(hints: pa.Table, level: int, problem_ids: Column) -> tuple[pa.Array, Bools]:
     """Return the hint of one level per problem (N,), null if there is none, and whether one was withheld (N,).
 
     A hint that states the answer is never served. Where several strategies hint at a problem, the first in the table
@@ -61,5 +59,5 @@ def hints_of_level(hints: pa.Table, level: int, problem_ids: Any) -> tuple[Any, 
     return texts, withheld & np.asarray(texts.is_null().to_numpy(zero_copy_only=False))
 
 
-def _text(numbers: Ints) -> Any:
+def _text(numbers: Ints) -> pa.Array:
     return pa.array(numbers).cast(pa.string())

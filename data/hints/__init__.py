@@ -4,13 +4,11 @@ A strategy may return NoHint with a reason, or None if every text would reveal t
 answer is never shown, whatever strategy made it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gradus.data.hints.leaks import leaks
-
-Problem = Mapping[str, Any]
+from gradus.data.records import Problem
 
 REVEALS = "every hint would reveal the answer"
 

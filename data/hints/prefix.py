@@ -4,18 +4,17 @@ GHPO cuts at a share of the characters; cutting at steps keeps every line whole.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from gradus.components import component
 from gradus.data.hints import NoHint
 from gradus.data.hints.leaks import leaks
+from gradus.data.records import Problem
 
 
 @component("hint strategy", paper="arXiv 2507.10628")
-def prefix(problem: Mapping[str, Any], fraction: float) -> str | NoHint | None:
+def prefix(problem: Problem, fraction: float) -> str | NoHint | None:
     """The first ceil(fraction * steps) steps, never all of them, cut back until the answer is not revealed."""
-    solution, answer = problem["solution"], problem["answer"]
+    solution, answer = problem["solution"], problem["answer"] or ""
     if not solution:
         return NoHint("no worked solution")
     steps = [line for line in solution.split("\n") if line.strip()]

@@ -1,15 +1,14 @@
 """Hints that the source itself gives, from knowledge to solution (Scaf-GRPO, arXiv 2510.19807)."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from gradus.components import component
 from gradus.data.hints.leaks import leaks
+from gradus.data.records import Problem
 
 
 @component("hint strategy", paper="arXiv 2510.19807")
-def tiers(problem: Mapping[str, Any], fraction: float) -> str | None:
+def tiers(problem: Problem, fraction: float) -> str | None:
     """The first share of the source's hint parts, lowest tier first; parts from the first leaking one on are left out.
 
     Parts are read from `extra`: {"tiers": [[part, ...], ...]}.

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gradus.data.errors import CorruptArtifactError
+from gradus.data.records import JsonObject
 
 FILE_NAME = "_manifest.json"
 """Readers of Parquet folders skip names that begin with an underscore."""
@@ -112,7 +113,7 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def identity_digest(identity: dict[str, Any]) -> str:
+def identity_digest(identity: JsonObject) -> str:
     """Return the name of the artifact with this identity: 32 hex digits, the same for the same values."""
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +36,7 @@ from gradus.data.lake.manifest import (
     sha256_file,
 )
 from gradus.data.lake.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, TableSchema, cast_to_schema
+from gradus.data.records import JsonObject
 
 HEADROOM_BYTES = 256 * 1024 * 1024
 """A shard is not begun with less free disk than this."""
@@ -175,7 +175,7 @@ class Store:
     def put(self, table_name: str, table: pa.Table) -> Ref:
         """Store a user's rows as an artifact named by their content."""
         conformed = cast_to_schema(table, TABLES[table_name])
-        identity: dict[str, Any] = {"table": table_name, "rows": _content_digest(conformed)}
+        identity: JsonObject = {"table": table_name, "rows": _content_digest(conformed)}
         ref = Ref(table_name, identity_digest(identity))
         if self.find(ref) is None:
             writer = self.writer(ref)
@@ -194,7 +194,7 @@ class Store:
             name: hashlib.sha256(file).hexdigest() if isinstance(file, bytes) else sha256_file(file)
             for name, file in files.items()
         }
-        identity: dict[str, Any] = {"table": CHECKPOINTS, "files": sha256}
+        identity: JsonObject = {"table": CHECKPOINTS, "files": sha256}
         ref = Ref(CHECKPOINTS, identity_digest(identity))
         if self.find(ref) is None:
             writer = self.writer(ref)
@@ -271,8 +271,8 @@ class ShardWriter:
     def commit(
         self,
         *,
-        identity: dict[str, Any] | None = None,
-        config: dict[str, Any] | None = None,
+        identity: JsonObject | None = None,
+        config: JsonObject | None = None,
         parents: dict[str, list[str]] | None = None,
         versions: dict[str, str] | None = None,
     ) -> Manifest:
@@ -284,8 +284,8 @@ class ShardWriter:
             table=self.ref.table,
             digest=self.ref.digest,
             schema_version=SCHEMA_VERSION,
-            identity=identity or {},
-            config=config or {},
+            identity=dict(identity or {}),
+            config=dict(config or {}),
             parents=parents or {},
             versions=versions or {},
             files=entries,
@@ -351,7 +351,7 @@ def _read_shard(path: Path, schema: TableSchema, columns: Sequence[str] | None) 
     return cast_to_schema(pq.read_table(path, columns=there, memory_map=True), schema)
 
 
-def _keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[Any, ...]]:
+def _keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[object, ...]]:
     """The key of every row; BadInputError where one is missing or occurs twice."""
     columns = [table.column(name) for name in schema.key]
     for name, column in zip(schema.key, columns, strict=True):
@@ -365,7 +365,7 @@ def _keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[Any,
     return keys
 
 
-def _hashes(keys: list[tuple[Any, ...]]) -> npt.NDArray[np.int64]:
+def _hashes(keys: list[tuple[object, ...]]) -> npt.NDArray[np.int64]:
     """64 bits a key, which this process alone understands."""
     return np.fromiter(map(hash, keys), np.int64, len(keys))
 

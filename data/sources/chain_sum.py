@@ -28,7 +28,7 @@ def worked_solution(expression: str) -> tuple[list[str], str]:
     return steps, str(total)
 
 
-def problem_row(item: Mapping[str, Any]) -> dict[str, Any]:
+def problem_row(item: Mapping[str, Any]) -> dict[str, str]:
     """A generator's item with its worked solution and its number of operations as the domain."""
     steps, answer = worked_solution(item["metadata"]["expression"])
     if answer != item["answer"]:

@@ -9,51 +9,49 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from gradus.data.answers import normalised_gold
+from gradus.data.records import Problem, Row
 from gradus.data.sources.chain_sum import problem_row
-
-Row = Mapping[str, Any]
 
 
 class UnusableRowError(ValueError):
     """A row that is refused; the text is the reason."""
 
 
-def gsm8k(row: Row) -> dict[str, Any]:
+def gsm8k(row: Row) -> Problem:
     """GSM8K: the gold after `####`, calculator marks removed, the solution one step a line."""
     question, worked = _text(row, "question"), _text(row, "answer")
     solution, marker, gold = worked.rpartition("####")
     if not marker:
         raise UnusableRowError("no gold answer after ####")
     steps = [re.sub(r"<<[^<>]*>>", "", line).strip() for line in solution.splitlines()]
-    return {
-        "question": question,
-        "answer": _gold(gold),
-        "solution": "\n".join(step for step in steps if step),
-        "domain": "gsm8k",
-        "extra": json.dumps({"gold": gold.strip()}, ensure_ascii=False),
-    }
+    return _problem(
+        question=question,
+        answer=_gold(gold),
+        solution="\n".join(step for step in steps if step),
+        domain="gsm8k",
+        extra=json.dumps({"gold": gold.strip()}, ensure_ascii=False),
+    )
 
 
-def math_boxed(row: Row) -> dict[str, Any]:
+def math_boxed(row: Row) -> Problem:
     """MATH: the gold is the last box of the solution; steps are its sentences."""
     question, solution = _text(row, "problem"), _text(row, "solution")
     gold = last_boxed(solution)
     if gold is None:
         raise UnusableRowError("no boxed answer in the solution")
     kept = {key: row[key] for key in ("level", "type", "idx") if key in row}
-    return {
-        "question": question,
-        "answer": " ".join(gold.split()),
-        "solution": "\n".join(sentences(solution)),
-        "domain": str(row.get("type") or "math"),
-        "extra": json.dumps(kept, ensure_ascii=False),
-    }
+    return _problem(
+        question=question,
+        answer=" ".join(gold.split()),
+        solution="\n".join(sentences(solution)),
+        domain=str(row.get("type") or "math"),
+        extra=json.dumps(kept, ensure_ascii=False),
+    )
 
 
-def hints(row: Row) -> dict[str, Any]:
+def hints(row: Row) -> Problem:
     """The Scaf-GRPO hint table: three tiers of hints and the measured pass rate go to `extra`."""
     columns = ("knowledge_components_parts", "planning_skeleton_parts", "solution_breakdown_parts")
     model = row.get("reward_model") or {}
@@ -68,17 +66,17 @@ def hints(row: Row) -> dict[str, Any]:
         "k": int(sum(rewards)),
         "gold": gold,
     }
-    return {
-        "problem_id": str(row["id"]) if row.get("id") else None,
-        "question": _text(row, "question"),
-        "answer": _gold(gold),
-        "solution": row.get("solution"),
-        "domain": str(row.get("difficulty_bucket") or "hints"),
-        "extra": json.dumps(extra, ensure_ascii=False),
-    }
+    return _problem(
+        problem_id=str(row["id"]) if row.get("id") else "",
+        question=_text(row, "question"),
+        answer=_gold(gold),
+        solution=_text_or_none(row, "solution"),
+        domain=str(row.get("difficulty_bucket") or "hints"),
+        extra=json.dumps(extra, ensure_ascii=False),
+    )
 
 
-def plain(row: Row) -> dict[str, Any]:
+def plain(row: Row) -> Problem:
     """Columns by our own names; everything else goes to `extra`."""
     known = ("problem_id", "question", "messages", "answer", "solution", "domain", "source")
     messages = _messages(row)
@@ -89,17 +87,19 @@ def plain(row: Row) -> dict[str, Any]:
         raise UnusableRowError("no answer")
     rest = {key: value for key, value in row.items() if key not in known and key != "extra"}
     given = row.get("extra")
-    return {
-        **{key: row.get(key) for key in known},
-        "messages": messages,
-        "problem_id": None if row.get("problem_id") is None else str(row["problem_id"]),
-        "question": row.get("question"),
-        "answer": _gold(str(gold)),
-        "extra": given if isinstance(given, str) else json.dumps(rest, ensure_ascii=False, default=str),
-    }
+    return _problem(
+        answer=_gold(str(gold)),
+        extra=given if isinstance(given, str) else json.dumps(rest, ensure_ascii=False, default=str),
+        problem_id="" if row.get("problem_id") is None else str(row["problem_id"]),
+        question=_text_or_none(row, "question"),
+        messages=messages,
+        solution=_text_or_none(row, "solution"),
+        domain=_text_or_none(row, "domain"),
+        source=_text_or_none(row, "source"),
+    )
 
 
-def reasoning(row: Row) -> dict[str, Any]:
+def reasoning(row: Row) -> Problem:
     """A reasoning-gym item; chain_sum gets a worked solution."""
     metadata = row.get("metadata")
     if not isinstance(metadata, Mapping):
@@ -108,13 +108,21 @@ def reasoning(row: Row) -> dict[str, Any]:
     kept = json.dumps(metadata, default=str, ensure_ascii=False)
     if name == "chain_sum":
         try:
-            return {**problem_row(row), "extra": kept}
+            solved = problem_row(row)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UnusableRowError("not an item of chain_sum") from None
-    return {"question": _text(row, "question"), "answer": _gold(_text(row, "answer")), "domain": name, "extra": kept}
+        return _problem(
+            question=_text_or_none(row, "question"),
+            answer=solved["answer"],
+            solution=solved["solution"],
+            domain=solved["domain"],
+            extra=kept,
+        )
+    question = _text(row, "question")
+    return _problem(question=question, answer=_gold(_text(row, "answer")), domain=name, extra=kept)
 
 
-FORMATS: dict[str, Callable[[Row], dict[str, Any]]] = {
+FORMATS: dict[str, Callable[[Row], Problem]] = {
     "gsm8k": gsm8k,
     "math": math_boxed,
     "hints": hints,
@@ -123,20 +131,12 @@ FORMATS: dict[str, Callable[[Row], dict[str, Any]]] = {
 }
 
 
-def readable(row: Row, format_name: str) -> dict[str, Any]:
-    """The problem of a row; UnusableRowError if the format cannot read it, or some column of it is not text."""
-    problem = FORMATS[format_name](row)
-    for name in ("problem_id", "question", "answer", "solution", "domain", "source", "extra"):
-        if not isinstance(problem.get(name), str | None):
-            raise UnusableRowError(f"{name} is not text")
-    return problem
-
-
 def detect(row: Row) -> str:
     """The format of a file by its first row."""
     if "solution_breakdown_parts" in row:
         return "hints"
-    if isinstance(row.get("answer"), str) and "####" in row["answer"] and "question" in row:
+    answer = row.get("answer")
+    if isinstance(answer, str) and "####" in answer and "question" in row:
         return "gsm8k"
     if "problem" in row and "solution" in row and "question" not in row:
         return "math"
@@ -173,9 +173,9 @@ def sentences(solution: str) -> list[str]:
     return [*found, current] if current else found
 
 
-def content_id(problem: Row) -> str:
+def content_id(problem: Problem) -> str:
     """Return an id from the content, for sources without ids."""
-    text = f"{problem.get('question')}\0{json.dumps(problem.get('messages'))}\0{problem.get('answer')}"
+    text = f"{problem['question']}\0{json.dumps(problem['messages'])}\0{problem['answer']}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -192,7 +192,38 @@ def _text(row: Row, name: str) -> str:
     return value.strip()
 
 
-def _messages(row: Row) -> list[Any] | None:
+def _text_or_none(row: Row, name: str) -> str | None:
+    value = row.get(name)
+    if not isinstance(value, str | None):
+        raise UnusableRowError(f"{name} is not text")
+    return value
+
+
+def _problem(
+    *,
+    question: str | None,
+    answer: str,
+    domain: str | None,
+    extra: str,
+    solution: str | None = None,
+    problem_id: str = "",
+    messages: list[dict[str, str]] | None = None,
+    source: str | None = None,
+) -> Problem:
+    """A problem; one without an id gets that of its content (`content_id`)."""
+    return Problem(
+        problem_id=problem_id,
+        question=question,
+        messages=messages,
+        answer=answer,
+        solution=solution,
+        domain=domain,
+        source=source,
+        extra=extra,
+    )
+
+
+def _messages(row: Row) -> list[dict[str, str]] | None:
     """The messages of a row; None if it has none."""
     messages = row.get("messages")
     if not messages:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
-from typing import Any
 
 import pyarrow as pa
 
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import PROBLEMS, cast_to_schema
-from gradus.data.sources.formats import UnusableRowError, content_id, detect, readable
+from gradus.data.records import Problem, Row
+from gradus.data.sources.formats import FORMATS, UnusableRowError, content_id, detect
 from gradus.data.sources.tabular import Located, Refused
 
 BATCH_ROWS = 4096
@@ -52,33 +52,33 @@ def _format(format_name: str, first: Located | None, columns: Mapping[str, str])
 
 def _usable(
     rows: Iterator[Located], refused: Refused, name: str, chosen: str, columns: Mapping[str, str], strict: bool
-) -> Iterator[dict[str, Any]]:
-    golds: dict[str, str] = {}
+) -> Iterator[Problem]:
+    golds: dict[str, str | None] = {}
     ids: set[str] = set()
     for located in rows:
         if strict and refused.reasons:
             return
         try:
-            problem = readable(_renamed(located.row, columns), chosen)
+            problem = FORMATS[chosen](_renamed(located.row, columns))
             _refuse_duplicate(problem, golds)
         except UnusableRowError as reason:
             refused.add(str(reason), located.place)
             continue
-        problem["problem_id"] = problem.get("problem_id") or content_id(problem)
+        problem["problem_id"] = problem["problem_id"] or content_id(problem)
         if problem["problem_id"] in ids:
             refused.add("problem_id occurs twice", located.place)
             continue
         ids.add(problem["problem_id"])
-        problem["source"] = problem.get("source") or name
+        problem["source"] = problem["source"] or name
         yield problem
 
 
-def _refuse_duplicate(problem: Mapping[str, Any], golds: dict[str, str]) -> None:
-    key = " ".join(str(problem.get("question") or problem.get("messages")).casefold().split())
+def _refuse_duplicate(problem: Problem, golds: dict[str, str | None]) -> None:
+    key = " ".join(str(problem["question"] or problem["messages"]).casefold().split())
     if key in golds:
         raise UnusableRowError("duplicate question" if golds[key] == problem["answer"] else "conflicting duplicate")
     golds[key] = problem["answer"]
 
 
-def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+def _renamed(row: Row, columns: Mapping[str, str]) -> Row:
     return {**row, **{ours: row.get(theirs) for ours, theirs in columns.items()}}

@@ -1,10 +1,11 @@
 """Rows from wherever they are: a file, a Hugging Face dataset (hub id or local folder), a reasoning-gym family."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from gradus.data.errors import BadInputError, UsageError, in_words
+from gradus.data.records import JsonObject
 from gradus.data.sources.tabular import Located, Refused, read_rows
 
 GYM = "reasoning-gym:"
@@ -18,7 +19,7 @@ def open_source(
     subset: str,
     revision: str,
     streaming: bool,
-    generator: Mapping[str, Any],
+    generator: JsonObject,
 ) -> Iterator[Located]:
     """The rows of a source with their places."""
     if source.startswith(GYM):
@@ -28,7 +29,7 @@ def open_source(
     return _hub(source, split=split, subset=subset, revision=revision, streaming=streaming)
 
 
-def _gym(family: str, generator: Mapping[str, Any]) -> Iterator[Located]:
+def _gym(family: str, generator: JsonObject) -> Iterator[Located]:
     try:
         import reasoning_gym  # noqa: PLC0415 - an extra
     except ImportError:

@@ -2,16 +2,16 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradus.data.errors import BadInputError, in_words
 from gradus.data.lake.schema import PROBLEMS, TableSchema, cast_to_schema
+from gradus.data.records import Row
 
 MAX_EXAMPLES = 5
 _TEXTS = frozenset(column.name for column in PROBLEMS.columns if column.type == pa.string())
@@ -37,7 +37,7 @@ class Located:
     """A row and its place, for messages: `train.jsonl line 7`."""
 
     place: str
-    row: dict[str, Any]
+    row: Row
 
 
 def read_rows(path: Path, refused: Refused) -> Iterator[Located]:
@@ -60,7 +60,7 @@ def read_user_table(
     Rows without a required value are refused; with `strict` the first refusal is raised with its place.
     """
     refused = Refused()
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     place = str(path)
     for located in read_rows(path, refused):
         row = {**located.row, **{ours: located.row.get(theirs) for ours, theirs in columns.items()}}
@@ -82,10 +82,10 @@ def _needed(schema: TableSchema) -> tuple[str, ...]:
     return tuple(name for name in schema.required if name not in ("rollout_id", "reward", "pass_rate"))
 
 
-def _table(rows: list[dict[str, Any]], schema: TableSchema, path: Path) -> pa.Table:
+def _table(rows: Sequence[Row], schema: TableSchema, path: Path) -> pa.Table:
     known = {column.name: column.type for column in schema.columns}
     names = list(dict.fromkeys(name for row in rows for name in row))
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, pa.Array] = {}
     for name in names:
         values = [row.get(name) for row in rows]
         try:
@@ -137,7 +137,7 @@ def _jsonl(path: Path, refused: Refused) -> Iterator[Located]:
                 yield Located(place, row)
 
 
-def _is_unicode(row: dict[str, Any]) -> bool:
+def _is_unicode(row: Row) -> bool:
     """Whether every text of a row can be stored: JSON may escape half of a character."""
     try:
         json.dumps(row, ensure_ascii=False).encode()

@@ -1,13 +1,14 @@
 """The verbs about whole runs: train, demo, rerun, runs, show, sql, methods."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from gradus.data.records import Figure
 from gradus.flows.cli import completion
 from gradus.flows.cli.stage_verbs import AsJson, Sets
 from gradus.flows.cli.waiting import may_wait
+from gradus.flows.console.answers import SuiteFigures, TrainAnswer
 from gradus.flows.console.output import answer, aside, fields, line, table
 from gradus.flows.environment import api
 from gradus.flows.loop.reruns import Rerun, chosen_calls, plan_rerun, read_recipe
@@ -16,9 +17,9 @@ from gradus.flows.recipe.checking import check_recipe, check_settings
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import check_name
 from gradus.tasks.runs.history import run_folder
+from gradus.tasks.runs.records import DomainFigures, Evaluation, Versus
 from gradus.tasks.runtime.calls import label
 
-Json = Mapping[str, Any]
 Engine = Annotated[str | None, typer.Option(help="which engine samples")]
 Rounds = Annotated[int | None, typer.Option(min=0, help="rounds of curate, rollout, score, update")]
 Overlap = Annotated[int | None, typer.Option(min=0, max=1, help="1: generate the next round during an update")]
@@ -51,12 +52,12 @@ def train(
 
 def _train(plan: Rerun, *, as_json: bool, dry_run: bool) -> None:
     if dry_run:
-        from gradus.flows.loop.dry_run import look_ahead, render  # noqa: PLC0415
+        from gradus.flows.loop.dry_run import look_ahead, render
 
         answer(look_ahead(Home.from_environment(), plan), as_json, render)
         return
     with api() as ready:
-        from gradus.flows import runs  # noqa: PLC0415 - Prefect, which a wrong recipe need not wait for
+        from gradus.flows import runs  # Prefect, which a wrong recipe need not wait for
 
         ready()
         answer(runs.train_flow(plan.recipe, plan.run, list(plan.forced)), as_json, render_run)
@@ -98,8 +99,8 @@ def list_runs(as_json: AsJson = False) -> None:
     `gain` is pass@1 of the main suite after training less that before, in points. `stages` are those computed, and
     in brackets those reused. An artifact of several runs counts in each of them, and once in the sum.
     """
-    from gradus.flows.console.run_tables import render_runs  # noqa: PLC0415
-    from gradus.tasks.runs.history import list_runs as read  # noqa: PLC0415
+    from gradus.flows.console.run_tables import render_runs
+    from gradus.tasks.runs.history import list_runs as read
 
     home = Home.from_environment()
     answer(read(home.runs, home.lake), as_json, render_runs)
@@ -107,8 +108,8 @@ def list_runs(as_json: AsJson = False) -> None:
 
 def show(run: KnownRun, as_json: AsJson = False) -> None:
     """Show what a run did: every stage attempt, its artifact, time and bytes; and why the run did not finish."""
-    from gradus.flows.console.run_tables import render_run_story  # noqa: PLC0415
-    from gradus.tasks.runs.history import read_run  # noqa: PLC0415
+    from gradus.flows.console.run_tables import render_run_story
+    from gradus.tasks.runs.history import read_run
 
     home = Home.from_environment()
     answer(read_run(home.runs, run, home.lake), as_json, render_run_story)
@@ -121,17 +122,17 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """Say why a stage of a run was computed, or reused: what differed from the nearest call before, by name."""
-    from gradus.data.lake.store import Store  # noqa: PLC0415
-    from gradus.tasks.inspect.reasons import explain  # noqa: PLC0415
-    from gradus.tasks.runs.precedents import precedents  # noqa: PLC0415
+    from gradus.data.lake.store import Store
+    from gradus.tasks.inspect.reasons import explain
+    from gradus.tasks.runs.precedents import precedents
 
     home = Home.from_environment()
     folder = run_folder(home.runs, run)
     chosen = chosen_calls(folder, stage, RerunRounds(round_index))
     found = explain(Store(home.lake), precedents(home.runs), folder, lambda key: key in chosen)
 
-    def render(result: Json) -> None:
-        for row in result["calls"]:
+    def render(_: object) -> None:
+        for row in found:
             line(f"{label(row['stage'], row['round'], row['purpose'])}: {row['status']}: {row['why']}")
 
     answer({"run": folder.name, "calls": found}, as_json, render)
@@ -152,8 +153,8 @@ def sql(
     stages and metrics tell what was done; below them are the tables problems, hints, plan, rollouts, scores,
     difficulty, evaluations, each with its artifact. `show tables` and `describe samples` are queries too.
     """
-    from gradus.flows.console.query_rows import print_json, print_rows  # noqa: PLC0415
-    from gradus.tasks.inspect.sql_views import ask  # noqa: PLC0415
+    from gradus.flows.console.query_rows import print_json, print_rows
+    from gradus.tasks.inspect.sql_views import ask
 
     with ask(Home.from_environment(), query, run, aside) as found:
         if as_json:
@@ -164,8 +165,8 @@ def sql(
 
 def methods(as_json: AsJson = False) -> None:
     """List stages, filters, rankings, samplers, hints, engines, rewards, advantages, losses, with every setting."""
-    from gradus.flows.console.methods_table import render_methods  # noqa: PLC0415
-    from gradus.tasks.inspect.catalogue import catalogue  # noqa: PLC0415
+    from gradus.flows.console.methods_table import render_methods
+    from gradus.tasks.inspect.catalogue import catalogue
 
     answer(catalogue(), as_json, render_methods)
 
@@ -183,7 +184,7 @@ def register_runs(app: typer.Typer) -> None:
     app.command("runs")(list_runs)
 
 
-def render_run(result: Json) -> None:
+def render_run(result: TrainAnswer) -> None:
     """The end of a training run: accuracy by suite, newly solved problems, time per stage, where to look."""
     for name, figures in result["suites"].items():
         _suite(name, figures, chosen=result["best"] != result["policy"])
@@ -191,28 +192,29 @@ def render_run(result: Json) -> None:
         line(f"note: {remark}")
     stages = [(name, s["ran"], s["reused"], f"{s['seconds']:.1f}") for name, s in result["stages"].items()]
     table("stages", ("stage", "ran", "reused", "seconds"), stages)
-    _gain(result["after"].get("versus", {}))
+    if "versus" in result["after"]:
+        _gain(result["after"]["versus"])
     facts = ("run", "rounds", "updates", "tokens_generated", "tokens_trained", "seconds", "out")
     fields({key: _count(result[key]) for key in facts})
     line(f"look: `gradus ui` (Prefect, MLflow), `gradus show {result['run']}`, `gradus sql 'select ...'`")
 
 
-def _suite(name: str, figures: Json, *, chosen: bool) -> None:
+def _suite(name: str, figures: SuiteFigures, *, chosen: bool) -> None:
     """Return pass@1 of a suite before and after training, and of the best checkpoint if that is another one."""
-    columns = ("before", "after", *(["best"] if chosen else []))
-    domains = sorted({domain for column in columns for domain in figures[column]["per_domain"]})
-    rows = [(d, *(_accuracy(figures[column]["per_domain"].get(d)) for column in columns)) for d in domains]
-    rows.append(("all", *(_accuracy(figures[column]["pass_at"].get("1")) for column in columns)))
-    if any(figures[column]["unjudged"] for column in columns):
-        rows.append(("judged rollouts", *(_coverage(figures[column]) for column in columns)))
-    table(f"pass@1 on {name} (95 % interval)", ("domain", *columns), rows)
+    shown = {"before": figures["before"], "after": figures["after"], **({"best": figures["best"]} if chosen else {})}
+    domains = sorted({domain for each in shown.values() for domain in each["per_domain"]})
+    rows = [(d, *(_accuracy(each["per_domain"].get(d)) for each in shown.values())) for d in domains]
+    rows.append(("all", *(_accuracy(each["pass_at"].get("1")) for each in shown.values())))
+    if any(each["unjudged"] for each in shown.values()):
+        rows.append(("judged rollouts", *(_coverage(each) for each in shown.values())))
+    table(f"pass@1 on {name} (95 % interval)", ("domain", *shown), rows)
 
 
-def _coverage(evaluation: Json) -> str:
+def _coverage(evaluation: Evaluation) -> str:
     return f"{evaluation['judged']} of {evaluation['rollouts']}"
 
 
-def _gain(versus: Json) -> None:
+def _gain(versus: Versus) -> None:
     """What the policy gained over the one it started from, on the same problems and seeds."""
     if "gain" not in versus:
         return
@@ -225,12 +227,12 @@ def _gain(versus: Json) -> None:
     )
 
 
-def _count(value: Any) -> str:
+def _count(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _accuracy(cell: Json | None) -> str:
+def _accuracy(cell: Figure | DomainFigures | None) -> str:
     if not cell:
         return "-"
-    value = cell.get("value", cell.get("pass_at_1"))
+    value = cell["value"] if "value" in cell else cell["pass_at_1"]
     return f"{value:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]"

@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,7 +18,7 @@ Port = Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")]
 
 def ui(prefect_port: Port = 4200, mlflow_port: Port = 5000) -> None:
     """Start the Prefect and MLflow servers on loopback and say where they are."""
-    from gradus.tasks.servers.processes import start_servers  # noqa: PLC0415
+    from gradus.tasks.servers.processes import start_servers
 
     with start_servers(Home.from_environment().root, prefect_port, mlflow_port) as servers:
         line(f"Prefect  {servers.prefect_url}")
@@ -32,7 +32,7 @@ def ui(prefect_port: Port = 4200, mlflow_port: Port = 5000) -> None:
 
 def _how_to_log_in(home: Path) -> str:
     """Where Prefect's password is; on a terminal the password itself, which a log or a pipe must not keep."""
-    from gradus.tasks.servers.secret import secret, secret_path  # noqa: PLC0415
+    from gradus.tasks.servers.secret import secret, secret_path
 
     where = f"Prefect's pages ask once for a password; it is in {secret_path(home)}"
     return f"{where}: {secret(home)}" if sys.stdout.isatty() else where
@@ -40,10 +40,10 @@ def _how_to_log_in(home: Path) -> str:
 
 def serve() -> None:
     """Serve every flow as a deployment until stopped, beside `gradus ui` or a server of its own."""
-    from gradus.flows.environment import prefect_api  # noqa: PLC0415
+    from gradus.flows.environment import prefect_api
 
     with prefect_api(Home.from_environment(), schedules=True) as ready:
-        from gradus.flows.serve import serve_all  # noqa: PLC0415
+        from gradus.flows.serve import serve_all
 
         ready()
         serve_all()
@@ -51,12 +51,12 @@ def serve() -> None:
 
 def doctor(as_json: AsJson = False) -> None:
     """Say what this machine can do, and what to do about each no."""
-    from gradus.tasks.inspect.doctor import checks  # noqa: PLC0415
+    from gradus.tasks.inspect.doctor import checks
 
     found = checks(Home.from_environment().root)
 
-    def render(result: Any) -> None:
-        rows = [(c["name"], "yes" if c["ok"] else "no", c["detail"], c["cure"]) for c in result["checks"]]
+    def render(_: object) -> None:
+        rows = [(each.name, "yes" if each.ok else "no", each.detail, each.cure) for each in found]
         table("", ("can", "", "detail", "what to do"), rows)
 
     answer({"checks": [vars(c) for c in found]}, as_json, render)
@@ -64,17 +64,17 @@ def doctor(as_json: AsJson = False) -> None:
 
 def setup() -> None:
     """Create or upgrade the MLflow database, once."""
-    from gradus.tasks.tracking.reporter import ensure_database  # noqa: PLC0415 - the tracker is slow to import
+    from gradus.tasks.tracking.reporter import ensure_database  # the tracker is slow to import
 
     line(f"MLflow database: {ensure_database(Home.from_environment().root)}")
 
 
 def sync(run: KnownRun) -> None:
     """Send to MLflow what a run could not send while the tracker was down."""
-    from gradus.tasks.runs.history import run_folder  # noqa: PLC0415 - as below
+    from gradus.tasks.runs.history import run_folder
 
     folder = run_folder(Home.from_environment().runs, run)
-    from gradus.tasks.tracking.reporter import drain  # noqa: PLC0415 - the tracker is slow to import
+    from gradus.tasks.tracking.reporter import drain  # the tracker is slow to import
 
     line(f"{drain(folder, wait_s=60.0)} events sent")
 

@@ -1,7 +1,8 @@
 """The stage verbs of the command line. Flows are imported when a verb runs, so that `--help` is quick."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -70,7 +71,7 @@ def ingest(
     check_source(source, config)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.ingest(source, config, out), as_json)
@@ -83,7 +84,7 @@ def hint(problems: Problems, sets: Sets = None, out: Out = None, as_json: AsJson
     check_inputs(_lake(), problems=problems)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.hint(problems, config, out), as_json)
@@ -119,7 +120,7 @@ def curate(
     check_inputs(_lake(), problems=problems, difficulty=difficulty)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.curate(problems, difficulty, config, seed, out), as_json)
@@ -141,7 +142,7 @@ def rollout(
     check_engine(config)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.rollout(plan, problems, policy, config, seed, out), as_json)
@@ -171,7 +172,7 @@ def score(
     check_inputs(_lake(), rollouts=rollouts, problems=problems)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.score(rollouts, problems, config, columns, out), as_json)
@@ -197,7 +198,7 @@ def update(
         raise UsageError("the objective needs a reference policy (kl_coef is set)", hint="give --reference")
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.update(rollouts, scores, policy, reference, config, seed, out), as_json)
@@ -221,7 +222,7 @@ def warmstart(
     check_inputs(_lake(), problems=problems, policy=policy)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.warmstart(problems, policy, config, seed, out), as_json)
@@ -253,7 +254,7 @@ def profile(
     check_length(_lake(), policy, max_tokens)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.profile(problems, policy, sample, config, judged, seed, out, sampling), as_json)
@@ -292,7 +293,7 @@ def evaluate(
         check_length(_lake(), name, max_tokens)
     check_out(out)
     with api() as ready:
-        from gradus.flows import stages  # noqa: PLC0415
+        from gradus.flows import stages
 
         ready()
         answer(stages.evaluate(problems, policy, against, sample, config, judged, seed, out, sampling), as_json)
@@ -307,7 +308,7 @@ def register_stages(app: typer.Typer) -> None:
 STAGE_VERBS = (ingest, profile, curate, hint, rollout, score, update, warmstart, evaluate)
 
 
-def configured(model: type[C], sets: list[str] | None, base: dict[str, Any] | None = None) -> C:
+def configured(model: type[C], sets: list[str] | None, base: Mapping[str, object] | None = None) -> C:
     """A stage's settings from its options and `--set key=value`; UsageError names the wrong key."""
     body = dict(base or {})
     assign(body, sets or [])
@@ -345,11 +346,11 @@ def mapping(maps: list[str] | None) -> dict[str, str]:
     return {ours: theirs for ours, _, theirs in pairs}
 
 
-def parse_component(text: str, option: str) -> dict[str, Any]:
+def parse_component(text: str, option: str) -> dict[str, object]:
     """A component written as `pass_rate:low=0.1,high=0.9` or `path/to/file.py:function:low=0.1`."""
     file, is_file, rest = text.partition(".py:")
     name, _, arguments = rest.partition(":") if is_file else text.partition(":")
-    settings: dict[str, Any] = {"name": f"{file}.py:{name}" if is_file else name}
+    settings: dict[str, object] = {"name": f"{file}.py:{name}" if is_file else name}
     for pair in [p for p in arguments.split(",") if p]:
         key, separator, value = pair.partition("=")
         if not separator:
@@ -363,7 +364,7 @@ def parse_filter(text: str) -> FilterConfig:
     return valid(FilterConfig, parse_component(text, "--filter"), f"--filter {text}")
 
 
-def reward_settings(rewards: list[str] | None) -> dict[str, Any]:
+def reward_settings(rewards: list[str] | None) -> dict[str, object]:
     """Return the rewards of a ScoreConfig from `NAME[=WEIGHT]` texts; empty if there are none."""
     return {"rewards": [parse_reward(text).model_dump() for text in rewards]} if rewards else {}
 

@@ -4,7 +4,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,7 +15,7 @@ def may_wait(verb: Callable[..., None]) -> Callable[..., None]:
     """Return the verb with the option --no-wait, which forbids waiting for other commands (GRADUS_NO_WAIT)."""
 
     @functools.wraps(verb)
-    def run(*, no_wait: bool = False, **given: Any) -> None:
+    def run(*, no_wait: bool = False, **given: object) -> None:
         if no_wait:
             os.environ["GRADUS_NO_WAIT"] = "1"
         verb(**given)

@@ -1,19 +1,17 @@
 """How `gradus methods` looks: one entry for each component, its settings below it."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from gradus.flows.console.output import View, safe
+from gradus.tasks.inspect.catalogue import Component, Setting
 
 NAME_WIDTH = 30
 
-Json = Mapping[str, Any]
 
-
-def render_methods(result: Json) -> None:
+def render_methods(result: Mapping[str, Mapping[str, Component]]) -> None:
     """A list for each kind: the name of a component and what it does, then its settings with type and default."""
     console = View()
     for kind, components in result.items():
@@ -31,6 +29,6 @@ def render_methods(result: Json) -> None:
         console.print()
 
 
-def _setting(setting: Json) -> Text:
+def _setting(setting: Setting) -> Text:
     written = setting["default"] if setting["default"] == "required" else f"default {setting['default']}"
     return safe(setting["what"]).append(f" ({setting['type']}; {written})", "dim")

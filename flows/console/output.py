@@ -9,7 +9,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, cast
+from typing import NoReturn, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -19,11 +19,11 @@ from rich.text import Text
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.tracking.report import terminal_safe
 
-Json = Mapping[str, Any]
+A = TypeVar("A", bound=Mapping[str, object])
 _LOOK_MS = 200
 
 
-def answer(result: Json, as_json: bool, render: Callable[[Json], None] | None = None) -> None:
+def answer(result: A, as_json: bool, render: Callable[[A], None] | None = None) -> None:
     """Print a verb's result: JSON alone on stdout, or the verb's own view, or a plain list of its fields."""
     with pipe_may_close():
         if as_json:
@@ -34,7 +34,7 @@ def answer(result: Json, as_json: bool, render: Callable[[Json], None] | None = 
             fields(result)
 
 
-def fields(result: Json) -> None:
+def fields(result: Mapping[str, object]) -> None:
     """One line for each field of a result; the terminal wraps long ones, so that paths in it can be copied."""
     rows = list(_rows(result))
     width = max((cell_len(key) for key, _ in rows), default=0)
@@ -42,23 +42,23 @@ def fields(result: Json) -> None:
         line(f"{key}{' ' * (width - cell_len(key))}  {safe(in_cell(value))}")
 
 
-def _rows(result: Json, of: str = "") -> Iterator[tuple[str, Any]]:
+def _rows(result: Mapping[str, object], of: str = "") -> Iterator[tuple[str, object]]:
     """The fields of a result; those of a field that holds mappings under names of their own."""
     for key, value in result.items():
-        if isinstance(value, dict) and any(isinstance(inner, dict) for inner in cast("Json", value).values()):
-            yield from _rows(cast("Json", value), f"{of}{key} ")
+        if isinstance(value, dict) and any(isinstance(inner, dict) for inner in value.values()):
+            yield from _rows(value, f"{of}{key} ")
         else:
             yield f"{of}{key}", value
 
 
-def in_cell(value: Any) -> str:
+def in_cell(value: object) -> str:
     """Return a value as people read it; deep ones as compact JSON.
 
     >>> in_cell({"no answer": 3, "duplicate": 1}), in_cell([]), in_cell(False), in_cell(0.01171875), in_cell(12000)
     ('no answer: 3, duplicate: 1', 'none', 'no', '0.01172', '12,000')
     """
     if isinstance(value, dict | list | tuple):
-        return _collected(cast("Json | Sequence[Any]", value))
+        return _collected(value)
     match value:
         case None:
             text = "-"
@@ -73,7 +73,7 @@ def in_cell(value: Any) -> str:
     return text
 
 
-def _collected(values: Json | Sequence[Any]) -> str:
+def _collected(values: Mapping[str, object] | Sequence[object]) -> str:
     if isinstance(values, Mapping) and set(values) == {"value", "low", "high"}:
         return f"{values['value']:.3f} [{values['low']:.3f}, {values['high']:.3f}]"
     inner = list(values.values() if isinstance(values, Mapping) else values)
@@ -87,7 +87,7 @@ def _collected(values: Json | Sequence[Any]) -> str:
     return ", ".join(texts)
 
 
-def table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+def table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> None:
     """A table whose cells are never read as markup: a policy may have written them."""
     view = Table(title=safe(title) if title else None, title_justify="left", header_style="bold")
     for column in columns:

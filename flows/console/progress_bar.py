@@ -5,9 +5,8 @@ All of it goes to stderr, so that `--json` leaves one object alone on stdout.
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -16,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradus.flows.console.pace import Pace, Shown
+from gradus.tasks.runs.records import Evaluation
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.tracking.report import terminal_safe
 
@@ -88,11 +88,11 @@ class StageView:
 def milestone(outcome: Outcome) -> str:
     """One line about an update or an evaluation; empty for other stages."""
     if outcome.stage == "update":
-        reward = outcome.report["metrics"].get("trained/reward_mean")  # absent in artifacts of earlier versions
-        told = f"{outcome.summary['tokens_trained']:,} tokens trained"
+        reward = outcome.report.get("metrics", {}).get("trained/reward_mean")  # absent in artifacts of earlier versions
+        told = f"{outcome.summary.get('tokens_trained', 0):,} tokens trained"
         told = told if reward is None else f"reward {reward:.3f}, {told}"
     elif outcome.stage == "evaluate":
-        told = f"{outcome.summary['suite']} {_evaluated(outcome.summary)}"
+        told = f"{outcome.evaluation['suite']} {_evaluated(outcome.evaluation)}"
     else:
         return ""
     return f"{outcome.stage:<8}  {told} ({_how(outcome)})"
@@ -101,7 +101,8 @@ def milestone(outcome: Outcome) -> str:
 def plain(outcome: Outcome) -> str:
     """One line about any other stage: its purpose if that is not training, rows, tokens, seconds."""
     name = outcome.stage if outcome.purpose == "train" else f"{outcome.purpose}-{outcome.stage}"
-    counts = [f"{outcome.summary[key]:,} {key}" for key in ("rows", "groups", "tokens") if key in outcome.summary]
+    numbers = {key: outcome.summary.get(key) for key in ("rows", "groups", "tokens")}
+    counts = [f"{number:,} {key}" for key, number in numbers.items() if number is not None]
     return f"{name:<8}  {', '.join(counts)}{' ' if counts else ''}({_how(outcome)})"
 
 
@@ -127,7 +128,7 @@ def _clock(seconds: int) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _evaluated(summary: Mapping[str, Any]) -> str:
+def _evaluated(summary: Evaluation) -> str:
     """pass@1, or the mean reward of an evaluation without verdicts, with the coverage if it is not whole."""
     judged = f" ({summary['judged']} of {summary['rollouts']} judged)" if summary["unjudged"] else ""
     if "1" in summary["pass_at"]:

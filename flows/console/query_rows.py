@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice
-from typing import Any
 
 import pyarrow as pa
 from rich.cells import cell_len
@@ -26,7 +25,7 @@ MAX_CHARS = 2000
 FOLD = 24
 """Characters that a column keeps at least, or all that it has, before rows become records."""
 
-Row = tuple[Any, ...]
+Row = tuple[object, ...]
 
 
 def print_json(found: Answer, limit: int) -> None:
@@ -82,7 +81,7 @@ def _some(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[Row]:
     return islice(rows, limit or None)
 
 
-def _values(column: pa.Array) -> list[Any]:
+def _values(column: pa.Array) -> list[object]:
     return column.to_pylist(maps_as_pydicts="lossy")
 
 
@@ -115,14 +114,14 @@ def _records(columns: Sequence[str], texts: Sequence[Sequence[str]], before: int
     return view
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A value as people read it, safe for a terminal and not too long."""
     text = value if isinstance(value, str) else json.dumps(_jsonable(value), default=str, ensure_ascii=False)
     plain = terminal_safe(text if isinstance(value, str) else text.strip('"'))
     return plain if len(plain) <= MAX_CHARS else f"{plain[:MAX_CHARS]}… ({len(plain) - MAX_CHARS:,} more characters)"
 
 
-def _jsonable(value: Any) -> Any:
+def _jsonable(value: object) -> object:
     """Whole numbers of any size as numbers, what JSON has no number for as a text."""
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)

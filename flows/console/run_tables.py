@@ -1,13 +1,13 @@
 """How `gradus runs` and `gradus show` look: coloured on a terminal, one line for each row, names never cut."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from gradus.flows.console.output import View, line, safe
+from gradus.tasks.runs.history import RunList, RunStory
 from gradus.tasks.tracking.report import terminal_safe
 
 REASONS = 5
@@ -19,11 +19,10 @@ OTHERWISE = "yellow"
 NUMBERS = ("round", "seconds", "gain", "size")
 """Columns that end at the right."""
 
-Json = Mapping[str, Any]
 Cells = Sequence[str]
 
 
-def render_runs(result: Json) -> None:
+def render_runs(result: RunList) -> None:
     """One line for each run, then why the newest unfinished ones did not finish, then bytes."""
     columns = ("run", "verb", "status", "started", "gain", "size", "stages", "seconds")
     rows = [
@@ -45,7 +44,7 @@ def render_runs(result: Json) -> None:
     line(_sizes(result))
 
 
-def render_run_story(run: Json) -> None:
+def render_run_story(run: RunStory) -> None:
     """How the run stands and why, one line for each stage attempt, what failed in it, its bytes."""
     View().print(
         safe(f"{run['run']}: "),
@@ -91,7 +90,7 @@ def size(num_bytes: int) -> str:
     return f"{amount:.0f} {unit}" if unit == "B" or amount >= 99.5 else f"{amount:.1f} {unit}"
 
 
-def _sizes(result: Json) -> str:
+def _sizes(result: RunList | RunStory) -> str:
     named = ", ".join(f"{table} {size(num)}" for table, num in result["bytes_by_table"].items() if num)
     return f"{size(result['bytes'])} of artifacts: {named}" if named else "no artifacts"
 

@@ -4,10 +4,11 @@ Nothing starts, and nothing is written: no server, no worker, no line in the run
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TypeVar, cast
 
+from gradus.flows.console.answers import Costs, Forecast, ForeseenCall, Memory
 from gradus.flows.console.output import fields, line, table
 from gradus.flows.loop.foresight import COMPUTED, Foreseen, Foresight
 from gradus.flows.loop.inputs import as_run, run_name, start_of
@@ -18,11 +19,12 @@ from gradus.tasks.artifacts.footprint import footprint
 from gradus.tasks.artifacts.overlay import overlay
 from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.precedents import precedents
+from gradus.tasks.runtime.calls import label
 
-Json = Mapping[str, Any]
+N = TypeVar("N", int, float)
 
 
-def look_ahead(home: Home, plan: Rerun) -> Json:
+def look_ahead(home: Home, plan: Rerun) -> Forecast:
     """Return what a training run would do, as `--json` prints it; UsageError if its name is that of another run."""
     recipe = as_run(plan.recipe)
     folder = home.runs / (plan.run or run_name(recipe))
@@ -39,7 +41,7 @@ def look_ahead(home: Home, plan: Rerun) -> Json:
         "run": folder.name,
         "goes_on": goes_on,
         "stages": _by_stage(session.calls),
-        "calls": [asdict(call) for call in session.calls],
+        "calls": [cast("ForeseenCall", asdict(call)) for call in session.calls],
         "rollouts": _sum(call.rollouts for call in computed if call.stage == "rollout"),
         "tokens": _sum(call.tokens for call in computed if call.stage == "rollout"),
         "seconds": _sum(call.seconds for call in computed),
@@ -48,7 +50,7 @@ def look_ahead(home: Home, plan: Rerun) -> Json:
     }
 
 
-def render(result: Json) -> None:
+def render(result: Forecast) -> None:
     """The answer for people: a table of stages, each reason once, the sums, the memory."""
     rows = [(name, *_cells(found)) for name, found in result["stages"].items()]
     table("", ("stage", "reused", "computed", "rollouts", "tokens", "time"), rows)
@@ -71,12 +73,12 @@ def render(result: Json) -> None:
     line("nothing was started; time and tokens are those of the nearest stages computed before")
 
 
-def _cells(found: Json) -> tuple[Any, ...]:
+def _cells(found: Costs) -> tuple[object, ...]:
     time = _time(found["seconds"], found["computed"])
     return found["reused"], found["computed"], _number(found["rollouts"]), _number(found["tokens"]), time
 
 
-def _memory(session: Foresight, recipe: Recipe, start: Inputs) -> Json:
+def _memory(session: Foresight, recipe: Recipe, start: Inputs) -> Memory:
     separate_sampler = bool(recipe.overlap)
     found = footprint(
         session.store,
@@ -86,31 +88,33 @@ def _memory(session: Foresight, recipe: Recipe, start: Inputs) -> Json:
         recipe.update,
         separate_sampler=separate_sampler,
     )
-    return {**asdict(found), "warning": found.warning}
+    return {"rollout": found.rollout, "update": found.update, "machine": found.machine, "warning": found.warning}
 
 
-def _by_stage(calls: Sequence[Foreseen]) -> Json:
+def _by_stage(calls: Sequence[Foreseen]) -> dict[str, Costs]:
     """Counts and costs by stage, in the order in which the stages first come."""
+    stages = dict.fromkeys(call.stage for call in calls)
+    return {stage: _costs([call for call in calls if call.stage == stage]) for stage in stages}
+
+
+def _costs(calls: Sequence[Foreseen]) -> Costs:
+    computed = [call for call in calls if call.what == COMPUTED]
     return {
-        stage: {
-            "reused": sum(call.stage == stage and call.what != COMPUTED for call in calls),
-            "computed": sum(call.stage == stage and call.what == COMPUTED for call in calls),
-            **{
-                what: _sum(getattr(call, what) for call in calls if call.stage == stage and call.what == COMPUTED)
-                for what in ("rollouts", "tokens", "seconds")
-            },
-        }
-        for stage in dict.fromkeys(call.stage for call in calls)
+        "reused": len(calls) - len(computed),
+        "computed": len(computed),
+        "rollouts": _sum(call.rollouts for call in computed),
+        "tokens": _sum(call.tokens for call in computed),
+        "seconds": _sum(call.seconds for call in computed),
     }
 
 
-def _reasons(calls: Sequence[Mapping[str, Any]]) -> list[str]:
+def _reasons(calls: Sequence[ForeseenCall]) -> list[str]:
     """Each reason with the calls that it holds for; what only follows from other stages is counted in one line."""
     follows = [call for call in calls if call["why"].startswith("its ")]
     causes: dict[str, list[str]] = {}
     for call in calls:
         if call["what"] == COMPUTED and call not in follows:
-            causes.setdefault(call["why"], []).append(_label(call))
+            causes.setdefault(call["why"], []).append(label(call["stage"], call["round"], call["purpose"]))
     told = [f"{_listed(labels)}: {why}" for why, labels in causes.items()]
     if follows:
         stages = Counter(call["stage"] for call in follows)
@@ -119,19 +123,14 @@ def _reasons(calls: Sequence[Mapping[str, Any]]) -> list[str]:
     return told
 
 
-def _label(call: Mapping[str, Any]) -> str:
-    purpose = "" if call["purpose"] == "train" else f"{call['purpose']}-"
-    return f"{purpose}{call['stage']}-{call['round']}"
-
-
 def _listed(labels: Sequence[str]) -> str:
     return ", ".join(labels) if len(labels) <= 4 else f"{labels[0]}, {labels[1]} … {labels[-1]} ({len(labels)})"
 
 
-def _sum(values: Any) -> Any:
+def _sum(values: Iterable[N | None]) -> N | None:
     """The sum of what is known; None if nothing is."""
     known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    return sum(known[1:], known[0]) if known else None
 
 
 def _number(value: int | None) -> str:
@@ -144,7 +143,7 @@ def _time(seconds: float | None, num_computed: int) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _unmeasured(result: Json) -> str:
+def _unmeasured(result: Forecast) -> str:
     """How many of the stages to compute the time says nothing about."""
     unknown = sum(call["what"] == COMPUTED and call["seconds"] is None for call in result["calls"])
     return f" and {unknown} stages not measured yet" if unknown and result["seconds"] is not None else ""

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from gradus.data.errors import GradusError
 from gradus.data.lake.store import Ref
@@ -18,6 +18,7 @@ from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.inspect.reasons import reason
 from gradus.tasks.runs.precedents import Precedent, Precedents
+from gradus.tasks.runs.records import Report, Summary
 from gradus.tasks.runtime.attempt import Job, computed, read_report
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
 from gradus.tasks.stages.gates import breach
@@ -65,7 +66,7 @@ class Foresight:
         config: Config,
         inputs: Inputs,
         *,
-        round: int = 0,  # noqa: A002 - the field's name
+        round: int = 0,
         purpose: str = "train",
         seed: int | None = None,
     ) -> Outcome:
@@ -96,7 +97,7 @@ class Foresight:
         """Inputs that would be computed first: role -> label of the stage that makes it."""
         return {role: self._pending[ref] for role, refs in call.inputs.items() for ref in refs if ref in self._pending}
 
-    def _finished(self, call: Call, ref: Ref) -> Mapping[str, Any] | None:
+    def _finished(self, call: Call, ref: Ref) -> Report | None:
         """The report of an artifact that is whole; a limit that it breaches is remarked."""
         if self.store.find(ref) is None:
             return None
@@ -108,7 +109,7 @@ class Foresight:
     def _to_compute(self, call: Call, job: Job, ref: Ref) -> Outcome:
         waits = self._waits_for(call)
         before = self.known.alike(call.key)
-        report = None if waits else self._again(call, ref) or self._light(call, job)
+        report: Report | None = None if waits else self._again(call, ref) or self._light(call, job)
         if report is None:
             self._pending[ref] = call.label
             report = {"summary": self._expected(call, before)}
@@ -122,11 +123,11 @@ class Foresight:
             return ASKED_FOR
         return reason(self.store, job.identity, job.inputs, self.known.of_call(call.key))
 
-    def _again(self, call: Call, ref: Ref) -> Mapping[str, Any] | None:
+    def _again(self, call: Call, ref: Ref) -> Report | None:
         """The report of an artifact that is asked for again; what rests on it is taken to stay as it is."""
         return read_report(self.store, ref) if call.key in self.forced and self.store.find(ref) else None
 
-    def _light(self, call: Call, job: Job) -> Mapping[str, Any] | None:
+    def _light(self, call: Call, job: Job) -> Report | None:
         """The report of a stage that needs no worker, computed beside the lake; None if it needs one, or fails."""
         spec = stage_spec(call.name)
         if spec.worker or call.name == "evaluate" or not _is_local(call.config):
@@ -137,12 +138,13 @@ class Foresight:
             self.remarks.append(f"{call.label} would fail: {error}")
             return None
 
-    def _expected(self, call: Call, before: list[Precedent]) -> Mapping[str, Any]:
+    def _expected(self, call: Call, before: list[Precedent]) -> Summary:
         """The counts of a stage that is not computed: those of the nearest one that was."""
         if before:
             return before[0].summary
         if call.name == "evaluate":
-            return {"suite": call.purpose, "judged": 0, "rollouts": 0, "pass_at": {"1": {"value": 0.0}}}
+            nothing = {"suite": call.purpose, "judged": 0, "rollouts": 0, "pass_at": {"1": {"value": 0.0}}}
+            return cast("Summary", nothing)
         return {"groups": 0}
 
     def _costs(self, call: Call, why: str, before: list[Precedent]) -> Foreseen:

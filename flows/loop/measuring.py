@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
+from gradus.flows.console.answers import ChosenCheckpoint, Compared
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
 from gradus.tasks.runtime.calls import Outcome
 
@@ -50,9 +50,9 @@ class Choice:
             "name a suite of other problems in evaluate.select"
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> ChosenCheckpoint:
         """As JSON."""
-        compared = [{"round": index, "pass_at_1": value} for index, value in self.compared]
+        compared = [Compared(round=index, pass_at_1=value) for index, value in self.compared]
         return {"suite": self.suite, "round": self.round, "compared": compared, "optimistic": list(self.optimistic)}
 
 
@@ -112,12 +112,13 @@ class Measurements:
 
 def pass_at_1(evaluation: Outcome) -> float:
     """The pass@1 of an evaluation's report; GateError if no problem was judged."""
-    found = evaluation.summary["pass_at"].get("1")
+    figures = evaluation.evaluation
+    found = figures["pass_at"].get("1")
     if found is None:
-        judged, rollouts = evaluation.summary["judged"], evaluation.summary["rollouts"]
         raise GateError(
-            f"the evaluation of round {evaluation.round} on {evaluation.summary['suite']} has no pass@1 "
-            f"({judged} of {rollouts} rollouts judged), and training chooses its best policy by it",
+            f"the evaluation of round {evaluation.round} on {figures['suite']} has no pass@1 "
+            f"({figures['judged']} of {figures['rollouts']} rollouts judged), and training chooses its best policy "
+            "by it",
             hint="evaluate with a reward that says what is correct",
         )
     return float(found["value"])

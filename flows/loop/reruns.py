@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gradus.data.errors import UsageError
 from gradus.data.nearest import did_you_mean
@@ -43,7 +42,7 @@ class Rerun:
     forced: tuple[Call, ...] = ()
 
 
-def read_recipe(runs: Path, name: str, assignments: Sequence[str], **changes: Any) -> tuple[Recipe, str | None]:
+def read_recipe(runs: Path, name: str, assignments: Sequence[str], **changes: object) -> tuple[Recipe, str | None]:
     """Return a recipe by its file or name, or that of a run, and the run's own name if it is gone on with.
 
     With other settings it is another run. Raises UsageError as `load_recipe` does.
@@ -123,7 +122,7 @@ def stored_recipe(runs: Path, run: str) -> Recipe:
 
 def _calls(folder: Path) -> list[Call]:
     """Every stage that the run began or reused, in order, each once."""
-    events = [e for e in read_events(folder) if e["event"] in ("stage_started", "stage_reused")]
+    events = [e for e in read_events(folder) if e["event"] == "stage_started" or e["event"] == "stage_reused"]
     return list(dict.fromkeys((e["stage"], e["round"], e["purpose"]) for e in events))
 
 

@@ -209,7 +209,7 @@ class _Steps:
             step = self.run(
                 "escalate", EscalateConfig(level=level, sample=curate.sample), failed, index, f"hint{level}"
             )
-            if not step.summary["groups"]:
+            if not step.summary.get("groups"):
                 break
             plan = step.ref
             batches.append(self.sample_and_score(plan, problems, policy, index, f"hint{level}"))

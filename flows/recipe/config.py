@@ -4,14 +4,16 @@ Order of precedence: the recipe's TOML, then `--set a.b=c`, in the order given.
 """
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
 from gradus.data.package import package_file
+from gradus.data.records import JsonObject
 from gradus.flows.recipe.guards import Guard
 from gradus.flows.recipe.setting_faults import refusal, settings_of, valid
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
@@ -120,7 +122,7 @@ class Recipe(Config):
         return name
 
 
-def load_recipe(name: str, assignments: list[str] | None = None, **changes: Any) -> Recipe:
+def load_recipe(name: str, assignments: list[str] | None = None, **changes: object) -> Recipe:
     """Read a recipe by path or bundled name and apply `a.b=c` assignments and direct changes."""
     path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
     if not path.is_file():
@@ -132,20 +134,20 @@ def load_recipe(name: str, assignments: list[str] | None = None, **changes: Any)
     return recipe_from(_toml(path), str(path), assignments or [], **changes)
 
 
-def recipe_from(body: dict[str, Any], origin: str, assignments: list[str], **changes: Any) -> Recipe:
+def recipe_from(body: dict[str, object], origin: str, assignments: list[str], **changes: object) -> Recipe:
     """Return the recipe of a body with `a.b=c` assignments and direct changes applied; `origin` names it in errors."""
     assign(body, assignments)
     body.update({k: v for k, v in changes.items() if v is not None})
     return parse_recipe(body, origin)
 
 
-def lasting(recipe: Recipe) -> dict[str, Any]:
+def lasting(recipe: Recipe) -> JsonObject:
     """Return what of a recipe may not change while its run keeps its name: neither its rounds nor its guards."""
     body = recipe.model_dump(mode="json")
     return {key: value for key, value in body.items() if key not in ("rounds", "guards")}
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _toml(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -156,7 +158,7 @@ def _toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not valid TOML: {error}") from None
 
 
-def parse_recipe(body: dict[str, Any], origin: str) -> Recipe:
+def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
     """Validate a recipe with its overrides; UsageError names the first wrong key, or what could never be evaluated."""
     try:
         recipe = Recipe.model_validate(body)
@@ -184,7 +186,7 @@ def with_guards_changes(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"overrides": (*recipe.overrides, *changes)})
 
 
-def _refused(error: ValidationError, origin: str, evaluate: Any) -> UsageError:
+def _refused(error: ValidationError, origin: str, evaluate: object) -> UsageError:
     """The first fault of a recipe, its only suite called as it is written there."""
     known = [*settings_of(Recipe), *settings_of(Suite, "evaluate.")]
     if not isinstance(evaluate, dict) or "suites" in evaluate:
@@ -210,13 +212,13 @@ def refuse_unjudged(recipe: Recipe) -> None:
         refuse_without_verdicts(training, f"training {recipe.name}: difficulty", accepted)
 
 
-def assign(body: dict[str, Any], assignments: list[str]) -> None:
+def assign(body: dict[str, object], assignments: list[str]) -> None:
     """Apply `a.b=c` texts to a nested dict in place; values are read as TOML, else as text."""
     for text in assignments:
         set_dotted(body, *split_assignment(text))
 
 
-def split_assignment(text: str) -> tuple[str, Any]:
+def split_assignment(text: str) -> tuple[str, object]:
     """The key and the value of `a.b=c`."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
@@ -224,7 +226,7 @@ def split_assignment(text: str) -> tuple[str, Any]:
     return key.strip(), toml_value(value.strip())
 
 
-def set_dotted(body: dict[str, Any], key: str, value: Any) -> None:
+def set_dotted(body: dict[str, object], key: str, value: object) -> None:
     """Set a dotted key in a nested dict; an integer part indexes a list. UsageError where the key leads nowhere."""
     parts = key.split(".")
     node: Any = body
@@ -233,12 +235,12 @@ def set_dotted(body: dict[str, Any], key: str, value: Any) -> None:
         if depth == len(parts) - 1:
             node[place] = value
         elif isinstance(node, dict):
-            node = cast("dict[str, Any]", node).setdefault(part, {})
+            node = node.setdefault(part, {})
         else:
             node = node[place]
 
 
-def _place(node: Any, part: str, parent: str, key: str) -> str | int:
+def _place(node: object, part: str, parent: str, key: str) -> str | int:
     """A part of a dotted key as the index of a list or the key of a table."""
     if isinstance(node, dict):
         return part
@@ -246,13 +248,13 @@ def _place(node: Any, part: str, parent: str, key: str) -> str | int:
         raise UsageError(
             f"--set {key}: {parent} is one value, without settings of its own", hint=f"set {parent} itself"
         )
-    num = len(cast("list[Any]", node))
+    num = len(node)
     if part not in map(str, range(num)):
         raise UsageError(f"--set {key}: {parent} is a list of {num}, and has no entry {part}", hint="the first is 0")
     return int(part)
 
 
-def toml_value(text: str) -> Any:
+def toml_value(text: str) -> object:
     """A TOML value, or the text itself where it is none (`lr=1e-4`, `name=abc`, `escalate=[1,2]`)."""
     try:
         read = tomllib.loads(f"value = {text}")

@@ -72,9 +72,9 @@ class Guard(Config):
             return f"{self.metric} = {value:.4g} is above the guard's max = {self.max:g}"
         return ""
 
-    def by_stage(self) -> dict[str, dict[str, Any]]:
+    def by_stage(self) -> dict[str, dict[str, object]]:
         """Return the changes by stage."""
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, dict[str, object]] = {}
         for name, value in self.changes.items():
             stage, _, key = name.partition(".")
             found.setdefault(stage, {})[key] = value

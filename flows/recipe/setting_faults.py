@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -61,7 +61,7 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from settings_of(inner, f"{prefix}{name}.{'0.' if is_list else ''}")
 
 
-def valid(model: type[M], body: Mapping[str, Any], origin: str = "") -> M:
+def valid(model: type[M], body: Mapping[str, object], origin: str = "") -> M:
     """Settings from plain values; UsageError says what is wrong with the first that cannot be."""
     try:
         return model.model_validate(body)
@@ -149,7 +149,7 @@ def _listed(key: str, known: Sequence[str]) -> str:
     return f"the settings{' of ' + parent if parent else ''} are {listed}"
 
 
-def _models_in(annotation: Any, *, is_list: bool = False) -> Iterator[tuple[type[BaseModel], bool]]:
+def _models_in(annotation: object, *, is_list: bool = False) -> Iterator[tuple[type[BaseModel], bool]]:
     """The models that an annotation holds, and whether in a list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, is_list

@@ -12,7 +12,6 @@ Keys beside `suites` hold for each suite that does not set them itself.
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, cast
 
 from pydantic import Field, field_validator, model_validator
 
@@ -59,17 +58,17 @@ class Suite(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_one_name(cls, given: Any) -> Any:
+    def _has_one_name(cls, given: object) -> object:
         """Write the suite's name into the settings of its report; a recipe may give it in either place."""
         if not isinstance(given, Mapping):
             return given
-        body = dict(cast("Mapping[str, Any]", given))
+        body = dict(given)
         report = body.get("report", {})
         if isinstance(report, EvaluateConfig):
             report = report.model_dump(exclude_unset=True)
         if not isinstance(report, Mapping):
             return body
-        settings = dict(cast("Mapping[str, Any]", report))
+        settings = dict(report)
         named = body.setdefault("name", settings.get("suite", "heldout"))
         if settings.get("suite", named) != named:
             raise ValueError(f"the suite is called {named!r}, and {settings['suite']!r} in its report")
@@ -111,15 +110,15 @@ class EvaluationPlan(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _every_suite_has_what_they_share(cls, given: Any) -> Any:
+    def _every_suite_has_what_they_share(cls, given: object) -> object:
         """Give each suite the keys that stand beside `suites`; without `suites` they are the only one."""
         if not isinstance(given, Mapping):
             return given
-        body = dict(cast("Mapping[str, Any]", given))
+        body = dict(given)
         shared = {key: body.pop(key) for key in Suite.model_fields if key in body}
         suites = body.get("suites", [{}] if shared else None)
         if shared and isinstance(suites, list | tuple):
-            body["suites"] = [_completed(suite, shared) for suite in cast("list[Any]", suites)]
+            body["suites"] = [_completed(suite, shared) for suite in suites]
         return body
 
     @model_validator(mode="after")
@@ -158,7 +157,7 @@ class EvaluationPlan(Config):
         return "eval" if suite.name == self.main.name else f"eval-{suite.name}"
 
 
-def _completed(suite: Any, shared: Mapping[str, Any]) -> Any:
+def _completed(suite: object, shared: Mapping[str, object]) -> object:
     if isinstance(suite, Suite):
         suite = suite.model_dump(exclude_unset=True)
-    return {**shared, **cast("Mapping[str, Any]", suite)} if isinstance(suite, Mapping) else suite
+    return {**shared, **suite} if isinstance(suite, Mapping) else suite

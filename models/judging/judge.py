@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
+from gradus.models.judging.messages import Hello, LoadedModule, Message, judged
 from gradus.models.rewards import RewardSpec, load
 from gradus.models.rewards.base import Verdict, failed
 from gradus.models.rewards.imports import Module, look_ahead, watch
@@ -44,17 +45,17 @@ BATCH_ITEMS = 10
 
 FILE_BYTES = 64 * 1024 * 1024
 
-RowJson = dict[str, Any]
-Say = Callable[[dict[str, Any]], None]
+RowJson = dict[str, object]
+Say = Callable[[Message], None]
 
 
 def main() -> None:
     """Serve until the parent closes the pipe."""
     requests, replies = _private_channel()
-    hello: dict[str, Any] = json.loads(requests.readline())
-    nonce: str = hello["nonce"]
+    hello: Hello = json.loads(requests.readline())
+    nonce = hello["nonce"]
 
-    def say(message: dict[str, Any]) -> None:
+    def say(message: Message) -> None:
         # ASCII only: lone surrogates and control characters of judged text stay escaped.
         _write_all(replies, json.dumps({"nonce": nonce, **message}).encode("ascii") + b"\n")
 
@@ -121,7 +122,7 @@ def _judging_with_function(
 
     def report(module: Module) -> None:
         loaded.append(module)
-        say({"module": vars(module)})
+        say({"module": LoadedModule(name=module.name, path=module.path, sha256=module.sha256)})
 
     watch(report)
     function = _function(spec)
@@ -155,7 +156,7 @@ def _judge_with_function(function: RewardFunction, line: bytes, say: Say, item_t
         verdicts = [failed(describe(error))]
     seconds = (time.perf_counter() - started) / max(1, len(rows))
     for at, verdict in enumerate(verdicts):
-        say({"at": at, "seconds": seconds, **vars(verdict)})
+        say(judged(at, seconds, verdict))
 
 
 def _alone(function: RewardFunction, row: RowJson) -> Verdict:
@@ -173,7 +174,7 @@ def _each(rows: Iterable[RowJson], judge: Callable[[RowJson], Verdict], say: Say
                 verdict = judge(row)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever judged code raises is its row's error
                 verdict = failed(describe(error))
-        say({"at": at, "seconds": time.perf_counter() - started, **vars(verdict)})
+        say(judged(at, time.perf_counter() - started, verdict))
 
 
 class _Alarm:

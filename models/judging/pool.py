@@ -19,12 +19,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
-from typing import Any
 
 from gradus.models.judging.judge import BATCH_ITEMS
+from gradus.models.judging.messages import Message, verdict_of
 from gradus.models.judging.process import Chunk, JudgeProcess
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Row, Verdict, failed
@@ -41,8 +41,6 @@ PROBES = 4
 HANGS_IN_A_ROW = 32
 """Consecutive time-outs after which a function that has judged rows is abandoned."""
 MEMORY_BYTES = 8 * 1024**3
-
-_VERDICT = tuple(field.name for field in fields(Verdict))
 
 
 class JudgeStartError(RuntimeError):
@@ -238,7 +236,7 @@ class JudgePool:
         if not alive:
             self._bury(job, judge)
 
-    def _take(self, job: "_Job", judge: JudgeProcess, message: dict[str, Any]) -> None:
+    def _take(self, job: "_Job", judge: JudgeProcess, message: Message) -> None:
         if "fatal" in message:
             raise JudgeStartError(str(message["fatal"]))
         if "module" in message:
@@ -249,12 +247,11 @@ class JudgePool:
             self._start_failures = 0
         elif "one_by_one" in message and judge.in_flight:
             judge.in_flight[0].singly = True
-        elif judge.in_flight and message.get("at") == judge.in_flight[0].answered:
+        elif "at" in message and judge.in_flight and message["at"] == judge.in_flight[0].answered:
             # All that was loaded for this verdict has been reported before it.
             self._refuse_unpinned()
             index = judge.advance()
-            verdict = Verdict(**{name: message[name] for name in _VERDICT})
-            job.results[index] = TimedVerdict(verdict, message["seconds"])
+            job.results[index] = TimedVerdict(verdict_of(message), message["seconds"])
             job.in_a_row = 0
             self._proven = True
         self._restart_clock(judge)

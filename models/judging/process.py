@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import gradus
+from gradus.models.judging.messages import Batch, Hello, Message
 from gradus.models.judging.process_tree import kill_tree
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Row
@@ -133,7 +134,7 @@ class JudgeProcess:
         except BrokenPipeError:
             self._outbox.clear()
 
-    def receive(self) -> tuple[list[dict[str, Any]], bool]:
+    def receive(self) -> tuple[list[Message], bool]:
         """The whole messages that have arrived, forged and broken ones left out, and whether the judge still speaks."""
         alive = True
         with contextlib.suppress(BlockingIOError):
@@ -178,13 +179,13 @@ class JudgeProcess:
         code = self._process.returncode
         return f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
 
-    def _post(self, message: dict[str, Any]) -> None:
+    def _post(self, message: Hello | Batch) -> None:
         self._outbox += json.dumps(message, default=str).encode("ascii") + b"\n"
         self.flush()
 
-    def _read(self, line: bytes) -> dict[str, Any] | None:
+    def _read(self, line: bytes) -> Message | None:
         try:
-            message: dict[str, Any] = json.loads(line)
+            message = json.loads(line)
             genuine = secrets.compare_digest(str(message.pop("nonce")), self._nonce)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -39,7 +38,7 @@ class RewardSpec:
     """A reward with its settings: all that a judge process is told."""
 
     name: str
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)
     max_chars: int = 0
     """Longer completions are judged by their last characters; 0 for any length. A user's function sees all of them."""
     module: str = ""
@@ -91,14 +90,14 @@ class RewardSpec:
         text = json.dumps([self.sha256, self.modules], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """What goes to the judge process."""
         return asdict(self)
 
 
 def resolve(
     name: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     *,
     sha256: str = "",
     modules: Mapping[str, str] | None = None,
@@ -144,7 +143,7 @@ def load(spec: RewardSpec) -> JudgeRow:
 
 
 def _called(
-    function: Callable[..., Verdict], max_chars: int, settings: Mapping[str, Any], row: Row, gold: str
+    function: Callable[..., Verdict], max_chars: int, settings: Mapping[str, object], row: Row, gold: str
 ) -> Verdict:
     return function(row, gold, max_chars, **settings)
 

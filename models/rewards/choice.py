@@ -27,7 +27,6 @@ Left out: numbers as labels, several right answers, `E. coli` behind a marker if
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, cast
 
 from gradus.components import component
 from gradus.models.rewards.base import Row, Verdict, failed, judged, unparsed
@@ -123,7 +122,7 @@ def read_options(row: Row) -> dict[str, str]:
     given = row.get("options") or row.get("choices")
     if not given and isinstance(row.get("extra"), str):
         try:
-            extra: Any = json.loads(row["extra"])
+            extra = json.loads(row["extra"])
         except ValueError:
             extra = None
         given = (extra.get("options") or extra.get("choices")) if isinstance(extra, dict) else None
@@ -134,14 +133,14 @@ def read_options(row: Row) -> dict[str, str]:
     return {label: _without_label(label, _fold(text)) for label, (_, text) in zip(labels, pairs, strict=True)}
 
 
-def _pairs(given: Any) -> list[tuple[str, str]]:
+def _pairs(given: object) -> list[tuple[str, str]]:
     """Labels and texts of options in any of the shapes that data sets have."""
     if isinstance(given, Mapping):
-        found = cast("Mapping[str, Any]", given)
-        if isinstance(found.get("text"), list) and isinstance(found.get("label"), list):
-            return [(str(a), str(b)) for a, b in zip(found["label"], found["text"], strict=False)]
-        return [(str(label), str(text)) for label, text in found.items() if text is not None]
-    texts = cast("list[Any]", given) if isinstance(given, list) else []
+        labels, texts = given.get("label"), given.get("text")
+        if isinstance(labels, list) and isinstance(texts, list):
+            return [(str(label), str(text)) for label, text in zip(labels, texts, strict=False)]
+        return [(str(label), str(text)) for label, text in given.items() if text is not None]
+    texts = given if isinstance(given, list) else []
     return [(chr(ord("a") + index), str(text)) for index, text in enumerate(texts)] if len(texts) <= 26 else []
 
 

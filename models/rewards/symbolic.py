@@ -15,15 +15,18 @@ Source: https://github.com/huggingface/Math-Verify (Apache-2.0), the library, no
 import re
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
-from math_verify import parse, verify  # pyright: ignore[reportMissingTypeStubs]
+from math_verify import parse, verify
+from sympy import Basic, MatrixBase
 
 from gradus.components import component
 from gradus.models.rewards.base import Row, Verdict, failed, judged, unparsed
 from gradus.models.rewards.text import last_box, last_marked, strip_invisible, visible_text
 
 MAX_PLAIN_CHARS = 300
+
+Parsed = list[Basic | MatrixBase | str]
+"""What Math-Verify reads in a text: the expressions, then the text itself."""
 
 _DIGITS = r"[0-9]+"
 _PLAIN_INT = re.compile(r"-?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)")
@@ -93,7 +96,7 @@ def _judge_free_text(text: str, wanted: str) -> Verdict:
     return _compare(wanted, found, found[-1] if isinstance(found[-1], str) else "")
 
 
-def _compare(wanted: str, found: list[Any], extracted: str) -> Verdict:
+def _compare(wanted: str, found: Parsed, extracted: str) -> Verdict:
     gold = _parse_gold(wanted)
     if not gold:
         return failed(f"Math-Verify cannot read the gold answer {wanted[:80]!r}")
@@ -103,15 +106,15 @@ def _compare(wanted: str, found: list[Any], extracted: str) -> Verdict:
 
 
 @lru_cache(maxsize=256)
-def _parse_gold(gold: str) -> list[Any]:
+def _parse_gold(gold: str) -> Parsed:
     return _parse_boxed(gold)
 
 
-def _parse_boxed(expression: str) -> list[Any]:
+def _parse_boxed(expression: str) -> Parsed:
     return _parse(f"\\boxed{{{expression}}}")
 
 
-def _parse(text: str) -> list[Any]:
+def _parse(text: str) -> Parsed:
     return parse(text, parsing_timeout=0)
 
 

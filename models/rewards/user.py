@@ -29,12 +29,14 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from gradus.models.rewards import USER_MODULE
 from gradus.models.rewards.base import MAX_EXTRACTED_CHARS, Verdict, failed
 
-RewardFunction = Callable[[list[dict[str, Any]]], Any]
+Batch = list[dict[str, object]]
+
+RewardFunction = Callable[[Batch], object]
 
 _KEYS = ("value", "correct", "extracted")
 
@@ -47,7 +49,7 @@ class BatchRefusedError(ValueError):
     """What the function returned cannot be matched with the rows."""
 
 
-def load_function(path: Path, function: str, sha256: str = "", settings: Mapping[str, Any] = {}) -> RewardFunction:
+def load_function(path: Path, function: str, sha256: str = "", settings: Mapping[str, object] = {}) -> RewardFunction:
     """The function of a file; RewardFileError where it is not there or is not the one that the command saw."""
     try:
         source = path.read_bytes()
@@ -72,17 +74,16 @@ def load_function(path: Path, function: str, sha256: str = "", settings: Mapping
     return partial(cast("RewardFunction", found), **settings)
 
 
-def judge_batch(function: RewardFunction, rows: list[dict[str, Any]]) -> list[Verdict]:
+def judge_batch(function: RewardFunction, rows: Batch) -> list[Verdict]:
     """The answers of a batch as verdicts; BatchRefusedError if there is not exactly one answer a row."""
     returned = function(rows)
-    if hasattr(returned, "tolist"):
-        returned = returned.tolist()
+    if callable(as_list := getattr(returned, "tolist", None)):
+        returned = as_list()
     if not isinstance(returned, list | tuple):
         raise BatchRefusedError(f"the function returned {type(returned).__name__}, not a list of numbers")
-    values = cast("list[Any]", list(returned))
-    if len(values) != len(rows):
-        raise BatchRefusedError(f"the function returned {len(values)} values for {len(rows)} rows")
-    return [_verdict(value) for value in values]
+    if len(returned) != len(rows):
+        raise BatchRefusedError(f"the function returned {len(returned)} values for {len(rows)} rows")
+    return [_verdict(value) for value in returned]
 
 
 def describe(error: BaseException) -> str:
@@ -95,20 +96,19 @@ def _verdict(answer: object) -> Verdict:
     """The verdict of one answer; a mapping that cannot be read is an error on its row."""
     if not isinstance(answer, Mapping):
         return _of_value(answer)
-    given = cast("Mapping[Any, Any]", answer)
-    correct, extracted = _plain(given.get("correct")), given.get("extracted")
-    wrong = _complaint(given, correct, extracted)
+    correct, extracted = _plain(answer.get("correct")), answer.get("extracted")
+    wrong = _complaint(answer, correct, extracted)
     if wrong:
         return failed(f"the function returned {wrong}")
-    verdict = _of_value(given["value"])
+    verdict = _of_value(answer["value"])
     if verdict.value is None:
         return verdict
     outcome = "" if correct is None else "correct" if correct else "wrong"
     shown = None if extracted is None else extracted[:MAX_EXTRACTED_CHARS]
-    return Verdict(verdict.value, outcome, shown, abstains="correct" in given and correct is None)
+    return Verdict(verdict.value, outcome, shown, abstains="correct" in answer and correct is None)
 
 
-def _complaint(given: Mapping[Any, Any], correct: object, extracted: object) -> str:
+def _complaint(given: Mapping[object, object], correct: object, extracted: object) -> str:
     """What is wrong with a mapping; empty if it can be read."""
     unknown = [key for key in given if key not in _KEYS]
     if unknown:
@@ -135,6 +135,5 @@ def _of_value(value: object) -> Verdict:
 
 def _plain(value: object) -> object:
     """A scalar of NumPy or PyTorch as Python's own; anything else as it is."""
-    if getattr(value, "shape", None) == ():
-        return cast("Any", value).item()
-    return value
+    as_scalar = getattr(value, "item", None)
+    return as_scalar() if as_scalar is not None and getattr(value, "shape", None) == () else value

@@ -5,7 +5,7 @@ Left out: activations and logits, which micro_tokens and batch_rows bound, and w
 
 import json
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TypedDict
 
 import psutil
 from safetensors import safe_open
@@ -89,9 +89,20 @@ def _weights(store: Store, policy: Ref) -> tuple[int, str]:
     return sum(count.values()), {"BF16": "bfloat16", "F16": "float16"}.get(most, "float32")
 
 
-def _config(store: Store, policy: Ref) -> dict[str, Any]:
+class _Architecture(TypedDict, total=False):
+    """The sizes in a policy's configuration that memory depends on."""
+
+    num_hidden_layers: int | None
+    num_attention_heads: int | None
+    num_key_value_heads: int | None
+    hidden_size: int
+    head_dim: int | None
+
+
+def _config(store: Store, policy: Ref) -> _Architecture:
     """The settings of a policy's architecture; those of the text part of one that also reads images."""
     body = store.read_file(base_ref(store, policy) or policy, CONFIG)
-    config: dict[str, Any] = json.loads(body) if body else {}
-    text: Any = config.get("text_config")
-    return cast("dict[str, Any]", text) if isinstance(text, dict) else config
+    if not body:
+        return {}
+    config = json.loads(body)
+    return config["text_config"] if isinstance(config.get("text_config"), dict) else config

@@ -9,7 +9,6 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -122,7 +121,7 @@ def _with_keys(rows: pa.Table, table: str) -> pa.Table:
     (key, *others) = TABLES[table].key
     if others or (key in rows.column_names and rows.column(key).null_count == 0):
         return rows
-    derived: list[Any] = []
+    derived: list[str] = []
     seen: Counter[str] = Counter()
     for problem_id in rows.column("problem_id").to_pylist():
         derived.append(

@@ -4,11 +4,12 @@ And which fields a result depends on.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Self, cast
+from collections.abc import Mapping
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from gradus.data.records import Json
 from gradus.tasks.config.redaction import credentials_in
 
 INCIDENTAL: dict[str, Any] = {"incidental": True}
@@ -51,7 +52,7 @@ class Config(BaseModel):
                 raise ValueError(f"{name} holds credentials, which would be stored with every result; leave them out")
         return self
 
-    def identified(self) -> dict[str, Any]:
+    def identified(self) -> dict[str, Json]:
         """The settings that a result depends on, as plain values: neither incidental ones nor limits."""
         found = self.model_dump(mode="json")
         for name, field in type(self).model_fields.items():
@@ -80,11 +81,10 @@ def _unstorable(value: object) -> str:
         case str():
             return _not_text(value)
         case Mapping():
-            items = cast("Mapping[object, object]", value).items()
-            named = ((key, _unstorable(key) or _unstorable(part)) for key, part in items)
+            named = ((key, _unstorable(key) or _unstorable(part)) for key, part in value.items())
             return next((f"{key!r} {problem}" for key, problem in named if problem), "")
         case list() | tuple():
-            return next(filter(None, map(_unstorable, cast("Sequence[object]", value))), "")
+            return next(filter(None, map(_unstorable, value)), "")
         case _:
             return ""
 

@@ -11,7 +11,7 @@ before a run (gradus.tasks.preflight): what is stored must stay readable after t
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Self, cast
+from typing import ClassVar, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -19,6 +19,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from gradus.components import Kind
 from gradus.components.description import Component, DescriptionError
 from gradus.components.registry import UnknownComponentError, find, is_users, names, users_file
+from gradus.data.records import Json
 from gradus.tasks.config.base import Config
 from gradus.tasks.config.prompts import empty
 
@@ -43,11 +44,11 @@ class Chosen(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_settings(cls, given: Any) -> Any:
-        body: Any = {"name": given} if isinstance(given, str) else given
-        if not isinstance(body, Mapping):
-            return body
-        body = {"name": cls.default, **cast("Mapping[str, Any]", body)} if cls.default else dict(body)
+    def _with_settings(cls, given: object) -> object:
+        written = {"name": given} if isinstance(given, str) else given
+        if not isinstance(written, Mapping):
+            return written
+        body: dict[str, object] = {"name": cls.default, **written} if cls.default else dict(written)
         name = body.get("name")
         if not isinstance(name, str):
             return body
@@ -58,7 +59,7 @@ class Chosen(Config):
         return {**{key: body[key] for key in body if key not in own}, **cls._checked(name, own)}
 
     @classmethod
-    def _checked(cls, name: str, own: dict[str, Any]) -> dict[str, Any]:
+    def _checked(cls, name: str, own: Mapping[str, object]) -> Mapping[str, object]:
         """The component's settings with its defaults filled in."""
         try:
             component = find(cls.kind, name)
@@ -81,7 +82,7 @@ class Chosen(Config):
         )
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Json]:
         """The component's own settings."""
         return dict(self.model_extra or {})
 
@@ -110,7 +111,7 @@ class Chosen(Config):
         """What the source declares; see gradus.components.registry.find for what it raises."""
         return find(self.kind, self.name)
 
-    def identified(self) -> dict[str, Any]:
+    def identified(self) -> dict[str, Json]:
         """The settings without the folder of a user's file and without those on which no result depends."""
         body = super().identified()
         try:
@@ -119,7 +120,7 @@ class Chosen(Config):
             incidental = frozenset[str]()
         return {**{k: v for k, v in body.items() if k not in incidental}, "name": self.label}
 
-    def taking(self, **settings: Any) -> Self:
+    def taking(self, **settings: Json) -> Self:
         """The same component with other settings."""
         return type(self).model_validate({**self.model_dump(), **settings})
 
@@ -128,14 +129,14 @@ def chosen_in(config: Config) -> Iterator[Chosen]:
     """Every component that settings name, in nested settings and lists of them too."""
     for name in type(config).model_fields:
         value = getattr(config, name)
-        for part in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
+        for part in value if isinstance(value, tuple) else (value,):
             if isinstance(part, Chosen):
                 yield part
             elif isinstance(part, Config):
                 yield from chosen_in(part)
 
 
-def none_if_empty(value: Any) -> Any:
+def none_if_empty(value: object) -> object:
     """Return None for the words that name no component."""
     return None if value in ("", "none") else value
 

@@ -20,7 +20,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 from urllib.parse import quote, unquote
 
 from gradus.data.errors import UsageError
@@ -67,8 +67,8 @@ def credentials_in(value: object) -> bool:
     if isinstance(value, str):
         return bool(_LOGIN.search(value) or _QUERY.search(value))
     if isinstance(value, Mapping):
-        return any(credentials_in(item) for item in cast("Mapping[Any, Any]", value).values())
-    return isinstance(value, list | tuple) and any(credentials_in(item) for item in cast("Sequence[Any]", value))
+        return any(credentials_in(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(credentials_in(item) for item in value)
 
 
 def refuse_credentials(words: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ def hide_in_logs() -> None:
     """Clean every log record of this process, and the traceback that ends it."""
     make_record = logging.getLogRecordFactory()
 
-    def make_clean(*args: Any, **kwargs: Any) -> logging.LogRecord:
+    def make_clean(*args: object, **kwargs: object) -> logging.LogRecord:
         record = make_record(*args, **kwargs)
         message = hide(record.getMessage())
         if record.exc_info:
@@ -119,7 +119,7 @@ class _Clean:
         self._stream.write(hide(text))
         return len(text)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
 
@@ -170,7 +170,7 @@ def _texts(value: str) -> list[str]:
     value = value.removeprefix("Basic ")
     if value.startswith("{"):
         try:
-            found: dict[str, Any] = json.loads(value)
+            found: dict[str, object] = json.loads(value)
         except ValueError:
             return [value]
         return [text.removeprefix("Bearer ").removeprefix("Basic ") for text in found.values() if isinstance(text, str)]

@@ -12,13 +12,22 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TypedDict
 
 from gradus.data.errors import LockedError
 
 _NAME = ".lock"
 _PATIENCE_S = 0.25
 """Time in which a lock without a holder's name is tried again: it is being looked at, taken or let go just now."""
+
+
+class Holder(TypedDict, total=False):
+    """The process that holds a folder, as it says itself; empty while the lock changes hands."""
+
+    pid: int
+    host: str
+    since: str
+    command: str
 
 
 class RunLock:
@@ -65,7 +74,7 @@ class RunLock:
             self._file = None
 
 
-def holder(folder: Path) -> dict[str, Any] | None:
+def holder(folder: Path) -> Holder | None:
     """Return the holder of a folder; None if no living process holds it."""
     path = folder / _NAME
     if not path.exists():
@@ -89,7 +98,7 @@ def _locked(file: IO[str]) -> bool:
     return True
 
 
-def _myself(command: str) -> dict[str, Any]:
+def _myself(command: str) -> Holder:
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -98,7 +107,7 @@ def _myself(command: str) -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Holder:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError:

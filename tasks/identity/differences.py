@@ -4,10 +4,11 @@
 ['lr = 3e-05, before 5e-05']
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-Identity = Mapping[str, Any]
+from gradus.data.records import Json, JsonObject
+
+Identity = JsonObject
 
 _MISSING = object()
 _FILLED_IN = ("source_sha256", "modules", "libraries")
@@ -26,7 +27,7 @@ def differences(new: Identity, old: Identity) -> list[str]:
 
 def changed_inputs(new: Identity, old: Identity) -> list[str]:
     """Return the roles of inputs that are not the same."""
-    ours, theirs = new.get("parents", {}), old.get("parents", {})
+    ours, theirs = _table(new, "parents"), _table(old, "parents")
     return [role for role in sorted(ours.keys() | theirs.keys()) if ours.get(role) != theirs.get(role)]
 
 
@@ -35,11 +36,16 @@ def num_differences(new: Identity, old: Identity) -> int:
     return len(differences(new, old)) + len(changed_inputs(new, old))
 
 
-def _settings(identity: Identity) -> dict[str, Any]:
+def _table(identity: Identity, key: str) -> JsonObject:
+    found = identity.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _settings(identity: Identity) -> JsonObject:
     return {key: value for key, value in identity.items() if key not in ("parents", "stage")}
 
 
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
+def _flat(value: Json, path: str = "") -> dict[str, Json]:
     """Nested values by dotted path."""
     if isinstance(value, Mapping) and value:
         items = [(str(key), inner) for key, inner in value.items()]
@@ -50,7 +56,7 @@ def _flat(value: Any, path: str = "") -> dict[str, Any]:
     return {key: leaf for name, inner in items for key, leaf in _flat(inner, f"{path}.{name}".lstrip(".")).items()}
 
 
-def _phrase(path: str, new: Any, old: Any, identity: Identity) -> str:
+def _phrase(path: str, new: object, old: object, identity: Identity) -> str:
     """One difference in words; empty for what only follows from another one."""
     kind, _, name = path.partition(".")
     if kind == "code":
@@ -62,7 +68,7 @@ def _phrase(path: str, new: Any, old: Any, identity: Identity) -> str:
     return _plain(path, new, old)
 
 
-def _of_code(name: str, new: Any, old: Any) -> str:
+def _of_code(name: str, new: object, old: object) -> str:
     """A version that differs; a component that only one side names follows from its setting."""
     if _MISSING in (new, old):
         return ""
@@ -72,10 +78,10 @@ def _of_code(name: str, new: Any, old: Any) -> str:
     return f"gradus computes {kind} {which} otherwise since its version {new} (before {old})"
 
 
-def _of_setting(name: str, new: Any, old: Any, identity: Identity) -> str:
+def _of_setting(name: str, new: object, old: object, identity: Identity) -> str:
     *above, last = name.split(".")
     if last == "source_sha256":
-        where = _at(identity.get("config", {}), above)
+        where = _at(_table(identity, "config"), above)
         named = where.get("name") or where.get("source") or "of the source"
         return f"the content of the file {named} changed"
     if len(above) > 1 and above[-1] in _FILLED_IN:
@@ -83,19 +89,22 @@ def _of_setting(name: str, new: Any, old: Any, identity: Identity) -> str:
     return _plain(name, new, old)
 
 
-def _of_module(kind: str, name: str, new: Any, old: Any) -> str:
+def _of_module(kind: str, name: str, new: object, old: object) -> str:
     if kind == "libraries":
         return _plain(f"the library {name} of a reward", new, old)
     return f"the module {name} of a reward {'is new' if old is _MISSING else 'changed'}"
 
 
-def _at(body: Any, path: list[str]) -> Mapping[str, Any]:
+def _at(body: Json, path: Sequence[str]) -> JsonObject:
     for part in path:
-        body = body[int(part)] if isinstance(body, list | tuple) else body[part]
-    return body
+        if isinstance(body, Mapping):
+            body = body[part]
+        elif isinstance(body, list | tuple):
+            body = body[int(part)]
+    return body if isinstance(body, Mapping) else {}
 
 
-def _plain(name: str, new: Any, old: Any) -> str:
+def _plain(name: str, new: object, old: object) -> str:
     if new is _MISSING:
         return f"{name} is not set, before {_shown(old)}"
     if old is _MISSING:
@@ -103,5 +112,5 @@ def _plain(name: str, new: Any, old: Any) -> str:
     return f"{name} = {_shown(new)}, before {_shown(old)}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return '""' if value == "" else str(value)

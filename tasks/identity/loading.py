@@ -46,7 +46,7 @@ def unpinned(chosen: list[Chosen]) -> dict[str, str]:
     return {module.name: module.path for module in _MODULES if module.sha256 not in pinned}
 
 
-def _bound(chosen: Chosen) -> dict[str, Any]:
+def _bound(chosen: Chosen) -> dict[str, object]:
     """The settings as the function takes them: what JSON made a list of is a tuple again."""
     return dict(chosen.component.settings(**chosen.settings))
 

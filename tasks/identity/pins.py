@@ -5,7 +5,7 @@ Left out: files that a reward reads as data.
 
 import hashlib
 from pathlib import Path
-from typing import Any, cast
+from typing import TypeGuard
 
 from gradus.data.lake.manifest import sha256_file
 from gradus.tasks.config.base import Config
@@ -31,19 +31,19 @@ def pinned(config: Config, *, renew: bool = False) -> Config:
     return config.model_copy(update=changed) if changed else config
 
 
-def _pinned_value(value: Any, *, renew: bool) -> Any:
+def _pinned_value(value: object, *, renew: bool) -> object:
     if isinstance(value, tuple):
-        return tuple(_pinned_value(part, renew=renew) for part in cast("tuple[Any, ...]", value))
+        return tuple(_pinned_value(part, renew=renew) for part in value)
     if isinstance(value, RewardConfig):
         return pinned_reward(value, renew=renew)
     return pinned_component(value, renew=renew) if _is_users(value) else value
 
 
-def _parts(value: Any) -> tuple[Any, ...]:
-    return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+def _parts(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
-def _is_users(value: Any) -> bool:
+def _is_users(value: object) -> TypeGuard[Chosen]:
     return isinstance(value, Chosen) and value.is_users
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypedDict, Union, get_args, get_origin
+from typing import Literal, TypedDict, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -103,13 +103,13 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Setting]
         yield from _fields(inner, f"{key}.{'0.' if is_list else ''}")
 
 
-def _parts(annotation: Any) -> Iterator[Any]:
+def _parts(annotation: object) -> Iterator[object]:
     yield annotation
     for inner in get_args(annotation):
         yield from _parts(inner)
 
 
-def _type(annotation: Any) -> str:
+def _type(annotation: object) -> str:
     """A type in words: `int`, `list of float`, `grpo | dr_grpo | rloo`."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Literal:
@@ -133,7 +133,7 @@ def _default(field: FieldInfo) -> str:
     return REQUIRED if value is PydanticUndefined else _text(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A default as it is written in a recipe."""
     if value is None or value == "":
         return "none"

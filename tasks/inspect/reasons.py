@@ -5,17 +5,24 @@ A difference in an input is followed to its origin: "in update lr = 3e-05, befor
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from gradus.data.errors import CorruptArtifactError
 from gradus.data.lake.manifest import Manifest
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.identity.differences import Identity, changed_inputs, differences, num_differences
-from gradus.tasks.runs.history import attempts
+from gradus.tasks.runs.history import Attempt, attempts
 from gradus.tasks.runs.precedents import Key, Precedent, Precedents
+from gradus.tasks.runs.records import Label
 
 NEVER = "nothing like it was computed before"
 _NUM_COMPARED = 20
+
+
+class Explained(Label):
+    """An attempt, and why it was computed or reused."""
+
+    status: str
+    why: str
 
 
 def reason(store: Store, identity: Identity, inputs: Mapping[str, Sequence[str]], before: Sequence[Precedent]) -> str:
@@ -71,20 +78,28 @@ def _short(ref: str) -> str:
     return ref[: ref.index("/") + 9]
 
 
-def explain(store: Store, known: Precedents, folder: Path, chosen: Callable[[Key], bool]) -> list[dict[str, Any]]:
+def explain(store: Store, known: Precedents, folder: Path, chosen: Callable[[Key], bool]) -> list[Explained]:
     """Return what became of the chosen calls of a run, and why: a row an attempt, in the order they began."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Explained] = []
     for attempt in attempts(folder):
         key = (attempt["stage"], attempt["round"], attempt["purpose"])
         if not chosen(key):
             continue
         before = [each for each in known.of_call(key) if each.started < attempt["started"]]
-        facts = {name: attempt[name] for name in ("stage", "round", "purpose", "status", "output")}
-        rows.append({**facts, "why": _of_attempt(store, attempt, folder.name, before)})
+        rows.append(
+            {
+                "stage": attempt["stage"],
+                "round": attempt["round"],
+                "purpose": attempt["purpose"],
+                "status": attempt["status"],
+                "output": attempt["output"],
+                "why": _of_attempt(store, attempt, folder.name, before),
+            }
+        )
     return rows
 
 
-def _of_attempt(store: Store, attempt: Mapping[str, Any], run: str, before: Sequence[Precedent]) -> str:
+def _of_attempt(store: Store, attempt: Attempt, run: str, before: Sequence[Precedent]) -> str:
     same = [each for each in before if str(each.output) == attempt["output"]]
     if attempt["status"] == "reused":
         made = f"run {same[0].run}" if same and same[0].run != run else "an earlier start of this run"

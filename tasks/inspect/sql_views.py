@@ -5,10 +5,9 @@ with ask(home, "select purpose, avg(reward) from samples group by purpose", "dem
 
 import contextlib
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -16,10 +15,12 @@ from gradus.data.lake.queries import Answer, Relation, select
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.upgrade import open_lake
 from gradus.data.lake.views import samples, tables
+from gradus.data.records import Row
 from gradus.tasks.config.settings import Home
-from gradus.tasks.runs.history import run_folder, run_folders
-from gradus.tasks.runs.journal import METRICS, read_events, read_lines, read_settings
+from gradus.tasks.runs.history import Attempt, run_folder, run_folders
+from gradus.tasks.runs.journal import metric_lines, read_events, read_settings
 from gradus.tasks.runs.lineage import Lineage, Run
+from gradus.tasks.runs.records import Metrics, Report
 from gradus.tasks.runtime.attempt import read_report
 
 _TEXT, _INT, _FLOAT, _TIME = pa.string(), pa.int64(), pa.float64(), pa.timestamp("ms")
@@ -74,53 +75,53 @@ def ask(home: Home, sql: str, run: str | None, say: Callable[[str], None]) -> Ge
         yield answer
 
 
-def _table(rows: Callable[[], Iterable[Mapping[str, Any]]], schema: pa.Schema) -> pa.Table:
+def _table(rows: Callable[[], Iterable[Row]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist(list(rows()), schema=schema)
 
 
-def _runs(runs: list[Run]) -> Iterator[dict[str, Any]]:
+def _runs(runs: list[Run]) -> Iterator[Row]:
     return map(_run, runs)
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: Run) -> Row:
     settings = read_settings(run.folder)
     started = next((event["time"] for event in read_events(run.folder)), None)
     return {**run.brief, "started": _time(started), "seed": settings.get("seed"), "settings": json.dumps(settings)}
 
 
-def _stages(runs: list[Run]) -> Iterator[dict[str, Any]]:
+def _stages(runs: list[Run]) -> Iterator[Row]:
     for run in runs:
         for row in run.attempts:
             artifact = Ref.parse(row["output"]).digest
             yield {**row, "run": run.name, "started": _time(row["started"]), "artifact": artifact}
 
 
-def _metrics(store: Store, lineage: Lineage) -> Iterator[dict[str, Any]]:
+def _metrics(store: Store, lineage: Lineage) -> Iterator[Row]:
     for run in lineage.runs:
         found = _journalled(run)
         last = {row["output"]: row["attempt"] for row in run.attempts if row["attempt"] in found and _ended(row)}
         for row in lineage.current(run):
             ref = Ref.parse(row["output"])
             rows = found.get(last.get(row["output"], ""))
-            label = {key: row[key] for key in ("round", "purpose", "stage")}
+            label = {"round": row["round"], "purpose": row["purpose"], "stage": row["stage"]}
             for step, metrics in _reported(read_report(store, ref)) if rows is None else rows:
                 for name, value in metrics.items():
                     yield {"run": run.name, **label, "step": step, "name": name, "value": value, "artifact": ref.digest}
 
 
-def _ended(row: Mapping[str, Any]) -> bool:
+def _ended(row: Attempt) -> bool:
     return row["status"] in ("finished", "failed")
 
 
-def _journalled(run: Run) -> dict[str | None, list[tuple[int | None, dict[str, float]]]]:
+def _journalled(run: Run) -> dict[str | None, list[tuple[int | None, Metrics]]]:
     """The metrics of every attempt, as the journal has them."""
-    found: dict[str | None, list[tuple[int | None, dict[str, float]]]] = {}
-    for row, _ in read_lines(run.folder / METRICS):
+    found: dict[str | None, list[tuple[int | None, Metrics]]] = {}
+    for row, _ in metric_lines(run.folder):
         found.setdefault(row.get("attempt"), []).append((row["step"], row["metrics"]))
     return found
 
 
-def _reported(report: Mapping[str, Any]) -> Iterator[tuple[int | None, dict[str, float]]]:
+def _reported(report: Report) -> Iterator[tuple[int | None, Metrics]]:
     """The metrics that an artifact's report has: of every step, and of the whole."""
     yield from enumerate(report.get("steps", ()))
     yield None, report.get("metrics", {})

@@ -3,30 +3,85 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from gradus.data.errors import UsageError
 from gradus.data.nearest import unique
 from gradus.tasks.host.runlock import holder
 from gradus.tasks.runs.journal import read_events, read_settings
-from gradus.tasks.runs.run_cache import Sizes, keep, proof_of, recall
+from gradus.tasks.runs.records import Label, RunSettings, StageFinished, StageReused, StageStarted
+from gradus.tasks.runs.run_cache import Facts, KeptFacts, Sizes, keep, proof_of, recall
 
 AGAIN = "the same command goes on where it stopped"
 OPEN = ""
 """How a run stands whose last command has not said how it ended: it runs, or it was killed."""
 
-Json = dict[str, Any]
+
+class Attempt(Label):
+    """An attempt of a stage, or its reuse, which has no name."""
+
+    attempt: str | None
+    start: int
+    started: float
+    seconds: float
+    error: str
+    status: str
 
 
-def list_runs(runs: Path, lake: Path) -> Json:
+class Brief(TypedDict):
+    """A run in short; `error` is why it did not finish."""
+
+    run: str
+    status: str
+    error: str
+    verb: str
+    started: float | None
+    stages: int
+    reused: int
+    seconds: float
+
+
+class Listed(Brief):
+    """A run with its gain in pass@1 and the bytes of its artifacts."""
+
+    gain: float | None
+    bytes: int
+
+
+class RunList(TypedDict):
+    """Every run, and the bytes of all artifacts."""
+
+    runs: list[Listed]
+    bytes: int
+    bytes_by_table: dict[str, int]
+
+
+class SizedAttempt(Attempt):
+    """An attempt with the bytes of its artifact."""
+
+    bytes: int
+
+
+class RunStory(Listed):
+    """A run with everything that it did."""
+
+    bytes_by_table: dict[str, int]
+    attempts: list[SizedAttempt]
+    logs: str
+    settings: RunSettings
+
+
+def list_runs(runs: Path, lake: Path) -> RunList:
     """Every run, newest first: what `brief` says of it, its gain and bytes; and the bytes of all artifacts by table.
 
     An artifact that several runs have counts in each of them, and once in the sums.
     """
     sizes, outputs = Sizes(lake), dict[str, int]()
-    listed = [_listed(folder, sizes) for folder in run_folders(runs)]
-    for run in listed:
-        outputs.update(run.pop("outputs"))
+    listed: list[Listed] = []
+    for folder in run_folders(runs):
+        run, made = _listed(folder, sizes)
+        listed.append(run)
+        outputs.update(made)
     return {"runs": listed, "bytes": sum(outputs.values()), "bytes_by_table": _by_table(outputs)}
 
 
@@ -44,11 +99,10 @@ def run_folders(runs: Path) -> list[Path]:
     return sorted((p for p in runs.glob("*") if (p / "run.json").is_file()), key=_age, reverse=True)
 
 
-def read_run(runs: Path, run: str, lake: Path) -> Json:
+def read_run(runs: Path, run: str, lake: Path) -> RunStory:
     """One run: what `list_runs` says of it, every stage attempt with the bytes of its artifact, and its settings."""
     folder = run_folder(runs, run)
-    listed = _listed(folder, Sizes(lake))
-    outputs = listed.pop("outputs")
+    listed, outputs = _listed(folder, Sizes(lake))
     return {
         **listed,
         "bytes_by_table": _by_table(outputs),
@@ -70,7 +124,7 @@ def run_names(runs: Path) -> list[str]:
     return [path.parent.name for path in runs.glob("*/run.json")]
 
 
-def attempts(folder: Path) -> Iterator[Json]:
+def attempts(folder: Path) -> Iterator[Attempt]:
     """Stage attempts in the order they began, each with how it ended.
 
     `attempt` is the name that the journal's metrics have, null where a stage was reused; `start` is the number of the
@@ -82,16 +136,16 @@ def attempts(folder: Path) -> Iterator[Json]:
     yield from story.rows.values()
 
 
-def brief(folder: Path) -> Json:
+def brief(folder: Path) -> Brief:
     """What the journal says of a run in short: verb, status, when it began, stages, seconds, why it did not finish."""
-    return _standing(folder, _facts(folder))
+    return _standing(folder, _facts(folder, _read(folder)))
 
 
 @dataclass
 class _Story:
     """A journal as rows of attempts, and how the last command ended."""
 
-    rows: dict[str, Json] = field(default_factory=dict[str, Json])
+    rows: dict[str, Attempt] = field(default_factory=dict[str, Attempt])
     started: float | None = None
     status: str = OPEN
     error: str = ""
@@ -99,7 +153,7 @@ class _Story:
     """pass@1 of the main suite by round; where an evaluation was reused, its artifact."""
 
     @property
-    def at_work(self) -> list[Json]:
+    def at_work(self) -> list[Attempt]:
         """Attempts that began and did not end."""
         return [row for row in self.rows.values() if row["status"] == "running"]
 
@@ -117,12 +171,12 @@ def _read(folder: Path) -> _Story:
                 _kill(story.rows)
                 story.status, story.error = event["status"], event.get("error", "")
             case "stage_started":
-                story.rows[event["attempt"]] = {**_label(event, start), "status": "running"}
+                story.rows[event["attempt"]] = _begun(event, start, "running")
             case "stage_finished":
                 if event["attempt"] in story.rows:  # its beginning may have been moved out of the journal
                     _end(story, story.rows[event["attempt"]], event)
             case "stage_reused":
-                story.rows[f"reused-{len(story.rows)}"] = {**_label(event, start), "status": "reused"}
+                story.rows[f"reused-{len(story.rows)}"] = _begun(event, start, "reused")
                 if _is_main_evaluation(event):
                     story.pass_at_1[event["round"]] = event["output"]
             case _:
@@ -130,40 +184,49 @@ def _read(folder: Path) -> _Story:
     return story
 
 
-def _end(story: _Story, row: Json, event: Mapping[str, Any]) -> None:
-    row.update(status=event["status"], seconds=round(event["seconds"], 3), error=event.get("error", ""))
+def _end(story: _Story, row: Attempt, event: StageFinished) -> None:
+    row["status"], row["seconds"], row["error"] = event["status"], round(event["seconds"], 3), event.get("error", "")
     if _is_main_evaluation(row) and event["status"] == "finished":
         story.pass_at_1[row["round"]] = _pass_at_1(event.get("summary", {}))
 
 
-def _is_main_evaluation(row: Mapping[str, Any]) -> bool:
+def _is_main_evaluation(row: Label) -> bool:
     """Whether a stage evaluates on the suite of the run's main figure; others are for `eval-NAME`."""
-    return row["stage"] == "evaluate" and row["purpose"] == "eval" and isinstance(row["round"], int)
+    return row["stage"] == "evaluate" and row["purpose"] == "eval"
 
 
-def _pass_at_1(summary: Mapping[str, Any]) -> float | None:
-    try:
-        return float(summary["pass_at"]["1"]["value"])
-    except (KeyError, TypeError, ValueError):  # no verdicts, or written by another version
-        return None
+def _pass_at_1(summary: Mapping[str, object]) -> float | None:
+    """pass@1 of an evaluation; None without verdicts, or if another version wrote something else there."""
+    found: object = summary
+    for key in ("pass_at", "1", "value"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return float(found) if isinstance(found, int | float) else None
 
 
-def _kill(rows: Mapping[str, Json]) -> None:
+def _kill(rows: Mapping[str, Attempt]) -> None:
     """Attempts that did not end before their command did were killed with it."""
     for row in rows.values():
         if row["status"] == "running":
             row["status"] = "killed"
 
 
-def _label(event: Mapping[str, Any], start: int) -> Json:
-    named = {key: event[key] for key in ("stage", "round", "purpose", "output")}
-    found = {"attempt": event.get("attempt"), "start": start, "started": event["time"]}
-    return {**named, **found, "seconds": 0.0, "error": ""}
+def _begun(event: StageStarted | StageReused, start: int, status: str) -> Attempt:
+    return {
+        "stage": event["stage"],
+        "round": event["round"],
+        "purpose": event["purpose"],
+        "output": event["output"],
+        "attempt": event.get("attempt"),
+        "start": start,
+        "started": event["time"],
+        "seconds": 0.0,
+        "error": "",
+        "status": status,
+    }
 
 
-def _facts(folder: Path) -> Json:
+def _facts(folder: Path, story: _Story) -> Facts:
     """What can be said of a run without asking who works on it: of files alone, so that it can be kept."""
-    story = _read(folder)
     rows = list(story.rows.values())
     reused = sum(row["status"] == "reused" for row in rows)
     return {
@@ -175,34 +238,46 @@ def _facts(folder: Path) -> Json:
         "seconds": round(sum(row["seconds"] for row in rows), 1),
         "error": story.error,
         "at_work": [f"{row['stage']} of round {row['round']}" for row in story.at_work],
-        "pass_at_1": story.pass_at_1,
-        "outputs": dict.fromkeys(row["output"] for row in rows),
     }
 
 
-def _standing(folder: Path, facts: Mapping[str, Any]) -> Json:
+def _standing(folder: Path, facts: Facts) -> Brief:
     """The facts with the status that the run has now."""
     status, error = facts["status"], facts["error"]
     if status == OPEN:
         during = f" during {' and '.join(facts['at_work'])}" if facts["at_work"] else ""
         alive = holder(folder) is not None
         status, error = ("running", "") if alive else ("killed", f"the process was killed{during}; {AGAIN}")
-    shown = ("verb", "started", "stages", "reused", "seconds")
-    return {"run": folder.name, "status": status, "error": error, **{key: facts[key] for key in shown}}
+    return {
+        "run": folder.name,
+        "status": status,
+        "error": error,
+        "verb": facts["verb"],
+        "started": facts["started"],
+        "stages": facts["stages"],
+        "reused": facts["reused"],
+        "seconds": facts["seconds"],
+    }
 
 
-def _listed(folder: Path, sizes: Sizes) -> Json:
-    """What a list says of a run; read from its journal if what was kept of it is out of date."""
+def _listed(folder: Path, sizes: Sizes) -> tuple[Listed, dict[str, int]]:
+    """What a list says of a run, and the bytes of its artifacts that are there.
+
+    Read from its journal if what was kept of it is out of date.
+    """
     proof = proof_of(folder)
     facts = recall(folder, proof)
     if facts is None:
-        facts = _facts(folder)
-        facts["outputs"] = {ref: sizes.of(ref) for ref in facts["outputs"]}
-        facts["gain"] = _gain(facts.pop("pass_at_1"), sizes)
+        facts = _measured(folder, sizes)
         keep(folder, proof, facts)
     outputs = {ref: num_bytes for ref, num_bytes in facts["outputs"].items() if sizes.has(ref)}
-    found = {"gain": facts["gain"], "bytes": sum(outputs.values()), "outputs": outputs}
-    return {**_standing(folder, facts), **found}
+    return {**_standing(folder, facts), "gain": facts["gain"], "bytes": sum(outputs.values())}, outputs
+
+
+def _measured(folder: Path, sizes: Sizes) -> KeptFacts:
+    story = _read(folder)
+    outputs = {row["output"]: sizes.of(row["output"]) for row in story.rows.values()}
+    return {**_facts(folder, story), "outputs": outputs, "gain": _gain(story.pass_at_1, sizes)}
 
 
 def _gain(pass_at_1: Mapping[int, float | str | None], sizes: Sizes) -> float | None:

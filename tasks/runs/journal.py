@@ -17,17 +17,17 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TypeGuard, cast, get_args
 
 from gradus.data.errors import CorruptArtifactError
+from gradus.data.records import JsonObject
 from gradus.tasks.config.redaction import hide
+from gradus.tasks.runs.records import Event, MetricRow, Metrics, Report, RunSettings, Status
 
 RUN = "run.json"
 EVENTS = "events.jsonl"
 METRICS = "metrics.jsonl"
-STATUSES = frozenset({"finished", "failed", "killed", "cancelled"})
-
-Json = dict[str, Any]
+STATUSES = frozenset(get_args(Status))
 
 _STAGE = ("stage", "round", "purpose", "output", "time")
 _NEEDED = {
@@ -54,11 +54,11 @@ class Journal:
         self._events = folder / EVENTS
         self._metrics = folder / METRICS
         self._lock = threading.Lock()
-        self._labels: dict[str, Json] = {}
+        self._labels: dict[str, Mapping[str, str | int]] = {}
         for path in (self._events, self._metrics):
             _drop_torn_line(path)
 
-    def run_started(self, facts: Mapping[str, Any]) -> str:
+    def run_started(self, facts: Mapping[str, object]) -> str:
         """The command began; gives the name of this invocation, which tells the invocations of one run apart."""
         invocation = secrets.token_hex(8)
         owner = {"pid": os.getpid(), "host": socket.gethostname()}
@@ -69,10 +69,10 @@ class Journal:
         self,
         *,
         stage: str,
-        round: int,  # noqa: A002 - the field's name
+        round: int,
         purpose: str,
         output: str,
-        config: Mapping[str, Any],
+        config: JsonObject,
         inputs: Mapping[str, Sequence[str]],
     ) -> str:
         """An attempt of a stage began; gives its name, which no other attempt has."""
@@ -86,9 +86,9 @@ class Journal:
         self,
         attempt: str,
         *,
-        status: str,
+        status: Status,
         seconds: float,
-        report: Mapping[str, Any] | None = None,
+        report: Report | None = None,
         folder: str = "",
         error: str = "",
     ) -> None:
@@ -98,7 +98,7 @@ class Journal:
         """
         if status not in STATUSES:
             raise ValueError(f"an attempt cannot end as {status!r}; it ends as one of {sorted(STATUSES)}")
-        told = report or {}
+        told: Report = report or {}
         rows = [*enumerate(told.get("steps", ())), (None, told.get("metrics", {}))]
         checked = [(step, _finite(attempt, metrics)) for step, metrics in rows if metrics]
         body = {
@@ -115,7 +115,7 @@ class Journal:
         span = self._append_metrics([{**label, "step": step, "metrics": metrics} for step, metrics in checked])
         self._event("stage_finished", {**body, "metric_bytes": span}, durable=True)
 
-    def stage_reused(self, *, stage: str, round: int, purpose: str, output: str) -> None:  # noqa: A002
+    def stage_reused(self, *, stage: str, round: int, purpose: str, output: str) -> None:
         """A stage's artifact was there and whole, so nothing was computed."""
         self._event("stage_reused", {"stage": stage, "round": round, "purpose": purpose, "output": output})
 
@@ -126,23 +126,23 @@ class Journal:
         """
         self._event("model_alias", {"model": model, "alias": alias, "ref": ref, "note": note}, durable=True)
 
-    def run_finished(self, *, status: str, summary: Mapping[str, Any] | None = None, error: str = "") -> None:
+    def run_finished(self, *, status: Status, summary: JsonObject | None = None, error: str = "") -> None:
         """The command ended, with one of STATUSES; `error` is the sentence if it did not finish."""
         self._event("run_finished", {"status": status, "summary": summary or {}, "error": error}, durable=True)
 
-    def _event(self, name: str, body: Mapping[str, Any], *, durable: bool = False) -> None:
+    def _event(self, name: str, body: Mapping[str, object], *, durable: bool = False) -> None:
         line = _line({"event": name, "time": time.time(), **body})
         with self._lock:
             _append(self._events, line, durable=durable)
 
-    def _append_metrics(self, rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    def _append_metrics(self, rows: Sequence[Mapping[str, object]]) -> tuple[int, int]:
         """Write metric rows; gives the bytes that they take, from and to."""
         lines = b"".join(_line({"time": time.time(), **row}) for row in rows)
         with self._lock:
             return _append(self._metrics, lines, durable=True)
 
 
-def read_settings(folder: Path) -> Json:
+def read_settings(folder: Path) -> RunSettings:
     """What `run.json` says of a run: its verb, its seed, its recipe if it has one; CorruptArtifactError if no verb."""
     path = folder / RUN
     try:
@@ -151,10 +151,10 @@ def read_settings(folder: Path) -> Json:
         body = None
     if not isinstance(body, dict) or not isinstance(body.get("verb"), str):
         raise CorruptArtifactError(f"{path} does not say what the run is", hint="restore it, or delete its folder")
-    return cast("Json", body)
+    return cast("RunSettings", body)
 
 
-def read_events(folder: Path) -> Iterator[Json]:
+def read_events(folder: Path) -> Iterator[Event]:
     """Every event of a run in the order it happened; none where the run has no journal yet.
 
     Raises CorruptArtifactError where a line is none.
@@ -165,9 +165,10 @@ def read_events(folder: Path) -> Iterator[Json]:
         yield event
 
 
-def _is_event(row: Json) -> bool:
+def _is_event(row: JsonObject) -> TypeGuard[Event]:
     """Whether a row has what readers of events count on."""
-    needed = _NEEDED.get(row.get("event", ""), ()) if isinstance(row.get("event"), str) else ("event",)
+    kind = row.get("event", "")
+    needed = _NEEDED.get(kind, ()) if isinstance(kind, str) else ("event",)
     texts = all(isinstance(row[key], str) for key in _TEXTS & row.keys())
     numbers = all(isinstance(row[key], int | float) for key in _NUMBERS & row.keys())
     return texts and numbers and "event" in row and not set(needed) - row.keys()
@@ -180,7 +181,17 @@ def _unreadable(path: Path, place: str, what: str) -> CorruptArtifactError:
     )
 
 
-def read_lines(path: Path, offset: int = 0, end: int | None = None) -> Iterator[tuple[Json, int]]:
+def event_lines(folder: Path, offset: int = 0, end: int | None = None) -> Iterator[tuple[Event, int]]:
+    """The events of a run's journal as `read_lines` reads them; that they are whole is not looked at."""
+    return cast("Iterator[tuple[Event, int]]", read_lines(folder / EVENTS, offset, end))
+
+
+def metric_lines(folder: Path, offset: int = 0, end: int | None = None) -> Iterator[tuple[MetricRow, int]]:
+    """The rows of a run's metrics as `read_lines` reads them."""
+    return cast("Iterator[tuple[MetricRow, int]]", read_lines(folder / METRICS, offset, end))
+
+
+def read_lines(path: Path, offset: int = 0, end: int | None = None) -> Iterator[tuple[JsonObject, int]]:
     """Whole lines from a byte offset on, each with the offset behind it; a last line without its end is left alone.
 
     Raises CorruptArtifactError where a whole line cannot be read.
@@ -199,23 +210,23 @@ def read_lines(path: Path, offset: int = 0, end: int | None = None) -> Iterator[
             if not isinstance(row, dict):
                 raise _unreadable(path, f"at byte {offset}", repr(line[:40]))
             offset += len(line)
-            yield cast("Json", row), offset
+            yield row, offset
 
 
-def read_metric_rows(folder: Path, metric_bytes: Sequence[int]) -> list[Json]:
+def read_metric_rows(folder: Path, metric_bytes: Sequence[int]) -> list[MetricRow]:
     """The metric rows of one attempt, by the bytes that its stage_finished event names."""
     begin, end = metric_bytes
-    return [row for row, _ in read_lines(folder / METRICS, begin, end)]
+    return [row for row, _ in metric_lines(folder, begin, end)]
 
 
-def _finite(attempt: str, metrics: Mapping[str, Any]) -> dict[str, float]:
+def _finite(attempt: str, metrics: Metrics) -> Metrics:
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise ValueError(f"attempt {attempt} reported {name} = {value}, which is not a finite number")
     return {name: float(value) for name, value in metrics.items()}
 
 
-def _line(body: Mapping[str, Any]) -> bytes:
+def _line(body: Mapping[str, object]) -> bytes:
     return (json.dumps(body, allow_nan=False, default=str) + "\n").encode()
 
 

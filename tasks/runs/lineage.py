@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -16,9 +15,7 @@ from gradus.data.lake.manifest import Manifest
 from gradus.data.lake.schema import TABLES
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.views import USED
-from gradus.tasks.runs.history import attempts, brief
-
-Row = Mapping[str, Any]
+from gradus.tasks.runs.history import Attempt, Brief, attempts, brief
 
 
 @dataclass(frozen=True)
@@ -33,12 +30,12 @@ class Run:
         return self.folder.name
 
     @cached_property
-    def brief(self) -> dict[str, Any]:
+    def brief(self) -> Brief:
         """What `gradus runs` lists of it."""
         return brief(self.folder)
 
     @cached_property
-    def attempts(self) -> list[dict[str, Any]]:
+    def attempts(self) -> list[Attempt]:
         """Its stage attempts; the purpose of a verb alone is the verb, so that `train` means training."""
         alone = {"train": None, "evaluate": "eval"}.get(self.brief["verb"], self.brief["verb"])
         return [
@@ -87,10 +84,10 @@ class Lineage:
         """What each run used, and what none did, as rows of the schema USED."""
         return self._used
 
-    def current(self, run: Run) -> list[Row]:
+    def current(self, run: Run) -> list[Attempt]:
         """The attempts whose artifacts the run has: whole ones, of the last command that came to the stage."""
         rows = [row for row in run.attempts if self._has(row)]
-        last: dict[tuple[Any, ...], int] = {}
+        last: dict[tuple[str, int, str], int] = {}
         for row in rows:
             last[_key(row)] = max(row["start"], last.get(_key(row), 0))
         return list({(_key(row), row["output"]): row for row in rows if row["start"] == last[_key(row)]}.values())
@@ -192,7 +189,7 @@ class Lineage:
             self._contents[ref] = self._store.content_key(ref)
         return self._contents[ref]
 
-    def _has(self, row: Row) -> bool:
+    def _has(self, row: Attempt) -> bool:
         return row["status"] in ("finished", "reused", "failed") and bool(self._manifest(Ref.parse(row["output"])))
 
     def _manifest(self, ref: Ref) -> Manifest | None:
@@ -201,10 +198,10 @@ class Lineage:
         return self._manifests[ref]
 
 
-def _key(row: Row) -> tuple[Any, ...]:
+def _key(row: Attempt) -> tuple[str, int, str]:
     return row["stage"], row["round"], row["purpose"]
 
 
-def _outputs(rows: Sequence[Row], table: str) -> Iterator[tuple[Row, Ref]]:
+def _outputs(rows: Sequence[Attempt], table: str) -> Iterator[tuple[Attempt, Ref]]:
     refs = ((row, Ref.parse(row["output"])) for row in rows)
     return ((row, ref) for row, ref in refs if ref.table == table)

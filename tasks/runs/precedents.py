@@ -1,13 +1,13 @@
 """What was computed before, by the journals of all runs: with whom to compare a call, and what it is likely to cost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gradus.data.lake.store import Ref
 from gradus.tasks.runs.history import run_folders
 from gradus.tasks.runs.journal import read_events
+from gradus.tasks.runs.records import StageStarted, Summary
 
 NUM_RUNS = 100
 """Journals read, newest first."""
@@ -25,7 +25,7 @@ class Precedent:
     output: Ref
     started: float
     seconds: float
-    summary: Mapping[str, Any]
+    summary: Summary
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def precedents(runs: Path, prefer: str = "") -> Precedents:
 
 def finished(folder: Path) -> list[Precedent]:
     """Return the attempts of a run that ended well, in the order they began."""
-    begun: dict[str, Mapping[str, Any]] = {}
+    begun: dict[str, StageStarted] = {}
     found: list[Precedent] = []
     for event in read_events(folder):
         if event["event"] == "stage_started":

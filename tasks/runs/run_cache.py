@@ -10,19 +10,38 @@ import contextlib
 import json
 import os
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from gradus.data.files import replace_file
 from gradus.data.lake.manifest import FILE_NAME, REPORT
+from gradus.data.records import JsonObject
 from gradus.tasks.runs.journal import EVENTS
 
 _NAME = ".summary.json"
 _VERSION = 1
 
-Json = dict[str, Any]
 Proof = list[int]
+
+
+class Facts(TypedDict):
+    """What a journal says of a run, whoever works on it now."""
+
+    verb: str
+    status: str
+    started: float | None
+    stages: int
+    reused: int
+    seconds: float
+    error: str
+    at_work: list[str]
+
+
+class KeptFacts(Facts):
+    """What is kept: bytes by artifact, and the gain in pass@1, beside what the journal says."""
+
+    outputs: dict[str, int]
+    gain: float | None
 
 
 def proof_of(folder: Path) -> Proof:
@@ -30,7 +49,7 @@ def proof_of(folder: Path) -> Proof:
     return [_VERSION, *_stat(folder / EVENTS), *_stat(folder / "run.json")]
 
 
-def recall(folder: Path, proof: Proof) -> Json | None:
+def recall(folder: Path, proof: Proof) -> KeptFacts | None:
     """What was kept of a run, if it was read from the files as they are."""
     try:
         checksum, _, content = (folder / _NAME).read_bytes().partition(b"\n")
@@ -42,7 +61,7 @@ def recall(folder: Path, proof: Proof) -> Json | None:
         return None
 
 
-def keep(folder: Path, proof: Proof, facts: Mapping[str, Any]) -> None:
+def keep(folder: Path, proof: Proof, facts: KeptFacts) -> None:
     """Keep what was read of a run; a folder that cannot be written is read again the next time."""
     content = json.dumps({"proof": proof, "facts": facts}).encode()
     with contextlib.suppress(OSError):
@@ -78,7 +97,7 @@ class Sizes:
                 self._bytes[ref] = 0
         return self._bytes[ref]
 
-    def summary(self, ref: str) -> Json:
+    def summary(self, ref: str) -> JsonObject:
         """The counts in the report of an artifact; empty if it has none."""
         try:
             return json.loads(self._content(ref, REPORT))["summary"]

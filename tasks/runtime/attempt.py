@@ -13,8 +13,10 @@ from typing import Any
 from gradus.data.errors import StageError
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.store import Ref, ShardWriter, Store
+from gradus.data.records import JsonObject
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.identity.component_modules import refuse_unpinned
+from gradus.tasks.runs.records import Report
 from gradus.tasks.runtime.waiting import hold
 from gradus.tasks.stages.context import Beat, StageContext, StageResult
 from gradus.tasks.stages.registry import stage_spec
@@ -31,21 +33,21 @@ class Job:
     lake: str
     output: str
     inputs: Mapping[str, list[str]]
-    config: Mapping[str, Any]
+    config: JsonObject
     seed: int
-    identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    identity: JsonObject = field(default_factory=dict)
     """What the digest of `output` was computed from."""
     run: str = ""
     """The run that the job belongs to, named to those who wait for its artifact."""
     forced: bool = False
     """Compute even if the artifact exists."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Mapping[str, Any]:
         """The job as plain JSON values."""
         return asdict(self)
 
 
-def execute(job: dict[str, Any], warm: Warm, beat: Beat) -> dict[str, Any]:
+def execute(job: Mapping[str, Any], warm: Warm, beat: Beat) -> Report:
     """Run a job, commit its artifact and return the full report of the attempt (perf/compute_s included).
 
     If another command is computing the same artifact, wait for it and return the report that it kept.
@@ -59,7 +61,7 @@ def execute(job: dict[str, Any], warm: Warm, beat: Beat) -> dict[str, Any]:
         return computed(task, store, warm, beat)
 
 
-def computed(task: Job, store: Store, warm: Warm, beat: Beat) -> dict[str, Any]:
+def computed(task: Job, store: Store, warm: Warm, beat: Beat) -> Report:
     """Run a job in this process and commit its artifact to a store; return the full report of the attempt."""
     spec = stage_spec(task.stage)
     out = store.writer(Ref.parse(task.output))
@@ -81,17 +83,17 @@ def computed(task: Job, store: Store, warm: Warm, beat: Beat) -> dict[str, Any]:
     return full
 
 
-def checked_report(stage: str, result: StageResult) -> dict[str, Any]:
+def checked_report(stage: str, result: StageResult) -> Report:
     """Return the full report; raise StageError if a metric is not finite."""
     report = result.full
-    for metrics in (report["metrics"], *report["steps"]):
+    for metrics in (report.get("metrics", {}), *report.get("steps", ())):
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise StageError(f"stage {stage} reported {name} = {value}", hint="look at the rows that it was given")
     return report
 
 
-def read_report(store: Store, ref: Ref) -> dict[str, Any]:
+def read_report(store: Store, ref: Ref) -> Report:
     """The report kept with a finished artifact, verified; empty if it was made outside a stage."""
     content = store.read_file(ref, REPORT)
     return json.loads(content) if content is not None else {}
@@ -101,8 +103,8 @@ def _commit(task: Job, out: ShardWriter, result: StageResult) -> None:
     fault_point(f"{task.stage}:before_manifest")
     out.write_file(REPORT, json.dumps(result.kept, allow_nan=False, default=str).encode())
     out.commit(
-        identity=dict(task.identity),
-        config=dict(task.config),
+        identity=task.identity,
+        config=task.config,
         parents={role: list(refs) for role, refs in task.inputs.items()},
         versions=dict(_versions()),
     )

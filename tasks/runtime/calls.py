@@ -6,12 +6,14 @@ store.find(Ref.parse(job.output))      # the artifact, if the call was computed 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
+from gradus.data.records import Json
 from gradus.tasks.config.base import Config
 from gradus.tasks.identity.versions import code_identity
+from gradus.tasks.runs.records import Evaluation, Report, Summary
 from gradus.tasks.runtime.attempt import Job
 from gradus.tasks.stages.registry import stage_spec
 
@@ -50,12 +52,17 @@ class Outcome:
     ref: Ref
     reused: bool
     seconds: float
-    report: Mapping[str, Any]
+    report: Report
 
     @property
-    def summary(self) -> Mapping[str, Any]:
+    def summary(self) -> Summary:
         """The counts that the stage reported."""
         return self.report.get("summary", {})
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The same of the stage `evaluate`, with its figures."""
+        return cast("Evaluation", self.summary)
 
     @property
     def label(self) -> str:
@@ -77,7 +84,7 @@ class Stages(Protocol):
         config: Config,
         inputs: Inputs,
         *,
-        round: int = 0,  # noqa: A002 - the field's name
+        round: int = 0,
         purpose: str = "train",
         seed: int | None = None,
     ) -> Outcome:
@@ -107,7 +114,7 @@ def planned(
     """
     spec, key_of = stage_spec(call.name), content_key or store.content_key
     given = {role: refs for role, refs in sorted(call.inputs.items()) if refs}
-    identity: dict[str, Any] = {
+    identity: dict[str, Json] = {
         "stage": spec.name,
         "version": spec.version,
         "code": code_identity(call.config),

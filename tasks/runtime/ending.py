@@ -5,10 +5,11 @@ from prefect.exceptions import TerminationSignal
 
 from gradus.data.errors import GradusError, in_words
 from gradus.tasks.runs.history import AGAIN
+from gradus.tasks.runs.records import Status
 from gradus.tasks.runtime.supervise import HaltedError
 
 
-def ending(error: BaseException) -> tuple[str, str]:
+def ending(error: BaseException) -> tuple[Status, str]:
     """Return the status and the sentence of an attempt that raised `error`.
 
     Prefect turns SIGTERM into TerminationSignal; only its runner's own request, which comes before the signal, is a

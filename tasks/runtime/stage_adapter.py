@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -26,6 +25,7 @@ from gradus.tasks.config.settings import wall_limit_s
 from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.runs.journal import Journal
+from gradus.tasks.runs.records import Report
 from gradus.tasks.runtime.attempt import Job, execute, read_report
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
 from gradus.tasks.runtime.ending import ending
@@ -65,7 +65,7 @@ class Session:
         config: Config,
         inputs: Inputs,
         *,
-        round: int = 0,  # noqa: A002
+        round: int = 0,
         purpose: str = "train",
         seed: int | None = None,
     ) -> Outcome:
@@ -134,7 +134,7 @@ def _ignore(text: str) -> None:
     """Nobody listens."""
 
 
-def _reuse(job: Job, request: _Request) -> dict[str, Any]:
+def _reuse(job: Job, request: _Request) -> Report:
     session, ref = request.session, Ref.parse(job.output)
     session.store.verify(ref)
     report = read_report(session.store, ref)
@@ -147,7 +147,7 @@ def _reuse(job: Job, request: _Request) -> dict[str, Any]:
     return report
 
 
-def _attempt(job: Job, request: _Request) -> dict[str, Any]:
+def _attempt(job: Job, request: _Request) -> Report:
     journal = request.session.journal
     attempt = _started(job, request)
     started = time.perf_counter()
@@ -166,12 +166,12 @@ def _started(job: Job, request: _Request) -> str:
         round=request.call.round,
         purpose=request.call.purpose,
         output=job.output,
-        config=dict(job.config),
-        inputs=dict(job.inputs),
+        config=job.config,
+        inputs=job.inputs,
     )
 
 
-def _checked(attempt: str, report: dict[str, Any], seconds: float, job: Job, request: _Request) -> dict[str, Any]:
+def _checked(attempt: str, report: Report, seconds: float, job: Job, request: _Request) -> Report:
     """Write the end of an attempt to the journal and return its report; raise GateError if a limit is breached."""
     sentence = breach(job.stage, report, request.call.config)
     folder = str(request.session.store.path(Ref.parse(job.output)))
@@ -184,7 +184,7 @@ def _checked(attempt: str, report: dict[str, Any], seconds: float, job: Job, req
     return report
 
 
-def _compute(job: Job, request: _Request) -> dict[str, Any]:
+def _compute(job: Job, request: _Request) -> Report:
     session, spec = request.session, stage_spec(request.call.name)
     artifact = ProgressArtifact(spec.name)
 

@@ -22,7 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from gradus.data import errors
 from gradus.data.errors import GradusError, StageError
@@ -30,6 +29,8 @@ from gradus.models.judging.process_tree import kill_tree
 from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.host.logs import last_words, open_log
+from gradus.tasks.runs.records import Report
+from gradus.tasks.runtime.messages import Failed, Message
 
 OnBeat = Callable[[float, str], None]
 
@@ -107,7 +108,7 @@ class Worker:
         """Whether the child still runs."""
         return self._process.poll() is None
 
-    def run(self, job: Mapping[str, Any], limits: Limits, on_beat: OnBeat) -> dict[str, Any]:
+    def run(self, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> Report:
         """Do one job; the child's error as the typed error it was, StageError if the child itself failed."""
         stage = str(job.get("stage", "?"))
         try:
@@ -115,7 +116,9 @@ class Worker:
                 self._receive(stage, limits.start_s, limits.start_s, on_beat, "ready")
                 self._ready = True
             self._hand_over(stage, job, limits, on_beat)
-            return self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "done")["result"]
+            message = self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "done")
+            assert message["kind"] == "done"
+            return message["result"]
         except GradusError:
             raise
         except BaseException:
@@ -138,20 +141,20 @@ class Worker:
         self._selector.close()
         self._process.wait()
 
-    def _hand_over(self, stage: str, job: Mapping[str, Any], limits: Limits, on_beat: OnBeat) -> None:
+    def _hand_over(self, stage: str, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> None:
         self._send(job)
         try:
             self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "taken")
         except _DeathError as death:
             raise _IdleDeathError(death.message, hint=death.hint) from None
 
-    def _send(self, job: Mapping[str, Any]) -> None:
+    def _send(self, job: Mapping[str, object]) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # _receive reports a dead child
             self._process.stdin.write(json.dumps(job).encode() + b"\n")
             self._process.stdin.flush()
 
-    def _receive(self, stage: str, wall_s: float, silence_s: float, on_beat: OnBeat, until: str) -> dict[str, Any]:
+    def _receive(self, stage: str, wall_s: float, silence_s: float, on_beat: OnBeat, until: str) -> Message:
         deadline = time.monotonic() + wall_s
         while True:
             message = self._next_message(min(silence_s, max(0.0, deadline - time.monotonic())))
@@ -167,7 +170,7 @@ class Worker:
             if time.monotonic() >= deadline:
                 self._fail_for_time(stage, wall_s, silence_s, over=True)
 
-    def _next_message(self, timeout_s: float) -> dict[str, Any] | None:
+    def _next_message(self, timeout_s: float) -> Message | None:
         """The next line of the child; None when none comes in time."""
         assert self._process.stdout is not None
         end = time.monotonic() + timeout_s
@@ -238,7 +241,7 @@ class WorkerPool:
             finally:
                 lock.release()
 
-    def run(self, kind: str, job: Mapping[str, Any], limits: Limits, on_beat: OnBeat) -> dict[str, Any]:
+    def run(self, kind: str, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> Report:
         """Do one job in the worker of that kind, started or replaced if need be; HaltedError once `halt` was called."""
         with self._lock(kind):
             try:
@@ -265,7 +268,7 @@ class WorkerPool:
         self._workers.clear()
         self._maker.shutdown()
 
-    def _run(self, kind: str, job: Mapping[str, Any], limits: Limits, on_beat: OnBeat) -> dict[str, Any]:
+    def _run(self, kind: str, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> Report:
         try:
             return self._worker(kind).run(job, limits, on_beat)
         except _IdleDeathError:
@@ -291,7 +294,7 @@ class WorkerPool:
         return worker
 
 
-def _typed(stage: str, message: Mapping[str, Any], log_path: Path) -> GradusError:
+def _typed(stage: str, message: Failed, log_path: Path) -> GradusError:
     """The error that the child raised, as its own type where that is one of ours."""
     kind = getattr(errors, message["type"], None) if message["known"] else None
     if isinstance(kind, type) and issubclass(kind, GradusError):

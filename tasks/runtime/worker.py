@@ -20,12 +20,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from gradus.data.errors import GradusError, in_words
 from gradus.tasks.config.redaction import hide, hide_in_logs, hide_in_output
 from gradus.tasks.host.imports import lean_imports
+from gradus.tasks.runs.records import Report
+from gradus.tasks.runtime.messages import Message
 from gradus.tasks.stages.warm import Warm
 
 HEARTBEAT_S = 2.0
@@ -33,7 +35,10 @@ _AGAIN_S = 0.05
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-Executor = Callable[[dict[str, Any], Warm, Callable[..., None]], dict[str, Any]]
+Job = Mapping[str, Any]
+"""The fields of gradus.tasks.runtime.attempt.Job."""
+
+Executor = Callable[[Job, Warm, Callable[..., None]], Report]
 
 
 class Channel:
@@ -43,7 +48,7 @@ class Channel:
         self._stream = stream
         self._lock = threading.Lock()
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Message) -> None:
         """Send one message."""
         with self._lock:
             self._stream.write(json.dumps(message, default=str) + "\n")
@@ -77,7 +82,7 @@ def main() -> None:
         _work(execute, incoming.take(), warm, channel)
 
 
-def _work(execute: Executor, job: dict[str, Any], warm: Warm, channel: Channel) -> None:
+def _work(execute: Executor, job: Job, warm: Warm, channel: Channel) -> None:
     def beat(frac: float, text: str = "") -> None:
         channel.send({"kind": "beat", "frac": frac, "text": text})
 
@@ -103,16 +108,16 @@ class _Inbox:
 
     def __init__(self) -> None:
         self._ready = threading.Event()
-        self._job: dict[str, Any] = {}
+        self._job: Job = {}
 
-    def put(self, job: dict[str, Any]) -> None:
+    def put(self, job: Job) -> None:
         self._job = job
         self._ready.set()
 
     def wait(self) -> None:
         self._ready.wait()
 
-    def take(self) -> dict[str, Any]:
+    def take(self) -> Job:
         self._ready.clear()
         return self._job
 

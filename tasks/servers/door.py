@@ -9,9 +9,7 @@ is the one of its home before it sends the secret. The application checks the se
 
 import os
 import time
-from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
@@ -47,7 +45,7 @@ class Door:
             self.last_request_s = time.monotonic()
         await self._app(scope, receive, send)
 
-    def _identify(self, scope: MutableMapping[str, Any]) -> PlainTextResponse | JSONResponse:
+    def _identify(self, scope: Scope) -> PlainTextResponse | JSONResponse:
         nonce = "".join(parse_qs(scope["query_string"].decode("latin-1")).get("nonce", []))
         if len(nonce) != NONCE_DIGITS or not set(nonce) <= set("0123456789abcdef"):
             return PlainTextResponse("No nonce", status_code=400)

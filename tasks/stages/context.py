@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
 from gradus.data.lake.store import Ref, ShardWriter, Store
+from gradus.tasks.runs.records import Metrics, Report, Sample, Summary
 from gradus.tasks.stages.warm import Warm
 
 
@@ -59,26 +60,26 @@ class StageResult:
     `clock` and `step_clock` hold metrics measured with a clock, `attempt` counts what this attempt did.
     """
 
-    metrics: dict[str, float] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
-    samples: list[dict[str, Any]] = field(default_factory=list)
-    steps: list[dict[str, float]] = field(default_factory=list)
-    clock: dict[str, float] = field(default_factory=dict)
-    step_clock: list[dict[str, float]] = field(default_factory=list)
-    attempt: dict[str, Any] = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=dict)
+    summary: Mapping[str, object] = field(default_factory=dict)
+    samples: Sequence[Sample] = field(default_factory=list)
+    steps: list[Metrics] = field(default_factory=list)
+    clock: Metrics = field(default_factory=dict)
+    step_clock: list[Metrics] = field(default_factory=list)
+    attempt: Mapping[str, object] = field(default_factory=dict)
 
     @property
-    def kept(self) -> dict[str, Any]:
+    def kept(self) -> Mapping[str, object]:
         """The part that is stored with the artifact."""
         return {"metrics": self.metrics, "summary": self.summary, "samples": self.samples, "steps": self.steps}
 
     @property
-    def full(self) -> dict[str, Any]:
+    def full(self) -> Report:
         """The report of this attempt: what is kept together with its clock and its counts."""
         pairs = zip_longest(self.steps, self.step_clock, fillvalue={})
         return {
             "metrics": {**self.metrics, **self.clock},
-            "summary": {**self.summary, **self.attempt},
+            "summary": cast("Summary", {**self.summary, **self.attempt}),
             "samples": self.samples,
             "steps": [{**step, **clock} for step, clock in pairs],
         }

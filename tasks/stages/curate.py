@@ -5,13 +5,13 @@ A problem without a difficulty row passes the difficulty filters unless they say
 An empty plan is a failure that names what dropped the problems.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Floats, Ints, floats, ints, one_array, pc
+from gradus.data.arrays import Bools, Column, Floats, Ints, floats, ints, one_array, pc
 from gradus.data.curation.difficulty import candidates
 from gradus.data.curation.filters import Selection, apply_filters
 from gradus.data.curation.plan import hints_of_level, plan_rows
@@ -21,6 +21,7 @@ from gradus.data.errors import GateError, UsageError
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.identity.loading import load
+from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult
 
 _NUM_IDS, _NUM_PLANNED, _NUM_DROPPED = 100, 12, 4
@@ -32,7 +33,7 @@ class _Choice:
     """Rows taken, in plan order: indices (T,) into the candidates, and what put them there (T,)."""
 
     index: Ints
-    why: Any
+    why: Column
 
 
 def run(ctx: StageContext, config: CurateConfig) -> StageResult:
@@ -78,7 +79,7 @@ def _choose(pool: pa.Table, verdict: Selection, config: CurateConfig, seed: int)
     return choice, reasons
 
 
-def _ranked(pool: pa.Table, kept: Bools, config: CurateConfig) -> tuple[Ints, Any]:
+def _ranked(pool: pa.Table, kept: Bools, config: CurateConfig) -> tuple[Ints, Column]:
     """Kept rows in rank order, or in table order without a ranking, and what each owes its place to."""
     if config.rank is None:
         index = np.flatnonzero(kept)
@@ -90,7 +91,7 @@ def _ranked(pool: pa.Table, kept: Bools, config: CurateConfig) -> tuple[Ints, An
     return index, pc.binary_join_element_wise("rank ", places, f" by {config.rank.label} ", named, "")
 
 
-def _drawn(pool: pa.Table, index: Ints, why: Any, config: CurateConfig, seed: int) -> _Choice:
+def _drawn(pool: pa.Table, index: Ints, why: Column, config: CurateConfig, seed: int) -> _Choice:
     chosen = config.sampler
     rng = np.random.default_rng(derive_seed(seed, "curate", config.round))
     sampler = Sampler(chosen.label, load(chosen), {}, rng)
@@ -104,7 +105,7 @@ def _drawn(pool: pa.Table, index: Ints, why: Any, config: CurateConfig, seed: in
     return _Choice(index[draw.index], how)
 
 
-def _hints(ctx: StageContext, config: CurateConfig, chosen: pa.Table) -> tuple[Ints, Any]:
+def _hints(ctx: StageContext, config: CurateConfig, chosen: pa.Table) -> tuple[Ints, pa.Array]:
     """The hint level and text of each planned row; a problem without a hint of that level is planned without one."""
     if not config.hint_level:
         return np.zeros(chosen.num_rows, dtype=np.int64), pa.nulls(chosen.num_rows, pa.string())
@@ -115,7 +116,7 @@ def _hints(ctx: StageContext, config: CurateConfig, chosen: pa.Table) -> tuple[I
     return np.where(given, config.hint_level, 0), texts
 
 
-def _measured_text(chosen: pa.Table) -> Any:
+def _measured_text(chosen: pa.Table) -> Column:
     """`pass rate 3/8, variance 0.234`, `mean reward 0.412 of 8, variance 0.020` or `never measured` per row (N,).
 
     No Python string is made per row.
@@ -142,7 +143,7 @@ def _measured_text(chosen: pa.Table) -> Any:
     return pc.if_else(judged, counts, pc.if_else(rewarded, graded, "never measured"))
 
 
-def _decimals(values: Floats) -> Any:
+def _decimals(values: Floats) -> Column:
     """Numbers as text with three decimals (N,), those from 1e12 on as they are; `unknown` for NaN."""
     large = np.abs(values) >= 1e12
     thousandths = np.round(np.where(large, 0.0, np.nan_to_num(values)) * 1000).astype(np.int64)
@@ -178,7 +179,7 @@ def _result(
     )
 
 
-def _samples(pool: pa.Table, chosen: pa.Table, plan: pa.Table, verdict: Selection) -> list[dict[str, Any]]:
+def _samples(pool: pa.Table, chosen: pa.Table, plan: pa.Table, verdict: Selection) -> Sequence[Sample]:
     questions = chosen.column("question").slice(0, _NUM_PLANNED).to_pylist()
     planned = plan.select(["problem_id", "reason"]).slice(0, _NUM_PLANNED).to_pylist()
     rows = [{**row, "planned": True, "question": question} for row, question in zip(planned, questions, strict=True)]

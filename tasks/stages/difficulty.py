@@ -5,8 +5,6 @@ Scores without a verdict are no part of n and k, their rewards are part of mean 
 the gate; that no score has a verdict or a reward is a failure.
 """
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
@@ -14,10 +12,25 @@ from gradus.data.arrays import floats, ints
 from gradus.data.curation.difficulty import Measurement, add, measure
 from gradus.data.errors import GateError
 from gradus.tasks.config.curation import DifficultyConfig
+from gradus.tasks.runs.records import Coverage, Metrics, Sample
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.score.verdicts import coverage
 
 _NUM_SAMPLES = 16
+
+
+class _Counts(Coverage):
+    """The summary; a mean over problems is null if no problem has the number."""
+
+    rows: int
+    measured: int
+    correct: int
+    hinted: int
+    all_wrong: int
+    all_right: int
+    pass_rate_mean: float | None
+    reward_mean: float | None
+    reward_variance_mean: float | None
 
 
 def run(ctx: StageContext, config: DifficultyConfig) -> StageResult:
@@ -44,8 +57,7 @@ def run(ctx: StageContext, config: DifficultyConfig) -> StageResult:
     )
 
 
-def _summary(measured: Measurement, num_problems: int, num_scores: int) -> dict[str, Any]:
-    """What this measurement counted; a mean over problems is null if no problem has the number."""
+def _summary(measured: Measurement, num_problems: int, num_scores: int) -> _Counts:
     n, k, grades = measured.n, measured.k, measured.grades
     judged, rewarded = n > 0, grades.n > 0
     return {
@@ -62,7 +74,7 @@ def _summary(measured: Measurement, num_problems: int, num_scores: int) -> dict[
     }
 
 
-def _metrics(summary: dict[str, Any]) -> dict[str, float]:
+def _metrics(summary: _Counts) -> Metrics:
     found = {
         "data/pass_rate_mean": summary["pass_rate_mean"],
         "data/reward_variance_mean": summary["reward_variance_mean"],
@@ -71,7 +83,7 @@ def _metrics(summary: dict[str, Any]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _samples(table: pa.Table) -> list[dict[str, Any]]:
+def _samples(table: pa.Table) -> list[Sample]:
     """The problems of the most variance, of verdicts before rewards: the ones that a curriculum looks for."""
     columns = ["problem_id", "n", "k", "pass_rate", "variance", "history", "reward_mean", "reward_variance"]
     variance, graded = (np.nan_to_num(floats(table.column(name)), nan=-1.0) for name in ("variance", "reward_variance"))

@@ -7,12 +7,11 @@ the answer, or is the text it has already seen. Nothing to escalate is a good re
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Ints, bools, codes, ints, nulls, one_array, pc, positions, take_or_null
+from gradus.data.arrays import Bools, Column, Ints, bools, codes, ints, nulls, one_array, pc, positions, take_or_null
 from gradus.data.curation.plan import hints_of_level, plan_rows
 from gradus.tasks.config.curation import EscalateConfig
 from gradus.tasks.stages.context import StageContext, StageResult
@@ -85,7 +84,7 @@ def _outcomes(plan: pa.Table, rollouts: pa.Table, scores: pa.Table) -> _Groups:
     np.minimum.at(first, group, np.arange(rollouts.num_rows))
     at = positions(_group_names(plan), names)
 
-    def planned(values: Any) -> Ints:
+    def planned(values: Ints) -> Ints:
         return np.append(np.asarray(values, dtype=np.int64), 0)[at]  # -1 reads the zero at the end
 
     return _Groups(
@@ -96,12 +95,12 @@ def _outcomes(plan: pa.Table, rollouts: pa.Table, scores: pa.Table) -> _Groups:
     )
 
 
-def _group_names(table: pa.Table) -> Any:
+def _group_names(table: pa.Table) -> Column:
     """The group of each row; a user's table without groups has one per problem."""
     return pc.coalesce(one_array(table.column("group_id")), one_array(table.column("problem_id")))
 
 
-def _plan(config: EscalateConfig, seed: int, lost: pa.Table, texts: Any, groups: _Groups, index: Ints) -> pa.Table:
+def _plan(config: EscalateConfig, seed: int, lost: pa.Table, texts: pa.Array, groups: _Groups, index: Ints) -> pa.Table:
     before = pc.fill_null(one_array(lost.column("hint_level")), 0)
     reasons = pc.binary_join_element_wise(
         "all ",

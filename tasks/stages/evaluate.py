@@ -8,16 +8,16 @@ error. The mean reward is that of every rollout with a reward, judged or not.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from gradus.data.arrays import (
     Bools,
+    Column,
     Floats,
     Ints,
     bools,
@@ -34,8 +34,10 @@ from gradus.data.curation.grading import summarise
 from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.schema import EVALUATIONS, cast_to_schema
 from gradus.data.metrics import Interval, bootstrap_mean, majority_at_k, pass_at_k
+from gradus.data.records import Figure
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.evaluate import EvaluateConfig
+from gradus.tasks.runs.records import DomainFigures, Evaluation, EvaluationFigures, Metrics, Sample, Versus
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.score.verdicts import coverage
 
@@ -81,7 +83,7 @@ def run(ctx: StageContext, config: EvaluateConfig) -> StageResult:
     report = _Report(table, every.where(every.judged), config, ctx.seed)
     baseline = ctx.table("baseline") if ctx.inputs.get("baseline") else None
     unjudged = rollouts.column("rollout_id").filter(pa.array(~every.judged))
-    summary: dict[str, Any] = {
+    summary: Evaluation = {
         **report.summary(baseline),
         **coverage(len(every.judged), unjudged, int((~every.judged & np.isnan(every.reward)).sum())),
     }
@@ -104,11 +106,11 @@ class _Report:
         self._seed = seed
         self._config = config
 
-    def summary(self, baseline: pa.Table | None) -> dict[str, Any]:
+    def summary(self, baseline: pa.Table | None) -> EvaluationFigures:
         """All of it by name; pass@k and maj@k for each k that a problem has judged rollouts for."""
         ks = [k for k in self._config.ks if (self.n >= k).any()]
         rewarded = ~np.isnan(self.reward_mean)
-        found: dict[str, Any] = {
+        found: EvaluationFigures = {
             "suite": self._config.suite,
             "rows": self.table.num_rows,
             "pass_at": {str(k): self.pass_at(k).as_dict() for k in ks},
@@ -134,12 +136,12 @@ class _Report:
         share = majority_at_k(j.problem, j.sample, j.answer, j.correct, num_problems=len(self.n), k=k)
         return self._interval(f"maj@{k}", share[self.n >= k])
 
-    def per_domain(self, baseline: pa.Table | None) -> dict[str, Any]:
+    def per_domain(self, baseline: pa.Table | None) -> dict[str, DomainFigures]:
         """pass@1 of every domain, sorted by name, with its gain where there is a baseline."""
         rate = _rate(self.n, self.k)
         difference = rate - self._before(baseline)[0] if baseline is not None else np.full(len(rate), np.nan)
         domain, names = codes(self.table.column("domain"))
-        found: dict[str, Any] = {}
+        found: dict[str, DomainFigures] = {}
         code_of = {name: code for code, name in enumerate(names.to_pylist()) if name is not None}
         for name in sorted(code_of):
             here = (domain == code_of[name]) & (self.n > 0)
@@ -152,7 +154,7 @@ class _Report:
                 found[name]["gain"] = self._interval(f"gain {name}", difference[both]).as_dict()
         return found
 
-    def against(self, baseline: pa.Table) -> dict[str, Any]:
+    def against(self, baseline: pa.Table) -> Versus:
         """Gain of pass@1, of each pass@k and of the mean reward over the problems that both evaluated.
 
         Beside it what was newly solved and lost. A gain that one side has no verdicts, or rewards, for is left out.
@@ -166,7 +168,7 @@ class _Report:
                 "the baseline shares no judged problem with this evaluation",
                 hint="evaluate both checkpoints on the same problems",
             )
-        found: dict[str, Any] = {
+        found: Versus = {
             "baseline": baseline.column("checkpoint")[0].as_py(),
             "problems": int(both.sum()),
             "gain_at": self._gain_at(before_n, before_k),
@@ -179,8 +181,8 @@ class _Report:
             found["reward_gain"] = self._interval("reward gain", change[rewarded]).as_dict()
         return found
 
-    def _gain_at(self, before_n: Ints, before_k: Ints) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def _gain_at(self, before_n: Ints, before_k: Ints) -> dict[str, Figure]:
+        found: dict[str, Figure] = {}
         for k in self._config.ks:
             enough = (self.n >= k) & (before_n >= k)
             if enough.any():
@@ -291,12 +293,12 @@ def _rate(n: Ints, k: Ints) -> Floats:
     return np.divide(k, n, out=np.full(len(n), np.nan), where=n > 0)
 
 
-def _mean(column: Any) -> float | None:
+def _mean(column: Column) -> float | None:
     values = floats(column)
     return None if np.isnan(values).all() else float(np.nanmean(values))
 
 
-def _metrics(suite: str, summary: dict[str, Any]) -> dict[str, float]:
+def _metrics(suite: str, summary: Evaluation) -> Metrics:
     """The summary under the names of the tracker, which takes no other characters than these in a name."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", suite)
     values = {f"pass_at_{k}": interval["value"] for k, interval in summary["pass_at"].items()}
@@ -314,14 +316,14 @@ def _metrics(suite: str, summary: dict[str, Any]) -> dict[str, float]:
     return {f"eval/{name}/{key}": float(value) for key, value in values.items()}
 
 
-def _ends(name: str, interval: Mapping[str, float] | None) -> dict[str, float]:
+def _ends(name: str, interval: Figure | None) -> Metrics:
     """An interval as three metrics; none if there is no interval."""
     if interval is None:
         return {}
     return {name: interval["value"], f"{name}_ci_low": interval["low"], f"{name}_ci_high": interval["high"]}
 
 
-def _samples(problems: pa.Table, rollouts: pa.Table, scores: pa.Table) -> list[dict[str, Any]]:
+def _samples(problems: pa.Table, rollouts: pa.Table, scores: pa.Table) -> list[Sample]:
     """Completions spread evenly over the set, with what was read from them."""
     index = pa.array(np.unique(np.linspace(0, rollouts.num_rows - 1, _NUM_SAMPLES).astype(np.int64)))
     shown = rollouts.select(["rollout_id", "problem_id", "completion"]).take(index)

@@ -17,9 +17,8 @@ from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.host.logs import log_name
+from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.score.verdicts import WAYS_TO_A_VERDICT
-
-Report = Mapping[str, Any]
 
 
 def breach(stage: str, report: Report, config: Config) -> str:
@@ -72,7 +71,7 @@ def verdict_breach(report: Report, config: DifficultyConfig | EvaluateConfig) ->
     )
 
 
-def update_breach(report: Report, config: UpdateConfig) -> str:
+def update_breach(report: Mapping[str, Any], config: UpdateConfig) -> str:
     """Rollouts that are too old, too far from this policy, or too uniform."""
     metrics, summary = report.get("metrics", {}), report.get("summary", {})
     outside = metrics.get("mismatch/outside_frac", 0.0)

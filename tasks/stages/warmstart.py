@@ -1,12 +1,10 @@
 """Stage `warmstart`: supervised fine-tuning on worked solutions, from a given policy or from random weights."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import torch
 
 from gradus.data.errors import BadInputError, StageError
+from gradus.data.records import Problem
 from gradus.data.seeds import derive_seed
 from gradus.data.sources.chain_sum import completion_text
 from gradus.models.policy import Policy, PolicyError, new_policy, prompt_text, prompt_tokens
@@ -64,7 +62,7 @@ def examples_of(ctx: StageContext, policy: Policy, style: PromptStyle) -> list[E
     return examples
 
 
-def _prompt(policy: Policy, row: Mapping[str, Any], style: PromptStyle) -> str:
+def _prompt(policy: Policy, row: Problem, style: PromptStyle) -> str:
     try:
         return prompt_text(policy.tokenizer, row["question"], row["messages"], style=style)
     except PolicyError as error:

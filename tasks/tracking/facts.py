@@ -1,50 +1,54 @@
 """What a journal's events mean for the tracker: which metrics, files and tables follow from them. No MLflow here."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from gradus.data.lake.manifest import FILE_NAME
-from gradus.tasks.runs.journal import EVENTS, Json, read_lines
+from gradus.tasks.runs.journal import event_lines
+from gradus.tasks.runs.records import Label, MetricRow, Metrics, Report, Sample, StageFinished, StageStarted, Which
 from gradus.tasks.tracking.names import metric_name, run_metric_name
 from gradus.tasks.tracking.report import markdown, table_md, visible, write_report
-from gradus.tasks.tracking.state import State
+from gradus.tasks.tracking.state import Live, State
 
 STAGE_COLUMNS = ("stage", "ran", "reused", "failed", "seconds")
 
 
-def time_ms(event: Mapping[str, Any]) -> int:
-    """When the event happened, in MLflow's unit."""
-    return int(event["time"] * 1000)
+def in_ms(seconds: float) -> int:
+    """Return a time in MLflow's unit."""
+    return int(seconds * 1000)
 
 
-def title(facts: Mapping[str, Any]) -> str:
+def label_of(event: StageStarted) -> Label:
+    """Return what a stage's beginning says of the call."""
+    return {"stage": event["stage"], "round": event["round"], "purpose": event["purpose"], "output": event["output"]}
+
+
+def title(call: Which) -> str:
     """How a stage is called in lists.
 
     >>> title({"stage": "score", "round": 3, "purpose": "eval"})
     'eval-score-3'
     """
-    parts = [facts["stage"], str(facts["round"])]
-    return "-".join(parts if facts["purpose"] == "train" else [facts["purpose"], *parts])
+    parts = [call["stage"], str(call["round"])]
+    return "-".join(parts if call["purpose"] == "train" else [call["purpose"], *parts])
 
 
-def to_parent(facts: Mapping[str, Any], metrics: Mapping[str, float], state: State) -> None:
+def to_parent(call: Which, seconds: float, metrics: Metrics, state: State) -> None:
     """Put a stage's metrics among those of the whole run, at the step of its round: the curves of the run."""
     for name, value in metrics.items():
-        state.backlog.append(
-            (run_metric_name(facts["stage"], facts["purpose"], name), value, time_ms(facts), facts["round"])
-        )
+        spelled = run_metric_name(call["stage"], call["purpose"], name)
+        state.backlog.append((spelled, value, in_ms(seconds), call["round"]))
 
 
-def points(rows: list[Json], round_: int) -> list[tuple[str, float, int, int]]:
+def points(rows: Sequence[MetricRow], round_: int) -> list[tuple[str, float, int, int]]:
     """The points (name, value, time in ms, step) of an attempt's own curves: its optimiser steps, then its end.
 
     The end stands at the step of its round, without what the optimiser steps said already.
     """
     said = {name for row in rows if row["step"] is not None for name in row["metrics"]}
     return [
-        (metric_name(name), value, time_ms(row), round_ if row["step"] is None else row["step"])
+        (metric_name(name), value, in_ms(row["time"]), round_ if row["step"] is None else row["step"])
         for row in rows
         for name, value in row["metrics"].items()
         if row["step"] is not None or name not in said
@@ -60,12 +64,12 @@ def roles_by_artifact(inputs: Mapping[str, list[str]]) -> dict[str, list[str]]:
     return found
 
 
-def shown(sample: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, str]:
+def shown(sample: Sample, keys: tuple[str, ...]) -> dict[str, str]:
     """Fields of a sample that have a value, as text without hidden characters."""
     return {key: visible(str(sample[key])) for key in keys if sample.get(key)}
 
 
-def ends(samples: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+def ends(samples: Sequence[Sample], count: int) -> Sequence[Sample]:
     """So many samples: half from the front (the best), half from the back (the worst)."""
     if count >= len(samples):
         return samples
@@ -73,15 +77,16 @@ def ends(samples: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return [*samples[:front], *samples[len(samples) - (count - front) :]]
 
 
-def write_files(folder: Path, artifact: Path, facts: Mapping[str, Any], report: Mapping[str, Any]) -> str:
-    """Write what a stage attempt shows as files: summary, settings, manifest, samples; gives the summary's text.
+def write_files(folder: Path, artifact: Path, begun: Live, end: StageFinished, report: Report) -> str:
+    """Write what a stage attempt shows as files: summary, settings, manifest, samples; return the summary's text.
 
-    `facts` are those of the attempt and of its end; `artifact` is the folder that holds the manifest, if there is one.
+    `artifact` is the folder that holds the manifest, if there is one.
     """
-    keys = ("stage", "round", "purpose", "output", "status", "seconds", "error")
-    known = {key: facts[key] for key in keys if facts[key] not in ("", None)}
-    write_report(folder, title(facts), known, {**report, "summary": facts["summary"]})
-    (folder / "config.json").write_text(json.dumps(facts["config"], indent=1), encoding="utf-8")
+    label = {key: value for key, value in begun.items() if key != "config"}
+    facts = {**label, "status": end["status"], "seconds": end["seconds"], "error": end["error"]}
+    known = {key: value for key, value in facts.items() if value not in ("", None)}
+    write_report(folder, title(begun), known, {**report, "summary": end["summary"]})
+    (folder / "config.json").write_text(json.dumps(begun["config"], indent=1), encoding="utf-8")
     if (artifact / FILE_NAME).exists():
         (folder / FILE_NAME).write_bytes((artifact / FILE_NAME).read_bytes())
     return (folder / "summary.md").read_text(encoding="utf-8")
@@ -93,19 +98,20 @@ def run_page(folder: Path, state: State) -> tuple[str, dict[str, int]]:
     It says what each checkpoint that got a name got it for, then what was done, stage by stage.
     """
     rows, counts = stage_table(folder, state)
-    events = [event for event, _ in read_lines(folder / EVENTS, state.begun_at, state.offset)]
-    notes = [f"{event['alias']}: {event['note']}" for event in events if event.get("note")]
+    events = [event for event, _ in event_lines(folder, state.begun_at, state.offset)]
+    named = [event for event in events if event["event"] == "model_alias" and event.get("note")]
+    notes = [f"{event['alias']}: {event['note']}" for event in named]
     return "\n\n".join([*map(markdown, notes), table_md(STAGE_COLUMNS, rows)]), counts
 
 
-def stage_table(folder: Path, state: State) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
+def stage_table(folder: Path, state: State) -> tuple[list[tuple[str | float, ...]], dict[str, int]]:
     """What the present invocation did, stage by stage, and the sums.
 
     A reused stage has no MLflow run of its own: it is counted here and its metrics join the curves of the run.
     """
     stages: dict[str, str] = {}
     table: dict[str, dict[str, float]] = {}
-    for event, _ in read_lines(folder / EVENTS, state.begun_at, state.offset):
+    for event, _ in event_lines(folder, state.begun_at, state.offset):
         match event["event"]:
             case "stage_started":
                 stages[event["attempt"]] = event["stage"]

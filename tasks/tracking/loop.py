@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import psutil
 
 from gradus.data.errors import LockedError
-from gradus.tasks.runs.journal import EVENTS, Json, read_lines
+from gradus.tasks.runs.journal import EVENTS, event_lines
+from gradus.tasks.runs.records import Event, Owner
 from gradus.tasks.tracking.names import METRICS_PER_CALL
 from gradus.tasks.tracking.state import State, sole_teller
 
@@ -36,7 +37,7 @@ class RefusedError(Exception):
 class Teller(Protocol):
     """Tells a tracker about events; every method may raise UnreachableError, `tell` also RefusedError."""
 
-    def tell(self, event: Json, state: State) -> None:
+    def tell(self, event: Event, state: State) -> None:
         """Tell one event and note in the state what the next ones need."""
         ...
 
@@ -112,7 +113,7 @@ class Follower:
         return closed
 
     def _tell_all(self, state: State) -> bool:
-        for event, offset in read_lines(self.folder / EVENTS, state.offset):
+        for event, offset in event_lines(self.folder, state.offset):
             if not self._guarded(state, lambda teller, e=event: teller.tell(e, state), what=event["event"]):
                 return False
             state.offset = offset
@@ -171,12 +172,12 @@ def _orphaned(state: State, owner: int | None) -> bool:
     return not _lives(state.owner)
 
 
-def _lives(owner: dict[str, Any]) -> bool:
+def _lives(owner: Owner) -> bool:
     """Whether a process is there; one on another machine is taken to be."""
-    if owner.get("host") != os.uname().nodename:
+    if owner.get("host") != os.uname().nodename or "pid" not in owner:
         return True
     try:
-        return psutil.Process(int(owner["pid"])).status() != psutil.STATUS_ZOMBIE
+        return psutil.Process(owner["pid"]).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 

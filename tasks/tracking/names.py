@@ -3,7 +3,11 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TypeVar
+
+from gradus.data.records import JsonObject
+
+T = TypeVar("T")
 
 MAX_PARAM_CHARS = 6000
 """MLflow refuses longer values."""
@@ -15,7 +19,7 @@ _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_\-. /]")
 _NOT_IN_MODELS = re.compile(r"[^A-Za-z0-9_\- ]")
 
 
-def flat_params(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flat_params(config: JsonObject, prefix: str = "") -> dict[str, str]:
     """Nested settings as `outer.inner` -> text; lists as JSON, long values cut.
 
     >>> flat_params({"update": {"lr": 0.1, "clip": [0.2, 0.3]}, "name": "demo"})
@@ -78,9 +82,9 @@ def model_name(run: str, model: str) -> str:
     return _NOT_IN_MODELS.sub("_", f"{run}-{model}")
 
 
-def batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """The items in lists of at most `size`."""
-    batch: list[Any] = []
+    batch: list[T] = []
     for item in items:
         batch.append(item)
         if len(batch) == size:

@@ -10,9 +10,10 @@ import html
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+from gradus.tasks.runs.records import Report, Sample
 
 MAX_CELL_CHARS = 4000
 MAX_ROWS = 64
@@ -58,22 +59,22 @@ def visible(text: str, max_chars: int = MAX_CELL_CHARS) -> str:
     return shown if len(text) <= max_chars else f"{shown}… ({len(text) - max_chars:,} more characters)"
 
 
-def summary_md(title: str, facts: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+def summary_md(title: str, facts: Mapping[str, object], report: Report) -> str:
     """A page of Markdown: what the attempt was, how it ended, its counts and its metrics."""
     parts = [f"# {markdown(title)}", _markdown_table(("", ""), facts.items())]
-    for heading, key in (("Counts", "summary"), ("Metrics", "metrics")):
-        if report.get(key):
-            parts.append(f"## {heading}\n\n{_markdown_table(('name', 'value'), report[key].items())}")
+    for heading, values in (("Counts", report.get("summary")), ("Metrics", report.get("metrics"))):
+        if values:
+            parts.append(f"## {heading}\n\n{_markdown_table(('name', 'value'), values.items())}")
     return "\n\n".join(parts) + "\n"
 
 
-def table_md(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def table_md(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A Markdown table of rows."""
     lines = [columns, ["---"] * len(columns), *([markdown(_text(cell)) for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def head_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def head_csv(rows: Sequence[Sample]) -> str:
     """The rows as CSV; a text that a spreadsheet would compute gets a leading apostrophe."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
@@ -84,7 +85,7 @@ def head_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return out.getvalue()
 
 
-def sample_html(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+def sample_html(title: str, rows: Sequence[Sample]) -> str:
     """A page of samples that runs nothing and loads nothing, whatever the samples say."""
     from jinja2 import Environment  # noqa: PLC0415 - the command line starts without it
 
@@ -99,10 +100,10 @@ def sample_html(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return page.render(title=visible(title, 200), rows=shown, total=len(rows))
 
 
-def write_report(folder: Path, title: str, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+def write_report(folder: Path, title: str, facts: Mapping[str, object], report: Report) -> None:
     """Write summary.md, and head.csv and sample.html where there are samples, into a folder."""
     (folder / "summary.md").write_text(summary_md(title, facts, report), encoding="utf-8")
-    samples: list[dict[str, Any]] = report.get("samples") or []
+    samples = report.get("samples")
     if samples:
         (folder / "head.csv").write_text(head_csv(samples), encoding="utf-8")
         (folder / "sample.html").write_text(sample_html(title, samples), encoding="utf-8")
@@ -115,7 +116,7 @@ def _picture(match: re.Match[str]) -> str:
     return "\N{SYMBOL FOR DELETE}" if code == 0x7F else f"⟦U+{code:04X}⟧"
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, default=str)
@@ -127,10 +128,10 @@ def markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", one_line)
 
 
-def _markdown_table(columns: tuple[str, str], rows: Any) -> str:
+def _markdown_table(columns: tuple[str, str], rows: Iterable[tuple[str, object]]) -> str:
     return table_md(columns, [(str(name), value) for name, value in rows])
 
 
-def _csv_cell(value: Any) -> str:
+def _csv_cell(value: object) -> str:
     text = visible(_text(value))
     return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text

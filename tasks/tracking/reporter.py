@@ -18,7 +18,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +41,22 @@ from mlflow.exceptions import MlflowException
 
 from gradus.data.errors import StageError, in_words
 from gradus.data.lake.store import Ref, Store
+from gradus.data.records import JsonObject
 from gradus.tasks.config.redaction import hide, hide_in_logs, hide_in_output
 from gradus.tasks.config.settings import Home, traces_per_round, tracking_patience_s
 from gradus.tasks.preflight.access import mlflow_words
-from gradus.tasks.runs.journal import Json, read_metric_rows
+from gradus.tasks.runs import records
+from gradus.tasks.runs.journal import read_metric_rows
 from gradus.tasks.runtime.attempt import read_report
 from gradus.tasks.tracking.client import artifacts_uri, database, tracker_environment, tracking_uri
 from gradus.tasks.tracking.facts import (
     ends,
+    in_ms,
+    label_of,
     points,
     roles_by_artifact,
     run_page,
     shown,
-    time_ms,
     title,
     to_parent,
     write_files,
@@ -78,10 +81,7 @@ _ENDED = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED", "cance
 
 
 def ensure_database(home: Path) -> str:
-    """Create the tracking database, or bring it up to date, and its experiment; gives its address.
-
-    Under a lock, because processes that create one at the same time break it.
-    """
+    """Create the tracking database, or bring it up to date, and its experiment; return its address."""
     _settle()
     uri = tracking_uri(home)
     if uri.startswith("sqlite:"):
@@ -127,8 +127,9 @@ class MlflowTeller:
             self._client = MlflowClient(tracking_uri=uri)
             self._experiment = _experiment(self._client, home.root, uri)
 
-    def tell(self, event: Json, state: State) -> None:
+    def tell(self, event: records.Event, state: State) -> None:
         """Tell one event."""
+        kind: str = event["event"]
         with _classified():
             match event["event"]:
                 case "run_started":
@@ -139,13 +140,13 @@ class MlflowTeller:
                     self._stage_finished(event, state)
                 case "stage_reused":
                     report = read_report(self._store, Ref.parse(event["output"]))
-                    to_parent(event, report.get("metrics", {}), state)
+                    to_parent(event, event["time"], report.get("metrics", {}), state)
                 case "model_alias":
                     self._model_alias(event, state)
                 case "run_finished":
                     self._run_finished(event, state)
-                case other:
-                    raise RefusedError(f"the journal holds an event {other!r}, which this version does not know")
+                case _:  # of a newer version
+                    raise RefusedError(f"the journal holds an event {kind!r}, which this version does not know")
 
     def flush(self, state: State) -> None:
         """Tell the parent's metrics that wait in the state."""
@@ -161,7 +162,7 @@ class MlflowTeller:
                 self._client.set_terminated(run_id, "KILLED")
         state.live, state.parent = {}, ""
 
-    def _run_started(self, event: Json, state: State) -> None:
+    def _run_started(self, event: records.RunStarted, state: State) -> None:
         origin = {
             "prefect.flow_run_id": event.get("prefect_flow_run_id", ""),
             "mlflow.source.git.commit": event.get("git_sha", ""),
@@ -176,8 +177,8 @@ class MlflowTeller:
             "mlflow.source.name": f"gradus {event.get('verb', '')}",
             **state.origin,
         }
-        run_id = self._create("gradus.invocation", event["invocation"], event["run"], time_ms(event), tags)
-        self._close_dangling(run_id, time_ms(event))
+        run_id = self._create("gradus.invocation", event["invocation"], event["run"], in_ms(event["time"]), tags)
+        self._close_dangling(run_id, in_ms(event["time"]))
         params = event.get("params", {})
         self._params(run_id, params)
         self._client.log_text(run_id, json.dumps(params, indent=1), "config.json")
@@ -190,9 +191,9 @@ class MlflowTeller:
             if run.info.run_id != living:
                 self._client.set_terminated(run.info.run_id, "KILLED", end_time=time_ms)
 
-    def _stage_started(self, event: Json, state: State) -> None:
+    def _stage_started(self, event: records.StageStarted, state: State) -> None:
         attempt = event["attempt"]
-        label = {key: event[key] for key in ("stage", "round", "purpose", "output")}
+        label = label_of(event)
         tags = {
             "gradus.run": state.run,
             "gradus.place": self._place,
@@ -202,7 +203,7 @@ class MlflowTeller:
             **state.origin,
             **({"mlflow.parentRunId": state.parent} if state.parent else {}),
         }
-        run_id = self._create("gradus.attempt", attempt, title(event), time_ms(event), tags)
+        run_id = self._create("gradus.attempt", attempt, title(event), in_ms(event["time"]), tags)
         datasets = [self._dataset(ref, roles) for ref, roles in roles_by_artifact(event["inputs"]).items()]
         if datasets:
             self._client.log_inputs(run_id, datasets)
@@ -210,48 +211,47 @@ class MlflowTeller:
         state.runs[attempt] = run_id
         state.live[attempt] = {**label, "config": event["config"]}
 
-    def _stage_finished(self, event: Json, state: State) -> None:
+    def _stage_finished(self, event: records.StageFinished, state: State) -> None:
         attempt = event["attempt"]
         live = state.live.get(attempt)
         if live is None:
             raise RefusedError(f"attempt {attempt} ended, but its beginning was not told")
         run_id, ref = state.runs[attempt], Ref.parse(live["output"])
         manifest = self._store.find(ref)
-        kept = read_report(self._store, ref) if manifest is not None else {}
+        kept: records.Report = read_report(self._store, ref) if manifest is not None else {}
         rows = read_metric_rows(self._folder, event["metric_bytes"])
-        report: Json = {**kept, "metrics": rows[-1]["metrics"] if rows else {}}
+        report: records.Report = {**kept, "metrics": rows[-1]["metrics"] if rows else {}}
         metrics = [Metric(*point) for point in points(rows, live["round"])]
         with tempfile.TemporaryDirectory(prefix="gradus-") as name:
-            note = write_files(Path(name), self._store.path(ref), {**live, **event}, report)
+            note = write_files(Path(name), self._store.path(ref), live, event, report)
             self._client.log_artifacts(run_id, name)
         described = {"mlflow.note.content": note, "gradus.error": event["error"]}
         tags = [RunTag(key, cut(value, MAX_TAG_CHARS)) for key, value in described.items() if value]
         for batch in batches(metrics, METRICS_PER_CALL) if metrics else [[]]:
             self._client.log_batch(run_id, metrics=batch, tags=tags)
         if event["status"] == "finished":
-            to_parent({**live, "time": event["time"]}, rows[-1]["metrics"] if rows else {}, state)
+            to_parent(live, event["time"], rows[-1]["metrics"] if rows else {}, state)
             if ref.table == "checkpoints":
                 self._checkpoint(ref, run_id, {"round": str(live["round"]), "stage": live["stage"], "run": state.run})
-        self._client.set_terminated(run_id, _ENDED[event["status"]], end_time=time_ms(event))
+        self._client.set_terminated(run_id, _ENDED[event["status"]], end_time=in_ms(event["time"]))
         del state.live[attempt]
         if live["stage"] == "score" and event["status"] == "finished":
             self._traces(run_id, attempt, live["round"], report.get("samples", []), state)
 
-    def _run_finished(self, event: Json, state: State) -> None:
+    def _run_finished(self, event: records.RunFinished, state: State) -> None:
         if not state.parent:
             return
         self.flush(state)
         state.backlog = []
         page, counts = run_page(self._folder, state)
         self._client.log_text(state.parent, page, "summary.md")
-        tags = [RunTag(f"gradus.{name}", str(count)) for name, count in counts.items()]
-        self._client.log_batch(state.parent, tags=tags)
+        self._client.log_batch(state.parent, tags=[RunTag(f"gradus.{name}", str(n)) for name, n in counts.items()])
         for attempt in list(state.live):
-            self._client.set_terminated(state.runs[attempt], "KILLED", end_time=time_ms(event))
-        self._client.set_terminated(state.parent, _ENDED[event["status"]], end_time=time_ms(event))
+            self._client.set_terminated(state.runs[attempt], "KILLED", end_time=in_ms(event["time"]))
+        self._client.set_terminated(state.parent, _ENDED[event["status"]], end_time=in_ms(event["time"]))
         state.live, state.parent = {}, ""
 
-    def _traces(self, run_id: str, attempt: str, round_: int, samples: list[Json], state: State) -> None:
+    def _traces(self, run_id: str, attempt: str, round_: int, samples: Sequence[records.Sample], state: State) -> None:
         """The best and the worst samples as traces, each with its reward as feedback; a trace costs about 60 ms."""
         key = str(round_)
         chosen = ends(samples, max(0, self._traces_per_round - state.traces.get(key, 0)))
@@ -263,7 +263,7 @@ class MlflowTeller:
             if not (self._looks_first and self._client.search_traces(locations=place, filter_string=query)):
                 self._trace(run_id, name, sample)
 
-    def _trace(self, run_id: str, name: str, sample: Mapping[str, Any]) -> None:
+    def _trace(self, run_id: str, name: str, sample: records.Sample) -> None:
         span = mlflow.start_span_no_context(
             str(sample.get("problem_id", "rollout")),
             inputs=shown(sample, ("question", "hint_text", "answer")),
@@ -276,8 +276,8 @@ class MlflowTeller:
             raise RefusedError(f"no trace could be made of sample {name}")
         source = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="gradus.score")
         for kind in ("reward", "outcome"):
-            if sample.get(kind) is not None:
-                mlflow.log_feedback(trace_id=span.trace_id, name=kind, value=sample[kind], source=source)
+            if isinstance(value := sample.get(kind), str | float | int):
+                mlflow.log_feedback(trace_id=span.trace_id, name=kind, value=value, source=source)
 
     def _checkpoint(self, ref: Ref, run_id: str, params: Mapping[str, str]) -> str:
         """The checkpoint as a logged model by reference: nothing is uploaded, nothing pickled; gives the model's id."""
@@ -295,7 +295,7 @@ class MlflowTeller:
         )
         return model.model_id
 
-    def _model_alias(self, event: Json, state: State) -> None:
+    def _model_alias(self, event: records.ModelAlias, state: State) -> None:
         ref = Ref.parse(event["ref"])
         name = model_name(state.run, event["model"])
         model_id = self._checkpoint(ref, state.parent, {"run": state.run})
@@ -329,7 +329,7 @@ class MlflowTeller:
         run = self._client.create_run(self._experiment, start_time=time_ms, tags=told, run_name=visible(title, 200))
         return run.info.run_id
 
-    def _params(self, run_id: str, config: Mapping[str, Any]) -> None:
+    def _params(self, run_id: str, config: JsonObject) -> None:
         params = [Param(name, text) for name, text in flat_params(config).items()]
         for batch in batches(params, PARAMS_PER_CALL):
             self._client.log_batch(run_id, params=batch)

@@ -11,14 +11,30 @@ import json
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from gradus.data.errors import CorruptArtifactError
 from gradus.data.files import replace_file
+from gradus.data.records import JsonObject
 from gradus.tasks.runs.journal import EVENTS, read_lines
+from gradus.tasks.runs.records import Label, Owner
 
 STATE = "tracking.json"
 _LOCK = ".tracking.lock"
+
+
+class Live(Label):
+    """An attempt that has not ended, with its settings."""
+
+    config: JsonObject
+
+
+class Refusal(TypedDict):
+    """An event that MLflow would not take."""
+
+    what: str
+    at_byte: int
+    why: str
 
 
 @dataclass
@@ -35,17 +51,17 @@ class State:
     offset: int = 0
     run: str = ""
     parent: str = ""
-    owner: dict[str, Any] = field(default_factory=dict)
+    owner: Owner = field(default_factory=Owner)
     runs: dict[str, str] = field(default_factory=dict)
-    live: dict[str, dict[str, Any]] = field(default_factory=dict)
+    live: dict[str, Live] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     begun_at: int = 0
     traces: dict[str, int] = field(default_factory=dict)
     backlog: list[tuple[str, float, int, int]] = field(default_factory=list)
-    refused: list[dict[str, Any]] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
     problem: str = ""
 
-    def begin(self, run: str, owner: dict[str, Any], origin: dict[str, str]) -> None:
+    def begin(self, run: str, owner: Owner, origin: dict[str, str]) -> None:
         """Forget the last invocation and begin with the next."""
         self.origin = origin
         self.run, self.owner, self.parent, self.begun_at = run, owner, "", self.offset

@@ -3,13 +3,13 @@
 Left out: lengths in a policy's own tokens, which the problems table does not know; words stand in for them.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from gradus.components import component
-from gradus.data.arrays import Ints, ints, nulls, one_array, pc
+from gradus.data.arrays import Column, Ints, ints, nulls, one_array, pc
 from gradus.data.curation.filters.verdict import Selection, selection
 from gradus.data.errors import UsageError
 
@@ -52,5 +52,5 @@ def question_lengths(problems: pa.Table, unit: str) -> Ints:
     return lengths
 
 
-def _text_lengths(texts: Any, unit: str) -> Ints:
+def _text_lengths(texts: Column, unit: str) -> Ints:
     return ints(pc.utf8_length(texts) if unit == "chars" else pc.count_substring_regex(texts, r"\S+"))

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +27,7 @@ class Selection:
         return self.code == 0
 
     @property
-    def reasons(self) -> Any:
+    def reasons(self) -> pa.Array:
         """Why each row is dropped, as Arrow text (N,); null for a row that stays."""
         return pa.array([None, *self.labels], pa.string()).take(pa.array(self.code))
 

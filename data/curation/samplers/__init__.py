@@ -10,22 +10,33 @@ A draw asks for at most as many as there are; that fewer were there shows in the
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
 
 from gradus.data.curation.samplers.draw import Draw
 from gradus.data.errors import BadInputError
+from gradus.data.records import JsonObject
 
 __all__ = ["Draw", "Sampler"]
+
+
+class SamplerState(TypedDict):
+    """What the next draw depends on, as JSON values."""
+
+    name: str
+    settings: JsonObject
+    num_draws: int
+    rng: Mapping[str, Any]
+    """The state of the generator, whose fields NumPy defines."""
 
 
 class Sampler:
     """One sampler by name with its settings and its generator: what a run carries from round to round."""
 
     def __init__(
-        self, name: str, function: Callable[..., Draw], settings: Mapping[str, Any], rng: np.random.Generator
+        self, name: str, function: Callable[..., Draw], settings: JsonObject, rng: np.random.Generator
     ) -> None:
         self.name = name
         self.settings = dict(settings)
@@ -38,8 +49,8 @@ class Sampler:
         self.num_draws += 1
         return self._function(candidates, num, self._rng, **self.settings)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that the next draw depends on, as JSON values."""
+    def state_dict(self) -> SamplerState:
+        """Everything that the next draw depends on."""
         return {
             "name": self.name,
             "settings": dict(self.settings),
@@ -47,7 +58,7 @@ class Sampler:
             "rng": self._rng.bit_generator.state,
         }
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: SamplerState) -> None:
         """Take up a saved state; BadInputError for missing or unexpected fields, or that of another sampler."""
         expected = self.state_dict()
         _same_fields("sampler state", expected, state)
@@ -64,7 +75,7 @@ class Sampler:
         self.num_draws = int(state["num_draws"])
 
 
-def _same_fields(what: str, expected: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def _same_fields(what: str, expected: Mapping[str, object], given: Mapping[str, object]) -> None:
     missing, unexpected = sorted(set(expected) - set(given)), sorted(set(given) - set(expected))
     if missing or unexpected:
         raise BadInputError(f"the {what} lacks {missing} and has unexpected {unexpected}")

@@ -8,12 +8,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from gradus.data.errors import BadInputError, GradusError
 from gradus.data.lake.store import Ref, Store
+from gradus.data.records import JsonObject
 from gradus.models.engines.base import Engine, EngineError, Finished, Request
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.host.faults import fault_point
@@ -68,7 +68,7 @@ class SamplingActor:
         self._engine: Engine | None = None
         self._send_s = _SEND_S
 
-    def open(self, lake: str, policy: str, config: dict[str, Any]) -> Opened | Failure:
+    def open(self, lake: str, policy: str, config: JsonObject) -> Opened | Failure:
         """Load the policy of a lake and hold the engine's evidence against its files."""
         store, ref, settings = Store(Path(lake)), Ref.parse(policy), RolloutConfig.model_validate(config)
         self._send_s = min(_SEND_S, settings.flush_s)

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from gradus.data.errors import StageError
 from gradus.models.errors import first_line
@@ -38,7 +38,7 @@ _SETTINGS = {
 
 
 @contextmanager
-def cluster(config: RayConfig) -> Generator[Any]:
+def cluster(config: RayConfig) -> Generator[ModuleType]:
     """Ray's module, connected: to the cluster of `address`, or to a Ray of our own that ends with the context.
 
     StageError if the package is missing, the cluster cannot be reached, or this machine lacks the accelerators.
@@ -48,7 +48,7 @@ def cluster(config: RayConfig) -> Generator[Any]:
 
 
 @contextmanager
-def _own(config: RayConfig) -> Generator[Any]:
+def _own(config: RayConfig) -> Generator[ModuleType]:
     os.environ.update(_SETTINGS)
     ray = _imported()
     _sweep()
@@ -64,7 +64,7 @@ def _own(config: RayConfig) -> Generator[Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(ray: Any, folder: Path, config: RayConfig) -> None:
+def _start(ray: ModuleType, folder: Path, config: RayConfig) -> None:
     try:
         _init(ray, folder, config)
     except Exception as error:  # noqa: BLE001 - Ray raises a plain Exception after the 30 s that it waits for itself
@@ -86,7 +86,7 @@ def _start(ray: Any, folder: Path, config: RayConfig) -> None:
         )
 
 
-def _init(ray: Any, folder: Path, config: RayConfig) -> None:
+def _init(ray: ModuleType, folder: Path, config: RayConfig) -> None:
     ray.init(
         address="local",
         num_cpus=math.ceil(config.workers * config.cpus),
@@ -104,7 +104,7 @@ def _not_started(error: Exception) -> StageError:
 
 
 @contextmanager
-def _joined(address: str) -> Generator[Any]:
+def _joined(address: str) -> Generator[ModuleType]:
     ray = _imported()
     host, _, port = address.rpartition(":")
     hint = "start it (`ray start --head`), or correct ray.address"
@@ -121,7 +121,7 @@ def _joined(address: str) -> Generator[Any]:
         ray.shutdown()
 
 
-def _imported() -> Any:
+def _imported() -> ModuleType:
     try:
         import ray  # noqa: PLC0415 - an extra, and read by it: the environment of this moment
     except ModuleNotFoundError:

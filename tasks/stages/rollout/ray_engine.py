@@ -17,13 +17,15 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVarTuple
 
 import torch
 
 from gradus.data import errors
 from gradus.data.errors import StageError, in_words
 from gradus.data.lake.store import Ref
+from gradus.data.records import JsonObject
 from gradus.models.engines.base import EngineError, Finished, OnTokens, Request
 from gradus.models.errors import first_line
 from gradus.models.policy import PromptSide
@@ -32,6 +34,8 @@ from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.rollout.engines import prompt_side
 from gradus.tasks.stages.rollout.ray_actor import Failure, Opened, SamplingActor
 from gradus.tasks.stages.rollout.ray_cluster import cluster
+
+Ts = TypeVarTuple("Ts")
 
 _POLL_S = 0.5
 _KEPT = "repeat the command: what is finished is kept"
@@ -70,7 +74,7 @@ class _Worker:
 class RayEngine:
     """The engine contract over several workers; `generate` is called inside `each`, by as many threads as workers."""
 
-    def __init__(self, ray: Any, config: RayConfig, opening: tuple[str, str, dict[str, Any]]) -> None:
+    def __init__(self, ray: ModuleType, config: RayConfig, opening: tuple[str, str, JsonObject]) -> None:
         """`opening` is what every worker is opened with: lake, policy and settings."""
         self._ray = ray
         self._config = config
@@ -110,7 +114,7 @@ class RayEngine:
                     self._replace(worker, death)
                 self._idle.put(worker)
 
-    def each(self, do: Callable[..., None], items: Iterable[tuple[Any, ...]]) -> None:
+    def each(self, do: Callable[[*Ts], None], items: Iterable[tuple[*Ts]]) -> None:
         """Call `do` with every item, as many at once as there are workers; the first error ends all.
 
         Only one of them computes at a time, so `do` and `items` need no locks: a call yields its turn while
@@ -160,7 +164,7 @@ class RayEngine:
                 self._ray.kill(worker.actor)
                 worker.actor = None
 
-    def _some(self, do: Callable[..., None], items: Iterator[tuple[Any, ...]]) -> None:
+    def _some(self, do: Callable[[*Ts], None], items: Iterator[tuple[*Ts]]) -> None:
         with self._turn:
             for item in items:
                 if self._stopping.is_set():
@@ -241,7 +245,7 @@ class RayEngine:
         alike = opened.host == socket.gethostname() and opened.num_threads == torch.get_num_threads()
         self._reproducible &= opened.reproducible and alike
 
-    def _arrived(self, awaited: Any) -> bool:
+    def _arrived(self, awaited: object) -> bool:
         """Whether an answer is there, after half a second at most, in which others have their turn."""
         if self._stopping.is_set():
             raise EngineError("another Ray worker failed", _KEPT)
@@ -252,7 +256,7 @@ class RayEngine:
             self._turn.acquire()
         return bool(ready)
 
-    def _got(self, ref: Any) -> Any:
+    def _got(self, ref: object) -> Any:
         """An answer that is there; _DeathError if its worker died before."""
         try:
             return self._ray.get(ref)

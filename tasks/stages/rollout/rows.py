@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
@@ -14,6 +14,8 @@ from gradus.models.policy import completion_texts
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.stages.rollout.groups import Group
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class SamplerFacts:
         done = [finished[i] for i in chosen]
         groups, requests = [asked.groups[i] for i in chosen], [asked.requests[i] for i in chosen]
         num_rows = len(chosen)
-        columns: dict[str, Any] = {
+        columns: dict[str, Sequence[object]] = {
             "rollout_id": [request.rollout_id for request in requests],
             "problem_id": [group.problem_id for group in groups],
             "group_id": [group.group_id for group in groups],
@@ -81,7 +83,7 @@ class SamplerFacts:
         schema = ROLLOUTS.arrow
         return pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
 
-    def _known(self, done: Sequence[Finished], values: Sequence[Any]) -> list[Any]:
+    def _known(self, done: Sequence[Finished], values: Sequence[V]) -> list[V | None]:
         """Token data, null where there is none."""
         if self.tokenizer is None:
             return [None] * len(done)

@@ -7,7 +7,6 @@ as an undisturbed one would: to the bit where the engine promises that, with the
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
@@ -19,6 +18,7 @@ from gradus.models.policy import PromptSide
 from gradus.tasks.config.redaction import secret_variable
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.host.faults import fault_point
+from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.rollout.engines import open_engine, release_accelerator
 from gradus.tasks.stages.rollout.groups import Group, Planned
@@ -32,7 +32,10 @@ _PROBLEM_COLUMNS = ["problem_id", "question", "messages"]
 _COUNTED = ["rollout_id", "hint_level", "finish_reason", "completion_tokens"]
 _SHOWN = ["rollout_id", "problem_id", "hint_level", "hint_text", "completion", "finish_reason"]
 
-Each = Callable[[Callable[..., None], Iterable[tuple[Any, ...]]], None]
+Shard = tuple[int, int]
+"""A range of groups of the plan."""
+
+Each = Callable[[Callable[[int, Shard], None], Iterable[tuple[int, Shard]]], None]
 
 
 def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
@@ -47,7 +50,7 @@ def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
     return _rolled_out(ctx, config, engine, side, _one_by_one)
 
 
-def _one_by_one(do: Callable[..., None], items: Iterable[tuple[Any, ...]]) -> None:
+def _one_by_one(do: Callable[[int, Shard], None], items: Iterable[tuple[int, Shard]]) -> None:
     for item in items:
         do(*item)
 
@@ -72,12 +75,7 @@ def _rolled_out(
     seconds = time.perf_counter() - started
     release_accelerator(ctx, config)
     facts = {"shards": len(shards), "reproducible": "bitwise" if engine.reproducible else "seeded"}
-    attempt = {
-        "tokens_generated": work.tokens_generated,
-        "shards_reused": work.shards_reused,
-        "remarks": list(engine.remarks),
-    }
-    return _report(ctx, facts, attempt, seconds, work)
+    return _report(ctx, facts, seconds, work)
 
 
 @dataclass
@@ -99,7 +97,7 @@ class _Work:
     """What the report needs of every shard, by its index."""
     last_beat_s: float = field(default_factory=time.monotonic)
 
-    def make(self, index: int, shard: tuple[int, int]) -> None:
+    def make(self, index: int, shard: Shard) -> None:
         """One shard, its groups given as a range, unless an earlier attempt finished it."""
         if _name(index) in self.ctx.out.done:
             self.shards_reused += 1
@@ -203,9 +201,7 @@ class _Work:
         self.ctx.beat(min(1.0, self.rows_done / max(1, num_rows)), text)
 
 
-def _report(
-    ctx: StageContext, facts: dict[str, Any], attempt: dict[str, Any], seconds: float, work: _Work
-) -> StageResult:
+def _report(ctx: StageContext, facts: Mapping[str, int | str], seconds: float, work: _Work) -> StageResult:
     found = _Counts.sum([work.counted[index] for index in sorted(work.counted)])
     num_rows = max(1, found.num_rows)
     metrics = {
@@ -215,7 +211,7 @@ def _report(
         "data/hint_level_mean": found.hint_levels / num_rows,
     }
     rows = _first_rows(ctx)
-    questions = work.planned.questions([row["problem_id"] for row in rows])
+    questions = work.planned.questions([str(row["problem_id"]) for row in rows])
     samples = [{"question": question, **row} for question, row in zip(questions, rows, strict=True)]
     summary = {
         "rows": found.num_rows,
@@ -224,7 +220,12 @@ def _report(
         "first_truncated": list(found.first_truncated),
         **facts,
     }
-    clock = {"perf/tokens_per_s": attempt["tokens_generated"] / max(seconds, 1e-9)}
+    clock = {"perf/tokens_per_s": work.tokens_generated / max(seconds, 1e-9)}
+    attempt = {
+        "tokens_generated": work.tokens_generated,
+        "shards_reused": work.shards_reused,
+        "remarks": list(work.engine.remarks),
+    }
     return StageResult(metrics=metrics, summary=summary, samples=samples, clock=clock, attempt=attempt)
 
 
@@ -269,9 +270,9 @@ class _Counts:
         )
 
 
-def _first_rows(ctx: StageContext) -> list[dict[str, Any]]:
+def _first_rows(ctx: StageContext) -> list[Sample]:
     """The first rows of the artifact, as they are shown to people."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Sample] = []
     for name in sorted(ctx.out.done):
         rows += ctx.out.table(name, _SHOWN).slice(0, NUM_SAMPLES - len(rows)).to_pylist()
         if len(rows) >= NUM_SAMPLES:

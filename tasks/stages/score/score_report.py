@@ -5,13 +5,14 @@ Python objects.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from gradus.data.arrays import Bools, Floats, Ints, bools, codes, floats, nulls, pc
 from gradus.data.metrics import zero_std_groups
+from gradus.models.rewards.base import Row
+from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.score.verdicts import WAYS_TO_A_VERDICT
 
 OUTCOMES = ("correct", "wrong", "unparsed", "timeout", "error")
@@ -48,13 +49,13 @@ def clock(latencies_s: Sequence[float]) -> dict[str, float]:
     return {"verifier/latency_p95_s": float(np.quantile(latencies_s, 0.95))} if latencies_s else {}
 
 
-def summary(scores: pa.Table) -> dict[str, Any]:
+def summary(scores: pa.Table) -> Mapping[str, object]:
     """Rows by outcome and the mean reward; `unclaimed` rows have a reward and no verdict, `note` says what to do."""
     rewards, counts = _rewards(scores), _counts(scores)
     num_rows = scores.num_rows
     unclaimed = num_rows - sum(counts.values())
     first_failed = scores.select(["rollout_id", "error"]).take(np.flatnonzero(_failed(scores))[:NUM_NAMED]).to_pylist()
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "rows": num_rows,
         **counts,
         "unclaimed": unclaimed,
@@ -78,7 +79,7 @@ def chosen(scores: pa.Table) -> Ints:
     return np.concatenate([ranked, failed])
 
 
-def sample(row: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, Any]:
+def sample(row: Row, score: Row) -> Sample:
     """Return one rollout and its row of the scores table for reading."""
     shown = {name: row[name] for name in SHOWN if name in row}
     shown = {name: value[-SAMPLE_CHARS:] if isinstance(value, str) else value for name, value in shown.items()}

@@ -4,13 +4,14 @@ Light: nothing here loads a reward, so a command can ask before it starts a serv
 """
 
 from collections.abc import Sequence
-from typing import Any
 
+from gradus.data.arrays import Column
 from gradus.data.errors import UsageError
 from gradus.models.rewards import RewardSpec, resolve
 from gradus.models.rewards.combine import deciding_reward
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.preflight.checks import check_rewards
+from gradus.tasks.runs.records import Coverage
 
 NUM_NAMED = 5
 """Rollouts without a verdict that a report names."""
@@ -51,12 +52,12 @@ def refuse_without_verdicts(config: ScoreConfig, purpose: str, max_unjudged_frac
     )
 
 
-def coverage(rollouts: int, unjudged: Any, failed: int) -> dict[str, Any]:
+def coverage(rollouts: int, unjudged: Column, failed: int) -> Coverage:
     """The part of a summary that says of how many rollouts the verdict is known.
 
-    `unjudged` are the ids (an Arrow array) of those without one, of which `failed` have no reward either.
+    `unjudged` are the ids of those without one, of which `failed` have no reward either.
     """
-    found = {
+    found: Coverage = {
         "rollouts": rollouts,
         "judged": rollouts - len(unjudged),
         "unjudged": len(unjudged),

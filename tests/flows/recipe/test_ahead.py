@@ -131,7 +131,7 @@ class Rehearsal:
         config: Any,
         inputs: Any,
         *,
-        round: int = 0,  # noqa: A002
+        round: int = 0,
         purpose: str = "train",
         seed: int | None = None,
     ) -> Outcome:

@@ -45,7 +45,7 @@ class Rehearsal:
         config: Any,
         inputs: Any,
         *,
-        round: int = 0,  # noqa: A002
+        round: int = 0,
         purpose: str = "train",
         **_: Any,
     ) -> Outcome:

@@ -1,0 +1,34 @@
+"""Plain data as Python holds it: JSON values, figures of reports, rows of files and of problems. Types, no code."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypedDict
+
+Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | float | None"
+"""Any JSON value, to be read."""
+
+JsonObject: TypeAlias = Mapping[str, Json]
+
+Row: TypeAlias = Mapping[str, object]
+"""A row of somebody's file: nothing is known of its values."""
+
+
+class Figure(TypedDict):
+    """A value with the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Problem(TypedDict):
+    """A row of the table problems."""
+
+    problem_id: str
+    question: str | None
+    messages: list[dict[str, str]] | None
+    """The turns of a chat, each with role and content."""
+    answer: str | None
+    solution: str | None
+    domain: str | None
+    source: str | None
+    extra: str | None

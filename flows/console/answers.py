@@ -1,0 +1,101 @@
+"""What verbs answer, as `--json` prints it. Types, no code."""
+
+from typing import TypedDict
+
+from gradus.tasks.runs.records import Evaluation, Which
+
+
+class SuiteFigures(TypedDict):
+    """A reported suite before and after training, and with the best checkpoint."""
+
+    before: Evaluation
+    after: Evaluation
+    best: Evaluation
+
+
+class Compared(TypedDict):
+    """A checkpoint that could have been the best one."""
+
+    round: int
+    pass_at_1: float
+
+
+class ChosenCheckpoint(TypedDict):
+    """How the best checkpoint was chosen; `optimistic` are the reported suites of the same problems."""
+
+    suite: str
+    round: int
+    compared: list[Compared]
+    optimistic: list[str]
+
+
+class StageCounts(TypedDict):
+    """What a run did of one stage."""
+
+    ran: int
+    reused: int
+    seconds: float
+
+
+class TrainAnswer(TypedDict):
+    """What a training run ends with."""
+
+    run: str
+    rounds: int
+    updates: int
+    tokens_generated: int
+    tokens_trained: int
+    seconds: float
+    stages: dict[str, StageCounts]
+    before: Evaluation
+    after: Evaluation
+    gain: float
+    suites: dict[str, SuiteFigures]
+    choice: ChosenCheckpoint | None
+    remarks: list[str]
+    policy: str
+    best: str
+    out: str
+
+
+class Costs(TypedDict):
+    """What a run would do of one stage; None for what was never measured."""
+
+    reused: int
+    computed: int
+    rollouts: int | None
+    tokens: int | None
+    seconds: float | None
+
+
+class ForeseenCall(Which):
+    """A stage of a run to come (see gradus.flows.loop.foresight.Foreseen)."""
+
+    what: str
+    why: str
+    rollouts: int | None
+    tokens: int | None
+    seconds: float | None
+
+
+class Memory(TypedDict):
+    """Bytes that the stages need at least, and those that the machine has."""
+
+    rollout: int
+    update: int
+    machine: int
+    warning: str
+
+
+class Forecast(TypedDict):
+    """What a training run would do."""
+
+    run: str
+    goes_on: bool
+    stages: dict[str, Costs]
+    calls: list[ForeseenCall]
+    rollouts: int | None
+    tokens: int | None
+    seconds: float | None
+    memory: Memory
+    remarks: list[str]

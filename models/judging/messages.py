@@ -1,0 +1,93 @@
+"""What a judge and its parent say to each other, a JSON line each; a judge's messages are told apart by their keys."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from gradus.models.rewards.base import Outcome, Row, Verdict
+
+
+class Hello(TypedDict):
+    """The parent's first message: what to judge with, and the random word that every answer repeats."""
+
+    nonce: str
+    spec: Mapping[str, Any]
+    item_timeout_s: float
+    memory_bytes: int
+    inspect: bool
+
+
+class Batch(TypedDict):
+    """Rows to judge."""
+
+    rows: Sequence[Row]
+
+
+class Fatal(TypedDict):
+    """The judge cannot start, or can go on no longer."""
+
+    fatal: str
+
+
+class Ready(TypedDict):
+    """The judge has loaded its reward."""
+
+    ready: bool
+
+
+class LoadedModule(TypedDict):
+    """A module of the user's, by its content."""
+
+    name: str
+    path: str
+    sha256: str
+
+
+class Loaded(TypedDict):
+    """A module of the user's was loaded."""
+
+    module: LoadedModule
+
+
+class NamesPackage(TypedDict):
+    """A user's file would import this installed package later."""
+
+    package: str
+
+
+class OneByOne(TypedDict):
+    """A batch raised: its rows follow, each with a time limit of its own."""
+
+    one_by_one: bool
+
+
+class Judged(TypedDict):
+    """The verdict on row `at` of the batch."""
+
+    at: int
+    seconds: float
+    value: float | None
+    outcome: Outcome
+    extracted: str | None
+    error: str
+    abstains: bool
+
+
+Message = Fatal | Ready | Loaded | NamesPackage | OneByOne | Judged
+
+
+def judged(at: int, seconds: float, verdict: Verdict) -> Judged:
+    """Return the message of a verdict."""
+    return {
+        "at": at,
+        "seconds": seconds,
+        "value": verdict.value,
+        "outcome": verdict.outcome,
+        "extracted": verdict.extracted,
+        "error": verdict.error,
+        "abstains": verdict.abstains,
+    }
+
+
+def verdict_of(message: Judged) -> Verdict:
+    """Return the verdict of a message."""
+    return Verdict(message["value"], message["outcome"], message["extracted"], message["error"], message["abstains"])

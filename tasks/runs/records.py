@@ -1,0 +1,211 @@
+"""What runs keep as JSON: reports of stages, lines of the journal. Types, no code."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NotRequired, TypeAlias, TypedDict
+
+from gradus.data.records import Figure, JsonObject
+
+Metrics: TypeAlias = dict[str, float]
+
+Sample: TypeAlias = Mapping[str, object]
+"""A row that a report shows to people: any column of a table, and what the stage says of it."""
+
+Status = Literal["finished", "failed", "killed", "cancelled"]
+"""How an attempt of a stage, or a command, ended."""
+
+
+class Coverage(TypedDict):
+    """Of how many rollouts the verdict is known; `failed` of those without one have no reward either."""
+
+    rollouts: int
+    judged: int
+    unjudged: int
+    failed: int
+    coverage: float
+    first_unjudged: NotRequired[list[str]]
+
+
+class DomainFigures(TypedDict):
+    """pass@1 on the problems of one domain."""
+
+    pass_at_1: float
+    low: float
+    high: float
+    n: int
+    gain: NotRequired[Figure]
+
+
+class Versus(TypedDict):
+    """An evaluation beside that of another checkpoint on the same problems."""
+
+    baseline: str
+    problems: int
+    gain_at: dict[str, Figure]
+    newly_solved: int
+    newly_lost: int
+    gain: NotRequired[Figure]
+    reward_gain: NotRequired[Figure]
+
+
+class EvaluationFigures(TypedDict):
+    """What the stage `evaluate` computes from an evaluations table; figures at k by k as text."""
+
+    suite: str
+    rows: int
+    pass_at: dict[str, Figure]
+    maj_at: dict[str, Figure]
+    fewer_samples_than: dict[str, int]
+    mean_tokens: float | None
+    per_domain: dict[str, DomainFigures]
+    reward_mean: NotRequired[Figure]
+    versus: NotRequired[Versus]
+
+
+class Evaluation(EvaluationFigures, Coverage):
+    """The summary of the stage `evaluate`."""
+
+
+class Summary(TypedDict, total=False):
+    """Those counts of stages that programs read; each stage has some of them, and more that only people read."""
+
+    rows: int
+    groups: int
+    tokens: int
+    tokens_generated: int
+    tokens_trained: int
+    updates: int
+    failed_requests: int
+    first_truncated: list[str]
+    error: int
+    timeout: int
+    first_failed: list[str]
+    rollouts: int
+    unjudged: int
+    failed: int
+    first_unjudged: list[str]
+    zero_std_groups: int
+    first_zero_std: str
+    most_outside: str
+    most_mismatched: str
+    oldest_updates: int
+    oldest: str
+
+
+class Report(TypedDict, total=False):
+    """What a stage reports beside its artifact; empty for an artifact that no stage made."""
+
+    metrics: Metrics
+    summary: Summary
+    samples: Sequence[Sample]
+    steps: list[Metrics]
+
+
+class RunSettings(TypedDict):
+    """What `run.json` says of a run; of a training also its recipe."""
+
+    verb: str
+    seed: NotRequired[int]
+    recipe: NotRequired[JsonObject]
+
+
+class Owner(TypedDict, total=False):
+    """The process of a command; empty if none is known."""
+
+    pid: int
+    host: str
+
+
+class Which(TypedDict):
+    """Which call of a stage something is about."""
+
+    stage: str
+    round: int
+    purpose: str
+
+
+class Label(Which):
+    """Which call of a stage an event is about, and its artifact."""
+
+    output: str
+
+
+class RunStarted(TypedDict):
+    """A command began."""
+
+    event: Literal["run_started"]
+    time: float
+    run: str
+    invocation: str
+    owner: Owner
+    verb: NotRequired[str]
+    params: NotRequired[JsonObject]
+    prefect_flow_run_id: NotRequired[str]
+    git_sha: NotRequired[str]
+
+
+class StageStarted(Label):
+    """An attempt of a stage began."""
+
+    event: Literal["stage_started"]
+    time: float
+    attempt: str
+    config: JsonObject
+    inputs: Mapping[str, list[str]]
+
+
+class StageFinished(TypedDict):
+    """An attempt of a stage ended; `metric_bytes` is the place of its metrics in their file."""
+
+    event: Literal["stage_finished"]
+    time: float
+    attempt: str
+    status: Status
+    seconds: float
+    compute_s: float
+    error: str
+    folder: str
+    summary: Summary
+    metric_bytes: Sequence[int]
+
+
+class StageReused(Label):
+    """A stage's artifact was there, and nothing was computed."""
+
+    event: Literal["stage_reused"]
+    time: float
+
+
+class ModelAlias(TypedDict):
+    """A checkpoint bears a name from now on."""
+
+    event: Literal["model_alias"]
+    time: float
+    model: str
+    alias: str
+    ref: str
+    note: str
+
+
+class RunFinished(TypedDict):
+    """A command ended."""
+
+    event: Literal["run_finished"]
+    time: float
+    status: Status
+    summary: JsonObject
+    error: str
+
+
+Event = RunStarted | StageStarted | StageFinished | StageReused | ModelAlias | RunFinished
+
+
+class MetricRow(TypedDict):
+    """One row of the metrics file: of one optimiser step, or, without a step, of the whole attempt."""
+
+    time: float
+    attempt: str
+    stage: str
+    round: int
+    purpose: str
+    step: int | None
+    metrics: Metrics
