@@ -75,15 +75,15 @@ def test_an_adapter_that_peft_wrote_gives_the_logits_of_peft_without_merging(ada
     from peft import LoraConfig, get_peft_model
 
     base = load_policy(adapter.parent / "base")
-    made = get_peft_model(base.model, LoraConfig(r=2, lora_alpha=3, target_modules="all-linear", use_rslora=True))
     torch.manual_seed(1)
+    made = get_peft_model(base.model, LoraConfig(r=2, lora_alpha=3, target_modules="all-linear", use_rslora=True))
     for name, parameter in made.named_parameters():
         if ".lora_B." in name:
             parameter.data.normal_()
     made.save_pretrained(tmp_path / "own")
     merged = load_policy(changed(tmp_path / "own", base_model_name_or_path="../base"))
     with torch.no_grad():
-        assert torch.allclose(merged.model(IDS).logits, made(IDS).logits, atol=1e-5)
+        assert torch.allclose(merged.model(IDS).logits, made(IDS).logits, atol=1e-4)
         assert not torch.allclose(merged.model(IDS).logits, load_policy(tmp_path / "base").model(IDS).logits, atol=0.1)
 
 

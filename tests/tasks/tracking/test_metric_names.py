@@ -28,12 +28,17 @@ def names_in(path: Path) -> Iterator[str]:
             yield text
 
 
+TRAINING = {"update": ("update", "step", "mismatch"), "warmstart": ("warmstart",)}
+"""Modules of models/training that name metrics, by stage."""
+
+
 def writers() -> dict[str, set[str]]:
     """Metric name -> the stages whose modules (below tasks/stages and models/training) spell it out."""
     found: dict[str, set[str]] = defaultdict(set)
     for stage in STAGES:
         stages, training = ROOT / "tasks" / "stages", ROOT / "models" / "training"
-        for path in (*stages.glob(f"{stage}.py"), *stages.glob(f"{stage}/*.py"), *training.glob(f"{stage}.py")):
+        parts = [path for name in TRAINING.get(stage, ()) for path in training.glob(f"{name}.py")]
+        for path in (*stages.glob(f"{stage}.py"), *stages.glob(f"{stage}/*.py"), *parts):
             for name in names_in(path):
                 found[name].add(stage)
     return found
