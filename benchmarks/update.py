@@ -31,9 +31,11 @@ import torch  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel  # noqa: E402
 
 from gradus.models.policy import load_policy  # noqa: E402
-from gradus.models.training.forward import Form  # noqa: E402
-from gradus.models.training.ragged import Ragged  # noqa: E402
-from gradus.models.training.state import Rollouts, TrainState, UpdateSettings  # noqa: E402
+from gradus.models.training.packed.forward import Form  # noqa: E402
+from gradus.models.training.packed.ragged import Ragged  # noqa: E402
+from gradus.models.training.rollouts import Rollouts  # noqa: E402
+from gradus.models.training.settings import UpdateSettings  # noqa: E402
+from gradus.models.training.state import TrainState  # noqa: E402
 from gradus.models.training.step import Hooks, ReferenceLogprobs, Step  # noqa: E402
 
 GROUP = 8

@@ -1,7 +1,7 @@
 """Drawing one token a row from logits: inverse CDF on given uniforms, so that the caller owns the random numbers.
 
 What is left of a distribution by top-k and top-p is worked out here for the trainer too
-(gradus.models.training.logprobs). Left out: min-p, penalties. Shapes: B rows, V vocabulary.
+(gradus.models.training.packed.logprobs). Left out: min-p, penalties. Shapes: B rows, V vocabulary.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The batches that advantages and losses are functions of. N rows (completions), M tokens of all rows end to end.
 
 Left out: how batches are read from tables (gradus.tasks.stages.update.rows), how tokens go through a model
-(gradus.models.training.logprobs).
+(gradus.models.training.packed.logprobs).
 """
 
 from dataclasses import dataclass, replace

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from gradus.models.objectives.batch import all_finite
 from gradus.models.objectives.losses import MAX_LOG_RATIO, k3
-from gradus.models.training.logprobs import Logprobs
-from gradus.models.training.state import Rollouts
+from gradus.models.training.packed.logprobs import Logprobs
+from gradus.models.training.rollouts import Rollouts
 
 
 def mismatch(rollouts: Rollouts, trainer: Logprobs) -> dict[str, float]:

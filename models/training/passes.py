@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from transformers import PreTrainedModel
 
-from gradus.models.training.forward import Form, form_of
-from gradus.models.training.logprobs import Logprobs, TokenLogprobs, token_logprobs
-from gradus.models.training.packing import Pack
-from gradus.models.training.state import Rollouts
+from gradus.models.training.packed.forward import Form, form_of
+from gradus.models.training.packed.logprobs import Logprobs, TokenLogprobs, token_logprobs
+from gradus.models.training.packed.packing import Pack
+from gradus.models.training.rollouts import Rollouts
 
 
 def pass_logprobs(

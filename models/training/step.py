@@ -19,12 +19,14 @@ from gradus.models.objectives.advantages import has_variance
 from gradus.models.objectives.aggregations import Totals
 from gradus.models.objectives.batch import ScoredBatch, StepView, TokenBatch, all_finite
 from gradus.models.objectives.losses import k3, regularised
-from gradus.models.training.forward import Form
-from gradus.models.training.logprobs import Logprobs
-from gradus.models.training.packing import Pack
+from gradus.models.training.packed.forward import Form
+from gradus.models.training.packed.logprobs import Logprobs
+from gradus.models.training.packed.packing import Pack
 from gradus.models.training.passes import pass_logprobs
+from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.schedule import learning_rate
-from gradus.models.training.state import Rollouts, TrainState, UpdateSettings
+from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.state import TrainState
 
 Metrics = dict[str, float]
 

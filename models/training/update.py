@@ -19,8 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.models.training.forward import form_of
-from gradus.models.training.state import Rollouts, TrainState, UpdateSettings
+from gradus.models.training.packed.forward import form_of
+from gradus.models.training.rollouts import Rollouts
+from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.state import TrainState
 from gradus.models.training.step import Hooks, Metrics, ReferenceLogprobs, Step, acts_everywhere
 
 

@@ -32,9 +32,11 @@ from gradus.models.training.checkpoint import (
     weights_bytes,
 )
 from gradus.models.training.mismatch import mismatch
+from gradus.models.training.packed.ragged import Ragged
 from gradus.models.training.passes import all_logprobs
-from gradus.models.training.ragged import Ragged
-from gradus.models.training.state import Rollouts, TrainState, UpdateSettings
+from gradus.models.training.rollouts import Rollouts
+from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.state import TrainState
 from gradus.models.training.step import Hooks, ReferenceLogprobs
 from gradus.models.training.update import StepPlan, optimise
 from gradus.models.training.warmstart import Example, finetune

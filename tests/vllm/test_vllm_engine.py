@@ -15,9 +15,9 @@ from gradus.models.engines.hf import HfEngine
 from gradus.models.engines.sampling import SamplingParams
 from gradus.models.policy import Policy, load_policy
 from gradus.models.training.mismatch import mismatch
+from gradus.models.training.packed.ragged import Ragged
 from gradus.models.training.passes import all_logprobs
-from gradus.models.training.ragged import Ragged
-from gradus.models.training.state import Rollouts
+from gradus.models.training.rollouts import Rollouts
 
 Do = Callable[..., dict[str, Any]]
 BOUND = 2e-4

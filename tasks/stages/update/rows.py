@@ -20,7 +20,7 @@ from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.store import Ref, Store
 from gradus.models.engines.sampling import SamplingParams
 from gradus.models.objectives.batch import ScoredBatch
-from gradus.models.training.ragged import Ragged
+from gradus.models.training.packed.ragged import Ragged
 from gradus.tasks.stages.context import StageContext
 
 _NEEDED = ("prompt_tokens", "completion_tokens", "logprobs", "temperature")

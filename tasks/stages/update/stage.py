@@ -5,102 +5,81 @@ is here: gates, the train state from disk or from this worker's memory (the same
 """
 
 import time
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from gradus.data.arrays import Bools
-from gradus.data.errors import BadInputError, CorruptArtifactError, GateError, StageError
+from gradus.data.errors import BadInputError, GateError, StageError
 from gradus.data.metrics import zero_std_groups
-from gradus.data.seeds import derive_seed
-from gradus.models.devices import Device
 from gradus.models.objectives.batch import ScoredBatch
-from gradus.models.policy import Policy
-from gradus.models.training.checkpoint import (
-    STATE,
-    TRAIN_STATE_FILES,
-    CheckpointError,
-    restore_train_state,
-    train_state_bytes,
-    write_policy,
-)
-from gradus.models.training.logprobs import Logprobs, vocabulary
 from gradus.models.training.mismatch import mismatch, num_outside, row_differences
+from gradus.models.training.packed.logprobs import Logprobs, vocabulary
 from gradus.models.training.passes import all_logprobs
-from gradus.models.training.state import Rollouts, TrainState, UpdateSettings
+from gradus.models.training.rollouts import Rollouts
+from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.state import TrainState
 from gradus.models.training.step import Hooks, ReferenceLogprobs, UpdateError, acts_everywhere
 from gradus.models.training.update import StepPlan, optimise
-from gradus.tasks.artifacts.loading import ROOM, LoadedPolicies, PolicyKey, loaded_policy, oom_as_stage_error
+from gradus.tasks.artifacts.loading import loaded_policy, oom_as_stage_error
 from gradus.tasks.artifacts.policies import refuse_training
-from gradus.tasks.config.components import Chosen
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
-from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.gates import update_breach
+from gradus.tasks.stages.update.objective import update_advantage, update_settings
+from gradus.tasks.stages.update.report import (
+    extreme_samples,
+    last_and_worst,
+    oldest,
+    rows_report,
+    uniform_groups,
+    without_clock,
+)
 from gradus.tasks.stages.update.resume_state import Progress, StepMetrics
 from gradus.tasks.stages.update.rows import ScoredRows, judged_rows, refuse_truncated, refuse_unknown_tokens
+from gradus.tasks.stages.update.train_state import keep_warm, train_state_of, write_checkpoint
 
-NUM_SAMPLES = 16
-_RESUMABLE, _WORK = "steps", "policy"
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A checkpoint that this worker has just made: its digest, device, train state and policy."""
-
-    digest: str
-    device: Device
-    train_state: TrainState
-    policy: Policy
-
-
-@dataclass
-class KeptTraining:
-    """What a worker keeps of the last update for the next."""
-
-    latest: Trained | None = None
+_RESUMABLE = "steps"
 
 
 def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     """Take the optimiser steps of one update and write the checkpoint that they end in."""
     started = time.perf_counter()
     refuse_training(ctx.store, ctx.one("policy"))
-    settings = _settings(config)
+    settings = update_settings(config)
     rows = judged_rows(ctx, config.max_age)
     if config.correction is not None and config.truncation == "refused":
         refuse_truncated(rows)
     batch = rows.batch()
     rollouts = _rollouts(rows, batch, config)
     zero_std = zero_std_groups(batch.reward.numpy(), batch.group.numpy())
-    _refuse_without_signal(rollouts, zero_std, _uniform(rows, batch, zero_std), config, settings)
-    train_state, policy = _train_state(ctx, settings, config.device)
+    _refuse_without_signal(rollouts, zero_std, uniform_groups(rows, batch, zero_std), config, settings)
+    train_state, policy = train_state_of(ctx, settings, config.device)
     refuse_unknown_tokens(rows, vocabulary(policy.model))
     work = _Work(ctx, config, settings, train_state, rows, rollouts)
     with oom_as_stage_error(f"updating with {config.micro_tokens} tokens at once", "lower update.micro_tokens"):
         num_tokens = work.take_steps()
     fault_point("update:before_checkpoint")
-    _write(ctx, policy, train_state)
-    _keep_warm(ctx, policy, train_state, config.device)
-    steps, step_clock = _without_clock(work.steps)
-    metrics = {**_report(rows, batch, zero_std), **work.mismatch_metrics, **_last_and_worst(steps)}
+    write_checkpoint(ctx, policy, train_state)
+    keep_warm(ctx, policy, train_state, config.device)
+    steps, step_clock = without_clock(work.steps)
+    metrics = {**rows_report(rows, batch, zero_std), **work.mismatch_metrics, **last_and_worst(steps)}
     summary = {
         "updates": len(work.steps),
         "tokens_trained": num_tokens,
         "replaced_groups": rows.replaced_groups,
         "unjudged_rows": rows.unjudged_rows,
-        **_uniform(rows, batch, zero_std),
-        **_oldest(rows),
+        **uniform_groups(rows, batch, zero_std),
+        **oldest(rows),
         **work.named,
     }
     return StageResult(
         metrics,
         summary,
-        _samples(rows, rollouts),
+        extreme_samples(rows, rollouts),
         steps,
         clock={"perf/tokens_per_s": num_tokens / (time.perf_counter() - started)},
         step_clock=step_clock,
@@ -211,89 +190,12 @@ def _rollouts(rows: ScoredRows, batch: ScoredBatch, config: UpdateConfig) -> Rol
         completions=rows.tokens("completion_tokens"),
         logprobs=rows.logprobs().values,
         temperature=torch.tensor(rows.texts("temperature"), dtype=torch.float32),
-        advantage=_advantage(config, batch),
+        advantage=update_advantage(config, batch),
         group=batch.group,
         reward=batch.reward,
         correct=batch.correct,
         drawn=rows.drawing() if config.truncation == "masked" else None,
     )
-
-
-def _train_state(ctx: StageContext, settings: UpdateSettings, device: Device) -> tuple[TrainState, Policy]:
-    """The policy in float32 with its optimiser: as this worker left it, or from disk.
-
-    Whatever the worker keeps loaded is let go first: the steps change weights in place, and should they be refused
-    half-way, no later stage may take those weights for the old policy's.
-    """
-    ref = ctx.one("policy")
-    ctx.warm.of(LoadedPolicies).clear()
-    kept = ctx.warm.of(KeptTraining)
-    found, kept.latest = kept.latest, None
-    if found is not None and (found.digest, found.device) == (ref.digest, device):
-        found.train_state.adopt(settings)
-        return found.train_state, found.policy
-    policy = loaded_policy(ctx.store, ref, "float32", device)
-    train_state = TrainState.new(policy.model, settings, derive_seed(ctx.seed, "update"))
-    folder = ctx.store.path(ref)
-    if (folder / STATE).exists():
-        _restore(train_state, folder)
-    return train_state, policy
-
-
-def _restore(train_state: TrainState, folder: Path) -> None:
-    try:
-        with oom_as_stage_error("loading the optimiser's state", ROOM):
-            restore_train_state(train_state, {name: (folder / name).read_bytes() for name in TRAIN_STATE_FILES})
-    except (FileNotFoundError, CheckpointError) as error:
-        raise CorruptArtifactError(
-            f"{folder} is not a checkpoint that this version can go on from: {error}",
-            hint=f"give a policy without {STATE} to begin with a fresh optimiser",
-        ) from None
-
-
-def _write(ctx: StageContext, policy: Policy, train_state: TrainState) -> None:
-    write_policy(policy, _empty(ctx.out.scratch / _WORK), ctx.out.write_file)
-    for name, content in train_state_bytes(train_state).items():
-        ctx.out.write_file(name, content)
-
-
-def _keep_warm(ctx: StageContext, policy: Policy, train_state: TrainState, device: Device) -> None:
-    """Leave the new policy where this worker's next rollout and update find it, as they would on disk."""
-    digest = ctx.out.ref.digest
-    ctx.warm.of(KeptTraining).latest = Trained(digest, device, train_state, policy)
-    loaded = ctx.warm.of(LoadedPolicies)
-    loaded.by_key[PolicyKey(digest, "auto", device)] = policy
-    loaded.by_key[PolicyKey(digest, "float32", device)] = policy
-
-
-def _empty(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    for path in folder.iterdir():
-        path.unlink()
-    return folder
-
-
-def _settings(config: UpdateConfig) -> UpdateSettings:
-    """The components loaded, every other field of the same name as it is."""
-    parts: list[Chosen] = [config.advantage, config.loss, *config.weights]
-    components = {
-        "loss": load(config.loss),
-        "aggregation": load(config.aggregation),
-        "correction": load(config.correction) if config.correction is not None else None,
-        "weights": tuple(load(each) for each in config.weights),
-        "step_advantage": load(config.advantage) if config.advantage.component.needs else None,
-        "needs": frozenset(need for part in parts for need in part.component.needs),
-        "acts_without_advantage": config.loss.component.acts_without_advantage,
-    }
-    plain = {each.name for each in fields(UpdateSettings)} - set(components)
-    return UpdateSettings(**components, **{name: getattr(config, name) for name in plain})
-
-
-def _advantage(config: UpdateConfig, batch: ScoredBatch) -> torch.Tensor:
-    """The advantages (N,); 0 where every step makes its own."""
-    if config.advantage.component.needs:
-        return torch.zeros_like(batch.reward)
-    return load(config.advantage)(batch)
 
 
 def _refuse_without_signal(
@@ -311,62 +213,3 @@ def _refuse_without_signal(
         )
     if sentence := update_breach({"summary": uniform}, config):
         raise GateError(sentence, hint="curate problems of medium difficulty, or raise n")
-
-
-def _uniform(rows: ScoredRows, batch: ScoredBatch, zero_std: Bools) -> dict[str, Any]:
-    """Groups, those without variance in their rewards, and a rollout of the first such group."""
-    found: dict[str, Any] = {"groups": batch.num_groups, "zero_std_groups": int(zero_std.sum())}
-    if found["zero_std_groups"]:
-        found["first_zero_std"] = rows.texts("rollout_id")[int(np.argmax(zero_std[batch.group.numpy()]))]
-    return found
-
-
-def _oldest(rows: ScoredRows) -> dict[str, Any]:
-    """The largest age of a row, in updates, and the first row of that age."""
-    ages = rows.texts("age")
-    oldest = int(np.argmax(ages))
-    return {"oldest_updates": int(ages[oldest]), "oldest": rows.texts("rollout_id")[oldest]}
-
-
-def _without_clock(steps: list[StepMetrics]) -> tuple[list[StepMetrics], list[StepMetrics]]:
-    """The metrics of every step, those measured with a clock apart."""
-    return (
-        [{name: value for name, value in step.items() if not name.startswith("perf/")} for step in steps],
-        [{name: value for name, value in step.items() if name.startswith("perf/")} for step in steps],
-    )
-
-
-def _last_and_worst(steps: list[StepMetrics]) -> StepMetrics:
-    """The last step's metrics; maxima over all steps."""
-    return {name: max(s[name] for s in steps) if name.endswith("_max") else value for name, value in steps[-1].items()}
-
-
-def _report(rows: ScoredRows, batch: ScoredBatch, zero_std: Bools) -> dict[str, float]:
-    not_right = torch.zeros(batch.num_groups, dtype=torch.float64)
-    not_right.index_add_(0, batch.group, (batch.correct != 1).double())
-    lengths = batch.length.double()
-    return {
-        "trained/reward_mean": float(batch.reward.mean()),
-        "trained/reward_std": float(batch.reward.std(correction=0)),
-        "trained/frac_zero_std_groups": float(zero_std.mean()),
-        "trained/frac_all_right": float((not_right == 0).double().mean()),
-        "trained/length_mean": float(lengths.mean()),
-        "trained/length_max": float(lengths.max()),
-        "trained/truncated_frac": float(np.mean([reason == "length" for reason in rows.texts("finish_reason")])),
-        "data/age_mean": float(np.mean(rows.texts("age"))),
-        "data/age_max": float(np.max(rows.texts("age"))),
-        "trained/hint_level_mean": float(np.mean([level or 0 for level in rows.texts("hint_level")])),
-    }
-
-
-def _samples(rows: ScoredRows, rollouts: Rollouts) -> list[dict[str, Any]]:
-    """The rows that the update pulled hardest towards and away from."""
-    order = torch.argsort(rollouts.advantage, stable=True).tolist()
-    half = min(NUM_SAMPLES // 2, len(order) // 2)
-    chosen = [*order[::-1][:half], *order[:half]]
-    named = ["rollout_id", "problem_id", "hint_level", "reward", "correct", "completion"]
-    table: list[dict[str, Any]] = rows.table.select(named).take(np.array(chosen, dtype=np.int64)).to_pylist()
-    return [
-        {**row, "advantage": float(rollouts.advantage[i]), "tokens": int(rollouts.completions.lengths[i])}
-        for i, row in zip(chosen, table, strict=True)
-    ]

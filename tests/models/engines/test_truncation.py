@@ -14,18 +14,20 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import gradus.models.engines.sampling
-import gradus.models.training.logprobs
+import gradus.models.training.packed.logprobs
 from gradus.models.engines.base import Request
 from gradus.models.engines.hf import HfEngine
 from gradus.models.engines.sampling import SamplingParams, truncated_logprobs
 from gradus.models.policy import Policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.checkpoint import weights_bytes
-from gradus.models.training.logprobs import Logprobs
 from gradus.models.training.mismatch import mismatch, num_outside
+from gradus.models.training.packed.logprobs import Logprobs
+from gradus.models.training.packed.ragged import Ragged
 from gradus.models.training.passes import all_logprobs
-from gradus.models.training.ragged import Ragged
-from gradus.models.training.state import Rollouts, TrainState, UpdateSettings
+from gradus.models.training.rollouts import Rollouts
+from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.state import TrainState
 from gradus.models.training.step import Hooks, ReferenceLogprobs
 from gradus.models.training.update import StepPlan, optimise
 from gradus.tasks.config.components import ImportanceConfig
@@ -161,7 +163,7 @@ def test_the_trainers_logprobs_truncated_logp_are_those_that_the_engine_recorded
     rows = sampled(policy, HOWS)
     recorded = rows.logprobs
     for elements in (2**26, 23 * 5):  # in one piece, and five positions at a time
-        monkeypatch.setattr(gradus.models.training.logprobs, "CHUNK_LOGITS", elements)
+        monkeypatch.setattr(gradus.models.training.packed.logprobs, "CHUNK_LOGITS", elements)
         own = all_logprobs(policy.model, rows, 10_000, lambda _num: None)
         truncated_logp, whole = own.truncated_logp, own.logp
         assert torch.allclose(truncated_logp, recorded, atol=1e-4)

@@ -22,7 +22,8 @@ from gradus.models.training.checkpoint import (
     weights_bytes,
     write_policy,
 )
-from gradus.models.training.state import TrainState, UpdateSettings
+from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.state import TrainState
 
 
 def train_state(seed: int = 0, layers: int = 1) -> TrainState:

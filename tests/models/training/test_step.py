@@ -16,7 +16,7 @@ from gradus.models.objectives.batch import StepView, TokenBatch
 from gradus.models.objectives.losses.linear import reinforce
 from gradus.models.objectives.token_weights.entropy import top_entropy
 from gradus.models.training.checkpoint import weights_bytes
-from gradus.models.training.state import UpdateSettings
+from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.update import StepPlan
 from tests.models.training.test_update import (
     ONE_STEP,

@@ -16,11 +16,13 @@ from gradus.models.objectives.aggregations.means import fixed_length, sequence_m
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.checkpoint import restore_train_state, restore_weights, train_state_bytes, weights_bytes
-from gradus.models.training.logprobs import Logprobs
 from gradus.models.training.mismatch import mismatch, row_differences
+from gradus.models.training.packed.logprobs import Logprobs
+from gradus.models.training.packed.ragged import Ragged
 from gradus.models.training.passes import all_logprobs
-from gradus.models.training.ragged import Ragged
-from gradus.models.training.state import Rollouts, TrainState, UpdateSettings
+from gradus.models.training.rollouts import Rollouts
+from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.state import TrainState
 from gradus.models.training.step import Hooks, ReferenceLogprobs, UpdateError
 from gradus.models.training.update import StepPlan, optimise
 

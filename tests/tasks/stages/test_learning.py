@@ -218,7 +218,7 @@ def test_memory_that_runs_out_while_loading_says_so(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     for place, said in (
-        ("gradus.tasks.stages.update.stage.restore_train_state", "the optimiser"),
+        ("gradus.tasks.stages.update.train_state.restore_train_state", "the optimiser"),
         ("gradus.tasks.artifacts.loading.load_policy", "the policy"),
     ):
         monkeypatch.setattr(place, fail)

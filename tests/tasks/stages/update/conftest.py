@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from gradus.data.lake.store import Ref, Store
 from gradus.models.policy import load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.models.training.logprobs import token_logprobs
-from gradus.models.training.packing import pack_of
-from gradus.models.training.ragged import Ragged, distinct
+from gradus.models.training.packed.logprobs import token_logprobs
+from gradus.models.training.packed.packing import pack_of
+from gradus.models.training.packed.ragged import Ragged, distinct
 from gradus.tasks.runtime.attempt import Job, execute
 from gradus.tasks.stages.warm import Warm
 

@@ -18,7 +18,7 @@ from gradus.data.lake.store import Ref
 from gradus.models.policy import load_policy
 from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey
 from gradus.tasks.runtime.attempt import execute
-from gradus.tasks.stages.update.stage import KeptTraining
+from gradus.tasks.stages.update.train_state import KeptTraining
 from gradus.tasks.stages.warm import Warm
 
 House = Any

@@ -1,8 +1,8 @@
 """Hidden states of a pack under a policy: end to end with shared prompts, or as padded rows.
 
-End to end is the quick form; it needs attention that this package knows (gradus.models.training.block_attention). What
-an architecture does beyond attention (recurrence, biases of position, windows) can mix sequences that stand end to end,
-so a model is asked first: a few short rows in both forms must agree. Padded rows, every prompt as often as it has
+End to end is the quick form; it needs attention that this package knows (block_attention, beside this file). What an
+architecture does beyond attention (recurrence, biases of position, windows) can mix sequences that stand end to end, so
+a model is asked first: a few short rows in both forms must agree. Padded rows, every prompt as often as it has
 completions, are what any causal model computes, and are used wherever the quick form is not sure.
 Left out: kernels of a GPU for the quick form.
 """
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gradus.models.training.block_attention import NAME, UnsupportedAttentionError
-from gradus.models.training.packing import Pack, pack_of
-from gradus.models.training.ragged import Ragged, spans
+from gradus.models.training.packed.block_attention import NAME, UnsupportedAttentionError
+from gradus.models.training.packed.packing import Pack, pack_of
+from gradus.models.training.packed.ragged import Ragged, spans
 
 Form = Literal["packed", "padded"]
 

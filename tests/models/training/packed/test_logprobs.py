@@ -17,11 +17,11 @@ from transformers import (
     Qwen2Config,
 )
 
-import gradus.models.training.logprobs
-from gradus.models.training.forward import Form, form_of
-from gradus.models.training.logprobs import token_logprobs
-from gradus.models.training.packing import Pack, pack_of
-from gradus.models.training.ragged import Ragged, distinct
+import gradus.models.training.packed.logprobs
+from gradus.models.training.packed.forward import Form, form_of
+from gradus.models.training.packed.logprobs import token_logprobs
+from gradus.models.training.packed.packing import Pack, pack_of
+from gradus.models.training.packed.ragged import Ragged, distinct
 
 PROMPTS = [[3, 4, 5], [6], [7, 8, 9, 10, 11]]
 COMPLETIONS = [[1, 2], [12, 13, 14, 15], [16]]
@@ -95,7 +95,7 @@ def test_only_completion_positions_reach_the_vocabulary_and_chunks_change_nothin
 
     whole = gradient()
     assert positions == [7]
-    monkeypatch.setattr(gradus.models.training.logprobs, "CHUNK_LOGITS", 29 * 3)
+    monkeypatch.setattr(gradus.models.training.packed.logprobs, "CHUNK_LOGITS", 29 * 3)
     positions.clear()
     chunked = gradient()
     assert positions[:3] == [3, 3, 1]

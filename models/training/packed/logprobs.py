@@ -19,8 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from gradus.models.engines.sampling import SamplingParams, truncated_logprobs
-from gradus.models.training.forward import Form, hidden_states
-from gradus.models.training.packing import Pack
+from gradus.models.training.packed.forward import Form, hidden_states
+from gradus.models.training.packed.packing import Pack
 
 CHUNK_LOGITS = 2**26
 """Logits, positions times vocabulary, that are in memory at once: 256 MB in float32."""
@@ -49,7 +49,7 @@ class Logprobs:
     logp: Tensor
     """Under the full softmax."""
     truncated_logp: Tensor
-    """After the row's top-k and top-p; see gradus.models.training.logprobs."""
+    """After the row's top-k and top-p; see gradus.models.training.packed.logprobs."""
 
     @classmethod
     def joined(cls, parts: Sequence["Logprobs"]) -> "Logprobs":

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.models.training.block_attention import Blocks, contiguous_blocks
-from gradus.models.training.ragged import Ragged, offsets, spans
+from gradus.models.training.packed.block_attention import Blocks, contiguous_blocks
+from gradus.models.training.packed.ragged import Ragged, offsets, spans
 
 
 def packs(prompt: Tensor, prompt_tokens: Tensor, completion_tokens: Tensor, budget_tokens: int) -> list[Tensor]:
@@ -97,7 +97,7 @@ def padded_batches(lengths: Tensor, budget_tokens: int) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Pack:
-    """What a forward pass over some rows computes with; see gradus.models.training.forward."""
+    """What a forward pass over some rows computes with; see gradus.models.training.packed.forward."""
 
     rows: Tensor
     """(R,) int64, in the order of their completion tokens below; the rows of a prompt stand together."""

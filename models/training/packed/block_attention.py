@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from gradus.models.training.ragged import offsets
+from gradus.models.training.packed.ragged import offsets
 
 NAME = "gradus_blocks"
 """The attention's name in transformers."""

@@ -1,0 +1,42 @@
+"""The arguments of an update."""
+
+from dataclasses import dataclass
+
+from gradus.components import Need
+from gradus.models.objectives.advantages import StepAdvantage
+from gradus.models.objectives.aggregations import Aggregation
+from gradus.models.objectives.aggregations.means import token_mean
+from gradus.models.objectives.importance_sampling import ImportanceWeights
+from gradus.models.objectives.losses import Loss
+from gradus.models.objectives.losses.clipped import clip
+from gradus.models.objectives.token_weights import TokenWeights
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """The arguments of an update, components with settings bound; gradus.tasks.config.learning says what each is."""
+
+    loss: Loss = clip
+    aggregation: Aggregation = token_mean
+    kl_coef: float = 0.0
+    entropy_coef: float = 0.0
+    correction: ImportanceWeights | None = None
+    """None weighs every token alike."""
+    weights: tuple[TokenWeights, ...] = ()
+    step_advantage: StepAdvantage | None = None
+    """Makes the advantages anew for every step; None takes those of the rollouts."""
+    needs: frozenset[Need] = frozenset()
+    """What these components read of every token of a step."""
+    acts_without_advantage: bool = False
+    """Whether the loss has a gradient where the advantage is 0."""
+    count_zero_std_groups: bool = True
+    max_kl: float | None = None
+    lr: float = 5e-5
+    warmup_steps: int = 0
+    decay_steps: int = 0
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    max_grad_norm: float = 1.0
+    epochs: int = 1
+    minibatch_groups: int = 0
+    micro_tokens: int = 16_384
