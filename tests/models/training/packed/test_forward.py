@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.models.training.test_logprobs import CONFIGS, SIZES, tiny
+from tests.models.training.packed.test_logprobs import CONFIGS, SIZES, tiny
 from transformers import AutoModelForCausalLM, MambaConfig, MistralConfig, PreTrainedConfig, PreTrainedModel
 
 from gradus.models.training.packed.block_attention import UnsupportedAttentionError
