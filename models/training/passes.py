@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from gradus.models.training.packed.forward import Form, form_of
-from gradus.models.training.packed.logprobs import Logprobs, TokenLogprobs, token_logprobs
+from gradus.models.training.packed.logprobs import Asked, Logprobs, TokenLogprobs, token_logprobs
 from gradus.models.training.packed.packing import Pack
 from gradus.models.training.rollouts import Rollouts
 
@@ -15,8 +15,8 @@ def pass_logprobs(
     model: PreTrainedModel, rollouts: Rollouts, pack: Pack, form: Form, *, entropy_grad: bool = False
 ) -> TokenLogprobs:
     """Log-probs and entropies of a pack's completion tokens, at the temperature that they were sampled at."""
-    temperature, drawn = rollouts.temperature[pack.rows], rollouts.drawing(pack.rows)
-    return token_logprobs(model, pack, temperature, form, entropy_grad=entropy_grad, drawn=drawn)
+    asked = Asked(entropy_grad=entropy_grad, drawn=rollouts.drawing(pack.rows))
+    return token_logprobs(model, pack, rollouts.temperature[pack.rows], form, asked)
 
 
 def all_logprobs(

@@ -4,12 +4,14 @@ End to end is the quick form; it needs attention that this package knows (block_
 architecture does beyond attention (recurrence, biases of position, windows) can mix sequences that stand end to end, so
 a model is asked first: a few short rows in both forms must agree. Padded rows, every prompt as often as it has
 completions, are what any causal model computes, and are used wherever the quick form is not sure.
+Everything is computed inside one call of the whole model, so that hooks of its root (FSDP2's, which gather the
+parameters of embeddings, norm and head) see it.
 Left out: kernels of a GPU for the quick form.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from gradus.models.training.packed.block_attention import NAME, UnsupportedAtten
 from gradus.models.training.packed.packing import Pack, pack_of
 from gradus.models.training.packed.ragged import Ragged, spans
 
+T = TypeVar("T")
 Form = Literal["packed", "padded"]
 
 _AGREE = 1e-3
@@ -27,7 +30,29 @@ _AGREE = 1e-3
 
 def hidden_states(model: PreTrainedModel, pack: Pack, form: Form) -> Tensor:
     """Hidden states (M, D) of the tokens that predict the pack's completion tokens, on the model's device."""
-    return _packed(model, pack) if form == "packed" else _padded(model, pack)
+    return with_hidden_states(model, pack, form, lambda hidden: hidden)
+
+
+def with_hidden_states(model: PreTrainedModel, pack: Pack, form: Form, head: Callable[[Tensor], T]) -> T:
+    """Return what `head` makes of the hidden states (M, D), computed inside the same call of the model.
+
+    What it returns has to be tensors, or tuples of them: a hook of FSDP2 puts its own on those with a gradient.
+    """
+    decode = _packed if form == "packed" else _padded
+    return _called(model, lambda: head(decode(model, pack)))
+
+
+def _called(model: PreTrainedModel, forward: Callable[[], T]) -> T:
+    """Call the model with another forward."""
+    own = vars(model)
+    before = own.get("forward")
+    own["forward"] = forward
+    try:
+        return model()
+    finally:
+        del own["forward"]
+        if before is not None:
+            own["forward"] = before
 
 
 def form_of(model: PreTrainedModel) -> Form:
@@ -42,7 +67,7 @@ def form_of(model: PreTrainedModel) -> Form:
     pack = pack_of(torch.arange(4), torch.tensor([0, 0, 1, 2]), *trial)
     with torch.no_grad():
         try:
-            found, expected = _packed(model, pack), _padded(model, pack)
+            found, expected = hidden_states(model, pack, "packed"), hidden_states(model, pack, "padded")
         except (UnsupportedAttentionError, TypeError, ValueError):
             return "padded"
     return (

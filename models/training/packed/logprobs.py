@@ -1,7 +1,7 @@
 """Log-probs and entropies of a pack's completion tokens under a model.
 
 Only completion positions reach the vocabulary: the hidden states of others are dropped first, and the logits of a
-bounded number of positions are in memory at once.
+bounded number of positions are in memory at once, in the backward pass too. The head runs inside the model's call.
 A sampler that truncates (top-k, top-p) records log-probs renormalised over what it left, log(p / S) with S the mass of
 that; the full softmax beside them is off by log S at every token, whatever was sampled (trl#6789). So the log-prob as
 the sampler would record it is worked out here from the same logits, for comparing, without gradient.
@@ -9,7 +9,7 @@ Left out: the gradient through sampling; fused kernels.
 Shapes: R rows, M completion tokens of all rows end to end, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from gradus.models.engines.sampling import SamplingParams, truncated_logprobs
-from gradus.models.training.packed.forward import Form, hidden_states
+from gradus.models.training.packed.forward import Form, with_hidden_states
 from gradus.models.training.packed.packing import Pack
 
 CHUNK_LOGITS = 2**26
@@ -38,6 +38,32 @@ class TokenLogprobs(NamedTuple):
     """The entropy of that softmax."""
     truncated_logp: Tensor
     """Its log-prob after the row's top-k and top-p, -inf if they exclude it; no gradient."""
+    candidates_logp: Tensor | None = None
+    """(M, K) of the tokens of `Asked.candidates`, with gradient."""
+    top_ids: Tensor | None = None
+    """(M, K) int64: the most likely tokens in descending order."""
+    top_logp: Tensor | None = None
+    """(M, K) of these; no gradient."""
+    logsumexp: Tensor | None = None
+    """(M,) of the logits divided by the temperature, with gradient."""
+    mean_logp: Tensor | None = None
+    """(M,) mean of the log-probs of all V tokens, with gradient. The difference of two policies' is the vocabulary mean
+    of their log-ratio."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is computed beside log-probs and entropies."""
+
+    entropy_grad: bool = False
+    """Whether the entropy carries a gradient: what it needs costs as much memory as the logits."""
+    drawn: SamplingParams | None = None
+    """How the R rows were drawn; `truncated_logp` is `logp` without it and for rows that were not truncated."""
+    candidates: Tensor | None = None
+    """(M, K) int64 token ids."""
+    top_k: int = 0
+    logsumexp: bool = False
+    mean_logp: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,36 +90,39 @@ class Logprobs:
 
 
 def token_logprobs(
-    model: PreTrainedModel,
-    pack: Pack,
-    temperature: Tensor,
-    form: Form,
-    *,
-    entropy_grad: bool = False,
-    drawn: SamplingParams | None = None,
+    model: PreTrainedModel, pack: Pack, temperature: Tensor, form: Form, asked: Asked = Asked()
 ) -> TokenLogprobs:
-    """Log-probs and entropies of every completion token of a pack.
+    """Log-probs and entropies of every completion token of a pack, and what else is asked for.
 
-    `temperature` is (R,); 0 (greedy) is read at temperature 1, as the sampler records it. `drawn` says how the R rows
-    were drawn; `truncated_logp` is `logp` without it and for rows that were not truncated. The softmax is float32
-    whatever the model is. The entropy carries a gradient only where `entropy_grad` asks for it, since keeping what it
-    needs costs as much memory as the logits.
+    `temperature` is (R,); 0 (greedy) is read at temperature 1, as the sampler records it. The softmax is float32
+    whatever the model is.
     """
-    hidden = hidden_states(model, pack, form)
-    row, targets = pack.completions.row, pack.completions.values.to(hidden.device)
-    temperature = torch.where(temperature == 0, 1.0, temperature).float()[row].to(hidden.device)
-    head = _Head(model, entropy_grad)
+    row = pack.completions.row
+    temperature = torch.where(temperature == 0, 1.0, temperature).float()[row]
+    head = _Head(model, asked)
     size = max(1, CHUNK_LOGITS // vocabulary(model))
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    for start in range(0, max(1, len(targets)), size):
-        piece = slice(start, start + size)
-        cut = drawn.select(row[piece]) if drawn is not None else None
-        arguments = (hidden[piece], targets[piece], temperature[piece], cut)
-        if len(targets) > size and torch.is_grad_enabled():
-            parts.append(cast("tuple[Tensor, Tensor, Tensor]", checkpoint(head, *arguments, use_reentrant=False)))
-        else:
-            parts.append(head(*arguments))
-    return TokenLogprobs(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
+
+    def chunked(hidden: Tensor) -> TokenLogprobs:
+        parts: list[TokenLogprobs] = []
+        for part, states in enumerate(hidden.split(size)):
+            piece = slice(part * size, part * size + len(states))
+            cut = None if asked.drawn is None else asked.drawn.select(row[piece])
+            others = None if asked.candidates is None else asked.candidates[piece].to(hidden.device)
+            targets = pack.completions.values[piece].to(hidden.device)
+            arguments = (states, targets, temperature[piece].to(hidden.device), cut, others)
+            if len(row) > size and torch.is_grad_enabled():
+                parts.append(cast("TokenLogprobs", checkpoint(head, *arguments, use_reentrant=False)))
+            else:
+                parts.append(head(*arguments))
+        return _each(parts, torch.cat)
+
+    return _each([with_hidden_states(model, pack, form, chunked)], lambda values: values[0].cpu())
+
+
+def _each(parts: Sequence[TokenLogprobs], combine: Callable[[list[Tensor]], Tensor]) -> TokenLogprobs:
+    """Combine several parts field by field."""
+    columns = [None if values[0] is None else combine(list(values)) for values in zip(*parts, strict=True)]
+    return TokenLogprobs._make(columns)
 
 
 def vocabulary(model: PreTrainedModel) -> int:
@@ -107,16 +136,35 @@ class _Head:
     """Compute the log-probs of tokens from hidden states, as the model itself does."""
 
     model: PreTrainedModel
-    entropy_grad: bool
+    asked: Asked
 
     def __call__(
-        self, hidden: Tensor, targets: Tensor, temperature: Tensor, drawn: SamplingParams | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        logp = torch.log_softmax(self.logits(hidden).float() / temperature[:, None], -1)
-        with torch.set_grad_enabled(self.entropy_grad and torch.is_grad_enabled()):
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        temperature: Tensor,
+        drawn: SamplingParams | None,
+        candidates: Tensor | None,
+    ) -> TokenLogprobs:
+        asked = self.asked
+        scaled = self.logits(hidden).float() / temperature[:, None]
+        logsumexp = scaled.logsumexp(-1) if asked.logsumexp else None
+        logp = torch.log_softmax(scaled, -1)
+        del scaled  # as large as everything else
+        with torch.set_grad_enabled(asked.entropy_grad and torch.is_grad_enabled()):
             entropy = -(logp.exp() * logp).sum(-1)
         own = logp.gather(-1, targets[:, None])[:, 0]
-        return own, entropy, _truncated_logp(logp.detach(), own.detach(), targets, drawn)
+        top_logp, top_ids = logp.detach().topk(asked.top_k) if asked.top_k else (None, None)
+        return TokenLogprobs(
+            logp=own,
+            entropy=entropy,
+            truncated_logp=_truncated_logp(logp.detach(), own.detach(), targets, drawn),
+            candidates_logp=None if candidates is None else logp.gather(-1, candidates),
+            top_ids=top_ids,
+            top_logp=top_logp,
+            logsumexp=logsumexp,
+            mean_logp=logp.mean(-1) if asked.mean_logp else None,
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits with the scaling that some architectures put after their head (Cohere, Granite, Gemma 2)."""

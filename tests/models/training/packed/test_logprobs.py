@@ -19,7 +19,7 @@ from transformers import (
 
 import gradus.models.training.packed.logprobs
 from gradus.models.training.packed.forward import Form, form_of
-from gradus.models.training.packed.logprobs import token_logprobs
+from gradus.models.training.packed.logprobs import Asked, token_logprobs
 from gradus.models.training.packed.packing import Pack, pack_of
 from gradus.models.training.packed.ragged import Ragged, distinct
 
@@ -66,7 +66,8 @@ def test_values_are_those_of_the_whole_model_row_by_row(name: str, form: Form) -
     if form == "packed" and form_of(model) == "padded":
         pytest.skip("rows of this architecture are padded")
     pack = packed([*PROMPTS, PROMPTS[2]], [*COMPLETIONS, [17, 18]])
-    logp, entropy, truncated_logp = token_logprobs(model, pack, temperature, form)
+    found = token_logprobs(model, pack, temperature, form)
+    logp, entropy, truncated_logp = found[:3]
     expected: list[tuple[float, float]] = []
     for prompt, completion, sampled_at in zip(pack.prompts, pack.completions, [0.5, 1.0, 1.0, 1.0], strict=True):
         with torch.no_grad():
@@ -89,7 +90,7 @@ def test_only_completion_positions_reach_the_vocabulary_and_chunks_change_nothin
 
     def gradient() -> torch.Tensor:
         model.zero_grad()
-        logp, entropy, _ = token_logprobs(model, packed(), warm, "packed", entropy_grad=True)
+        logp, entropy = token_logprobs(model, packed(), warm, "packed", Asked(entropy_grad=True))[:2]
         (logp * torch.arange(1.0, 8.0) + 0.1 * entropy).sum().backward()
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
@@ -105,9 +106,9 @@ def test_only_completion_positions_reach_the_vocabulary_and_chunks_change_nothin
 
 
 def test_the_entropy_carries_a_gradient_only_where_asked() -> None:
-    logp, entropy, _ = token_logprobs(tiny(), packed(), torch.ones(3), "packed")
+    logp, entropy = token_logprobs(tiny(), packed(), torch.ones(3), "packed")[:2]
     assert (logp.requires_grad, entropy.requires_grad) == (True, False)
-    assert token_logprobs(tiny(), packed(), torch.ones(3), "packed", entropy_grad=True).entropy.requires_grad
+    assert token_logprobs(tiny(), packed(), torch.ones(3), "packed", Asked(entropy_grad=True)).entropy.requires_grad
 
 
 @pytest.mark.parametrize("form", ["packed", "padded"])
