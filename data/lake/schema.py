@@ -10,6 +10,8 @@ from functools import cached_property
 import pyarrow as pa
 
 SCHEMA_VERSION = 2
+OWN = "own"
+"""The origin of rows that the policy itself wrote."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,10 @@ class TableSchema:
 
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_SPANS = pa.list_(
+    pa.struct([("start", pa.int32()), ("end", pa.int32()), ("role", _TEXT), ("source", _TEXT), ("trained", _BOOL)])
+)
+"""Half-open ranges of completion tokens; source is sampled, inserted, observed or given."""
 _MESSAGES = pa.list_(pa.struct([("role", _TEXT), ("content", _TEXT)]))
 
 PROBLEMS = TableSchema(
@@ -115,6 +121,9 @@ ROLLOUTS = TableSchema(
         Column("top_p", _FLOAT, "nucleus mass sampled from"),
         Column("top_k", pa.int32(), "most probable tokens sampled from; 0 for all"),
         Column("seed", _INT, "seed of this sample"),
+        Column("origin", _TEXT, "who wrote the completion: own, expert, teacher ...; null is own"),
+        Column("spans", _SPANS, "what the completion's tokens are, in order; null is one span, sampled and trained"),
+        Column("trained_prompt_tokens", pa.list_(pa.int32()), "prompt that the row is trained for; null: as sampled"),
     ),
 )
 SCORES = TableSchema(
@@ -169,6 +178,24 @@ EVALUATIONS = TableSchema(
         Column("reward_variance", _FLOAT, "population variance of their rewards (divided by reward_n)"),
     ),
 )
+
+UPDATES = TableSchema(
+    "updates",
+    ("rollout_id",),
+    (
+        Column("rollout_id", _TEXT, "the rollout learnt from", required=True),
+        Column("problem_id", _TEXT, "its problem", required=True),
+        Column("origin", _TEXT, "who wrote it: own, expert, teacher ..."),
+        Column("reward", _FLOAT, "its reward"),
+        Column("advantage", _FLOAT, "mean over its counted tokens in its last step"),
+        Column("weight", _FLOAT, "mean factor of its tokens' losses: token and importance weights"),
+        Column("zero_gradient", _BOOL, "whether its gradient was exactly zero; null if no step took it"),
+        Column("mismatch", _FLOAT, "mean |trainer's - sampler's log-prob| over its compared tokens, nats; null: none"),
+        Column("logprobs", pa.list_(pa.float32()), "trainer's log-prob of each token before the update, if kept"),
+    ),
+)
+"""What an update did with each row: a file of its checkpoint, ROWS_FILE, and a table of `gradus sql`."""
+ROWS_FILE = "rows.parquet"
 
 TABLES = {t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, DIFFICULTY, EVALUATIONS)}
 CHECKPOINTS = "checkpoints"

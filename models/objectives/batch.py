@@ -5,6 +5,7 @@ Left out: how batches are read from tables (gradus.tasks.stages.update.rows), ho
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,6 +77,8 @@ class StepView:
     """(M,) nats: the policy's now. Needed: entropy."""
     logp_ref: Tensor | None = None
     """(M,) nats: the reference policy's. Needed: reference."""
+    values: Tensor | None = None
+    """(M,): the critic's estimate of the reward to come, before the token, when the update began. Needed: values."""
 
     @property
     def num_rows(self) -> int:
@@ -90,8 +93,28 @@ class StepView:
 
 
 @dataclass(frozen=True)
+class TopTokens:
+    """A teacher's K most likely tokens at each of M places, under the teacher and under the policy."""
+
+    logp_teacher: Tensor
+    """(M, K) nats, under the teacher's full softmax."""
+    logp: Tensor
+    """(M, K) nats: the policy's log-probs of the same tokens, with gradient."""
+
+
+@dataclass(frozen=True)
 class TokenBatch:
-    """Completion tokens with everything that a policy loss reads; all (M,)."""
+    """Completion tokens of a micro-batch with everything that a policy loss reads; all (M,) unless said otherwise.
+
+    A micro-batch holds whole rows, so that a loss may sum over `row`; what couples more than a row belongs into an
+    advantage or a token weight (`StepView`). Two answers of two and one tokens, one right, on-policy:
+
+        batch.row                               [0, 0, 1]
+        batch.advantage                         [1, 1, -1]
+        (batch.logp - batch.logp_old).exp()     [1, 1, 1]     the ratio, with gradient
+
+    What has to be asked for by `needs` is None unless a part of the objective does.
+    """
 
     logp: Tensor
     """The policy's log-prob of each token, nats, with gradient."""
@@ -110,10 +133,20 @@ class TokenBatch:
     group: Tensor
     """int64: the group of its completion, 0 .. groups of the step - 1."""
     logp_ref: Tensor | None = None
-    """The reference policy's log-prob, nats."""
+    """The reference policy's log-prob, nats. Needed: reference."""
+    mean_logp: Tensor | None = None
+    """Mean over the vocabulary of the policy's log-probs, with gradient. Needed: mean_logp."""
+    mean_logp_ref: Tensor | None = None
+    """The same of the reference policy. Needed: reference_mean_logp."""
+    logsumexp: Tensor | None = None
+    """logsumexp of the policy's logits at the row's temperature, with gradient. Needed: logsumexp."""
+    logp_at_1: Tensor | None = None
+    """The policy's log-prob at temperature 1, with gradient. Needed: logp_at_1."""
+    teacher: TopTokens | None = None
+    """Needed: teacher."""
 
     def filled(self) -> "TokenBatch":
-        """The batch with the policy's own log-prob wherever a given one is masked.
+        """The batch with the policy's own log-prob wherever a given one is masked or was never recorded.
 
         A gap must not stay in the tensors: a masked NaN still makes the gradient NaN.
         """
@@ -121,9 +154,20 @@ class TokenBatch:
         return replace(
             self,
             logp_old=torch.where(self.mask, self.logp_old, own),
-            logp_sampler=torch.where(self.mask, self.logp_sampler, own),
+            logp_sampler=torch.where(self.mask & torch.isfinite(self.logp_sampler), self.logp_sampler, own),
             logp_ref=None if self.logp_ref is None else torch.where(self.mask, self.logp_ref, own),
         )
+
+    def select(self, chosen: Tensor) -> "TokenBatch":
+        """Return the batch with the chosen tokens alone; `chosen` is (M,) bool, and leaves no row in parts."""
+        found = {name: _chosen(getattr(self, name), chosen) for name in self.__dataclass_fields__}
+        return TokenBatch(**found)
+
+
+def _chosen(value: Tensor | TopTokens | None, chosen: Tensor) -> Any:
+    if isinstance(value, TopTokens):
+        return TopTokens(value.logp_teacher[chosen], value.logp[chosen])
+    return None if value is None else value[chosen]
 
 
 def all_finite(*logprobs: Tensor | None) -> Tensor:

@@ -62,9 +62,9 @@ def restore_train_state(train_state: TrainState, files: Mapping[str, bytes]) -> 
     step = _cursor(files[STATE]).step
     parameters = dict(train_state.model.named_parameters())
     shapes = {f"{m}.{name}": () if m == "step" else p.shape for name, p in parameters.items() for m in _MOMENTS}
-    saved = _tensors(files[OPTIMIZER], OPTIMIZER, shapes)
+    saved = tensors_of(files[OPTIMIZER], OPTIMIZER, shapes)
     train_state.rng.bit_generator.state = _rng_state(
-        _tensors(files[RNG], RNG, dict.fromkeys(_RNG_FIELDS, (_RNG_BYTES,)))
+        tensors_of(files[RNG], RNG, dict.fromkeys(_RNG_FIELDS, (_RNG_BYTES,)))
     )
     train_state.step = step
     for name, parameter in parameters.items():
@@ -84,7 +84,7 @@ def weights_bytes(train_state: TrainState) -> bytes:
 def restore_weights(train_state: TrainState, content: bytes) -> None:
     """Put parameters back in place; CheckpointError if one is missing, unknown or of another shape."""
     parameters = dict(train_state.model.named_parameters())
-    saved = _tensors(content, WEIGHTS, {name: p.shape for name, p in parameters.items()})
+    saved = tensors_of(content, WEIGHTS, {name: p.shape for name, p in parameters.items()})
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(saved[name])
@@ -101,7 +101,7 @@ def _moments(train_state: TrainState) -> dict[str, Tensor]:
     return found
 
 
-def _tensors(content: bytes, file: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+def tensors_of(content: bytes, file: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     """The tensors of a file, which must be exactly those named, of those shapes."""
     try:
         saved: dict[str, Tensor] = load(content)

@@ -14,9 +14,12 @@ def mismatch(rollouts: Rollouts, trainer: Logprobs) -> dict[str, float]:
 
     The trainer's log-probs are those as drawn. kl estimates KL(sampler || trainer) by k3. Tokens whose log-probs are
     not both finite count in masked_frac alone; if no others are left, it is the only metric. Those among them that the
-    trainer's own truncation excludes are outside_frac, reported if rows are truncated.
+    trainer's own truncation excludes are outside_frac, reported if rows are truncated. Empty if no token is compared.
     """
+    trainer = _compared(rollouts, trainer)
     sampler, found = rollouts.logprobs[trainer.tokens], trainer.truncated_logp
+    if not len(found):
+        return {}
     finite = all_finite(sampler, found)
     masked = {"mismatch/masked_frac": float((~finite).double().mean())}
     if rollouts.drawn is not None:
@@ -35,6 +38,14 @@ def mismatch(rollouts: Rollouts, trainer: Logprobs) -> dict[str, float]:
     }
 
 
+def _compared(rollouts: Rollouts, trainer: Logprobs) -> Logprobs:
+    """The tokens that the policy sampled after the prompt that they are trained for."""
+    if rollouts.compared is None:
+        return trainer
+    chosen = rollouts.compared[trainer.tokens]
+    return Logprobs(trainer.tokens[chosen], trainer.logp[chosen], trainer.truncated_logp[chosen])
+
+
 def _outside(rollouts: Rollouts, trainer: Logprobs) -> Tensor:
     """Bool (M,): tokens that the sampler could draw and the trainer, truncated likewise, could not."""
     return torch.isneginf(trainer.truncated_logp) & torch.isfinite(rollouts.logprobs[trainer.tokens])
@@ -42,12 +53,14 @@ def _outside(rollouts: Rollouts, trainer: Logprobs) -> Tensor:
 
 def num_outside(rollouts: Rollouts, trainer: Logprobs) -> Tensor:
     """(N,) int64: tokens of each row that the sampler could draw and the trainer, truncated likewise, could not."""
+    trainer = _compared(rollouts, trainer)
     row = rollouts.completions.row[trainer.tokens]
     return torch.zeros(rollouts.num_rows, dtype=torch.int64).index_add_(0, row, _outside(rollouts, trainer).long())
 
 
 def row_differences(rollouts: Rollouts, trainer: Logprobs) -> Tensor:
     """(N,) float64: mean |trainer - sampler| over a row's tokens of which both log-probs are finite; 0 without any."""
+    trainer = _compared(rollouts, trainer)
     difference = (trainer.truncated_logp - rollouts.logprobs[trainer.tokens]).abs().double()
     row, finite = rollouts.completions.row[trainer.tokens], torch.isfinite(difference)
     sums, counts = torch.zeros(2, rollouts.num_rows, dtype=torch.float64)

@@ -31,6 +31,13 @@ class Rollouts:
     """(N,) float64."""
     correct: Tensor
     """(N,) float64: 1 right, 0 wrong, NaN unknown."""
+    origin: Tensor | None = None
+    """(N,) int64: 1 + the place of the row's loss in `UpdateSettings.origin_losses`, 0: the update's; None: all 0."""
+    trained: Tensor | None = None
+    """(T,) bool: tokens that carry loss; None: all. Tool output, inserted text and given prefixes carry none."""
+    compared: Tensor | None = None
+    """(T,) bool: tokens that the policy sampled after the prompt that they are trained for, whose log-probs sampler and
+    trainer must agree on; None: all."""
     drawn: SamplingParams | None = None
     """How the N rows were drawn, where the trainer's side of every comparison with the sampler is truncated like it;
     None compares with the full softmax."""
@@ -49,6 +56,10 @@ class Rollouts:
     def prompt(self) -> Tensor:
         """(N,) int64: the number of each row's prompt, equal prompts alike."""
         return distinct(self.prompts)
+
+    def longest(self, rows: Tensor) -> int:
+        """Tokens of the longest of some rows, its prompt included."""
+        return int((self.prompts.lengths[rows] + self.completions.lengths[rows]).max())
 
     def packs(self, rows: Tensor, form: Form, budget_tokens: int) -> list[Pack]:
         """Divide rows into forward passes of at most `budget_tokens`, padding included where rows are padded."""

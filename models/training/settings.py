@@ -13,6 +13,16 @@ from gradus.models.objectives.token_weights import TokenWeights
 
 
 @dataclass(frozen=True)
+class OriginLoss:
+    """The loss of rows of an origin, in place of the update's."""
+
+    origin: str
+    loss: Loss
+    acts_without_advantage: bool = False
+    needs_sampler: bool = True
+
+
+@dataclass(frozen=True)
 class UpdateSettings:
     """The arguments of an update, components with settings bound; gradus.tasks.config.learning says what each is."""
 
@@ -29,6 +39,12 @@ class UpdateSettings:
     """What these components read of every token of a step."""
     acts_without_advantage: bool = False
     """Whether the loss has a gradient where the advantage is 0."""
+    needs_sampler: bool = True
+    """Whether the loss needs rows with the log-probs of a sampler."""
+    origin_losses: tuple[OriginLoss, ...] = ()
+    """Losses of rows of other origins than the policy; see gradus.models.training.rollouts.Rollouts.origin."""
+    teacher_top_k: int = 0
+    """K: the teacher's most likely tokens that are asked for."""
     count_zero_std_groups: bool = True
     max_kl: float | None = None
     lr: float = 5e-5

@@ -19,11 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradus.models.training.critic import Critic
 from gradus.models.training.packed.forward import form_of
+from gradus.models.training.passes import Budget
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
-from gradus.models.training.step import Hooks, Metrics, ReferenceLogprobs, Step, acts_everywhere
+from gradus.models.training.step import Hooks, Metrics, Step
+from gradus.models.training.step_rows import ReferenceLogprobs, StepRows, acting_origins
 
 
 @dataclass(frozen=True)
@@ -66,25 +69,36 @@ def optimise(
     references: ReferenceLogprobs,
     hooks: Hooks,
     taken: Sequence[Metrics] = (),
+    *,
+    budget: Budget | None = None,
+    critic: Critic | None = None,
 ) -> None:
     """Take the steps of a plan that were not taken; raise UpdateError if a loss or gradient is not finite.
 
     `taken` holds the metrics of the steps before. With an on-policy plan `hooks.before` is called here, between the
     gradient and the step; otherwise the caller has the old log-probs and looks at them first. After a step whose
-    KL(old || policy) exceeds `settings.max_kl` no further one is taken.
+    KL(old || policy) exceeds `settings.max_kl` no further one is taken. A critic is trained in the same steps.
     """
+    budget = budget or Budget(settings.micro_tokens)
     form = form_of(train_state.model)
     kl = taken[-1]["policy/kl_old"] if taken else 0.0
     for index in range(len(taken), len(plan.steps)):
         if settings.max_kl is not None and kl > settings.max_kl:
             return
-        metrics = Step(train_state, rollouts, plan.steps[index], settings, references, hooks, form).take()
+        about = StepRows(rollouts, plan.steps[index], settings, references)
+        metrics = Step(train_state, about, hooks, form, budget, critic).take()
         kl = metrics["policy/kl_old"]
         hooks.on_step(index, metrics)
 
 
 def zero_gradient_rows(rollouts: Rollouts, settings: UpdateSettings) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Bool (N,): rows whose gradient is exactly zero for certain: their advantage is, and nothing else acts."""
-    if settings.step_advantage is not None or acts_everywhere(settings):
+    if settings.step_advantage is not None:
         return np.zeros(rollouts.num_rows, dtype=np.bool_)
-    return (rollouts.advantage == 0).numpy()
+    return ((rollouts.advantage == 0) & ~acting_rows(rollouts, settings)).numpy()
+
+
+def acting_rows(rollouts: Rollouts, settings: UpdateSettings) -> Tensor:
+    """Return which rows have a gradient without an advantage, (N,) bool: what their objective declares."""
+    acting = acting_origins(settings)
+    return acting[0].repeat(rollouts.num_rows) if rollouts.origin is None else acting[rollouts.origin]

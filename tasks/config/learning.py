@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from gradus.components import Need
+from gradus.data.lake.schema import OWN
 from gradus.tasks.config.base import INCIDENTAL, LIMIT, Config
 from gradus.tasks.config.components import (
     AdvantageConfig,
@@ -16,6 +18,31 @@ from gradus.tasks.config.components import (
 from gradus.tasks.config.prompts import PromptConfig, empty
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+TEACHER_TOP_K = 32
+
+
+class OriginLossConfig(Config):
+    """The loss of rows of one origin, in place of the update's."""
+
+    origin: str = Field(min_length=1)
+    """The rows' `origin`: expert for worked solutions, or whatever their table has; own is the policy itself."""
+    loss: LossConfig
+    """sft, supervised fine-tuning; luffy, the shaped loss of off-policy traces (arXiv 2504.14945); or any other."""
+
+
+class CriticConfig(Config):
+    """How a critic learns, if the advantage needs one (gae). It begins as a copy of the policy with a value head."""
+
+    lr: float = Field(default=1e-5, gt=0.0)
+    """AdamW learning rate, constant."""
+    gamma: float = Field(default=1.0, ge=0.0, le=1.0)
+    """Discount of the targets, a token."""
+    lam: float = Field(default=1.0, ge=0.0, le=1.0)
+    """TD(lambda) of the targets: 1 learns the reward, 0 the next value."""
+    clip: float = Field(default=0.5, gt=0.0)
+    """Values move at most this far from those before the update."""
+    max_grad_norm: float = Field(default=1.0, gt=0.0)
+    """Gradients are scaled down to this global norm."""
 
 
 class UpdateConfig(Config):
@@ -37,6 +64,12 @@ class UpdateConfig(Config):
     sequence, truncated or masked at a cap; none weighs every token alike."""
     weights: tuple[TokenWeightsConfig, ...] = Field(default=(), exclude_if=empty)
     """Weights of tokens made from all tokens of a step: top_entropy (arXiv 2506.01939) trains the uncertain ones."""
+    origin_losses: tuple[OriginLossConfig, ...] = Field(default=(), exclude_if=empty)
+    """Losses of rows that another than the policy wrote, by origin; rows of other origins take `loss`."""
+    critic: CriticConfig = Field(default_factory=CriticConfig, exclude_if=lambda critic: critic == CriticConfig())
+    """The critic of an advantage that needs values: gae (arXiv 1506.02438)."""
+    teacher_top_k: int = Field(default=TEACHER_TOP_K, ge=1, exclude_if=lambda k: k == TEACHER_TOP_K)
+    """The teacher's most likely tokens at each place that a loss which needs a teacher (distil) compares."""
     count_zero_std_groups: bool = Field(default=True, exclude_if=bool)
     """Whether groups without variance in their rewards count in the denominator of the loss."""
     max_kl: float | None = Field(default=None, gt=0.0, exclude_if=empty)
@@ -73,14 +106,46 @@ class UpdateConfig(Config):
     """Gate: share of groups without variance."""
     save_every_steps: int = Field(default=0, ge=0)
     """Optimiser steps between two saves of resumable state inside a long update; 0 for none."""
+    keep_logprobs: bool = Field(default=False, exclude_if=empty)
+    """Whether the update's table has the trainer's log-probs of every token, too."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
     """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
 
     @property
+    def losses(self) -> tuple[LossConfig, ...]:
+        """The loss, then those of other origins."""
+        return (self.loss, *(each.loss for each in self.origin_losses))
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the components of the objective read beside a micro-batch's log-probs."""
+        return frozenset(
+            need for part in (self.advantage, *self.losses, *self.weights) for need in part.component.needs
+        )
+
+    @property
     def needs_reference(self) -> bool:
         """Whether a term of the objective compares the policy with a reference."""
-        parts = (self.advantage, self.loss, *self.weights)
-        return bool(self.kl_coef) or any("reference" in part.component.needs for part in parts)
+        return bool(self.kl_coef) or bool(self.needs & {"reference", "reference_mean_logp"})
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether a loss compares the policy with a teacher."""
+        return "teacher" in self.needs
+
+    @property
+    def needs_critic(self) -> bool:
+        """Whether an advantage reads a critic's values."""
+        return "values" in self.needs
+
+    @model_validator(mode="after")
+    def _one_loss_an_origin(self) -> "UpdateConfig":
+        origins = [each.origin for each in self.origin_losses]
+        for origin in origins:
+            if origin == OWN or origins.count(origin) > 1:
+                why = "is the loss `update.loss`" if origin == OWN else "stands there twice"
+                raise ValueError(f"origin_losses: the loss of origin {origin} {why}")
+        return self
 
 
 class WarmstartConfig(Config):

@@ -33,11 +33,12 @@ from gradus.models.training.checkpoint import (
 )
 from gradus.models.training.mismatch import mismatch
 from gradus.models.training.packed.ragged import Ragged
-from gradus.models.training.passes import all_logprobs
+from gradus.models.training.passes import Budget, all_logprobs
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
-from gradus.models.training.step import Hooks, ReferenceLogprobs
+from gradus.models.training.step import Hooks
+from gradus.models.training.step_rows import ReferenceLogprobs
 from gradus.models.training.update import StepPlan, optimise
 from gradus.models.training.warmstart import Example, finetune
 from gradus.models.training.warmstart import FinetuneSettings as WarmstartSettings
@@ -114,8 +115,8 @@ def rollouts() -> Rollouts:
 
 def updated(start: Policy, rows: Rollouts, reference: Policy) -> tuple[TrainState, list[dict[str, float]]]:
     train_state = TrainState.new(start.model, SETTINGS, seed=1)
-    old = all_logprobs(start.model, rows, SETTINGS.micro_tokens, lambda _num: None)
-    ref = all_logprobs(reference.model, rows, SETTINGS.micro_tokens, lambda _num: None).logp
+    old = all_logprobs(start.model, rows, Budget(SETTINGS.micro_tokens), lambda _num: None)
+    ref = all_logprobs(reference.model, rows, Budget(SETTINGS.micro_tokens), lambda _num: None).logp
     log = [mismatch(rows, old)]
     hooks = Hooks(lambda _trainer: None, lambda _index, metrics: log.append(metrics), lambda _num: None)
     plan = StepPlan.of(rows, SETTINGS, np.random.default_rng(0))
@@ -167,7 +168,7 @@ def test_a_train_state_goes_on_there_from_what_was_saved_here(there: torch.devic
     restore_train_state(moved, state)
     assert weights_bytes(moved) == weights
     for one in (train_state, moved):
-        old = all_logprobs(one.model, rows, SETTINGS.micro_tokens, lambda _num: None)
+        old = all_logprobs(one.model, rows, Budget(SETTINGS.micro_tokens), lambda _num: None)
         optimise(one, rows, plan, SETTINGS, ReferenceLogprobs(old, old.logp), hooks)
     hold(weights_bytes(moved), weights_bytes(train_state))
     with pytest.raises(AssertionError):

@@ -16,7 +16,7 @@ from gradus.models.engines.sampling import SamplingParams
 from gradus.models.policy import Policy, load_policy
 from gradus.models.training.mismatch import mismatch
 from gradus.models.training.packed.ragged import Ragged
-from gradus.models.training.passes import all_logprobs
+from gradus.models.training.passes import Budget, all_logprobs
 from gradus.models.training.rollouts import Rollouts
 
 Do = Callable[..., dict[str, Any]]
@@ -100,7 +100,7 @@ def test_the_trainer_truncates_as_vllm_did(
         correct=torch.ones(num_rows, dtype=torch.float64),
         drawn=drawn,
     )
-    trainer = all_logprobs(loaded.model, rows, 10_000, lambda _num: None)
+    trainer = all_logprobs(loaded.model, rows, Budget(10_000), lambda _num: None)
     found = mismatch(rows, trainer)
     assert found["mismatch/outside_frac"] == found["mismatch/masked_frac"] == 0
     assert found["mismatch/logp_diff_max"] < BOUND

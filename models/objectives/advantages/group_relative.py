@@ -1,4 +1,4 @@
-"""Advantages relative to the other completions of a group: GRPO, Dr. GRPO, RLOO."""
+"""Advantages of whole completions: relative to the others of a group (GRPO, Dr. GRPO, RLOO), or the plain reward."""
 
 from typing import Annotated
 
@@ -45,3 +45,12 @@ def rloo(batch: ScoredBatch) -> Tensor:
     """
     centred, count = centred_rewards(batch)
     return centred * count / (count - 1).clamp_min(1)
+
+
+@component("advantage", paper="Williams, 1992")
+def reward(batch: ScoredBatch) -> Tensor:
+    """REINFORCE without a baseline: A_i = r_i.
+
+    Williams, Simple Statistical Gradient-Following Algorithms, Machine Learning 8, 1992.
+    """
+    return torch.where(batch.judged, batch.reward, 0.0)

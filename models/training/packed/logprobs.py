@@ -49,6 +49,8 @@ class TokenLogprobs(NamedTuple):
     mean_logp: Tensor | None = None
     """(M,) mean of the log-probs of all V tokens, with gradient. The difference of two policies' is the vocabulary mean
     of their log-ratio."""
+    logp_at_1: Tensor | None = None
+    """(M,) the token's log-prob at temperature 1, with gradient."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Asked:
     top_k: int = 0
     logsumexp: bool = False
     mean_logp: bool = False
+    at_1: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,8 @@ class _Head:
         candidates: Tensor | None,
     ) -> TokenLogprobs:
         asked = self.asked
-        scaled = self.logits(hidden).float() / temperature[:, None]
+        logits = self.logits(hidden).float()
+        scaled = logits / temperature[:, None]
         logsumexp = scaled.logsumexp(-1) if asked.logsumexp else None
         logp = torch.log_softmax(scaled, -1)
         del scaled  # as large as everything else
@@ -164,6 +168,7 @@ class _Head:
             top_logp=top_logp,
             logsumexp=logsumexp,
             mean_logp=logp.mean(-1) if asked.mean_logp else None,
+            logp_at_1=torch.log_softmax(logits, -1).gather(-1, targets[:, None])[:, 0] if asked.at_1 else None,
         )
 
     def logits(self, hidden: Tensor) -> Tensor:

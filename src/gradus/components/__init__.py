@@ -35,7 +35,17 @@ Kind = Literal[
     "token weights",
 ]
 
-Need = Literal["logp", "entropy", "reference"]
+Need = Literal[
+    "logp",
+    "entropy",
+    "reference",
+    "reference_mean_logp",
+    "teacher",
+    "values",
+    "logsumexp",
+    "mean_logp",
+    "logp_at_1",
+]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -54,6 +64,7 @@ def component(
     needs_gold: bool = False,
     needs: tuple[Need, ...] = (),
     acts_without_advantage: bool = False,
+    needs_sampler: bool = True,
 ) -> Callable[[F], F]:
     """Register a function as a component; return it unchanged.
 
@@ -67,11 +78,15 @@ def component(
         libraries: Installed distributions that decide the result; their versions are part of the identity.
         columns: Columns of a row that a reward reads beside completion and answer.
         needs_gold: Whether a reward cannot judge a row without a gold answer.
-        needs: What a part of an objective reads of every token of a step that costs a forward pass: logp (the policy's
-            log-probs before the step), entropy, reference (the reference policy's log-probs). Other is not computed.
+        needs: What a part of an objective reads of every token beside the log-prob of a micro-batch; what no part needs
+            is not computed. Of all tokens of a step, before its gradient: logp (the policy's log-probs), entropy,
+            reference (the reference policy's log-probs), values (a critic's). In the loss too: reference,
+            reference_mean_logp and mean_logp (means of the log-probs over the vocabulary), logsumexp of the logits,
+            logp_at_1 (the log-prob at temperature 1), teacher (log-probs of a teacher's most likely tokens).
         acts_without_advantage: Whether a loss has a gradient where the advantage is 0.
+        needs_sampler: Whether a loss needs rows with the log-probs of a sampler; False for losses of given texts.
     """
-    del name, paper, version, libraries, columns, needs_gold, needs, acts_without_advantage
+    del name, paper, version, libraries, columns, needs_gold, needs, acts_without_advantage, needs_sampler
     if kind not in KINDS:
         raise ValueError(f"there is no kind of component {kind!r}: it is one of {', '.join(KINDS)}")
 

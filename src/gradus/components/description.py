@@ -59,6 +59,7 @@ class Component:
     needs_gold: bool = False
     needs: tuple[Need, ...] = ()
     acts_without_advantage: bool = False
+    needs_sampler: bool = True
     settings: type[Settings] = Settings
     incidental: frozenset[str] = frozenset()
     """Names of settings on which no result depends."""

@@ -6,6 +6,7 @@ One folder a kept state; its marker is written last and names every file's SHA-2
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,13 @@ class Progress:
     folder: Path
     train_state: TrainState
 
-    def save(self, steps: list[StepMetrics]) -> None:
-        """Save the state after these steps, then delete the previous one."""
+    def save(self, steps: list[StepMetrics], others: Mapping[str, bytes]) -> None:
+        """Save the state after these steps, with other files by name, then delete the previous one."""
         self.folder.mkdir(exist_ok=True)
         state = self.folder / f"step-{len(steps):06d}"
         shutil.rmtree(state, ignore_errors=True)
         state.mkdir()
-        files = {WEIGHTS: weights_bytes(self.train_state), **train_state_bytes(self.train_state)}
+        files = {WEIGHTS: weights_bytes(self.train_state), **train_state_bytes(self.train_state), **others}
         for name, content in files.items():
             replace_file(state / name, content, durable=True)
         sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -46,8 +47,11 @@ class Progress:
             if other != state:
                 shutil.rmtree(other)
 
-    def restore(self) -> list[StepMetrics]:
-        """Go back to the newest whole state: the metrics of the steps already taken; none if there is no state."""
+    def restore(self) -> tuple[list[StepMetrics], Mapping[str, bytes]]:
+        """Go back to the newest whole state.
+
+        Return the metrics of the steps already taken and the files of the state; nothing if there is no state.
+        """
         states = sorted(self.folder.glob("step-*"), reverse=True) if self.folder.exists() else []
         for state in states:
             found = _read_whole(state)
@@ -55,8 +59,8 @@ class Progress:
                 files, steps = found
                 restore_weights(self.train_state, files[WEIGHTS])
                 restore_train_state(self.train_state, files)
-                return steps
-        return []
+                return steps, files
+        return [], {}
 
 
 def _read_whole(state: Path) -> tuple[dict[str, bytes], list[StepMetrics]] | None:

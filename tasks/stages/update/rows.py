@@ -1,5 +1,6 @@
 """The rows of an update: rollouts joined with their scores, each refused or kept with a reason that names it.
 
+Rows of other origins than the policy (gradus.tasks.stages.update.origins) join the groups of its own.
 A problem whose unhinted group failed whole and was tried again under a hint (GHPO, arXiv 2507.10628) is learnt from
 without the failed group: of the groups of one problem, an all-wrong one that a later one replaced is dropped, and the
 last always stays. Later means a higher hint level, then the order of the inputs. All wrong means that every rollout
@@ -21,9 +22,13 @@ from gradus.data.lake.store import Ref, Store
 from gradus.models.engines.sampling import SamplingParams
 from gradus.models.objectives.batch import ScoredBatch
 from gradus.models.training.packed.ragged import Ragged
+from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.stages.context import StageContext
+from gradus.tasks.stages.update.origins import is_own, joined_groups, needs_sampler, refuse_spans
 
-_NEEDED = ("prompt_tokens", "completion_tokens", "logprobs", "temperature")
+_NEEDED = ("prompt_tokens", "completion_tokens")
+_SAMPLED = ("logprobs", "temperature")
+"""Needed of rows that the policy wrote, or whose loss needs a sampler."""
 _COLUMNS = [
     "rollout_id",
     "problem_id",
@@ -34,7 +39,11 @@ _COLUMNS = [
     "policy",
     "top_p",
     "top_k",
+    "origin",
+    "spans",
+    "trained_prompt_tokens",
     *_NEEDED,
+    *_SAMPLED,
 ]
 
 
@@ -44,8 +53,11 @@ class ScoredRows:
 
     table: pa.Table
     """Rollouts with `reward`, `correct` and `age`, the number of updates since the policy that sampled them."""
+    config: UpdateConfig
     replaced_groups: int
     unjudged_rows: int
+    unjoined_rows: int
+    """Rows of other origins that were left out, as the policy has no completions of their problems."""
 
     @property
     def num_rows(self) -> int:
@@ -61,15 +73,34 @@ class ScoredRows:
         offsets, values = ragged(self.table.column(column))
         return Ragged(torch.from_numpy(ints(values, null=-1).copy()), torch.from_numpy(offsets.copy()))
 
-    def logprobs(self) -> Ragged:
-        """The sampler's log-probs, float32; a null becomes NaN, which the update does not count."""
-        offsets, values = ragged(self.table.column("logprobs"))
-        return Ragged(torch.from_numpy(floats(values).astype(np.float32)), torch.from_numpy(offsets.copy()))
+    def prompts(self) -> Ragged:
+        """The prompts that rows are trained for: those that they were sampled from, unless they name another."""
+        column = pc.coalesce(self.table.column("trained_prompt_tokens"), self.table.column("prompt_tokens"))
+        offsets, values = ragged(column)
+        return Ragged(torch.from_numpy(ints(values, null=-1).copy()), torch.from_numpy(offsets.copy()))
+
+    def logprobs(self) -> torch.Tensor:
+        """The sampler's log-probs of all tokens, float32; a null becomes NaN, also in rows that have none at all."""
+        _, values = ragged(self.table.column("logprobs"))
+        completions, there = self.tokens("completion_tokens"), ~nulls(self.table.column("logprobs"))
+        found = torch.full((len(completions.values),), torch.nan)
+        rows = torch.from_numpy(np.flatnonzero(there))
+        found[completions.places(rows)] = torch.from_numpy(floats(values).astype(np.float32))
+        return found
+
+    def temperature(self) -> torch.Tensor:
+        """Sampling temperatures (N,) float32; 1 in rows that were not sampled."""
+        found = floats(self.table.column("temperature")).astype(np.float32)
+        return torch.from_numpy(np.nan_to_num(found, nan=1.0))
+
+    def groups(self) -> Ints:
+        """The number of each row's group, (N,)."""
+        return codes(self.table.column("group"))[0]
 
     def drawing(self) -> SamplingParams | None:
         """How the rows were drawn; None if none was truncated. A null top_p or top_k is read as no truncation."""
         drawn = SamplingParams(
-            torch.from_numpy(floats(self.table.column("temperature")).astype(np.float32))[:, None],
+            self.temperature()[:, None],
             torch.from_numpy(np.nan_to_num(floats(self.table.column("top_p")), nan=1.0))[:, None],
             torch.from_numpy(ints(self.table.column("top_k")).copy())[:, None],
         )
@@ -80,20 +111,22 @@ class ScoredRows:
         lengths = ints(pc.list_value_length(one_array(self.table.column("completion_tokens"))))
         return ScoredBatch(
             reward=torch.from_numpy(floats(self.table.column("reward")).copy()),
-            group=torch.from_numpy(_groups(self.table).copy()),
+            group=torch.from_numpy(self.groups().copy()),
             correct=torch.from_numpy(floats(self.table.column("correct").cast(pa.int8())).copy()),
             length=torch.from_numpy(lengths.copy()),
         )
 
 
-def judged_rows(ctx: StageContext, max_age: int = 0) -> ScoredRows:
+def judged_rows(ctx: StageContext, config: UpdateConfig) -> ScoredRows:
     """Rollouts of the policy, or of one up to `max_age` updates older, with rewards: judged only, replaced dropped.
+
+    Rows of other origins come from wherever they come from.
 
     GateError if another policy sampled them or no row was judged; BadInputError names a row that cannot be used.
     """
     joined = _joined(ctx.table("rollouts", _COLUMNS), ctx.table("scores", ["rollout_id", "reward", "correct"]))
     policy = ctx.one("policy")
-    ages = _ages(joined, lineage(ctx.store, policy, max_age), policy.digest)
+    ages = _ages(joined, lineage(ctx.store, policy, config.max_age), policy.digest)
     joined = joined.append_column("age", pa.array(ages))
     unjudged = nulls(joined.column("reward"))
     if unjudged.all():
@@ -103,7 +136,9 @@ def judged_rows(ctx: StageContext, max_age: int = 0) -> ScoredRows:
         )
     replaced = _replaced(joined)
     kept = joined.filter(pa.array(~unjudged & ~np.isin(_groups(joined), replaced)))
-    judged = ScoredRows(kept, len(replaced), int(unjudged.sum()))
+    group, alone = joined_groups(kept)
+    kept = kept.append_column("group", pa.array(group)).filter(pa.array(~alone))
+    judged = ScoredRows(kept, config, len(replaced), int(unjudged.sum()), int(alone.sum()))
     _refuse_unusable(judged)
     return judged
 
@@ -167,7 +202,8 @@ def lineage(store: Store, policy: Ref, max_age: int) -> dict[str, int]:
 def _ages(table: pa.Table, known: Mapping[str, int], expected: str) -> Ints:
     """Age of every row's policy; GateError if it is too old or none of this policy's making."""
     sampled_by: list[str | None] = table.column("policy").to_pylist()
-    odd = [i for i, digest in enumerate(sampled_by) if digest not in known]
+    own = is_own(table)
+    odd = [i for i, digest in enumerate(sampled_by) if own[i] and digest not in known]
     if odd:
         first = odd[0]
         allowed = "the one being updated" + (f" and the {len(known) - 1} before it" if len(known) > 1 else "")
@@ -177,13 +213,15 @@ def _ages(table: pa.Table, known: Mapping[str, int], expected: str) -> Ints:
             f"expected {expected})",
             hint="roll out with this policy, update the one that they came from, or allow older ones with max_age",
         )
-    return np.array([known[digest or ""] for digest in sampled_by], dtype=np.int64)
+    return np.array([known.get(digest or "", 0) for digest in sampled_by], dtype=np.int64)
 
 
 def refuse_unknown_tokens(judged: ScoredRows, vocab_size: int) -> None:
     """BadInputError names the first row with a token id that is not below `vocab_size`."""
-    for column in ("prompt_tokens", "completion_tokens"):
-        tokens = judged.tokens(column)
+    for column, tokens in (
+        ("prompt_tokens", judged.prompts()),
+        ("completion_tokens", judged.tokens("completion_tokens")),
+    ):
         outside = np.zeros(judged.num_rows, dtype=np.bool_)
         outside[tokens.row[(tokens.values < 0) | (tokens.values >= vocab_size)].numpy()] = True
         what = f"has {column} that the policy does not know"
@@ -196,6 +234,7 @@ def refuse_truncated(judged: ScoredRows) -> None:
     Its log-probs are renormalised over what was left, the trainer's over all: the ratio of both is biased (trl#6789).
     """
     cut = (floats(judged.table.column("top_p")) < 1) | (ints(judged.table.column("top_k")) > 0)
+    cut &= needs_sampler(judged.table, judged.config)
     hint = "update with truncation = masked or correction = none, or roll out with top_p = 1 and top_k = 0"
     _refuse(cut, judged.texts("rollout_id"), "was sampled with top_p or top_k, where no correction holds", hint)
 
@@ -203,18 +242,29 @@ def refuse_truncated(judged: ScoredRows) -> None:
 def _refuse_unusable(judged: ScoredRows) -> None:
     """BadInputError names the first row that lacks something, or whose reward or tokens make no sense."""
     rows = judged.texts("rollout_id")
+    table, made = judged.table, "update from rollouts that `gradus rollout` made"
     for name in _NEEDED:
-        _refuse(
-            nulls(judged.table.column(name)), rows, f"has no {name}", "update from rollouts that `gradus rollout` made"
-        )
+        _refuse(nulls(table.column(name)), rows, f"has no {name}", made)
+    wanting = is_own(table) | needs_sampler(table, judged.config)
+    for name in _SAMPLED:
+        _refuse(nulls(table.column(name)) & wanting, rows, f"has no {name}", _without_sampler(judged.config))
+    refuse_spans(table, rows)
     reward = floats(judged.table.column("reward"))
     _refuse(~np.isfinite(reward), rows, "has a reward that is not finite", "correct the reward and score again")
-    empty = (judged.tokens("prompt_tokens").lengths == 0).numpy()
+    empty = (judged.prompts().lengths == 0).numpy()
     _refuse(empty, rows, "has an empty prompt", "leave it out")
-    uneven = (judged.tokens("completion_tokens").lengths != judged.logprobs().lengths).numpy()
+    lengths = ints(pc.list_value_length(one_array(table.column("logprobs"))), null=-1)
+    uneven = ~nulls(table.column("logprobs")) & (lengths != judged.tokens("completion_tokens").lengths.numpy())
     _refuse(
         uneven, rows, "has not one log-prob for each of its tokens", "update from rollouts whose engine records them"
     )
+
+
+def _without_sampler(config: UpdateConfig) -> str:
+    """What to do about rows without a sampler's log-probs."""
+    origins = ", ".join(each.origin for each in config.origin_losses if not each.loss.component.needs_sampler)
+    known = f"give rows that somebody else wrote the origin {origins}" if origins else "set a loss for their origin"
+    return f"take rollouts that `gradus rollout` made, or {known} (update.origin_losses)"
 
 
 def _refuse(bad: Bools, rows: Sequence[str], what: str, hint: str) -> None:

@@ -24,11 +24,12 @@ from gradus.models.training.checkpoint import weights_bytes
 from gradus.models.training.mismatch import mismatch, num_outside
 from gradus.models.training.packed.logprobs import Logprobs
 from gradus.models.training.packed.ragged import Ragged
-from gradus.models.training.passes import all_logprobs
+from gradus.models.training.passes import Budget, all_logprobs
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
-from gradus.models.training.step import Hooks, ReferenceLogprobs
+from gradus.models.training.step import Hooks
+from gradus.models.training.step_rows import ReferenceLogprobs
 from gradus.models.training.update import StepPlan, optimise
 from gradus.tasks.config.components import ImportanceConfig
 from gradus.tasks.identity.loading import load
@@ -146,7 +147,7 @@ def trained(policy: Policy, rows: Rollouts, settings: UpdateSettings) -> tuple[T
     log: list[Metrics] = []
     seen: list[Logprobs] = []
     plan = StepPlan.of(rows, settings, np.random.default_rng(0))
-    old = None if plan.on_policy else all_logprobs(policy.model, rows, settings.micro_tokens, lambda _num: None)
+    old = None if plan.on_policy else all_logprobs(policy.model, rows, Budget(settings.micro_tokens), lambda _num: None)
     hooks = Hooks(seen.append, lambda _index, metrics: log.append(metrics), lambda _num: None)
     optimise(found, rows, plan, settings, ReferenceLogprobs(old, None), hooks)
     return found, log, old or seen[0]
@@ -164,7 +165,7 @@ def test_the_trainers_logprobs_truncated_logp_are_those_that_the_engine_recorded
     recorded = rows.logprobs
     for elements in (2**26, 23 * 5):  # in one piece, and five positions at a time
         monkeypatch.setattr(gradus.models.training.packed.logprobs, "CHUNK_LOGITS", elements)
-        own = all_logprobs(policy.model, rows, 10_000, lambda _num: None)
+        own = all_logprobs(policy.model, rows, Budget(10_000), lambda _num: None)
         truncated_logp, whole = own.truncated_logp, own.logp
         assert torch.allclose(truncated_logp, recorded, atol=1e-4)
         # The full softmax is off by the mass that was cut, at rows 0 to 7; the others are whole.

@@ -19,11 +19,12 @@ from gradus.models.training.checkpoint import restore_train_state, restore_weigh
 from gradus.models.training.mismatch import mismatch, row_differences
 from gradus.models.training.packed.logprobs import Logprobs
 from gradus.models.training.packed.ragged import Ragged
-from gradus.models.training.passes import all_logprobs
+from gradus.models.training.passes import Budget, all_logprobs
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
-from gradus.models.training.step import Hooks, ReferenceLogprobs, UpdateError
+from gradus.models.training.step import Hooks
+from gradus.models.training.step_rows import ReferenceLogprobs, UpdateError
 from gradus.models.training.update import StepPlan, optimise
 
 LENGTH_TOKENS = 6
@@ -71,7 +72,7 @@ def trained(
     rows = rows or rollouts()
     found = start or train_state()
     plan = StepPlan.of(rows, settings, np.random.default_rng(0))
-    old = None if plan.on_policy else all_logprobs(model(), rows, settings.micro_tokens, lambda _num: None)
+    old = None if plan.on_policy else all_logprobs(model(), rows, Budget(settings.micro_tokens), lambda _num: None)
     log: list[dict[str, float]] = []
     hooks = Hooks(
         (seen if seen is not None else []).append, lambda _index, metrics: log.append(metrics), lambda _num: None
@@ -131,7 +132,7 @@ def test_a_whole_update_is_that_of_a_naive_implementation(aggregation: Aggregati
     coefs = {"kl_coef": 0.3, "entropy_coef": 0.1} if regularised else {}
     settings = replace(SETTINGS, aggregation=aggregation, warmup_steps=3, lr=1e-2, **coefs)
     no_beat = lambda _num: None  # noqa: E731
-    reference = all_logprobs(model(seed=5), rows, 99, no_beat).logp if regularised else None
+    reference = all_logprobs(model(seed=5), rows, Budget(99), no_beat).logp if regularised else None
     found, log = trained(settings, rows, reference=reference)
 
     policy = model()
@@ -203,7 +204,7 @@ def test_the_only_step_is_exactly_on_policy_and_looked_at_before_it_is_taken() -
     _, log = trained(ONE_STEP, seen=seen)
     assert (log[0]["policy/ratio_mean"], log[0]["policy/ratio_max"]) == (1.0, 1.0)
     assert (log[0]["policy/clip_frac_low"], log[0]["policy/clip_frac_high"]) == (0.0, 0.0)
-    before = all_logprobs(model(), rollouts(), 10_000, lambda _num: None).logp
+    before = all_logprobs(model(), rollouts(), Budget(10_000), lambda _num: None).logp
     assert seen[0].tokens.tolist() == list(range(16))
     assert torch.allclose(seen[0].logp, before, atol=1e-6)
 
@@ -271,8 +272,8 @@ def test_a_step_that_is_not_finite_or_has_no_tokens_is_refused() -> None:
 
 
 def test_what_was_rewarded_becomes_more_likely() -> None:
-    before = all_logprobs(model(), rollouts(), 1000, lambda _num: None).logp
-    after = all_logprobs(trained(SETTINGS)[0].model, rollouts(), 1000, lambda _num: None).logp
+    before = all_logprobs(model(), rollouts(), Budget(1000), lambda _num: None).logp
+    after = all_logprobs(trained(SETTINGS)[0].model, rollouts(), Budget(1000), lambda _num: None).logp
     change = [float(part.sum()) for part in (after - before).split([3, 2, 4, 2, 2, 3])]
     assert change[0] > 0 > change[1]
     assert change[2] > 0 > change[3]

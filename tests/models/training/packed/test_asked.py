@@ -16,6 +16,7 @@ from gradus.models.training.packed.logprobs import Asked, TokenLogprobs, token_l
 from tests.models.training.packed.test_logprobs import COMPLETIONS, PROMPTS, packed, tiny
 
 TEMPERATURES = [0.5, 1.0, 1.7]
+ROW_TEMPERATURES = [t for t, completion in zip(TEMPERATURES, COMPLETIONS, strict=True) for _ in completion]
 CANDIDATES = torch.tensor([[i, (5 * i + 3) % 29, 28 - i] for i in range(7)])
 TARGETS = [token for completion in COMPLETIONS for token in completion]
 FIELDS: dict[str, tuple[Asked, Callable[[Tensor], Tensor]]] = {
@@ -29,6 +30,10 @@ FIELDS: dict[str, tuple[Asked, Callable[[Tensor], Tensor]]] = {
         lambda logits: torch.stack([torch.log_softmax(logits, -1)[range(7), ids] for ids in CANDIDATES.T], 1),
     ),
     "logsumexp": (Asked(logsumexp=True), lambda logits: logits.exp().sum(-1).log()),
+    "logp_at_1": (
+        Asked(at_1=True),
+        lambda logits: torch.log_softmax(logits * torch.tensor(ROW_TEMPERATURES)[:, None], -1)[range(7), TARGETS],
+    ),
     "mean_logp": (Asked(mean_logp=True), lambda logits: torch.log_softmax(logits, -1).sum(-1) / 29),
 }
 """What is asked for, and the same of full logits (7, 29) at temperature."""
@@ -85,7 +90,7 @@ def test_the_most_likely_tokens_are_those_of_full_logits(monkeypatch: pytest.Mon
 
 
 def test_what_is_not_asked_for_is_not_there() -> None:
-    assert asked_of(tiny(), Asked())[3:] == (None,) * 5
+    assert asked_of(tiny(), Asked())[3:] == (None,) * 6
 
 
 class Largest(TorchDispatchMode):

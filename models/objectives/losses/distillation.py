@@ -1,0 +1,53 @@
+"""Distillation from the log-probs of a teacher's most likely tokens."""
+
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from gradus.components import component
+from gradus.models.objectives.batch import TokenBatch, TopTokens
+from gradus.models.objectives.losses import Metrics
+
+_LEAST = 1e-6
+"""Least mass of the tokens beyond the K most likely ones: its logarithm must stay finite."""
+
+
+@component("loss", paper="arXiv 2306.13649", needs=("teacher",), acts_without_advantage=True, needs_sampler=False)
+def distil(batch: TokenBatch, *, beta: Annotated[float, Ge(0.0), Le(1.0)] = 0.0) -> tuple[Tensor, Metrics]:
+    """Divergence between a teacher and the policy at each token, over the teacher's K most likely tokens and the rest.
+
+    beta = 0: KL(teacher || policy); beta = 1: KL(policy || teacher); between: the generalised Jensen-Shannon divergence
+    beta KL(T || m) + (1 - beta) KL(P || m), m = beta T + (1 - beta) P. On-policy distillation (GKD), arXiv 2306.13649,
+    eq. 1 and 3. Deviation: all tokens beyond the K count as one. Metric: teacher_mass, that of the K under the teacher.
+
+    Args:
+        batch: Tokens with the teacher's most likely ones.
+        beta: Where between forward (0) and reverse KL (1).
+    """
+    if batch.teacher is None:
+        raise ValueError("distil needs a teacher")
+    teacher, policy = with_rest(batch.teacher.logp_teacher), with_rest(batch.teacher.logp)
+    if beta == 0.0:
+        loss = _kl(teacher, policy)
+    elif beta == 1.0:
+        loss = _kl(policy, teacher)
+    else:
+        mixed = torch.log(beta * teacher.exp() + (1 - beta) * policy.exp())
+        loss = beta * _kl(teacher, mixed) + (1 - beta) * _kl(policy, mixed)
+    return loss, {"teacher_mass": _mass(batch.teacher)}
+
+
+def with_rest(logp: Tensor) -> Tensor:
+    """Log-probs (M, K) with that of all other tokens together as one more, (M, K + 1)."""
+    rest = (1 - logp.exp().sum(-1, keepdim=True)).clamp_min(_LEAST).log()
+    return torch.cat([logp, rest], -1)
+
+
+def _kl(first: Tensor, second: Tensor) -> Tensor:
+    return (first.exp() * (first - second)).sum(-1)
+
+
+def _mass(teacher: TopTokens) -> Tensor:
+    return teacher.logp_teacher.exp().sum(-1)

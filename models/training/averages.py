@@ -1,0 +1,35 @@
+"""Metrics of an optimiser step, gathered from micro-batches."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass
+class Averages:
+    """Means over the tokens that a metric speaks of, and maxima of metrics whose names end in `_max`.
+
+    >>> found = Averages()
+    >>> found.add({"ratio": torch.tensor([1.0, 3.0, 9.0])}, torch.tensor([True, True, False]))
+    >>> found.result()
+    {'ratio': 2.0}
+    """
+
+    _sums: dict[str, float] = field(default_factory=dict[str, float])
+    _counts: dict[str, int] = field(default_factory=dict[str, int])
+
+    def add(self, metrics: Mapping[str, Tensor], mask: Tensor) -> None:
+        """Add metrics of M tokens, each (M,); those outside the mask (M,) do not count."""
+        for name, value in metrics.items():
+            counted = value[mask].double()
+            if name.endswith("_max"):
+                highest = float(counted.max()) if counted.numel() else 0.0
+                self._sums[name] = max(self._sums.get(name, highest), highest)
+            else:
+                self._sums[name] = self._sums.get(name, 0.0) + float(counted.sum())
+                self._counts[name] = self._counts.get(name, 0) + counted.numel()
+
+    def result(self) -> dict[str, float]:
+        """Return the metrics; 0 for one of which no token counted."""
+        return {name: value / max(1, self._counts.get(name, 1)) for name, value in self._sums.items()}

@@ -1,0 +1,131 @@
+"""A critic: a model of its own that estimates the reward to come at each token, with an optimiser of its own.
+
+The value of a completion token is read off the hidden state that predicts it: V of the state before the token.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gradus.models.objectives.batch import StepView
+from gradus.models.objectives.returns import gae_advantages
+from gradus.models.training.packed.forward import Form, form_of, hidden_states
+from gradus.models.training.packed.packing import Pack
+from gradus.models.training.passes import Budget
+from gradus.models.training.rollouts import Rollouts
+from gradus.models.training.step_rows import StepRows, UpdateError
+
+OnRows = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class CriticSettings:
+    """How a critic learns; gradus.tasks.config.learning says what each is."""
+
+    lr: float = 1e-5
+    gamma: float = 1.0
+    lam: float = 1.0
+    clip: float = 0.5
+    max_grad_norm: float = 1.0
+
+
+class Critic(torch.nn.Module):
+    """A transformer with one number a token instead of a vocabulary."""
+
+    def __init__(self, backbone: PreTrainedModel, settings: CriticSettings) -> None:
+        super().__init__()
+        self.backbone = backbone
+        config: Any = backbone.config
+        # Zeros: values of 0 at first, as without a baseline.
+        self.head = torch.nn.Linear(config.get_text_config().hidden_size, 1, dtype=torch.float32)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+        self.head.to(backbone.device)
+        self.settings = settings
+        # The output layer takes part in no value.
+        self.trained = {name: p for name, p in self.named_parameters() if not _is_output(backbone, p)}
+        self.optimizer = torch.optim.AdamW(self.trained.values(), lr=settings.lr, weight_decay=0.0)
+
+    @classmethod
+    def of(cls, policy: PreTrainedModel, settings: CriticSettings) -> "Critic":
+        """Return a new critic that begins as a copy of a policy's transformer."""
+        return cls(copy.deepcopy(policy).float().eval(), settings)
+
+    def values_of(self, pack: Pack, form: Form) -> Tensor:
+        """Values (m,) float32 of a pack's completion tokens, on the CPU."""
+        return self.head(hidden_states(self.backbone, pack, form).float())[:, 0].cpu()
+
+    def all_values(self, rollouts: Rollouts, budget: Budget, on_rows: OnRows) -> Tensor:
+        """Values (T,) of every completion token, without gradient."""
+        form, rows = form_of(self.backbone), torch.arange(rollouts.num_rows)
+
+        def work(num_tokens: int) -> Tensor:
+            found = torch.zeros(len(rollouts.completions.values))
+            for pack in rollouts.packs(rows, form, num_tokens):
+                found[rollouts.completions.places(pack.rows)] = self.values_of(pack, form)
+                on_rows(len(pack.rows))
+            return found
+
+        with torch.no_grad():
+            return budget.run(work, rollouts.longest(rows))
+
+    def step(self, about: StepRows, view: StepView, form: Form, budget: Budget, on_rows: OnRows) -> dict[str, float]:
+        """One optimiser step towards the TD(lambda) targets of a step's rows; return its metrics."""
+        if view.values is None:
+            raise ValueError("the step has no values to start from")
+        targets = gae_advantages(view, gamma=self.settings.gamma, lam=self.settings.lam).float() + view.values
+
+        def work(num_tokens: int) -> float:
+            return self._gradient(about, view.values, targets, form, num_tokens, on_rows)  # type: ignore[arg-type]
+
+        loss = budget.run(work, about.rollouts.longest(about.rows))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.trained.values(), self.settings.max_grad_norm))
+        if not (np.isfinite(loss) and np.isfinite(norm)):
+            raise UpdateError(f"the critic has loss {loss} and gradient norm {norm}")
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        explained = _explained_variance(targets[view.mask], view.values[view.mask])
+        return {"critic/loss": loss, "critic/grad_norm": norm, "critic/explained_variance": explained}
+
+    def _gradient(
+        self, about: StepRows, before: Tensor, targets: Tensor, form: Form, num_tokens: int, on_rows: OnRows
+    ) -> float:
+        """Accumulate the gradient of the mean loss over the step's counted tokens; return that mean."""
+        self.optimizer.zero_grad(set_to_none=True)
+        total, num_counted = 0.0, max(1, int(about.mask.sum()))
+        for pack in about.rollouts.packs(about.rows, form, num_tokens):
+            at = about.places(pack)
+            token = value_loss(self.values_of(pack, form), before[at], targets[at], clip=self.settings.clip)
+            loss = torch.where(about.mask[at], token, 0.0).sum() / num_counted
+            loss.backward()
+            total += float(loss.detach())
+            on_rows(len(pack.rows))
+        return total
+
+
+def value_loss(values: Tensor, before: Tensor, targets: Tensor, *, clip: float) -> Tensor:
+    """Clipped value loss of each token: max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2, (m,).
+
+    As in the reference code of PPO, arXiv 1707.06347, that later work describes (arXiv 2006.05990, choice C13).
+    """
+    clipped = torch.clamp(values, before - clip, before + clip)
+    return torch.maximum((values - targets) ** 2, (clipped - targets) ** 2) / 2
+
+
+def _is_output(backbone: PreTrainedModel, parameter: torch.nn.Parameter) -> bool:
+    """Whether a parameter is the output layer's alone (tied to the embeddings it is trained)."""
+    output, embeddings = backbone.get_output_embeddings(), backbone.get_input_embeddings()
+    own = {id(p) for p in output.parameters()} if isinstance(output, torch.nn.Module) else set[int]()
+    return id(parameter) in own - {id(p) for p in embeddings.parameters()}
+
+
+def _explained_variance(targets: Tensor, values: Tensor) -> float:
+    """1 - Var(R - V) / Var(R); 0 if the targets do not vary."""
+    variance = float(targets.double().var(correction=0))
+    return 1 - float((targets - values).double().var(correction=0)) / variance if variance else 0.0

@@ -1,0 +1,109 @@
+"""What each row of an update is: who wrote it, which of its tokens carry loss, and whose log-probs can be compared.
+
+A row of another origin than the policy (a worked solution, a stronger model's trace) joins the group of the policy's
+own completions of the same problem, unless its table names a group. It is not held against the policy's log-probs.
+N rows, T completion tokens.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.data.arrays import Bools, Ints, bools, codes, ints, nulls, one_array, pc, ragged
+from gradus.data.errors import BadInputError
+from gradus.data.lake.schema import OWN
+from gradus.tasks.config.learning import UpdateConfig
+
+_SAMPLED = "sampled"
+
+
+def is_own(table: pa.Table) -> Bools:
+    """Return which rows the policy itself wrote, (N,)."""
+    return bools(pc.equal(pc.coalesce(table.column("origin"), OWN), OWN))
+
+
+def loss_codes(table: pa.Table, config: UpdateConfig) -> Ints:
+    """Return which loss each row takes, (N,): 1 + its place in `origin_losses`, or 0."""
+    origins = pa.array([each.origin for each in config.origin_losses], pa.string())
+    return 1 + ints(pc.index_in(one_array(pc.coalesce(table.column("origin"), OWN)), value_set=origins), null=-1)
+
+
+def needs_sampler(table: pa.Table, config: UpdateConfig) -> Bools:
+    """Return which rows need the log-probs of a sampler, (N,)."""
+    by_code = np.array([loss.component.needs_sampler for loss in config.losses])
+    return by_code[loss_codes(table, config)]
+
+
+def trained_tokens(table: pa.Table) -> Bools | None:
+    """Return which tokens carry loss, (T,); None if all do."""
+    return None if nulls(table.column("spans")).all() else _of_tokens(table, "trained")
+
+
+def compared_tokens(table: pa.Table) -> Bools | None:
+    """Return the tokens that the policy sampled after the prompt that they are trained for, (T,); None if all are."""
+    rows = is_own(table) & nulls(table.column("trained_prompt_tokens"))
+    sampled = nulls(table.column("spans")).all() or _of_tokens(table, "source")
+    if rows.all() and np.all(sampled):
+        return None
+    return np.repeat(rows, ints(pc.list_value_length(one_array(table.column("completion_tokens"))))) & sampled
+
+
+def _of_tokens(table: pa.Table, what: str) -> Bools:
+    """`trained`, or whether the source is sampled, of every token; true in rows without spans."""
+    lengths = ints(pc.list_value_length(one_array(table.column("completion_tokens"))))
+    offsets, spans = ragged(table.column("spans"))
+    start, end = ints(spans.field("start")), ints(spans.field("end"))
+    if what == "trained":
+        value = bools(spans.field("trained"), null=True)
+    else:
+        value = bools(pc.equal(pc.coalesce(spans.field("source"), _SAMPLED), _SAMPLED))
+    found = np.ones(int(lengths.sum()), dtype=np.bool_)
+    row = np.repeat(np.arange(len(lengths)), np.diff(offsets))
+    first = np.concatenate(([0], np.cumsum(lengths)))[row]
+    changed = ~value
+    for begin, stop in zip(first[changed] + start[changed], first[changed] + end[changed], strict=True):
+        found[begin:stop] = False
+    return found
+
+
+def refuse_spans(table: pa.Table, rows: Sequence[str]) -> None:
+    """BadInputError names the first row whose spans do not cover its tokens one after the other."""
+    offsets, spans = ragged(table.column("spans"))
+    counts = np.diff(offsets)
+    given = np.flatnonzero(counts)
+    lengths = ints(pc.list_value_length(one_array(table.column("completion_tokens"))))
+    start, end = ints(spans.field("start"), null=-1), ints(spans.field("end"), null=-1)
+    bad = np.zeros(len(counts), dtype=np.bool_)
+    row = np.repeat(np.arange(len(counts)), counts)
+    bad[row[end < start]] = True
+    inner = np.flatnonzero(row[1:] == row[:-1])
+    bad[row[inner[end[inner] != start[inner + 1]]]] = True
+    bad[given] |= (start[offsets[given]] != 0) | (end[offsets[given + 1] - 1] != lengths[given])
+    bad |= ~nulls(table.column("spans")) & (counts == 0) & (lengths > 0)
+    if bad.any():
+        raise BadInputError(
+            f"rollout {rows[int(np.argmax(bad))]} has spans that do not cover its completion_tokens",
+            hint="write start and end of each span so that the first begins at 0 and each begins where another ended",
+        )
+
+
+def joined_groups(table: pa.Table) -> tuple[Ints, Bools]:
+    """Return the group of each row, (N,), and the rows of other origins that have no group of the policy's to join.
+
+    Rows without a group id are grouped by their problem; those of other origins join the policy's own group of the
+    problem, of several the one of the highest hint level, the later one of two. Without any row of the policy's own
+    nothing has to be joined.
+    """
+    group, _ = codes(pc.coalesce(table.column("group_id"), table.column("problem_id")))
+    own = is_own(table)
+    waiting = ~own & nulls(table.column("group_id"))
+    if not waiting.any() or not own.any():
+        return group, np.zeros(len(group), dtype=np.bool_)
+    problem, _ = codes(table.column("problem_id"))
+    order = np.lexsort((group, ints(table.column("hint_level"))))
+    target = np.full(int(problem.max()) + 1, -1, dtype=np.int64)
+    for row in order[own[order]]:
+        target[problem[row]] = group[row]
+    alone = waiting & (target[problem] < 0)
+    return np.where(waiting & ~alone, target[problem], group), alone

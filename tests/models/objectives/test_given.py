@@ -1,0 +1,164 @@
+"""Losses of given texts, distillation, Bellman residuals and GAE, against numbers worked out by hand or by autograd."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradus.models.objectives.advantages.critic import gae
+from gradus.models.objectives.advantages.group_relative import reward
+from gradus.models.objectives.batch import ScoredBatch, StepView, TokenBatch, TopTokens
+from gradus.models.objectives.losses.bellman import tbrm
+from gradus.models.objectives.losses.distillation import distil, with_rest
+from gradus.models.objectives.losses.given import luffy, sft
+from gradus.models.objectives.returns import gae_advantages
+from gradus.models.training.critic import value_loss
+
+
+def batch(logp: Tensor, **changes: Any) -> TokenBatch:
+    size = len(logp)
+    given: dict[str, Any] = {
+        "logp": logp,
+        "logp_old": logp.detach(),
+        "logp_sampler": logp.detach(),
+        "entropy": torch.zeros(size),
+        "advantage": torch.ones(size),
+        "mask": torch.ones(size, dtype=torch.bool),
+        "row": torch.zeros(size, dtype=torch.int64),
+        "group": torch.zeros(size, dtype=torch.int64),
+    }
+    return TokenBatch(**{**given, **changes})
+
+
+def test_supervised_fine_tuning_is_the_negative_log_likelihood_whatever_the_advantage() -> None:
+    logp = torch.tensor([0.5, 0.25, 0.125]).log()
+    loss, _ = sft(batch(logp, advantage=torch.tensor([0.0, 1.0, -3.0])))
+    assert loss.tolist() == pytest.approx([math.log(2), math.log(4), math.log(8)])
+
+
+@pytest.mark.parametrize(("gamma", "expected"), [(0.1, [0.5 / 0.6, 0.9 / 1.0]), (0.5, [0.5, 0.9 / 1.4])])
+def test_luffys_shaping_saturates_with_the_probability(gamma: float, expected: list[float]) -> None:
+    logp = torch.tensor([0.5, 0.9]).log().requires_grad_()
+    loss, metrics = luffy(batch(logp, advantage=torch.tensor([1.0, -2.0])), gamma=gamma)
+    assert loss.tolist() == pytest.approx([-expected[0], 2 * expected[1]])
+    assert metrics["shaping_mean"].tolist() == pytest.approx(expected)
+    loss.sum().backward()
+    # d f(p) / d log p = p gamma / (p + gamma)^2.
+    slopes = [p * gamma / (p + gamma) ** 2 for p in (0.5, 0.9)]
+    assert logp.grad is not None
+    assert logp.grad.tolist() == pytest.approx([-slopes[0], 2 * slopes[1]])
+
+
+def test_forward_kl_to_a_teacher_over_two_tokens_and_the_rest() -> None:
+    teacher, policy = torch.tensor([[0.6, 0.3]]), torch.tensor([[0.5, 0.1]])
+    top = TopTokens(teacher.log(), policy.log())
+    # 0.6 ln(0.6 / 0.5) + 0.3 ln(0.3 / 0.1) + 0.1 ln(0.1 / 0.4)
+    expected = 0.6 * math.log(1.2) + 0.3 * math.log(3) + 0.1 * math.log(0.25)
+    loss, metrics = distil(batch(torch.zeros(1), teacher=top), beta=0.0)
+    assert loss.tolist() == pytest.approx([expected])
+    assert metrics["teacher_mass"].tolist() == pytest.approx([0.9])
+    reverse = 0.5 * math.log(0.5 / 0.6) + 0.1 * math.log(1 / 3) + 0.4 * math.log(4)
+    assert distil(batch(torch.zeros(1), teacher=top), beta=1.0)[0].tolist() == pytest.approx([reverse], rel=1e-5)
+
+
+def test_the_jensen_shannon_divergence_between_is_that_of_scipy() -> None:
+    from scipy.spatial.distance import jensenshannon
+
+    teacher, policy = torch.tensor([[0.6, 0.3]]), torch.tensor([[0.5, 0.1]])
+    loss, _ = distil(batch(torch.zeros(1), teacher=TopTokens(teacher.log(), policy.log())), beta=0.5)
+    expected = jensenshannon([0.6, 0.3, 0.1], [0.5, 0.1, 0.4]) ** 2
+    assert loss.tolist() == pytest.approx([expected], rel=1e-5)
+
+
+def test_a_policy_that_equals_its_teacher_has_no_divergence_and_no_gradient() -> None:
+    logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    logp = torch.log_softmax(logits, -1)
+    top = logp.detach().topk(3)
+    loss, _ = distil(batch(torch.zeros(4), teacher=TopTokens(top.values, logp.gather(-1, top.indices))), beta=0.0)
+    loss.sum().backward()
+    assert float(loss.detach().abs().max()) < 1e-6
+    assert logits.grad is not None
+    assert float(logits.grad.abs().max()) < 1e-6
+
+
+def test_the_rest_of_a_full_vocabulary_stays_finite() -> None:
+    assert bool(torch.isfinite(with_rest(torch.tensor([[0.75, 0.25]]).log())).all())
+
+
+def test_the_bellman_residual_is_that_of_the_whole_trajectory() -> None:
+    logp = torch.tensor([-0.5, -1.0, -0.25])
+    found = batch(
+        logp,
+        row=torch.tensor([0, 0, 3]),
+        logp_ref=torch.tensor([-0.75, -0.5, -0.25]),
+        logsumexp=torch.tensor([2.0, 9.0, 1.0]),
+        advantage=torch.tensor([1.0, 1.0, 0.0]),
+    )
+    loss, metrics = tbrm(found, beta=0.5)
+    # Row 0: 2 + (0.25 - 0.5) - 1 / 0.5 = -0.25; row 3: 1 + 0 - 0 = 1.
+    assert metrics["bellman_residual"].tolist() == pytest.approx([-0.25, -0.25, 1.0])
+    assert loss.tolist() == pytest.approx([0.0625, 0.0625, 1.0])
+
+
+def step(rewards: list[float], lengths: list[int], values: list[float], mask: list[bool] | None = None) -> StepView:
+    num = len(rewards)
+    verdicts = torch.tensor(rewards, dtype=torch.float64)
+    size = sum(lengths)
+    return StepView(
+        scored=ScoredBatch(verdicts, torch.arange(num), verdicts, torch.tensor(lengths)),
+        row=torch.repeat_interleave(torch.arange(num), torch.tensor(lengths)),
+        mask=torch.tensor(mask or [True] * size),
+        advantage=torch.zeros(size, dtype=torch.float64),
+        logp_sampler=torch.zeros(size),
+        values=torch.tensor(values),
+    )
+
+
+def naive_gae(reward_: float, values: list[float], gamma: float, lam: float) -> list[float]:
+    """The sum of the paper's equation 16, term by term."""
+    steps = len(values)
+    rewards = [0.0] * (steps - 1) + [reward_]
+    delta = [rewards[t] + gamma * (values[t + 1] if t + 1 < steps else 0.0) - values[t] for t in range(steps)]
+    return [sum((gamma * lam) ** (k - t) * delta[k] for k in range(t, steps)) for t in range(steps)]
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.9, 0.8), (1.0, 0.0)])
+def test_gae_is_the_sum_of_its_paper(gamma: float, lam: float) -> None:
+    values = [0.5, 0.25, 0.75, 0.1, -0.2]
+    found = gae_advantages(step([1.0, -1.0], [3, 2], values), gamma=gamma, lam=lam)
+    expected = [*naive_gae(1.0, values[:3], gamma, lam), *naive_gae(-1.0, values[3:], gamma, lam)]
+    assert found.tolist() == pytest.approx(expected)
+
+
+def test_tokens_that_do_not_count_are_skipped_by_gae() -> None:
+    mask = [True, False, True, True, False]
+    found = gae_advantages(step([1.0, -1.0], [3, 2], [0.5, 9.0, 0.75, 0.1, 9.0], mask), gamma=0.9, lam=0.8)
+    first, second = naive_gae(1.0, [0.5, 0.75], 0.9, 0.8), naive_gae(-1.0, [0.1], 0.9, 0.8)
+    assert found.tolist() == pytest.approx([first[0], 0.0, first[1], second[0], 0.0])
+
+
+def test_a_whitened_advantage_has_mean_0_and_std_1_and_keeps_the_order() -> None:
+    view = step([1.0, -1.0], [3, 2], [0.5, 0.25, 0.75, 0.1, -0.2])
+    plain, white = gae(view, whiten=False), gae(view)
+    assert plain.tolist() == pytest.approx([0.5, 0.75, 0.25, -1.1, -0.8])
+    assert float(white.mean()) == pytest.approx(0.0, abs=1e-12)
+    assert float(white.std()) == pytest.approx(1.0, rel=1e-6)
+    assert white.argsort().tolist() == plain.argsort().tolist()
+
+
+def test_the_plain_reward_has_no_baseline() -> None:
+    rewards = torch.tensor([1.0, 0.25, torch.nan], dtype=torch.float64)
+    scored = ScoredBatch(rewards, torch.tensor([0, 0, 1]), rewards, torch.tensor([1, 1, 1]))
+    assert reward(scored).tolist() == [1.0, 0.25, 0.0]
+
+
+def test_a_value_beyond_the_clip_is_pulled_by_its_larger_error() -> None:
+    values = torch.tensor([0.0, 1.0, -1.0]).requires_grad_()
+    loss = value_loss(values, torch.zeros(3), torch.ones(3), clip=0.5)
+    # (0 - 1)^2 / 2; clipped to 0.5: max(0, 0.25) / 2, without gradient; clipped to -0.5: max(4, 2.25) / 2.
+    assert loss.tolist() == pytest.approx([0.5, 0.125, 2.0])
+    loss.sum().backward()
+    assert values.grad is not None
+    assert values.grad.tolist() == pytest.approx([-1.0, 0.0, -2.0])
