@@ -156,6 +156,7 @@ def update(
     config: UpdateConfig | None = None,
     seed: int = 0,
     out: str | None = None,
+    teacher: str | None = None,
 ) -> Answer:
     """One policy update from scored rollouts.
 
@@ -167,8 +168,15 @@ def update(
         config: Settings of the stage; what is left out keeps its default.
         seed: Every other seed derives from it.
         out: Also write the result here (.parquet, .jsonl or a folder).
+        teacher: Policy that a loss distils from.
     """
-    inputs = {"rollouts": rollouts, "scores": scores, "policy": policy, "reference": reference}
+    inputs = {
+        "rollouts": rollouts,
+        "scores": scores,
+        "policy": policy,
+        "reference": reference,
+        "teacher": teacher,
+    }
     return _single("update", config or UpdateConfig(), inputs, out, seed)
 
 
@@ -301,7 +309,7 @@ def _single(
 
 
 def _resolve(session: Session, role: str, texts: str | list[str], columns: dict[str, str] | None) -> list[Ref]:
-    table = "checkpoints" if role in ("policy", "reference") else role
+    table = "checkpoints" if role in ("policy", "reference", "teacher") else role
     named = [texts] if isinstance(texts, str) else texts
     if role == "problems":
         return [problems_ref(session, text) for text in named]

@@ -146,14 +146,19 @@ class Store:
         table = pa.concat_tables(parts, promote_options="default") if parts else schema.arrow.empty_table()
         return table if columns is None else table.select([name for name in columns if name in table.column_names])
 
-    def read_file(self, ref: Ref, name: str) -> bytes | None:
-        """The verified content of one file of an artifact; None if the artifact has no such file."""
+    def file(self, ref: Ref, name: str) -> Path | None:
+        """One verified file of an artifact; None if the artifact has no such file."""
         entry = next((f for f in self.manifest(ref).files if f.name == name), None)
         if entry is None:
             return None
         path = self.path(ref) / name
         self._verify_file(path, entry)
-        return path.read_bytes()
+        return path
+
+    def read_file(self, ref: Ref, name: str) -> bytes | None:
+        """The verified content of one file of an artifact; None if the artifact has no such file."""
+        path = self.file(ref, name)
+        return None if path is None else path.read_bytes()
 
     def writer(self, ref: Ref) -> "ShardWriter":
         """Begin, or go on with, an artifact; stale temporary files of a dead attempt are swept."""

@@ -17,7 +17,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from gradus.data.lake.queries import Relation, View
-from gradus.data.lake.schema import KEY_DIGITS, TABLES, misfit
+from gradus.data.lake.schema import CHECKPOINTS, KEY_DIGITS, ROWS_FILE, TABLES, UPDATES, misfit
 from gradus.data.lake.store import Ref, Store
 
 USED = pa.schema(
@@ -66,7 +66,25 @@ def tables(store: Store, lake: Lake, say: Say) -> dict[str, Relation]:
         projection = f"* replace ({_unique('rollout_id', source)} as rollout_id)" if source else "*"
         return Relation(_known(name), read, projection)
 
-    return {name: relation(name) for name in TABLES}
+    return {
+        **{name: relation(name) for name in TABLES},
+        "updates": Relation(_updates_schema(), lambda: _updates(store, lake)),
+    }
+
+
+def _updates_schema() -> pa.Schema:
+    return UPDATES.arrow.append(pa.field("checkpoint", pa.string()))
+
+
+def _updates(store: Store, lake: Lake) -> ds.Dataset:
+    """What updates did with their rows, each with the digest of the checkpoint that it ended in."""
+    parquet, disk = ds.ParquetFileFormat(), pyarrow.fs.LocalFileSystem()
+    fragments = [
+        parquet.make_fragment(str(path), disk, partition_expression=ds.field("checkpoint") == ref.digest)
+        for ref in lake.artifacts(CHECKPOINTS)
+        if (path := store.file(ref, ROWS_FILE)) is not None
+    ]
+    return ds.FileSystemDataset(fragments, _updates_schema(), parquet, filesystem=disk)
 
 
 def samples(store: Store, lake: Lake, say: Say) -> tuple[dict[str, Relation], View]:

@@ -185,6 +185,9 @@ def update(
     reference: Annotated[
         str | None, typer.Option(help="reference policy for the KL term", autocompletion=artifacts("checkpoints"))
     ] = None,
+    teacher: Annotated[
+        str | None, typer.Option(help="policy that a loss distils from", autocompletion=artifacts("checkpoints"))
+    ] = None,
     seed: Seed = 0,
     sets: Sets = None,
     out: Out = None,
@@ -193,15 +196,18 @@ def update(
     """Update a policy from scored rollouts."""
     config = configured(UpdateConfig, sets)
     check_components(config)
-    check_inputs(_lake(), rollouts=rollouts, scores=scores, policy=policy, reference=reference)
+    check_inputs(_lake(), rollouts=rollouts, scores=scores, policy=policy, reference=reference, teacher=teacher)
     if config.needs_reference and reference is None:
-        raise UsageError("the objective needs a reference policy (kl_coef is set)", hint="give --reference")
+        why = "kl_coef is set" if config.kl_coef else "a component reads it"
+        raise UsageError(f"the objective needs a reference policy ({why})", hint="give --reference")
+    if config.needs_teacher and teacher is None:
+        raise UsageError("the objective needs a teacher (a loss distils from it)", hint="give --teacher")
     check_out(out)
     with api() as ready:
         from gradus.flows import stages
 
         ready()
-        answer(stages.update(rollouts, scores, policy, reference, config, seed, out), as_json)
+        answer(stages.update(rollouts, scores, policy, reference, config, seed, out, teacher), as_json)
 
 
 def warmstart(

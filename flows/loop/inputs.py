@@ -42,10 +42,12 @@ def start_of(session: Stages, recipe: Recipe) -> Inputs:
     """Return the policy and the problems that training starts from, as artifacts."""
     policy = resolve_artifact(session.store, recipe.policy, "checkpoints")
     refuse_training(session.store, policy)
+    teacher = resolve_artifact(session.store, recipe.teacher, "checkpoints") if recipe.teacher else None
     ingest = stage_config(recipe, "ingest", 0, recipe.ingest)
     plan, whole = recipe.evaluate, ingest.model_copy(update={"limit": 0})  # a limit cuts the training set alone
     return Inputs(
         policy=policy,
+        teacher=teacher,
         problems=problems_ref(session, recipe.problems, ingest),
         suites={s.name: problems_ref(session, s.problems, whole, plan.purpose(s)) for s in plan.suites},
     )

@@ -41,6 +41,7 @@ class Inputs:
     problems: Ref
     suites: Mapping[str, Ref]
     """Problems of each evaluation suite by its name."""
+    teacher: Ref | None = None
 
 
 def train(session: Stages, recipe: Recipe, start: Inputs) -> Trained:
@@ -65,6 +66,7 @@ class _Training:
         self._measured = Measurements(recipe.evaluate, start.suites, self._evaluate)
         self._states: dict[int, _State] = {}
         self._hints: Ref | None = None
+        self._given: _Batch | None = None
         self._remarks: list[str] = []
         self._went_back: Counter[str] = Counter()
 
@@ -74,6 +76,7 @@ class _Training:
         self._measured.take(0, start.policy, last=not recipe.rounds)
         state = self._states[0] = _State(start.policy, self._steps.profile(start.policy))
         self._hints = self._steps.hints()
+        self._given = self._steps.given()
         for index in range(1, recipe.rounds + 1):
             state, metrics = self._round(index, state)
             found = first_outside(recipe.guards, index, metrics)
@@ -102,7 +105,7 @@ class _Training:
         gathered = state.ahead or steps.gather(index, policy, difficulty, self._hints)
         if first_outside(steps.recipe.guards, index, gathered.metrics):
             return _State(policy, gathered.difficulty), gathered.metrics
-        learn = partial(steps.learn, index, policy, gathered)
+        learn = partial(steps.learn, index, policy, gathered, self._given)
         ahead: _Gathered | None = None
         if steps.recipe.overlap and index < steps.recipe.rounds:
             following = partial(steps.gather, index + 1, policy, gathered.difficulty, self._hints)
@@ -197,6 +200,16 @@ class _Steps:
             return None
         return self.run("hint", self.recipe.hint, {"problems": [self.start.problems]}, 0).ref
 
+    def given(self) -> _Batch | None:
+        """Worked solutions of the training problems as scored rows, if the recipe has `given`."""
+        if self.recipe.given is None:
+            return None
+        problems = [self.start.problems]
+        settings = self.recipe.given.model_copy(update={"prompt": self.recipe.rollout.prompt})
+        rows = self.run("given", settings, {"problems": problems, "policy": [self.start.policy]}, 0, "given")
+        judged = self.run("score", self.recipe.score, {"rollouts": [rows.ref], "problems": problems}, 0, "given")
+        return _Batch(rows.ref, judged.ref, {})
+
     def gather(self, index: int, policy: Ref, difficulty: Ref | None, hints: Ref | None) -> _Gathered:
         """A round up to its update: problems chosen, tried by the policy, scored, the failed ones again with hints."""
         problems = [self.start.problems]
@@ -218,9 +231,15 @@ class _Steps:
         seen = {"rollouts": rollouts[:1], "scores": scores[:1], "difficulty": _maybe(difficulty)}
         return _Gathered(rollouts, scores, self.run("difficulty", measured, seen, index).ref, batches[0].metrics)
 
-    def learn(self, index: int, policy: Ref, gathered: _Gathered) -> Outcome:
+    def learn(self, index: int, policy: Ref, gathered: _Gathered, given: _Batch | None) -> Outcome:
         """A round's update."""
-        learned = {"rollouts": gathered.rollouts, "scores": gathered.scores, "policy": [policy]}
+        rollouts, scores = [*gathered.rollouts], [*gathered.scores]
+        if given is not None:
+            rollouts.append(given.rollouts)
+            scores.append(given.scores)
+        learned = {"rollouts": rollouts, "scores": scores, "policy": [policy]}
+        if self.recipe.update.needs_teacher:
+            learned["teacher"] = _maybe(self.start.teacher)
         if self.recipe.update.needs_reference:
             learned["reference"] = [self.start.policy]
         return self.run("update", self.recipe.update, learned, index)

@@ -19,6 +19,7 @@ from gradus.flows.recipe.setting_faults import refusal, settings_of, valid
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
 from gradus.tasks.config.base import Config
 from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, EscalateConfig, HintConfig, SampleConfig
+from gradus.tasks.config.given import GivenConfig
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
@@ -91,10 +92,14 @@ class Recipe(Config):
     """How completions are generated."""
     score: ScoreConfig = ScoreConfig()
     """How completions are judged."""
+    given: GivenConfig | None = Field(default=None, exclude_if=_off)
+    """Worked solutions of the training problems, as rows of every update; none trains on the policy's own alone."""
     difficulty: DifficultyConfig = DifficultyConfig()
     """How difficulty is kept from round to round."""
     update: UpdateConfig = UpdateConfig()
     """How the policy learns."""
+    teacher: str = Field(default="", exclude_if=_off)
+    """The policy that a loss distils from, named as `policy` is; the reference is the starting policy."""
     evaluate: EvaluationPlan = EvaluationPlan()
     """How progress is measured."""
     overlap: int = Field(default=0, ge=0, le=1, exclude_if=_off)
@@ -168,12 +173,25 @@ def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
     except ValidationError as error:
         raise _refused(error, origin, body.get("evaluate")) from None
     refuse_unjudged(recipe)
+    refuse_without_roles(recipe, origin)
     if any(guard.metric == "policy/kl_ref" for guard in recipe.guards) and not recipe.update.kl_coef:
         raise UsageError(
             f"{origin}: a guard looks at policy/kl_ref, which is measured only with a reference policy",
             hint="set update.kl_coef above 0, if only to 1e-6",
         )
     return recipe
+
+
+def refuse_without_roles(recipe: Recipe, origin: str) -> None:
+    """UsageError if an update lacks a teacher that it needs, or a loss for the rows that it is given."""
+    if recipe.update.needs_teacher and not recipe.teacher:
+        raise UsageError(f"{origin}: a loss needs a teacher", hint="set teacher to a policy")
+    losses = {each.origin for each in recipe.update.origin_losses}
+    if recipe.given is not None and recipe.given.origin not in losses:
+        raise UsageError(
+            f"{origin}: update.origin_losses has no loss for given rows, whose origin is {recipe.given.origin}",
+            hint=f'write update.origin_losses = [{{ origin = "{recipe.given.origin}", loss = "luffy" }}]',
+        )
 
 
 def with_guards_changes(recipe: Recipe) -> Recipe:

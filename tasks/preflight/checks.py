@@ -67,7 +67,7 @@ def artifacts_of(lake: Path, table: str) -> list[str]:
 def check_inputs(lake: Path, **named: str | list[str] | None) -> None:
     """Check several inputs, each by its role; nothing is said of one that was not named."""
     for role, texts in named.items():
-        table = CHECKPOINTS if role in ("policy", "reference", "against") else role
+        table = CHECKPOINTS if role in ("policy", "reference", "teacher", "against") else role
         for text in [texts] if isinstance(texts, str) else texts or []:
             check_input(lake, text, table)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from gradus.data.lake.manifest import Manifest
-from gradus.data.lake.schema import TABLES
+from gradus.data.lake.schema import CHECKPOINTS, TABLES
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.views import USED
 from gradus.tasks.runs.history import Attempt, Brief, attempts, brief
@@ -129,7 +129,7 @@ class Lineage:
             for texts in manifest.parents.values()
             for text in texts
         }
-        return sorted((ref for ref in made | read if ref.table in TABLES), key=str)
+        return sorted((ref for ref in made | read if ref.table in (*TABLES, CHECKPOINTS)), key=str)
 
     @property
     def _unnamed(self) -> bool:

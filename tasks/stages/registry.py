@@ -13,6 +13,7 @@ from gradus.tasks.config.base import Config
 from gradus.tasks.config.components import chosen_in
 from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, EscalateConfig, HintConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
+from gradus.tasks.config.given import GivenConfig
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
 from gradus.tasks.config.rollout import RolloutConfig
@@ -70,6 +71,7 @@ STAGES = {
         StageSpec("hint", 1, "hints", HintConfig, draws=False),
         StageSpec("escalate", 1, "plan", EscalateConfig),
         StageSpec("rollout", 2, "rollouts", RolloutConfig, worker="policy", file="rollout.stage"),
+        StageSpec("given", 1, "rollouts", GivenConfig, worker="policy", draws=False),
         StageSpec("score", 3, "scores", ScoreConfig, worker="score", draws=False, file="score.stage"),
         StageSpec("difficulty", 2, "difficulty", DifficultyConfig, draws=False),
         StageSpec("update", 3, "checkpoints", UpdateConfig, worker="policy", file="update.stage"),

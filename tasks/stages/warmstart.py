@@ -47,8 +47,13 @@ def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
 
 def examples_of(ctx: StageContext, policy: Policy, style: PromptStyle) -> list[Example]:
     """Prompt and worked solution of every usable problem, as tokens."""
+    return list(worked_solutions(ctx, policy, style).values())
+
+
+def worked_solutions(ctx: StageContext, policy: Policy, style: PromptStyle) -> dict[str, Example]:
+    """Prompt and worked solution by problem id; BadInputError if no problem has one that fits the policy."""
     end = policy.end_tokens[0]
-    examples: list[Example] = []
+    examples: dict[str, Example] = {}
     for row in ctx.table("problems").to_pylist():
         if row["solution"] is None or row["answer"] is None:
             continue
@@ -56,7 +61,7 @@ def examples_of(ctx: StageContext, policy: Policy, style: PromptStyle) -> list[E
         text = completion_text(row["solution"], row["answer"])
         completion = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(prompt) + len(completion) < policy.prompt_side.context_tokens:
-            examples.append(Example(tuple(prompt), (*completion, end)))
+            examples[row["problem_id"]] = Example(tuple(prompt), (*completion, end))
     if not examples:
         raise BadInputError("no problem has a worked solution that fits the policy", hint="see `gradus ingest`")
     return examples

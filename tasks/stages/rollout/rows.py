@@ -80,7 +80,7 @@ class SamplerFacts:
             "top_k": [request.top_k for request in requests],
             "seed": [request.seed for request in requests],
         }
-        schema = ROLLOUTS.arrow
+        schema = ROLLOUTS.restricted(columns).arrow  # the policy sampled every token: no origin, no spans
         return pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
 
     def _known(self, done: Sequence[Finished], values: Sequence[V]) -> list[V | None]:

@@ -1,0 +1,217 @@
+"""An update with rows of other origins, a teacher or a critic, and the table that it leaves."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gradus.data.errors import BadInputError, GateError
+from gradus.data.lake.store import Ref
+from gradus.models.policy import new_policy
+from gradus.models.tiny_tokenizer import tiny_tokenizer
+from tests.tasks.stages.update.conftest import ROW_TYPES, House, Row
+
+SPAN = pa.struct(
+    [
+        ("start", pa.int32()),
+        ("end", pa.int32()),
+        ("role", pa.string()),
+        ("source", pa.string()),
+        ("trained", pa.bool_()),
+    ]
+)
+TYPES = pa.schema(
+    [*ROW_TYPES, ("origin", pa.string()), ("spans", pa.list_(SPAN)), ("trained_prompt_tokens", pa.list_(pa.int32()))]
+)
+EXPERT = {"origin": "expert", "logprobs": None, "temperature": None, "policy": None, "group_id": None}
+LUFFY = [{"origin": "expert", "loss": "luffy"}]
+
+
+def given(problem: str, **changes: Any) -> Row:
+    """A worked solution of a problem."""
+    row: Row = {
+        "rollout_id": f"expert:{problem}", "problem_id": problem, "completion": "text",
+        "prompt_tokens": [9, 10], "completion_tokens": [8, 9, 10, 1], "finish_reason": "stop",
+    }  # fmt: skip
+    return {**row, **EXPERT, **changes}
+
+
+def inputs(house: House, rows: list[Row], rewards: list[float | None], **roles: Ref) -> dict[str, list[Ref]]:
+    table = pa.Table.from_pylist(rows, schema=TYPES)
+    others = {name: [ref] for name, ref in roles.items()}
+    return {
+        "rollouts": [house.store.put("rollouts", table)],
+        "scores": [house.score(rows, rewards)],
+        "policy": [house.policy],
+        **others,
+    }
+
+
+def table_of(folder: Path) -> list[dict[str, Any]]:
+    return pq.read_table(io.BytesIO((folder / "rows.parquet").read_bytes())).to_pylist()
+
+
+def test_a_given_row_joins_the_group_of_its_problem(house: House) -> None:
+    # Group a has rewards 1 0 0 0 and the expert's 1; no expert wrote of b; nobody sampled d.
+    rows = [*house.rows(), given("a"), given("d")]
+    folder, report = house.run(house.job(inputs(house, rows, [*house.rewards, 1, 1]), origin_losses=LUFFY))
+    found = {row["rollout_id"]: row for row in table_of(folder)}
+    assert report["summary"]["unjoined_rows"] == 1
+    assert "expert:d" not in found
+    # mean 0.4, std (ddof 1) of 1 0 0 0 1: sqrt(1.2 / 4) = 0.5477.
+    assert found["expert:a"]["advantage"] == pytest.approx(0.6 / (0.5477226 + 1e-4), rel=1e-5)
+    assert found["a@r1h0:1"]["advantage"] == pytest.approx(-0.4 / (0.5477226 + 1e-4), rel=1e-5)
+    assert found["expert:a"]["origin"] == "expert"
+    assert found["expert:a"]["mismatch"] is None
+    assert found["a@r1h0:1"]["mismatch"] == pytest.approx(0.0, abs=1e-4)
+    assert report["metrics"]["policy/expert_shaping_mean"] > 0
+
+
+def test_given_rows_alone_are_fine_tuned_on_without_a_policy_gate(house: House) -> None:
+    rows = [given("a"), given("b", completion_tokens=[9, 1])]
+    job = house.job(inputs(house, rows, [1, 1]), origin_losses=[{"origin": "expert", "loss": "sft"}])
+    folder, report = house.run(job)
+    assert {row["rollout_id"]: row["zero_gradient"] for row in table_of(folder)} == {
+        "expert:a": False,
+        "expert:b": False,
+    }
+    assert not [name for name in report["metrics"] if name.startswith("mismatch/")]
+    with pytest.raises(GateError, match="rewards without variance"):
+        house.run(house.job(inputs(house, rows, [1, 1]), origin_losses=LUFFY))
+
+
+def test_rows_that_nobody_sampled_are_refused_without_a_loss_for_them(house: House) -> None:
+    rows = [*house.rows(), given("a")]
+    with pytest.raises(BadInputError, match=r"rollout expert:a has no logprobs") as error:
+        house.run(house.job(inputs(house, rows, [*house.rewards, 1])))
+    assert "origin_losses" in error.value.hint
+    own = [*house.rows(), given("a", origin="own")]
+    with pytest.raises(GateError, match="another policy"):
+        house.run(house.job(inputs(house, own, [*house.rewards, 1]), origin_losses=LUFFY))
+
+
+def test_spans_say_which_tokens_carry_loss(house: House) -> None:
+    rows = house.rows()
+    tool = {"role": "tool", "source": "observed", "trained": False}
+    said = {"role": "assistant", "source": "sampled", "trained": True}
+    length = len(rows[2]["completion_tokens"])
+    assert length == 4
+    rows[2]["spans"] = [{"start": 0, "end": 1, **said}, {"start": 1, "end": 3, **tool}, {"start": 3, "end": 4, **said}]
+    rows[2]["logprobs"] = [rows[2]["logprobs"][0], None, -50.0, rows[2]["logprobs"][3]]  # of what a tool wrote
+    folder, report = house.run(house.job(inputs(house, rows, house.rewards)))
+    assert report["metrics"]["mismatch/logp_diff_max"] < 1e-3
+    without = house.rows()
+    without[2]["logprobs"] = [without[2]["logprobs"][0], None, None, without[2]["logprobs"][3]]
+    gaps, _ = house.run(house.job(inputs(house, without, house.rewards)))
+    assert (folder / "model.safetensors").read_bytes() == (gaps / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "spans", [[(0, 1), (2, 4)], [(1, 4)], [(0, 3)], [(0, 3), (3, 2)], []], ids=["gap", "late", "short", "back", "none"]
+)
+def test_spans_that_do_not_cover_a_row_are_refused_by_name(house: House, spans: list[tuple[int, int]]) -> None:
+    rows = house.rows()
+    rows[2]["spans"] = [{"start": a, "end": b, "role": "", "source": "sampled", "trained": True} for a, b in spans]
+    with pytest.raises(BadInputError, match=r"rollout a@r1h0:2 has spans that do not cover"):
+        house.run(house.job(inputs(house, rows, house.rewards)))
+
+
+def test_a_row_may_be_trained_for_another_prompt_than_it_was_sampled_from(house: House) -> None:
+    hinted = house.rows(level=1)
+    bare = [{**row, "trained_prompt_tokens": house.rows()[i]["prompt_tokens"]} for i, row in enumerate(hinted)]
+    folder, report = house.run(house.job(inputs(house, bare, house.rewards)))
+    assert "mismatch/logp_diff_mean" not in report["metrics"]
+    plain = [{**row, "prompt_tokens": house.rows()[i]["prompt_tokens"]} for i, row in enumerate(hinted)]
+    other, _ = house.run(house.job(inputs(house, plain, house.rewards), max_logp_diff=1e9))
+    assert (folder / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+
+
+def test_the_table_of_an_update_has_a_row_for_each_rollout(house: House) -> None:
+    folder, _ = house.run(house.job(inputs(house, house.rows(), house.rewards), keep_logprobs=True))
+    rows = table_of(folder)
+    assert [row["rollout_id"] for row in rows] == [row["rollout_id"] for row in house.rows()]
+    # Rewards 1 0 0 0: mean 0.25, std 0.5 (ddof 1); group c is all right.
+    scale = 0.5 + 1e-4
+    assert [row["advantage"] for row in rows[:4]] == pytest.approx([0.75 / scale, *[-0.25 / scale] * 3])
+    assert [row["zero_gradient"] for row in rows] == [False] * 8 + [True] * 4
+    assert [row["weight"] for row in rows] == [1.0] * 12
+    assert [row["reward"] for row in rows] == house.rewards
+    for row, sampled in zip(rows, house.rows(), strict=True):
+        assert row["logprobs"] == pytest.approx(sampled["logprobs"], abs=1e-4)
+    without, _ = house.run(house.job(inputs(house, house.rows(), house.rewards)))
+    assert {row["logprobs"] is None for row in table_of(without)} == {True}
+
+
+def test_a_row_that_no_step_took_says_so(house: House) -> None:
+    folder, _ = house.run(house.job(inputs(house, house.rows(), house.rewards), minibatch_groups=1))
+    assert [row["zero_gradient"] for row in table_of(folder)] == [False] * 8 + [None] * 4
+
+
+DISTIL = {"loss": "distil", "teacher_top_k": 5}
+
+
+def test_a_teacher_is_learnt_from_and_needed(house: House) -> None:
+    folder, report = house.run(
+        house.job(inputs(house, house.rows(), [1.0] * 12, teacher=house.other), **DISTIL, lr=0.01, epochs=8)
+    )
+    losses = [step["policy/loss"] for step in report["steps"]]
+    assert losses[-1] < 0.7 * losses[0]
+    assert 0 < report["metrics"]["policy/teacher_mass"] < 1
+    assert (folder / "model.safetensors").exists()
+    with pytest.raises(BadInputError, match="needs a teacher") as error:
+        house.run(house.job(inputs(house, house.rows(), house.rewards), **DISTIL))
+    assert error.value.hint == "give --teacher"
+
+
+def test_a_teacher_of_another_vocabulary_is_refused(house: House, tmp_path: Path) -> None:
+    made = new_policy(tiny_tokenizer(), width=32, layers=1, heads=2, max_positions=64, seed=3)
+    folder = tmp_path / "teacher"
+    made.model.save_pretrained(folder)
+    made.tokenizer.save_pretrained(folder)
+    body = json.loads((folder / "tokenizer.json").read_text())
+    words = body["model"]["vocab"]
+    first, second = sorted(words, key=words.get)[-2:]
+    words[first], words[second] = words[second], words[first]
+    (folder / "tokenizer.json").write_text(json.dumps(body))
+    teacher = house.store.adopt(folder)
+    with pytest.raises(BadInputError, match="another vocabulary than the policy"):
+        house.run(house.job(inputs(house, house.rows(), house.rewards, teacher=teacher), **DISTIL))
+
+
+def test_a_critic_is_kept_in_the_checkpoint_and_goes_on(house: House) -> None:
+    settings = {"advantage": "gae", "epochs": 2, "critic": {"lr": 0.01}}
+    first, report = house.run(house.job(inputs(house, house.rows(), house.rewards), **settings))
+    assert {"critic.state", "critic_optimizer.state"} <= {path.name for path in first.iterdir()}
+    assert report["steps"][0]["critic/explained_variance"] == 0.0  # of a critic that knows nothing
+    policy = Ref("checkpoints", first.name)
+    rows = house.rows(policy)
+    following = {**inputs(house, rows, house.rewards), "policy": [policy]}
+    second, later = house.run(house.job(following, **settings))
+    assert later["steps"][0]["critic/explained_variance"] > 0.05
+    assert (second / "critic.state").read_bytes() != (first / "critic.state").read_bytes()
+    advantages = {row["rollout_id"]: row["advantage"] for row in table_of(second)}
+    assert len(set(advantages.values())) == 12  # one a token, not one a group
+
+
+def test_an_interrupted_update_with_a_critic_goes_on_where_it_stood(house: House) -> None:
+    settings = {"advantage": "gae", "epochs": 3, "critic": {"lr": 0.01}, "save_every_steps": 1}
+    given_inputs = inputs(house, house.rows(), house.rewards)
+    calm, _ = house.run(house.job(given_inputs, **settings))
+    job = house.job(given_inputs, **settings)
+
+    def interrupted(_frac: float, text: str = "") -> None:
+        if text == "step 2 of 3":
+            raise KeyboardInterrupt
+
+    from gradus.tasks.runtime.attempt import execute
+    from gradus.tasks.stages.warm import Warm
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(job, Warm(), interrupted)
+    folder, _ = house.run(job)
+    assert house.same_files(folder, calm)
+    assert {"rows.parquet", "critic.state"} <= {path.name for path in folder.iterdir()}
