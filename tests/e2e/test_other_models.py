@@ -1,0 +1,85 @@
+"""Rows that others wrote, and other models beside the policy, through the real program."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+Program = Any
+RECIPE = Path(__file__).parent / "tiny.toml"
+EXPERT = """
+[given]
+origin = "book"
+
+[[update.origin_losses]]
+origin = "book"
+loss = { name = "luffy", gamma = 0.2 }
+"""
+
+
+@pytest.fixture(scope="module")
+def program(new_program: Callable[..., Program]) -> Program:
+    made = new_program()
+    (made.home / "books.toml").write_text(
+        RECIPE.read_text().replace('name = "tiny"', 'name = "books"').replace("escalate = [2]", "escalate = []")
+        + EXPERT
+    )
+    return made
+
+
+def rows(program: Program, table: str) -> list[dict[str, Any]]:
+    files = sorted((program.home / "lake" / table).glob("*/part-*.parquet"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
+def test_worked_solutions_train_beside_the_policys_own_completions(program: Program) -> None:
+    told = program.json("train", "books.toml")
+    assert told["updates"] == 1
+    folder = program.home / "lake" / told["policy"]
+    table = {row["rollout_id"]: row for row in pq.read_table(folder / "rows.parquet").to_pylist()}
+    lines = [json.loads(line) for line in (program.home / "train.jsonl").read_text().splitlines()]
+    plan = [row for row in rows(program, "plan") if row["group_id"].split("@")[1].startswith("r1")]
+    given = {row["rollout_id"]: row for row in rows(program, "rollouts") if row["origin"] == "book"}
+    assert len(given) == len(lines)  # all of them have a worked solution
+    learnt = [name for name in table if name in given]
+    assert {given[name]["problem_id"] for name in learnt} == {row["problem_id"] for row in plan}
+    # The advantage again, by hand: a group is four of the policy's own and one of the book.
+    rewards = {row["rollout_id"]: row["reward"] for row in rows(program, "scores")}
+    name = next(name for name in learnt if table[name]["advantage"] > 0)
+    problem = given[name]["problem_id"]
+    group = [rewards[other] for other, row in table.items() if row["problem_id"] == problem]
+    mean = sum(group) / len(group)
+    std = (sum((r - mean) ** 2 for r in group) / (len(group) - 1)) ** 0.5
+    assert len(group) == 5
+    assert table[name]["advantage"] == pytest.approx((rewards[name] - mean) / (std + 1e-4), rel=1e-6)
+    counted = program.json("sql", "select origin, count(*) as n from updates group by origin order by origin")
+    by_origin = dict(counted["rows"])
+    assert by_origin == {"book": len(learnt), "own": len(table) - len(learnt)}
+
+
+def test_a_policy_distils_from_a_teacher_that_the_command_names(program: Program) -> None:
+    refs = {table: [] for table in ("rollouts", "scores")}
+    run = next(path.parent.name for path in (program.home / "runs").glob("books-*/events.jsonl"))
+    events = [json.loads(line) for line in (program.home / "runs" / run / "events.jsonl").read_text().splitlines()]
+    for event in events:
+        if event["event"] == "stage_started" and event["round"] == 1 and event["purpose"] == "train":
+            table = event["output"].partition("/")[0]
+            if table in refs:
+                refs[table].append(event["output"])
+    words = ["--rollouts", refs["rollouts"][0], "--scores", refs["scores"][0], "--set", "loss=distil"]
+    code, _, err = program.run("update", *words)
+    assert (code, "Traceback" in err) == (2, False)
+    assert "give --teacher" in err
+    (made,) = (event["output"] for event in events if event["event"] == "stage_started" and event["stage"] == "update")
+    told = program.json("update", *words, "--teacher", made)
+    assert told["updates"] == 1
+
+
+def test_a_recipe_that_lacks_a_role_or_a_loss_is_refused_before_anything_starts(program: Program) -> None:
+    code, _, err = program.run("train", "books.toml", "--set", "update.loss=distil")
+    assert (code, "set teacher to a policy" in err) == (2, True)
+    code, _, err = program.run("train", "books.toml", "--set", "given.origin=film")
+    assert (code, "no loss for given rows, whose origin is film" in err) == (2, True)
