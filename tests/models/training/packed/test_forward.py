@@ -6,13 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.models.training.packed.test_logprobs import CONFIGS, SIZES, tiny
 from transformers import AutoModelForCausalLM, MambaConfig, MistralConfig, PreTrainedConfig, PreTrainedModel
 
 from gradus.models.training.packed.block_attention import UnsupportedAttentionError
 from gradus.models.training.packed.forward import Form, form_of, hidden_states
 from gradus.models.training.packed.packing import Pack, pack_of
 from gradus.models.training.packed.ragged import Ragged, distinct
+from tests.models.training.packed.test_logprobs import CONFIGS, SIZES, tiny
 
 rows = st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 28), max_size=9)), min_size=1, max_size=12).filter(
     lambda given: any(completion for _, completion in given)
