@@ -44,6 +44,8 @@ FIRST = (
 """The files that take longest, in this order; then all others."""
 ONE_PROCESS = ("e2e/test_pipeline.py", "e2e/test_finished_run.py", "e2e/test_readme.py", "e2e/test_overlap.py")
 """The files that share a training, the fixture `undisturbed`, which one process makes once."""
+RUN_TWICE = ("e2e", "vllm")
+"""Folders of tests that start servers and other processes: one that fails is run once more and named in the summary."""
 
 MakeAdapter = Callable[..., Path]
 Check = Callable[["Policy", "Request", list[int], list[float], float], None]
@@ -68,10 +70,13 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest, so that no process works alone at the end."""
+    """Begin with the files that take longest, so that no process works alone at the end; mark what may run twice."""
     rank = {HERE / file: index for index, file in enumerate((*ONE_PROCESS, *FIRST))}
     assert all(path.is_file() for path in rank), "FIRST or ONE_PROCESS names a file that is not there"
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
+    for item in items:
+        if item.path.parent in [HERE / folder for folder in RUN_TWICE]:
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 class _ByFile(LoadScopeScheduling):

@@ -177,6 +177,12 @@ class Store:
             if path.is_file() and not path.name.startswith("."):
                 path.unlink()
 
+    def remove_empty(self, ref: Ref) -> None:
+        """Remove the folder of an artifact without files; its lock, which the caller holds, goes with it."""
+        folder = self.path(ref)
+        if not any(path.is_file() for path in folder.rglob("*") if not path.name.startswith(".")):
+            shutil.rmtree(folder, ignore_errors=True)
+
     def put(self, table_name: str, table: pa.Table) -> Ref:
         """Store a user's rows as an artifact named by their content."""
         conformed = cast_to_schema(table, TABLES[table_name])

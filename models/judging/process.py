@@ -7,7 +7,6 @@ import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 import gradus
+from gradus.models.judging.folders import make_folder
 from gradus.models.judging.messages import Batch, Hello, Message
 from gradus.models.judging.process_tree import kill_tree
 from gradus.models.rewards import RewardSpec
@@ -78,8 +78,7 @@ class JudgeProcess:
         self._nonce = secrets.token_hex(16)
         self._inbox = bytearray()
         self._outbox = bytearray()
-        # A fresh folder each: what hostile code leaves there is no other judge's working directory.
-        self.folder = Path(tempfile.mkdtemp(prefix="gradus-judge-"))
+        self.folder = make_folder()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "gradus.models.judging.judge"],
             stdin=subprocess.PIPE,

@@ -34,6 +34,7 @@ class Config(BaseModel):
         use_attribute_docstrings=True,
         hide_input_in_errors=True,
         allow_inf_nan=False,
+        defer_build=True,  # a verb builds the validators of its own settings alone
     )
 
     @model_validator(mode="after")

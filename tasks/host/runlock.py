@@ -3,6 +3,7 @@
 The truth is the kernel's lock on the file (gone with its process, however that ends); the text inside names the holder.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -45,15 +46,12 @@ class RunLock:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> "RunLock":
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = self._path.open("a+", encoding="utf-8")
         give_up = time.monotonic() + _PATIENCE_S
-        while not _locked(file):
+        while (file := self._opened()) is None:
             held = _read(self._path)
             if not held and time.monotonic() < give_up:
                 time.sleep(_PATIENCE_S / 10)
                 continue
-            file.close()
             raise LockedError(
                 f"{self._path.parent} is in use by process {held.get('pid', '?')} on {held.get('host', '?')} since "
                 f"{held.get('since', '?')} ({held.get('command', '?')})",
@@ -64,6 +62,16 @@ class RunLock:
         file.flush()
         self._file = file
         return self
+
+    def _opened(self) -> IO[str] | None:
+        """Return the locked file; None if another process has it, or has just removed it with its folder."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            file = self._path.open("a+", encoding="utf-8")
+            if _locked(file) and _is_at(file, self._path):
+                return file
+            file.close()
+        return None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -77,10 +85,10 @@ class RunLock:
 def holder(folder: Path) -> Holder | None:
     """Return the holder of a folder; None if no living process holds it."""
     path = folder / _NAME
-    if not path.exists():
-        return None
-    with path.open(encoding="utf-8") as file:  # a lock needs no more, and the folder may be one that can only be read
+    # Reading is enough for a lock, and the folder may be read-only.
+    with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
         return None if _locked(file) else _read(path)
+    return None
 
 
 def left_by_the_dead(folder: Path) -> bool:
@@ -98,6 +106,14 @@ def _locked(file: IO[str]) -> bool:
     return True
 
 
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Whether an open file is the one at a path, and no longer lies below a removed folder."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def _myself(command: str) -> Holder:
     return {
         "pid": os.getpid(),
@@ -110,5 +126,5 @@ def _myself(command: str) -> Holder:
 def _read(path: Path) -> Holder:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, FileNotFoundError):
         return {}

@@ -53,10 +53,10 @@ class EvaluationFigures(TypedDict):
     suite: str
     rows: int
     pass_at: dict[str, Figure]
-    maj_at: dict[str, Figure]
     fewer_samples_than: dict[str, int]
     mean_tokens: float | None
     per_domain: dict[str, DomainFigures]
+    maj_at: NotRequired[dict[str, Figure]]
     reward_mean: NotRequired[Figure]
     versus: NotRequired[Versus]
 

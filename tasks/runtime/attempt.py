@@ -50,7 +50,8 @@ class Job:
 def execute(job: Mapping[str, Any], warm: Warm, beat: Beat) -> Report:
     """Run a job, commit its artifact and return the full report of the attempt (perf/compute_s included).
 
-    If another command is computing the same artifact, wait for it and return the report that it kept.
+    If another command is computing the same artifact, wait for it and return the report that it kept. A failure leaves
+    what the next attempt can go on from, and no folder if there is nothing.
     """
     task = Job(**job)
     store, ref = Store(Path(task.lake)), Ref.parse(task.output)
@@ -58,7 +59,11 @@ def execute(job: Mapping[str, Any], warm: Warm, beat: Beat) -> Report:
         if not task.forced and store.find(ref) is not None:
             return read_report(store, ref)
         store.discard(ref)
-        return computed(task, store, warm, beat)
+        try:
+            return computed(task, store, warm, beat)
+        except Exception:
+            store.remove_empty(ref)
+            raise
 
 
 def computed(task: Job, store: Store, warm: Warm, beat: Beat) -> Report:

@@ -25,6 +25,7 @@ from types import TracebackType
 
 from gradus.data import errors
 from gradus.data.errors import GradusError, StageError
+from gradus.models.judging.folders import remove_folders
 from gradus.models.judging.process_tree import kill_tree
 from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.host.isolation import child_environment
@@ -140,6 +141,7 @@ class Worker:
             self._process.stdout.close()
         self._selector.close()
         self._process.wait()
+        remove_folders(self._process.pid)
 
     def _hand_over(self, stage: str, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> None:
         self._send(job)

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from gradus.data.errors import GradusError, in_words
+from gradus.models.judging.folders import remove_folders
 from gradus.tasks.config.redaction import hide, hide_in_logs, hide_in_output
 from gradus.tasks.host.imports import lean_imports
 from gradus.tasks.runs.records import Report
@@ -158,7 +159,7 @@ def _heartbeat(channel: Channel) -> None:
 
 
 def _leave_guardian() -> None:
-    """Linux: a forked process that waits for this one's death, however it comes, then ends what is left of its session.
+    """Linux: fork a process that waits for this one's death, then ends what is left of its session and its folders.
 
     An engine's own processes, or Ray's, which make groups of their own, would outlive a worker that is killed, with
     the accelerator's memory. Called first of all, while there is one thread and little memory to share.
@@ -177,6 +178,7 @@ def _leave_guardian() -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
             time.sleep(_AGAIN_S)  # what they had begun to start meanwhile
+        remove_folders(worker)
     finally:
         os._exit(0)  # whatever went wrong, this must not go on as a second worker
 

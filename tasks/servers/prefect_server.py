@@ -263,9 +263,14 @@ def _start(home: Path, key: str, *, schedules: bool) -> Connection:
 
 
 def _bound(address: str) -> int | None:
-    """A socket that listens at an address; None if another one does."""
+    """Return a socket that listens at an address; None if another one does.
+
+    Accepted connections inherit TCP_NODELAY from it. uvicorn takes a socket that it is handed for a Unix one and does
+    not set it, and then the second packet of every answer waits 40 ms for the delayed acknowledgement of the first.
+    """
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             listener.bind((LOOPBACK, int(address.rpartition(":")[2])))
         except OSError:

@@ -107,18 +107,22 @@ class _Report:
         self._config = config
 
     def summary(self, baseline: pa.Table | None) -> EvaluationFigures:
-        """All of it by name; pass@k and maj@k for each k that a problem has judged rollouts for."""
+        """All of it by name; pass@k and maj@k for each k that a problem has judged rollouts for.
+
+        maj@k is left out if the reward read no answer from any completion: there is nothing to vote with.
+        """
         ks = [k for k in self._config.ks if (self.n >= k).any()]
         rewarded = ~np.isnan(self.reward_mean)
         found: EvaluationFigures = {
             "suite": self._config.suite,
             "rows": self.table.num_rows,
             "pass_at": {str(k): self.pass_at(k).as_dict() for k in ks},
-            "maj_at": {str(k): self.maj_at(k).as_dict() for k in ks},
             "fewer_samples_than": {str(k): int((self.n < k).sum()) for k in self._config.ks if (self.n < k).any()},
             "mean_tokens": _mean(self.table.column("mean_tokens")),
             "per_domain": self.per_domain(baseline),
         }
+        if (self._judged.answer >= 0).any():
+            found["maj_at"] = {str(k): self.maj_at(k).as_dict() for k in ks}
         if rewarded.any():
             found["reward_mean"] = self._interval("reward", self.reward_mean[rewarded]).as_dict()
         if baseline is not None:
@@ -302,7 +306,7 @@ def _metrics(suite: str, summary: Evaluation) -> Metrics:
     """The summary under the names of the tracker, which takes no other characters than these in a name."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", suite)
     values = {f"pass_at_{k}": interval["value"] for k, interval in summary["pass_at"].items()}
-    values |= {f"maj_at_{k}": interval["value"] for k, interval in summary["maj_at"].items()}
+    values |= {f"maj_at_{k}": interval["value"] for k, interval in summary.get("maj_at", {}).items()}
     values["coverage"] = summary["coverage"]
     for first in list(summary["pass_at"].values())[:1]:
         values |= {"ci_low": first["low"], "ci_high": first["high"]}

@@ -76,7 +76,7 @@ STAGES = {
         StageSpec("difficulty", 2, "difficulty", DifficultyConfig, draws=False),
         StageSpec("update", 3, "checkpoints", UpdateConfig, worker="policy", file="update.stage"),
         StageSpec("warmstart", 1, "checkpoints", WarmstartConfig, worker="policy"),
-        StageSpec("evaluate", 2, "evaluations", EvaluateConfig),
+        StageSpec("evaluate", 3, "evaluations", EvaluateConfig),
     )
 }
 

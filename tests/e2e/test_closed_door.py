@@ -18,6 +18,8 @@ import psutil
 import pytest
 import websockets
 
+from tests.patience import patient_client
+
 Program = Any
 EVIL = "http://evil.example"
 SCRIPT = [{"prefect.deployments.steps.run_shell_script": {"script": "touch owned"}}]
@@ -39,7 +41,8 @@ class Place:
         auth = {"Authorization": f"Basic {base64.b64encode(self.secret.encode()).decode()}"} if known else {}
         # As a page may send it without asking first: no content type that would need permission.
         content = None if body is None else json.dumps(body)
-        return httpx.request(method, self.prefect + path, content=content, headers={**auth, **headers}, timeout=300)
+        with patient_client() as client:
+            return client.request(method, self.prefect + path, content=content, headers={**auth, **headers})
 
 
 @pytest.fixture(scope="module")

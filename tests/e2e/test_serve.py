@@ -16,6 +16,7 @@ import pytest
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.found_servers import read_state
 from gradus.tasks.servers.secret import secret
+from tests.patience import patient_client
 
 RECIPE = Path(__file__).parent / "tiny.toml"
 SLOW = "import time\n\n\ndef slow(rows):\n    time.sleep(600)\n    return [0.0 for _ in rows]\n"
@@ -39,7 +40,7 @@ class Served:
     def __init__(self, program: Program, url: str, key: str) -> None:
         self.program = program
         login = base64.b64encode(key.encode()).decode()
-        self.api = httpx.Client(base_url=url, headers={"Authorization": f"Basic {login}"}, timeout=300)
+        self.api = patient_client(base_url=url, headers={"Authorization": f"Basic {login}"})
         self.process: subprocess.Popen[bytes] | None = None
         self.start_s = 0.0
 
@@ -70,12 +71,8 @@ class Served:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """One request; SQLite answers 503 while another process writes."""
-        for _ in range(20):
-            answer = self.api.request(method, path, json=body)
-            if answer.status_code != 503:
-                break
-            time.sleep(0.5)
+        """One request that must succeed."""
+        answer = self.api.request(method, path, json=body)
         assert answer.is_success, answer.text
         return answer.json() if answer.content else None
 

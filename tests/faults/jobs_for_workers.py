@@ -15,11 +15,23 @@ from gradus.tasks.stages.warm import Warm
 FOREVER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
+KEPT: list[Any] = []
+
+
 @dataclass
 class Jobs:
     """What a worker counted so far."""
 
     count: int = 0
+
+
+def judge_a_row() -> None:
+    """Leave a warm judge behind, as a stage that scores does."""
+    from gradus.models.judging.pool import JudgePool
+    from gradus.models.rewards import resolve
+
+    KEPT.append(JudgePool(resolve("exact", {}), num_workers=1))
+    KEPT[-1].judge([{"completion": "1", "answer": "1"}])
 
 
 def execute(job: dict[str, Any], warm: Warm, beat: Callable[..., None]) -> dict[str, Any]:
@@ -34,6 +46,8 @@ def execute(job: dict[str, Any], warm: Warm, beat: Callable[..., None]) -> dict[
             raise GateError("the limit was breached", hint="raise it")
         case "raise":
             raise ValueError("no such thing")
+        case "judge":
+            judge_a_row()
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)
         case "hang":

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -162,7 +163,7 @@ from gradus.tasks.host.runlock import RunLock
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 folder = Path(sys.argv[1])
 with RunLock(folder), WorkerPool(folder, {"PYTHONPATH": sys.argv[2]}, execute="jobs_for_workers:execute") as pool:
-    pid = pool.run("test", {"stage": "t", "do": "count"}, Limits(), lambda frac, text: None)["pid"]
+    pid = pool.run("test", {"stage": "t", "do": sys.argv[3]}, Limits(), lambda frac, text: None)["pid"]
     print(pid, flush=True)
     time.sleep(600)
 """
@@ -170,7 +171,7 @@ with RunLock(folder), WorkerPool(folder, {"PYTHONPATH": sys.argv[2]}, execute="j
 
 def test_a_killed_parent_takes_its_worker_along_and_leaves_a_lock_to_take_over(tmp_path: Path) -> None:
     path = os.pathsep.join([str(HERE), str(ROOT / "src")])
-    command = [sys.executable, "-c", PARENT, str(tmp_path), path]
+    command = [sys.executable, "-c", PARENT, str(tmp_path), path, "count"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}) as parent:
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())
@@ -187,3 +188,33 @@ def test_a_killed_parent_takes_its_worker_along_and_leaves_a_lock_to_take_over(t
         assert held is not None
         assert held["pid"] == os.getpid()
     assert not left_by_the_dead(tmp_path)
+
+
+def judge_folders(folder: Path) -> list[Path]:
+    return list(folder.glob("gradus-judge-*"))
+
+
+def test_the_folders_of_judges_go_with_their_worker(
+    pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    do(pool, "judge")
+    assert len(judge_folders(tmp_path)) == 1
+    pool.close()
+    assert judge_folders(tmp_path) == []
+
+
+def test_the_folders_of_judges_go_with_a_killed_command(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(HERE), str(ROOT / "src")])
+    command = [sys.executable, "-c", PARENT, str(tmp_path), path, "judge"]
+    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        assert len(judge_folders(tmp_path)) == 1
+        parent.kill()
+    deadline = time.monotonic() + 15
+    while judge_folders(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

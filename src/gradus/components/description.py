@@ -40,7 +40,9 @@ class DescriptionError(ValueError):
 class Settings(BaseModel):
     """The base of every component's settings."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True, defer_build=True
+    )
 
 
 @dataclass(frozen=True)

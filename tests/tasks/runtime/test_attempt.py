@@ -1,18 +1,23 @@
 """One attempt of a stage: alone on its artifact, and never a second time what another process finished meanwhile."""
 
 import os
+import shutil
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from gradus.data.errors import LockedError
+from gradus.data.errors import GateError, LockedError
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.host.runlock import RunLock
 from gradus.tasks.runtime.attempt import Job, execute, read_report
+from gradus.tasks.runtime.waiting import hold
 from gradus.tasks.stages.warm import Warm
 
 IDENTITY = {"stage": "curate", "version": 1}
@@ -76,3 +81,39 @@ def test_what_was_finished_meanwhile_is_taken_as_it_is(tmp_path: Path) -> None:
     assert execute(todo, Warm(), never) == kept
     assert kept["summary"] == first["summary"]
     assert "perf/compute_s" not in kept["metrics"]
+
+
+def failing(root: Path) -> Job:
+    """A job that fails before its first shard: no problem passes the filter."""
+    good = job(root)
+    filters = [{"name": "length", "low": 1000}]
+    return replace(good, config=CurateConfig.model_validate({"filters": filters}).model_dump(mode="json"))
+
+
+def test_a_failure_without_a_shard_leaves_no_folder_and_one_with_a_shard_keeps_it(tmp_path: Path) -> None:
+    store, todo = Store(tmp_path), failing(tmp_path).to_json()
+    with pytest.raises(GateError):
+        execute(todo, Warm(), lambda frac, text="": None)
+    assert not store.path(REF).exists()
+    store.writer(REF).write_table(pa.table({"problem_id": ["a"], "group_id": ["g"], "n": [1]}))
+    with pytest.raises(GateError):
+        execute(todo, Warm(), lambda frac, text="": None)
+    assert store.writer(REF).done == {"part-00000"}
+
+
+def test_a_lock_that_is_removed_while_others_want_it_is_never_held_by_two(tmp_path: Path) -> None:
+    folder, inside, most = tmp_path / "held", 0, 0
+
+    def take(_: int) -> None:
+        nonlocal inside, most
+        for _ in range(20):
+            with hold(folder, "", lambda text: None):
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.001)
+                inside -= 1
+                shutil.rmtree(folder)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(take, range(4)))
+    assert most == 1

@@ -213,6 +213,15 @@ def test_commands_at_once_share_one_server_which_leaves_after_the_last(home: Pat
     assert not list(folder_of(home).glob("*.lease"))
 
 
+def test_an_answer_does_not_wait_for_a_delayed_acknowledgement(home: Path) -> None:
+    connection = connect(home)
+    connection.wait()
+    with httpx.Client(base_url=connection.address) as client:
+        elapsed = [client.get("/").elapsed.total_seconds() for _ in range(40)]
+    assert min(elapsed[20:]) < 0.03  # 40 ms or more with Nagle's algorithm, once a connection's first answers are over
+    connection.close()
+
+
 def test_a_killed_command_leaves_no_server_for_longer_than_an_idle_one(home: Path) -> None:
     command = user(home, 600)
     assert command.stdout is not None

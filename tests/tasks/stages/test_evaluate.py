@@ -117,6 +117,17 @@ def test_one_row_per_problem_with_its_counts_majority_and_length(tmp_path: Path)
     assert result.samples[0]["question"] == "what is a?"
 
 
+def test_without_answers_that_can_vote_there_is_no_majority(tmp_path: Path) -> None:
+    answers: Answers = {"a": [(None, True), (None, False)], "b": [(None, False), (None, False)]}
+    summary = evaluate(tmp_path, answers, EvaluateConfig(ks=(1, 2), suite="s"))[2]
+    assert summary.summary["pass_at"]["1"]["value"] == 0.25
+    assert "maj_at" not in summary.summary
+    assert not any("maj" in name for name in summary.metrics)
+    answers["b"][1] = ("7", True)
+    voted = evaluate(tmp_path, answers, EvaluateConfig(ks=(1, 2), suite="s"))[2].summary["maj_at"]
+    assert (voted["1"]["value"], voted["2"]["value"]) == (0.0, 0.5)  # b's only vote is its second completion
+
+
 UNCLAIMED = (None, None)
 
 
