@@ -8,19 +8,24 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from gradus.models.policy import Policy
+from gradus.models.policy_files import CONFIG
 from gradus.models.training.state import TrainState
 
-OPTIMIZER, RNG, STATE, WEIGHTS = "optimizer.state", "rng.state", "state.json", "weights.safetensors"
+OPTIMIZER, RNG, STATE, MASTERS = "optimizer.state", "rng.state", "state.json", "master.state"
 TRAIN_STATE_FILES = (OPTIMIZER, RNG, STATE)
+"""Those of every train state; MASTERS is there only if the policy's own weights are not the masters."""
+SavedDtype = Literal["float32", "bfloat16", "float16"]
+"""Number formats that a policy can be saved in."""
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 _RNG_FIELDS = ("state", "inc", "has_uint32", "uinteger")
 _RNG_BYTES = 16
@@ -39,13 +44,46 @@ class Cursor:
     step: int
 
 
-def write_policy(policy: Policy, scratch: Path, write: WriteFile) -> None:
-    """Hand the files of a policy that transformers can load to `write`; `scratch` is an empty folder to work in."""
-    policy.model.save_pretrained(scratch, safe_serialization=True)
+def write_policy(
+    policy: Policy,
+    scratch: Path,
+    write: WriteFile,
+    weights: Mapping[str, Tensor] | None = None,
+    dtype: SavedDtype | None = None,
+) -> None:
+    """Hand the files of a policy that transformers can load to `write`; `scratch` is an empty folder to work in.
+
+    `weights` by parameter name stand for the model's own, and are rounded to `dtype`; None keeps the model's.
+    """
+    model = policy.model
+    given = dict(model.named_parameters()) if weights is None else weights
+    if dtype is None or getattr(torch, dtype) == model.dtype:
+        model.save_pretrained(scratch, state_dict=_state_dict(model, given, None), safe_serialization=True)
+    else:
+        state = _state_dict(model, given, getattr(torch, dtype))
+        model.save_pretrained(scratch, state_dict=state, safe_serialization=True)
+        _name_dtype(scratch / CONFIG, dtype)
     policy.tokenizer.save_pretrained(scratch)
     for path in sorted(scratch.iterdir()):
         write(path.name, path.read_bytes())
         path.unlink()
+
+
+def _state_dict(model: PreTrainedModel, weights: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """What transformers saves of a model, with these weights; None keeps the number format of each parameter."""
+    # Tied weights have one name among the parameters and several in the state; they must stay one tensor.
+    rounded = {id(p): weights[name].detach().to(dtype or p.dtype) for name, p in model.named_parameters()}
+    state: dict[str, Tensor] = model.state_dict(keep_vars=True)
+    return {name: rounded.get(id(value), value.detach()) for name, value in state.items()}
+
+
+def _name_dtype(path: Path, dtype: str) -> None:
+    """Let a configuration, and the parts of it that name one, say this number format."""
+    body = json.loads(path.read_bytes())
+    for part in (body, *body.values()):
+        if isinstance(part, dict) and "dtype" in part:
+            part["dtype"] = dtype
+    path.write_text(json.dumps(body, indent=2, sort_keys=True) + "\n")
 
 
 def train_state_bytes(train_state: TrainState) -> dict[str, bytes]:
@@ -60,7 +98,7 @@ def train_state_bytes(train_state: TrainState) -> dict[str, bytes]:
 def restore_train_state(train_state: TrainState, files: Mapping[str, bytes]) -> None:
     """Restore a saved train state in place; raise CheckpointError, and change nothing, if it does not fit exactly."""
     step = _cursor(files[STATE]).step
-    parameters = dict(train_state.model.named_parameters())
+    parameters = train_state.masters
     shapes = {f"{m}.{name}": () if m == "step" else p.shape for name, p in parameters.items() for m in _MOMENTS}
     saved = _tensors(files[OPTIMIZER], OPTIMIZER, shapes)
     train_state.rng.bit_generator.state = _rng_state(
@@ -75,25 +113,36 @@ def restore_train_state(train_state: TrainState, files: Mapping[str, bytes]) -> 
 
 
 def weights_bytes(train_state: TrainState) -> bytes:
-    """The model's parameters alone, for resumable state inside a long update."""
-    return save(
-        {name: parameter.detach().cpu().contiguous() for name, parameter in train_state.model.named_parameters()}
-    )
+    """The float32 weights that the optimiser steps."""
+    return save({name: master.detach().cpu().contiguous() for name, master in train_state.masters.items()})
 
 
-def restore_weights(train_state: TrainState, content: bytes) -> None:
-    """Put parameters back in place; CheckpointError if one is missing, unknown or of another shape."""
-    parameters = dict(train_state.model.named_parameters())
-    saved = _tensors(content, WEIGHTS, {name: p.shape for name, p in parameters.items()})
+def restore_weights(train_state: TrainState, content: bytes, saved: SavedDtype | None = None) -> None:
+    """Put the float32 weights back in place; CheckpointError if one is missing, unknown or of another shape.
+
+    Raise it, too, if `saved` is the number format of the policy beside them and they are not what it was rounded from.
+    """
+    masters = train_state.masters
+    found = _tensors(content, MASTERS, {name: master.shape for name, master in masters.items()})
+    if saved is not None:
+        _refuse_others(masters, found, getattr(torch, saved))
     with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(saved[name])
+        for name, master in masters.items():
+            master.copy_(found[name])
+    train_state.write_back()
+
+
+def _refuse_others(loaded: Mapping[str, Tensor], found: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+    for name, weight in loaded.items():
+        master = found[name].to(weight.device)
+        if not (torch.equal(master.to(dtype).float(), weight) or torch.equal(master, weight)):
+            raise CheckpointError(f"{MASTERS} is not what the policy's {name} was rounded from")
 
 
 def _moments(train_state: TrainState) -> dict[str, Tensor]:
     """AdamW's state of every parameter; zeros, which is how AdamW begins, for one that no gradient has reached."""
     found: dict[str, Tensor] = {}
-    for name, parameter in train_state.model.named_parameters():
+    for name, parameter in train_state.masters.items():
         state: dict[str, Any] = train_state.optimizer.state.get(parameter, {})
         for moment in _MOMENTS:
             fresh = torch.tensor(0.0) if moment == "step" else torch.zeros_like(parameter)

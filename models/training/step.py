@@ -103,8 +103,8 @@ class Step:
 
     def _checked_norm(self, loss: float) -> float:
         """The gradient's norm before it is scaled down to the limit."""
-        model, limit = self.train_state.model, self.settings.max_grad_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), limit))
+        masters, limit = self.train_state.masters, self.settings.max_grad_norm
+        norm = float(torch.nn.utils.clip_grad_norm_(masters.values(), limit))
         if not (np.isfinite(norm) and np.isfinite(loss)):
             raise UpdateError(f"step {self.train_state.step + 1} has loss {loss} and gradient norm {norm}")
         return norm
@@ -118,7 +118,7 @@ class Step:
         for group in optimizer.param_groups:
             group["lr"] = lr
         if has_gradient:
-            optimizer.step()
+            self.train_state.advance()
         optimizer.zero_grad(set_to_none=True)
         self.train_state.step += 1
         return lr

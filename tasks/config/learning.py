@@ -1,5 +1,7 @@
 """Settings of the stages that train: update, warmstart."""
 
+from functools import partial
+from operator import eq
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -71,6 +73,11 @@ class UpdateConfig(Config):
     """Gate, where truncation is masked: share of tokens that the trainer's own truncation leaves out."""
     max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: share of groups without variance."""
+    dtype: Literal["float32", "bfloat16"] = Field(default="float32", exclude_if=partial(eq, "float32"))
+    """What the model computes in; bfloat16 keeps float32 master weights beside it, which the optimiser steps."""
+    saved_dtype: Literal["policy", "float32", "bfloat16"] = Field(default="policy", exclude_if=partial(eq, "policy"))
+    """What the new policy's weights are saved in, and so sampled from; policy takes that of the policy that is updated.
+    If it is not float32 the master weights are saved beside them, and the next update continues from those."""
     save_every_steps: int = Field(default=0, ge=0)
     """Optimiser steps between two saves of resumable state inside a long update; 0 for none."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)

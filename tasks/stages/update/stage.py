@@ -57,14 +57,14 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     rollouts = _rollouts(rows, batch, config)
     zero_std = zero_std_groups(batch.reward.numpy(), batch.group.numpy())
     _refuse_without_signal(rollouts, zero_std, uniform_groups(rows, batch, zero_std), config, settings)
-    train_state, policy = train_state_of(ctx, settings, config.device)
+    train_state, policy = train_state_of(ctx, settings, config)
     refuse_unknown_tokens(rows, vocabulary(policy.model))
     work = _Work(ctx, config, settings, train_state, rows, rollouts)
     with oom_as_stage_error(f"updating with {config.micro_tokens} tokens at once", "lower update.micro_tokens"):
         num_tokens = work.take_steps()
     fault_point("update:before_checkpoint")
-    write_checkpoint(ctx, policy, train_state)
-    keep_warm(ctx, policy, train_state, config.device)
+    write_checkpoint(ctx, policy, train_state, config)
+    keep_warm(ctx, policy, train_state, config)
     steps, step_clock = without_clock(work.steps)
     metrics = {**rows_report(rows, batch, zero_std), **work.mismatch_metrics, **last_and_worst(steps)}
     summary = {
@@ -167,7 +167,7 @@ class _Work:
             return None
         if not self.ctx.inputs.get("reference"):
             raise BadInputError("the objective needs a reference policy (kl_coef is set)", hint="give --reference")
-        policy = loaded_policy(self.ctx.store, self.ctx.one("reference"), "float32", self.config.device)
+        policy = loaded_policy(self.ctx.store, self.ctx.one("reference"), self.config.dtype, self.config.device)
         refuse_unknown_tokens(self.rows, vocabulary(policy.model))
         return self._logprobs(policy.model).logp
 
