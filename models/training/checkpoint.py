@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from gradus.models.policy import Policy
 from gradus.models.policy_files import CONFIG
+from gradus.models.training.optimizers import Entry, as_kept, as_tensors, blank_state
 from gradus.models.training.state import TrainState
 
 OPTIMIZER, RNG, STATE, MASTERS = "optimizer.state", "rng.state", "state.json", "master.state"
@@ -26,15 +27,24 @@ TRAIN_STATE_FILES = (OPTIMIZER, RNG, STATE)
 """Those of every train state; MASTERS is there only if the policy's own weights are not the masters."""
 SavedDtype = Literal["float32", "bfloat16", "float16"]
 """Number formats that a policy can be saved in."""
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 _RNG_FIELDS = ("state", "inc", "has_uint32", "uinteger")
 _RNG_BYTES = 16
+_NAME, _USUAL = "optimizer", "adamw"
+"""Where a file of state names its optimiser, and the one that it need not name."""
 
 WriteFile = Callable[[str, bytes], object]
 
 
 class CheckpointError(ValueError):
     """A checkpoint whose state is not what this version writes."""
+
+
+class OtherOptimizerError(CheckpointError):
+    """A checkpoint with the state of another optimiser than the one that is to go on from it."""
+
+    def __init__(self, saved: str, wanted: str) -> None:
+        super().__init__(f"{OPTIMIZER} is the state of {saved}, and the optimizer is {wanted}")
+        self.saved = saved
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,7 @@ def _name_dtype(path: Path, dtype: str) -> None:
 def train_state_bytes(train_state: TrainState) -> dict[str, bytes]:
     """Optimiser, random numbers and cursor, by file name."""
     return {
-        OPTIMIZER: save(_moments(train_state)),
+        OPTIMIZER: _optimizer_bytes(train_state),
         RNG: save(_rng_tensors(train_state.rng)),
         STATE: json.dumps(asdict(Cursor(train_state.step))).encode(),
     }
@@ -98,18 +108,13 @@ def train_state_bytes(train_state: TrainState) -> dict[str, bytes]:
 def restore_train_state(train_state: TrainState, files: Mapping[str, bytes]) -> None:
     """Restore a saved train state in place; raise CheckpointError, and change nothing, if it does not fit exactly."""
     step = _cursor(files[STATE]).step
-    parameters = train_state.masters
-    shapes = {f"{m}.{name}": () if m == "step" else p.shape for name, p in parameters.items() for m in _MOMENTS}
-    saved = _tensors(files[OPTIMIZER], OPTIMIZER, shapes)
+    entries: Mapping[Tensor, Entry] = _optimizer_state(train_state, files[OPTIMIZER])
     train_state.rng.bit_generator.state = _rng_state(
         _tensors(files[RNG], RNG, dict.fromkeys(_RNG_FIELDS, (_RNG_BYTES,)))
     )
     train_state.step = step
-    for name, parameter in parameters.items():
-        # AdamW counts its steps on the CPU, wherever the parameters are.
-        train_state.optimizer.state[parameter] = {
-            m: saved[f"{m}.{name}"].to("cpu" if m == "step" else parameter.device) for m in _MOMENTS
-        }
+    train_state.optimizer.state.clear()
+    train_state.optimizer.state.update(entries)
 
 
 def weights_bytes(train_state: TrainState) -> bytes:
@@ -139,23 +144,73 @@ def _refuse_others(loaded: Mapping[str, Tensor], found: Mapping[str, Tensor], dt
             raise CheckpointError(f"{MASTERS} is not what the policy's {name} was rounded from")
 
 
-def _moments(train_state: TrainState) -> dict[str, Tensor]:
-    """AdamW's state of every parameter; zeros, which is how AdamW begins, for one that no gradient has reached."""
+def _optimizer_bytes(train_state: TrainState) -> bytes:
+    """What the optimiser keeps of every parameter that a gradient has reached, and its name unless it is AdamW."""
+    state, label = train_state.optimizer.state, train_state.chosen.label
+    found = {
+        f"{key}.{name}": tensor
+        for name, master in train_state.masters.items()
+        for key, tensor in as_tensors(state.get(master, {})).items()
+    }
+    return save(_apart(found), None if label == _USUAL else {_NAME: label})
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of which no two share memory, as some optimisers' tables do and no file can."""
+    seen: set[int] = set()
     found: dict[str, Tensor] = {}
-    for name, parameter in train_state.masters.items():
-        state: dict[str, Any] = train_state.optimizer.state.get(parameter, {})
-        for moment in _MOMENTS:
-            fresh = torch.tensor(0.0) if moment == "step" else torch.zeros_like(parameter)
-            found[f"{moment}.{name}"] = state.get(moment, fresh).detach().cpu().contiguous()
+    for name, tensor in tensors.items():
+        found[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
     return found
+
+
+def _optimizer_state(train_state: TrainState, content: bytes) -> dict[Tensor, Entry]:
+    """The entries of a file, each with exactly the tensors that this optimiser keeps of its parameter."""
+    saved, wanted = _metadata(content).get(_NAME, _USUAL), train_state.chosen.label
+    if saved != wanted:
+        raise OtherOptimizerError(saved, wanted)
+    blank = blank_state(train_state.optimizer)
+    shapes = {
+        name: {f"{key}.{name}": tuple(tensor.shape) for key, tensor in as_tensors(blank.get(master, {})).items()}
+        for name, master in train_state.masters.items()
+    }
+    found = _loaded(content, OPTIMIZER)
+    reached = [name for name, of_name in shapes.items() if not found.keys().isdisjoint(of_name)]
+    expected = {key: shape for name in reached for key, shape in shapes[name].items()}
+    _refuse_misfits(found, f"{OPTIMIZER} of {wanted}", expected)
+    entries: dict[Tensor, Entry] = {}
+    for name in reached:
+        entry = blank[train_state.masters[name]]
+        tensors = {key: found[f"{key}.{name}"] for key, value in entry.items() if value is not None}
+        entries[train_state.masters[name]] = as_kept(tensors, entry)
+    return entries
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """The notes in the head of a safetensors file, which begins with the length of its JSON in 8 bytes."""
+    try:
+        head = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    except ValueError:
+        return {}  # no such file; reading its tensors says so
+    return head.get("__metadata__", {})
 
 
 def _tensors(content: bytes, file: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     """The tensors of a file, which must be exactly those named, of those shapes."""
+    saved = _loaded(content, file)
+    _refuse_misfits(saved, file, shapes)
+    return saved
+
+
+def _loaded(content: bytes, file: str) -> dict[str, Tensor]:
     try:
-        saved: dict[str, Tensor] = load(content)
+        return load(content)
     except SafetensorError as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from None
+
+
+def _refuse_misfits(saved: Mapping[str, Tensor], file: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
     odd = sorted(set(saved) ^ set(shapes))
     if odd:
         where = "only the file has it" if odd[0] in saved else "the file lacks it"
@@ -163,7 +218,6 @@ def _tensors(content: bytes, file: str, shapes: Mapping[str, tuple[int, ...]]) -
     for name, tensor in saved.items():
         if tuple(tensor.shape) != tuple(shapes[name]):
             raise CheckpointError(f"{file}: {name} has shape {tuple(tensor.shape)}, expected {tuple(shapes[name])}")
-    return saved
 
 
 def _rng_tensors(rng: np.random.Generator) -> dict[str, Tensor]:

@@ -1,6 +1,8 @@
 """The arguments of an update."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from gradus.components import Need
 from gradus.models.objectives.advantages import StepAdvantage
@@ -10,6 +12,19 @@ from gradus.models.objectives.importance_sampling import ImportanceWeights
 from gradus.models.objectives.losses import Loss
 from gradus.models.objectives.losses.clipped import clip
 from gradus.models.objectives.token_weights import TokenWeights
+
+
+@dataclass(frozen=True)
+class OptimizerChoice:
+    """An optimiser by name with its own settings; gradus.models.training.optimizer_arguments has the names."""
+
+    name: str = "adamw"
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def label(self) -> str:
+        """One name for each optimiser."""
+        return "adamw" if self.name == "AdamW" else self.name
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,7 @@ class UpdateSettings:
     """Whether the loss has a gradient where the advantage is 0."""
     count_zero_std_groups: bool = True
     max_kl: float | None = None
+    optimizer: OptimizerChoice = field(default_factory=OptimizerChoice)
     lr: float = 5e-5
     warmup_steps: int = 0
     decay_steps: int = 0

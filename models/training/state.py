@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
-from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.optimizers import hyperparameters, new_optimizer
+from gradus.models.training.settings import OptimizerChoice, UpdateSettings
 
 
 @dataclass
@@ -24,7 +26,9 @@ class TrainState:
     model: PreTrainedModel
     masters: dict[str, Parameter]
     """The float32 weights that the optimiser steps, by name; the model's own where it computes in float32."""
-    optimizer: torch.optim.AdamW
+    optimizer: Optimizer
+    chosen: OptimizerChoice
+    """How the optimiser was chosen."""
     rng: np.random.Generator
     step: int = 0
 
@@ -32,20 +36,18 @@ class TrainState:
     def new(
         cls, model: PreTrainedModel, settings: UpdateSettings, seed: int, weights: Mapping[str, Tensor] | None = None
     ) -> "TrainState":
-        """Return a train state with a fresh optimiser.
+        """Return a train state with a fresh optimiser; raise OptimizerError if there is none such.
 
         `weights` are the float32 weights that a model in another number format was rounded from; None takes its own.
         """
         masters = _masters(model, weights)
-        optimizer = torch.optim.AdamW(
-            masters.values(), lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay
-        )
-        return cls(model, masters, optimizer, np.random.Generator(np.random.PCG64(seed)))
+        optimizer = new_optimizer(settings, masters.values())
+        return cls(model, masters, optimizer, settings.optimizer, np.random.Generator(np.random.PCG64(seed)))
 
     def adopt(self, settings: UpdateSettings) -> None:
-        """Continue with other settings, as a train state read from disk does; the learning rate is set at each step."""
+        """Continue with other settings, as a train state read from disk does; the optimiser must be the same one."""
         for group in self.optimizer.param_groups:
-            group.update(betas=settings.betas, weight_decay=settings.weight_decay)
+            group.update(hyperparameters(settings))
 
     def advance(self) -> None:
         """Take the optimiser's step with the gradients of the masters."""

@@ -20,6 +20,21 @@ from gradus.tasks.config.prompts import PromptConfig, empty
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
+class OptimizerConfig(Config):
+    """An optimiser by name: "SGD", or { name = "SGD", settings = { momentum = 0.9 } }."""
+
+    name: str = "adamw"
+    """adamw; adamw_8bit, whose state is 8-bit (arXiv 2110.02861), by bitsandbytes; or a class of torch.optim, such as
+    SGD, Adafactor or RAdam."""
+    settings: dict[str, bool | int | float | str | list[float | None]] = Field(default={}, exclude_if=empty)
+    """Keyword arguments of its constructor, other than lr, betas and weight_decay."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, given: object) -> object:
+        return {"name": given} if isinstance(given, str) else given
+
+
 class UpdateConfig(Config):
     """One GRPO update (DeepSeekMath, arXiv 2402.03300) with its published options."""
 
@@ -48,16 +63,18 @@ class UpdateConfig(Config):
     mismatch and gates is truncated likewise and a correction gives weight 0 to what that leaves out (masked)."""
     max_age: int = Field(default=0, ge=0, json_schema_extra=LIMIT)
     """Gate: updates at most between the policy of a rollout and this one; 0 takes only rollouts of this policy."""
+    optimizer: OptimizerConfig = Field(default=OptimizerConfig(), exclude_if=partial(eq, OptimizerConfig()))
+    """What steps the weights."""
     lr: float = Field(default=5e-5, gt=0.0)
-    """AdamW learning rate after warm-up."""
+    """Learning rate after warm-up."""
     warmup_steps: int = Field(default=15, ge=0)
     """Optimiser steps over which the learning rate rises linearly, counted over the whole run."""
     decay_steps: int = Field(default=0, ge=0)
     """Optimiser step of the run at which a cosine has brought the learning rate to a tenth; 0 keeps it constant."""
     weight_decay: float = Field(default=0.0, ge=0.0)
-    """AdamW weight decay."""
+    """Weight decay."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    """AdamW betas."""
+    """Betas of the optimiser, if it has two."""
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Gradients are scaled down to this global norm."""
     epochs: int = Field(default=1, ge=1)

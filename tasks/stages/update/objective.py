@@ -5,7 +5,7 @@ from dataclasses import fields
 import torch
 
 from gradus.models.objectives.batch import ScoredBatch
-from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.settings import OptimizerChoice, UpdateSettings
 from gradus.tasks.config.components import Chosen
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.identity.loading import load
@@ -21,6 +21,7 @@ def update_settings(config: UpdateConfig) -> UpdateSettings:
         "weights": tuple(load(each) for each in config.weights),
         "step_advantage": load(config.advantage) if config.advantage.component.needs else None,
         "needs": frozenset(need for part in parts for need in part.component.needs),
+        "optimizer": OptimizerChoice(config.optimizer.name, config.optimizer.settings),
         "acts_without_advantage": config.loss.component.acts_without_advantage,
     }
     plain = {each.name for each in fields(UpdateSettings)} - set(components)

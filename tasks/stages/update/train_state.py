@@ -14,6 +14,7 @@ from gradus.models.training.checkpoint import (
     STATE,
     TRAIN_STATE_FILES,
     CheckpointError,
+    OtherOptimizerError,
     SavedDtype,
     restore_train_state,
     restore_weights,
@@ -21,6 +22,7 @@ from gradus.models.training.checkpoint import (
     weights_bytes,
     write_policy,
 )
+from gradus.models.training.optimizer_arguments import OptimizerError
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
 from gradus.tasks.artifacts.loading import ROOM, LoadedPolicies, PolicyKey, loaded_policy, oom_as_stage_error
@@ -39,6 +41,11 @@ class Trained:
     device: Device
     train_state: TrainState
     policy: Policy
+
+    def fits(self, ref: Ref, settings: UpdateSettings, config: UpdateConfig) -> bool:
+        """Whether an update of this policy continues from here."""
+        same = (self.digest, self.dtype, self.device) == (ref.digest, config.dtype, config.device)
+        return same and self.train_state.chosen == settings.optimizer
 
 
 @dataclass
@@ -59,14 +66,19 @@ def train_state_of(ctx: StageContext, settings: UpdateSettings, config: UpdateCo
     ctx.warm.of(LoadedPolicies).clear()
     kept = ctx.warm.of(KeptTraining)
     found, kept.latest = kept.latest, None
-    if found is not None and (found.digest, found.dtype, found.device) == (ref.digest, config.dtype, config.device):
+    if found is not None and found.fits(ref, settings, config):
         found.train_state.adopt(settings)
         return found.train_state, found.policy
     exact = loaded_policy(ctx.store, ref, "float32", config.device)
     narrow = config.dtype != "float32"
     policy = loaded_policy(ctx.store, ref, config.dtype, config.device) if narrow else exact
     weights = dict(exact.model.named_parameters()) if narrow else None
-    train_state = TrainState.new(policy.model, settings, derive_seed(ctx.seed, "update"), weights)
+    try:
+        train_state = TrainState.new(policy.model, settings, derive_seed(ctx.seed, "update"), weights)
+    except OptimizerError as error:
+        raise BadInputError(
+            f"update.optimizer: {error}", hint="set update.optimizer to adamw for the usual one"
+        ) from None
     folder = ctx.store.path(ref)
     if (folder / STATE).exists():
         _restore(train_state, folder)
@@ -79,6 +91,11 @@ def _restore(train_state: TrainState, folder: Path) -> None:
             if (folder / MASTERS).exists():
                 restore_weights(train_state, (folder / MASTERS).read_bytes(), _format(folder))
             restore_train_state(train_state, {name: (folder / name).read_bytes() for name in TRAIN_STATE_FILES})
+    except OtherOptimizerError as error:
+        raise BadInputError(
+            f"{folder} cannot be gone on from: {error}",
+            hint=f"set update.optimizer={error.saved}, or give a policy without {STATE} for a fresh optimiser",
+        ) from None
     except (FileNotFoundError, CheckpointError) as error:
         raise CorruptArtifactError(
             f"{folder} is not a checkpoint that this version can go on from: {error}",
