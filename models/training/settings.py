@@ -56,3 +56,4 @@ class UpdateSettings:
     epochs: int = 1
     minibatch_groups: int = 0
     micro_tokens: int = 16_384
+    activation_checkpointing: bool = False

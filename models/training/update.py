@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from gradus.models.training.packed.forward import form_of
+from gradus.models.training.recomputation import recomputed
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
@@ -78,7 +79,9 @@ def optimise(
     for index in range(len(taken), len(plan.steps)):
         if settings.max_kl is not None and kl > settings.max_kl:
             return
-        metrics = Step(train_state, rollouts, plan.steps[index], settings, references, hooks, form).take()
+        step = Step(train_state, rollouts, plan.steps[index], settings, references, hooks, form)
+        with recomputed(train_state.model, wanted=settings.activation_checkpointing):
+            metrics = step.take()
         kl = metrics["policy/kl_old"]
         hooks.on_step(index, metrics)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from gradus.tasks.config.base import INCIDENTAL, LIMIT, Config
+from gradus.tasks.config.base import INCIDENTAL, LIMIT, Config, unset
 from gradus.tasks.config.components import (
     AdvantageConfig,
     AggregationConfig,
@@ -84,6 +84,8 @@ class UpdateConfig(Config):
     micro_tokens: int = Field(default=16_384, ge=1)
     """Tokens that go through the model at once, a prompt once for its completions, padding included where rows are
     padded; the result does not depend on it beyond rounding."""
+    activation_checkpointing: bool = Field(default=False, exclude_if=unset)
+    """Keep the inputs of each layer alone and compute the layer again for its gradient: less memory, more time."""
     max_logp_diff: float = Field(default=1.0, gt=0.0, json_schema_extra=LIMIT)
     """Gate: mean absolute difference of sampler and trainer log-probs per token, nats."""
     max_outside_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)

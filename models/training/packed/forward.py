@@ -61,8 +61,8 @@ def _packed(model: PreTrainedModel, pack: Pack) -> Tensor:
             use_cache=False,
             gradus_blocks=blocks,
         )
-    if blocks.num_calls != model.config.num_hidden_layers:
-        raise UnsupportedAttentionError(f"{blocks.num_calls} of {model.config.num_hidden_layers} layers attend")
+    if len(blocks.layers) != model.config.num_hidden_layers:
+        raise UnsupportedAttentionError(f"{len(blocks.layers)} of {model.config.num_hidden_layers} layers attend")
     return decoded.last_hidden_state[0].index_select(0, pack.predictors)
 
 

@@ -23,6 +23,7 @@ from gradus.models.training.checkpoint import (
     write_policy,
 )
 from gradus.models.training.optimizer_arguments import OptimizerError
+from gradus.models.training.recomputation import layers_of
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
 from gradus.tasks.artifacts.loading import ROOM, LoadedPolicies, PolicyKey, loaded_policy, oom_as_stage_error
@@ -72,6 +73,11 @@ def train_state_of(ctx: StageContext, settings: UpdateSettings, config: UpdateCo
     exact = loaded_policy(ctx.store, ref, "float32", config.device)
     narrow = config.dtype != "float32"
     policy = loaded_policy(ctx.store, ref, config.dtype, config.device) if narrow else exact
+    if config.activation_checkpointing and not layers_of(policy.model):
+        raise BadInputError(
+            f"{type(policy.model).__name__} has no layers that transformers can compute again",
+            hint="leave update.activation_checkpointing out",
+        )
     weights = dict(exact.model.named_parameters()) if narrow else None
     try:
         train_state = TrainState.new(policy.model, settings, derive_seed(ctx.seed, "update"), weights)

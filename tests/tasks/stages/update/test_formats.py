@@ -118,3 +118,9 @@ def test_another_policys_masters_and_formats_that_no_update_writes_are_refused(h
 def test_settings_that_are_not_set_leave_identities_as_they_are() -> None:
     assert not {"dtype", "saved_dtype"} & UpdateConfig().identified().keys()
     assert UpdateConfig(dtype="bfloat16").identified()["dtype"] == "bfloat16"
+
+
+def test_activations_that_are_computed_again_change_no_bit(house: House) -> None:
+    plain, _ = house.update(house.rows(), house.rewards, **house.steps)
+    again, _ = house.update(house.rows(), house.rewards, **house.steps, activation_checkpointing=True)
+    assert house.same_files(plain, again)
