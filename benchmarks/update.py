@@ -28,6 +28,7 @@ sys.path[:0] = [str(ROOT / "src")]
 
 import numpy as np  # noqa: E402 - the checkout comes first
 import torch  # noqa: E402
+from gradus.models.training.steps.step import Hooks, ReferenceLogprobs, Step  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel  # noqa: E402
 
 from gradus.models.policy import load_policy  # noqa: E402
@@ -36,7 +37,6 @@ from gradus.models.training.packed.ragged import Ragged  # noqa: E402
 from gradus.models.training.rollouts import Rollouts  # noqa: E402
 from gradus.models.training.settings import UpdateSettings  # noqa: E402
 from gradus.models.training.state import TrainState  # noqa: E402
-from gradus.models.training.step import Hooks, ReferenceLogprobs, Step  # noqa: E402
 
 GROUP = 8
 FORMS: tuple[Form, ...] = ("packed", "padded")

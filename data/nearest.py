@@ -11,6 +11,8 @@ NUM_NAMED = 3
 def nearest(wrong: str, known: Iterable[str]) -> list[str]:
     """At most three of the known names, the likeliest first: of dotted keys those beside the wrong one, then others.
 
+    Of keys that end alike the least nested are meant.
+
     >>> nearest("updat", ["ingest", "update", "rollout"])
     ['update']
     >>> nearest("update.lrr", ["update.lr", "update.loss", "warmup.lr", "score.max_chars"])
@@ -25,7 +27,8 @@ def nearest(wrong: str, known: Iterable[str]) -> list[str]:
         by_last.setdefault(end, []).append(name)
         if above == parent:
             beside[end] = [name]
-    found = [*_close(last, beside, 0.6), *by_last.get(last, []), *_close(last, by_last, 0.75)]
+    shallowest = {end: [n for n in same if _depth(n) == min(map(_depth, same))] for end, same in by_last.items()}
+    found = [*_close(last, beside, 0.6), *shallowest.get(last, []), *_close(last, shallowest, 0.75)]
     return list(dict.fromkeys(found or get_close_matches(wrong, names, NUM_NAMED, 0.8)))[:NUM_NAMED]
 
 
@@ -54,6 +57,10 @@ def unique(beginning: str, known: Iterable[str], what: str, otherwise: str) -> s
             hint="write more of the name",
         )
     return found[0]
+
+
+def _depth(name: str) -> int:
+    return name.count(".")
 
 
 def _close(last: str, named: Mapping[str, list[str]], cutoff: float) -> list[str]:

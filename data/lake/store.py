@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import re
 import shutil
-from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ from gradus.data.lake.manifest import (
     read_manifest,
     sha256_file,
 )
+from gradus.data.lake.row_keys import key_hashes, row_keys
 from gradus.data.lake.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, TableSchema, cast_to_schema
 from gradus.data.records import JsonObject
 
@@ -256,11 +256,11 @@ class ShardWriter:
         """Write one shard atomically: unique keys checked, zstd, page checksums."""
         schema = TABLES[self.ref.table]
         conformed = cast_to_schema(table, schema)
-        keys = _keys(conformed, schema, self.folder)
+        keys = row_keys(conformed, schema, self.folder)
         name = f"part-{index:05d}.parquet"
         with self._replacing(name) as temporary:
             pq.write_table(conformed, temporary, compression="zstd", write_page_checksum=True)
-        self._hashes[name] = _hashes(keys)
+        self._hashes[name] = key_hashes(keys)
         return self._receive(name, rows=conformed.num_rows)
 
     def write_file(self, name: str, content: bytes) -> FileEntry:
@@ -328,11 +328,11 @@ class ShardWriter:
             return pq.read_table(self.folder / name, columns=list(schema.key))
 
         for name in set(shards) - set(self._hashes):  # those of an earlier attempt
-            self._hashes[name] = _hashes(_keys(keys_of(name), schema, self.folder))
+            self._hashes[name] = key_hashes(row_keys(keys_of(name), schema, self.folder))
         if len(shards) > 1:
             found = np.sort(np.concatenate([self._hashes[name] for name in shards]))
             if bool((found[1:] == found[:-1]).any()):
-                _keys(pa.concat_tables(map(keys_of, shards), promote_options="default"), schema, self.folder)
+                row_keys(pa.concat_tables(map(keys_of, shards), promote_options="default"), schema, self.folder)
 
     def _receive(self, name: str, rows: int | None = None) -> FileEntry:
         path = self.folder / name
@@ -360,25 +360,6 @@ class ShardWriter:
 def _read_shard(path: Path, schema: TableSchema, columns: Sequence[str] | None) -> pa.Table:
     there = None if columns is None else [name for name in pq.read_schema(path).names if name in columns]
     return cast_to_schema(pq.read_table(path, columns=there, memory_map=True), schema)
-
-
-def _keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[object, ...]]:
-    """The key of every row; BadInputError where one is missing or occurs twice."""
-    columns = [table.column(name) for name in schema.key]
-    for name, column in zip(schema.key, columns, strict=True):
-        if column.null_count:
-            raise BadInputError(f"a row for {folder} has no {name}", hint=f"every {schema.name} row needs a {name}")
-    keys = list(zip(*(column.to_pylist() for column in columns), strict=True))
-    if len(set(keys)) != len(keys):
-        twice, number = Counter(keys).most_common(1)[0]
-        named = ", ".join(f"{name}={value}" for name, value in zip(schema.key, twice, strict=True))
-        raise BadInputError(f"{named} occurs {number} times in {schema.name}", hint="keys must be unique")
-    return keys
-
-
-def _hashes(keys: list[tuple[object, ...]]) -> npt.NDArray[np.int64]:
-    """64 bits a key, which this process alone understands."""
-    return np.fromiter(map(hash, keys), np.int64, len(keys))
 
 
 def _check_headroom(folder: Path) -> None:

@@ -7,6 +7,7 @@ was scored twice, or is used by two runs, doubles no row of a run. Which run use
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -68,7 +69,7 @@ def tables(store: Store, lake: Lake, say: Say) -> dict[str, Relation]:
 
     return {
         **{name: relation(name) for name in TABLES},
-        "updates": Relation(_updates_schema(), lambda: _updates(store, lake)),
+        "updates": Relation(_updates_schema(), partial(_updates, store, lake)),
     }
 
 

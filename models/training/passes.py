@@ -55,7 +55,7 @@ def all_tokens(
     on_rows: Callable[[int], None],
     asked: Asked | None = None,
 ) -> TokenLogprobs:
-    """What is asked of every completion token, all T in their order, without gradient."""
+    """Log-probs and what else is asked for, of all T completion tokens in their order, without gradient."""
     form, rows = form_of(model), torch.arange(rollouts.num_rows)
 
     def work(num_tokens: int) -> TokenLogprobs:

@@ -1,6 +1,8 @@
 """The arguments of an update."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from gradus.components import Need
 from gradus.models.objectives.advantages import StepAdvantage
@@ -20,6 +22,19 @@ class OriginLoss:
     loss: Loss
     acts_without_advantage: bool = False
     needs_sampler: bool = True
+
+
+@dataclass(frozen=True)
+class OptimizerChoice:
+    """An optimiser by name with its own settings; gradus.models.training.optimizer_arguments has the names."""
+
+    name: str = "adamw"
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def label(self) -> str:
+        """One name for each optimiser."""
+        return "adamw" if self.name == "AdamW" else self.name
 
 
 @dataclass(frozen=True)
@@ -47,6 +62,7 @@ class UpdateSettings:
     """K: the teacher's most likely tokens that are asked for."""
     count_zero_std_groups: bool = True
     max_kl: float | None = None
+    optimizer: OptimizerChoice = field(default_factory=OptimizerChoice)
     lr: float = 5e-5
     warmup_steps: int = 0
     decay_steps: int = 0
@@ -56,3 +72,4 @@ class UpdateSettings:
     epochs: int = 1
     minibatch_groups: int = 0
     micro_tokens: int = 16_384
+    activation_checkpointing: bool = False

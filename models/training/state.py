@@ -1,12 +1,22 @@
-"""A policy in training with its optimiser and random numbers."""
+"""A policy in training with its optimiser and random numbers.
 
+A model that computes in bfloat16 has float32 master weights beside it, which the optimiser steps (Mixed Precision
+Training, arXiv 1710.03740): bfloat16 keeps 8 bits of a weight, and most steps are smaller than that. Gradients are
+summed over micro-batches in float32. Deviation: no loss scaling, which float16 needs and bfloat16 does not.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
-from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.optimizers import hyperparameters, new_optimizer
+from gradus.models.training.settings import OptimizerChoice, UpdateSettings
 
 
 @dataclass
@@ -14,19 +24,64 @@ class TrainState:
     """A policy in training: its model, its optimiser, its random numbers and the steps that the run has taken."""
 
     model: PreTrainedModel
-    optimizer: torch.optim.AdamW
+    masters: dict[str, Parameter]
+    """The float32 weights that the optimiser steps, by name; the model's own where it computes in float32."""
+    optimizer: Optimizer
+    chosen: OptimizerChoice
+    """How the optimiser was chosen."""
     rng: np.random.Generator
     step: int = 0
 
     @classmethod
-    def new(cls, model: PreTrainedModel, settings: UpdateSettings, seed: int) -> "TrainState":
-        """Return a train state with a fresh optimiser."""
-        optimizer = torch.optim.AdamW(
-            model.parameters(), lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay
-        )
-        return cls(model, optimizer, np.random.Generator(np.random.PCG64(seed)))
+    def new(
+        cls, model: PreTrainedModel, settings: UpdateSettings, seed: int, weights: Mapping[str, Tensor] | None = None
+    ) -> "TrainState":
+        """Return a train state with a fresh optimiser; raise OptimizerError if there is none such.
+
+        `weights` are the float32 weights that a model in another number format was rounded from; None takes its own.
+        """
+        masters = _masters(model, weights)
+        optimizer = new_optimizer(settings, masters.values())
+        return cls(model, masters, optimizer, settings.optimizer, np.random.Generator(np.random.PCG64(seed)))
 
     def adopt(self, settings: UpdateSettings) -> None:
-        """Continue with other settings, as a train state read from disk does; the learning rate is set at each step."""
+        """Continue with other settings, as a train state read from disk does; the optimiser must be the same one."""
         for group in self.optimizer.param_groups:
-            group.update(betas=settings.betas, weight_decay=settings.weight_decay)
+            group.update(hyperparameters(settings))
+
+    def advance(self) -> None:
+        """Take the optimiser's step with the gradients of the masters."""
+        self.optimizer.step()
+        self.write_back()
+
+    def write_back(self) -> None:
+        """Set the model's weights to the masters, rounded to its number format."""
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if parameter is not self.masters[name]:
+                    parameter.copy_(self.masters[name])
+
+
+def _masters(model: PreTrainedModel, weights: Mapping[str, Tensor] | None) -> dict[str, Parameter]:
+    """The model's parameters, or float32 copies that take over their gradients."""
+    own = dict(model.named_parameters())
+    if all(parameter.dtype == torch.float32 for parameter in own.values()):
+        return own
+    given = own if weights is None else weights
+    masters = {name: Parameter(given[name].detach().to(p.device, torch.float32)) for name, p in own.items()}
+    for name, parameter in own.items():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(_gradient_to(masters[name]))
+    return masters
+
+
+def _gradient_to(master: Parameter) -> Callable[[Tensor], None]:
+    """A hook that moves a parameter's gradient to its master, added in float32 to what is there."""
+
+    def move(parameter: Tensor) -> None:
+        if parameter.grad is not None:
+            found = parameter.grad.to(torch.float32)
+            master.grad = found if master.grad is None else master.grad.add_(found)
+            parameter.grad = None
+
+    return move

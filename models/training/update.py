@@ -1,6 +1,6 @@
 """The policy update: judged rollouts in, optimiser steps out. Deterministic for a batch, a train state and settings.
 
-One pass: rows -> minibatches of whole groups -> steps (gradus.models.training.step). Dropout stays off: the log-probs
+One pass: rows -> minibatches of whole groups -> steps (gradus.models.training.steps). Dropout stays off: the log-probs
 of the update must be those of the policy that sampled.
 The ratio's denominator: with one optimiser step the policy's own log-probs (ratio 1, exactly on-policy); with several,
 those of the policy before the first one, recomputed by the trainer, so that sampler and trainer numerics do not mix.
@@ -9,7 +9,7 @@ is the trainer's log-prob as drawn; the loss and its ratio are of the full softm
 truncate nothing. Deviation: DeepSeek-V3.2 (arXiv 2512.02556, Keep Sampling Mask) truncates the loss's ratio too, by the
 sampler's own sets of tokens, and so learns the truncated policy p / S: its gradient has -A grad log S more. Rollouts do
 not record those sets; by the train state's own, a token that it has pushed out could never come back.
-Left out: several devices, adapters, mixed precision.
+Left out: several devices, adapters.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.models.training.critic import Critic
 from gradus.models.training.packed.forward import form_of
 from gradus.models.training.passes import Budget
+from gradus.models.training.recomputation import recomputed
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
-from gradus.models.training.step import Hooks, Metrics, Step
-from gradus.models.training.step_rows import ReferenceLogprobs, StepRows, acting_origins
+from gradus.models.training.steps.critic import Critic
+from gradus.models.training.steps.step import Hooks, Metrics, Step
+from gradus.models.training.steps.step_rows import ReferenceLogprobs, StepRows, acting_origins
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def optimise(
         if settings.max_kl is not None and kl > settings.max_kl:
             return
         about = StepRows(rollouts, plan.steps[index], settings, references)
-        metrics = Step(train_state, about, hooks, form, budget, critic).take()
+        with recomputed(train_state.model, wanted=settings.activation_checkpointing):
+            metrics = Step(train_state, about, hooks, form, budget, critic).take()
         kl = metrics["policy/kl_old"]
         hooks.on_step(index, metrics)
 

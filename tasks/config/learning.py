@@ -1,12 +1,14 @@
 """Settings of the stages that train: update, warmstart."""
 
+from functools import partial
+from operator import eq
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from gradus.components import Need
 from gradus.data.lake.schema import OWN
-from gradus.tasks.config.base import INCIDENTAL, LIMIT, Config
+from gradus.tasks.config.base import INCIDENTAL, LIMIT, Config, unset
 from gradus.tasks.config.components import (
     AdvantageConfig,
     AggregationConfig,
@@ -45,6 +47,21 @@ class CriticConfig(Config):
     """Gradients are scaled down to this global norm."""
 
 
+class OptimizerConfig(Config):
+    """An optimiser by name: "SGD", or { name = "SGD", settings = { momentum = 0.9 } }."""
+
+    name: str = "adamw"
+    """adamw; adamw_8bit, whose state is 8-bit (arXiv 2110.02861), by bitsandbytes; or a class of torch.optim, such as
+    SGD, Adafactor or RAdam."""
+    settings: dict[str, bool | int | float | str | list[float | None]] = Field(default={}, exclude_if=empty)
+    """Keyword arguments of its constructor, other than lr, betas and weight_decay."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, given: object) -> object:
+        return {"name": given} if isinstance(given, str) else given
+
+
 class UpdateConfig(Config):
     """One GRPO update (DeepSeekMath, arXiv 2402.03300) with its published options."""
 
@@ -79,16 +96,18 @@ class UpdateConfig(Config):
     mismatch and gates is truncated likewise and a correction gives weight 0 to what that leaves out (masked)."""
     max_age: int = Field(default=0, ge=0, json_schema_extra=LIMIT)
     """Gate: updates at most between the policy of a rollout and this one; 0 takes only rollouts of this policy."""
+    optimizer: OptimizerConfig = Field(default=OptimizerConfig(), exclude_if=partial(eq, OptimizerConfig()))
+    """What steps the weights."""
     lr: float = Field(default=5e-5, gt=0.0)
-    """AdamW learning rate after warm-up."""
+    """Learning rate after warm-up."""
     warmup_steps: int = Field(default=15, ge=0)
     """Optimiser steps over which the learning rate rises linearly, counted over the whole run."""
     decay_steps: int = Field(default=0, ge=0)
     """Optimiser step of the run at which a cosine has brought the learning rate to a tenth; 0 keeps it constant."""
     weight_decay: float = Field(default=0.0, ge=0.0)
-    """AdamW weight decay."""
+    """Weight decay."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    """AdamW betas."""
+    """Betas of the optimiser, if it has two."""
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Gradients are scaled down to this global norm."""
     epochs: int = Field(default=1, ge=1)
@@ -98,12 +117,19 @@ class UpdateConfig(Config):
     micro_tokens: int = Field(default=16_384, ge=1)
     """Tokens that go through the model at once, a prompt once for its completions, padding included where rows are
     padded; the result does not depend on it beyond rounding."""
+    activation_checkpointing: bool = Field(default=False, exclude_if=unset)
+    """Keep the inputs of each layer alone and compute the layer again for its gradient: less memory, more time."""
     max_logp_diff: float = Field(default=1.0, gt=0.0, json_schema_extra=LIMIT)
     """Gate: mean absolute difference of sampler and trainer log-probs per token, nats."""
     max_outside_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate, where truncation is masked: share of tokens that the trainer's own truncation leaves out."""
     max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: share of groups without variance."""
+    dtype: Literal["float32", "bfloat16"] = Field(default="float32", exclude_if=partial(eq, "float32"))
+    """What the model computes in; bfloat16 keeps float32 master weights beside it, which the optimiser steps."""
+    saved_dtype: Literal["policy", "float32", "bfloat16"] = Field(default="policy", exclude_if=partial(eq, "policy"))
+    """What the new policy's weights are saved in, and so sampled from; policy takes that of the policy that is updated.
+    If it is not float32 the master weights are saved beside them, and the next update continues from those."""
     save_every_steps: int = Field(default=0, ge=0)
     """Optimiser steps between two saves of resumable state inside a long update; 0 for none."""
     keep_logprobs: bool = Field(default=False, exclude_if=empty)

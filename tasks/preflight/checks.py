@@ -23,9 +23,11 @@ from gradus.data.nearest import did_you_mean, unique
 from gradus.data.package import package_file
 from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG
 from gradus.models.rewards import UnknownRewardError, resolve
+from gradus.models.training.optimizer_arguments import OptimizerError, check_optimizer
 from gradus.tasks.config.base import Config
 from gradus.tasks.config.components import Chosen, FilterConfig, chosen_in
 from gradus.tasks.config.ingest import IngestConfig
+from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.score import ScoreConfig
 
 CHECKPOINTS = "checkpoints"
@@ -116,6 +118,17 @@ def check_components(config: Config) -> None:
             function_of(component)(no_candidates(), **component.settings(**chosen.settings).model_dump())
     if isinstance(config, ScoreConfig):
         check_rewards(config)
+    if isinstance(config, UpdateConfig):
+        _check_optimizer(config)
+
+
+def _check_optimizer(config: UpdateConfig) -> None:
+    """UsageError if there is no such optimiser here, or if it does not take these settings."""
+    betas_set = config.betas != type(config).model_fields["betas"].default
+    try:
+        check_optimizer(config.optimizer.name, config.optimizer.settings, betas_set, config.weight_decay != 0)
+    except OptimizerError as error:
+        raise UsageError(f"update.optimizer: {error}", hint="see update.optimizer in `gradus methods`") from None
 
 
 def _nearest(chosen: Chosen, error: DescriptionError) -> str:

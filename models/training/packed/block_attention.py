@@ -85,8 +85,8 @@ class Blocks:
     """Sequences within which a token attends to itself and to those before it; every token is in one."""
     shared: list[tuple[Bucket, Bucket]]
     """Queries that attend to the whole of a prefix too, and those prefixes, row by row."""
-    num_calls: int = field(default=0, compare=False)
-    """How often a layer has attended by them."""
+    layers: set[int] = field(default_factory=set[int], compare=False)
+    """The layers that have attended by them, each once even if it is computed again for its gradient."""
 
     @classmethod
     def of(
@@ -198,11 +198,11 @@ def _join(out: Tensor, lse: Tensor, queries: Bucket, found: Tensor, scores: Tens
 
 
 def attend(
-    module: torch.nn.Module,  # noqa: ARG001 - transformers' signature
+    module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,  # noqa: ARG001
+    attention_mask: Tensor | None,  # noqa: ARG001 - transformers' signature
     *,
     scaling: float | None = None,
     gradus_blocks: Blocks | None = None,
@@ -215,7 +215,7 @@ def attend(
     odd = [name for name in ("sliding_window", "softcap", "s_aux", "position_bias") if others.get(name) is not None]
     if odd or gradus_blocks is None:
         raise UnsupportedAttentionError(f"the layers attend with {', '.join(odd) or 'arguments of their own'}")
-    gradus_blocks.num_calls += 1
+    gradus_blocks.layers.add(id(module))
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     flat = (part[0].transpose(0, 1) for part in (query, key, value))
     return cast("Tensor", _BlockAttention.apply(*flat, gradus_blocks, scale))[None], None

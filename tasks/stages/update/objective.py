@@ -7,7 +7,7 @@ import torch
 from gradus.components import Need
 from gradus.data.errors import BadInputError
 from gradus.models.objectives.batch import ScoredBatch
-from gradus.models.training.settings import OriginLoss, UpdateSettings
+from gradus.models.training.settings import OptimizerChoice, OriginLoss, UpdateSettings
 from gradus.tasks.config.components import Chosen
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.identity.loading import load
@@ -34,6 +34,7 @@ def update_settings(config: UpdateConfig) -> UpdateSettings:
         "weights": tuple(load(each) for each in config.weights),
         "step_advantage": load(config.advantage) if config.advantage.component.needs else None,
         "needs": config.needs,
+        "optimizer": OptimizerChoice(config.optimizer.name, config.optimizer.settings),
         "acts_without_advantage": config.loss.component.acts_without_advantage,
         "needs_sampler": config.loss.component.needs_sampler,
         "origin_losses": tuple(

@@ -13,7 +13,7 @@ from typing import Any
 
 from gradus.data.files import replace_file
 from gradus.models.training.checkpoint import (
-    WEIGHTS,
+    MASTERS,
     restore_train_state,
     restore_weights,
     train_state_bytes,
@@ -38,7 +38,7 @@ class Progress:
         state = self.folder / f"step-{len(steps):06d}"
         shutil.rmtree(state, ignore_errors=True)
         state.mkdir()
-        files = {WEIGHTS: weights_bytes(self.train_state), **train_state_bytes(self.train_state), **others}
+        files = {MASTERS: weights_bytes(self.train_state), **train_state_bytes(self.train_state), **others}
         for name, content in files.items():
             replace_file(state / name, content, durable=True)
         sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -57,7 +57,7 @@ class Progress:
             found = _read_whole(state)
             if found is not None:
                 files, steps = found
-                restore_weights(self.train_state, files[WEIGHTS])
+                restore_weights(self.train_state, files[MASTERS])
                 restore_train_state(self.train_state, files)
                 return steps, files
         return [], {}

@@ -7,12 +7,12 @@ import torch
 from gradus.data.errors import BadInputError, CorruptArtifactError
 from gradus.models.policy import Policy
 from gradus.models.training.checkpoint import CheckpointError
-from gradus.models.training.critic import Critic, CriticSettings
-from gradus.models.training.critic_files import CRITIC_FILES, restore_critic
 from gradus.models.training.packed.logprobs import Asked, Logprobs, vocabulary
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.rollouts import Rollouts
-from gradus.models.training.step_rows import ReferenceLogprobs, TeacherTokens
+from gradus.models.training.steps.critic import Critic, CriticSettings
+from gradus.models.training.steps.critic_files import CRITIC_FILES, restore_critic
+from gradus.models.training.steps.step_rows import ReferenceLogprobs, TeacherTokens
 from gradus.tasks.artifacts.loading import loaded_policy
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.stages.context import StageContext
@@ -49,7 +49,7 @@ def references(
 def _role(ctx: StageContext, config: UpdateConfig, role: str, why: str) -> Policy:
     if not ctx.inputs.get(role):
         raise BadInputError(f"the objective needs a {role} policy ({why})", hint=f"give --{role}")
-    return loaded_policy(ctx.store, ctx.one(role), "float32", config.device)
+    return loaded_policy(ctx.store, ctx.one(role), config.dtype, config.device)
 
 
 def _teacher(

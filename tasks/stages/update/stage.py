@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from gradus.models.training.steps.step import Hooks
 
 from gradus.data.arrays import Bools
 from gradus.data.errors import GateError, StageError
@@ -17,16 +18,15 @@ from gradus.data.lake.schema import ROWS_FILE
 from gradus.data.metrics import zero_std_groups
 from gradus.models.objectives.batch import ScoredBatch
 from gradus.models.policy import Policy
-from gradus.models.training.critic import Critic
-from gradus.models.training.critic_files import critic_bytes, restore_critic
 from gradus.models.training.mismatch import mismatch, num_outside, row_differences
 from gradus.models.training.packed.logprobs import Logprobs, vocabulary
 from gradus.models.training.passes import Budget, all_logprobs
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
-from gradus.models.training.step import Hooks
-from gradus.models.training.step_rows import UpdateError
+from gradus.models.training.steps.critic import Critic
+from gradus.models.training.steps.critic_files import critic_bytes, restore_critic
+from gradus.models.training.steps.step_rows import UpdateError
 from gradus.models.training.update import StepPlan, acting_rows, optimise
 from gradus.tasks.artifacts.loading import oom_as_stage_error
 from gradus.tasks.artifacts.policies import refuse_training
@@ -65,16 +65,16 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     rollouts = _rollouts(rows, batch, config)
     zero_std = zero_std_groups(batch.reward.numpy(), batch.group.numpy())
     _refuse_without_signal(rollouts, zero_std, uniform_groups(rows, batch, zero_std), config, settings)
-    train_state, policy = train_state_of(ctx, settings, config.device)
+    train_state, policy = train_state_of(ctx, settings, config)
     refuse_unknown_tokens(rows, vocabulary(policy.model))
     work = _Work(ctx, config, settings, train_state, policy, rows, rollouts, critic_of(ctx, config, policy))
     with oom_as_stage_error(f"updating with {config.micro_tokens} tokens at once", "lower update.micro_tokens"):
         num_tokens = work.take_steps()
     fault_point("update:before_checkpoint")
-    write_checkpoint(ctx, policy, train_state)
+    write_checkpoint(ctx, policy, train_state, config)
     for name, content in work.files().items():
         ctx.out.write_file(name, content)
-    keep_warm(ctx, policy, train_state, config.device)
+    keep_warm(ctx, policy, train_state, config)
     steps, step_clock = without_clock(work.steps)
     metrics = {**rows_report(rows, batch, zero_std), **work.mismatch_metrics, **last_and_worst(steps)}
     summary = {

@@ -14,7 +14,7 @@ from gradus.models.objectives.losses.bellman import tbrm
 from gradus.models.objectives.losses.distillation import distil, with_rest
 from gradus.models.objectives.losses.given import luffy, sft
 from gradus.models.objectives.returns import gae_advantages
-from gradus.models.training.critic import value_loss
+from gradus.models.training.steps.critic import value_loss
 
 
 def batch(logp: Tensor, **changes: Any) -> TokenBatch:

@@ -75,9 +75,8 @@ def test_a_parameter_that_no_gradient_reached_is_restored_as_untouched() -> None
     frozen.requires_grad_(False)
     trained(2, source)
     again = restored(source)
-    state = again.optimizer.state[next(again.model.parameters())]
-    assert float(state["step"]) == 0.0
-    assert not state["exp_avg"].any()
+    assert next(again.model.parameters()) not in again.optimizer.state
+    assert len(again.optimizer.state) == len(again.masters) - 1
 
 
 def test_every_file_is_plain_json_or_safetensors() -> None:

@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gradus.models.training.steps.step import Hooks
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gradus.models.objectives.advantages.group_relative import grpo
 from gradus.models.objectives.batch import ScoredBatch
 from gradus.models.training.packed.ragged import Ragged
-from gradus.models.training.passes import all_logprobs
+from gradus.models.training.passes import Budget, all_logprobs
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
-from gradus.models.training.step import Hooks, ReferenceLogprobs
+from gradus.models.training.steps.step_rows import ReferenceLogprobs
 from gradus.models.training.update import StepPlan, optimise
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "update_20_steps.json"
@@ -100,7 +101,7 @@ def of_gradus() -> Steps:
     )
     policy, log = model(1), list[dict[str, float]]()
     plan = StepPlan.of(rollouts, settings, np.random.default_rng(SEED))
-    old, reference = (all_logprobs(each, rollouts, 40, lambda _num: None) for each in (policy, model(2)))
+    old, reference = (all_logprobs(each, rollouts, Budget(40), lambda _num: None) for each in (policy, model(2)))
     hooks = Hooks(lambda _trainer: None, lambda _index, metrics: log.append(metrics), lambda _num: None)
     state = TrainState.new(policy, settings, seed=0)
     optimise(state, rollouts, plan, settings, ReferenceLogprobs(old, reference.logp), hooks)

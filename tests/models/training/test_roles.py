@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gradus.models.training.steps.step import Hooks, RowResults
 from torch import Tensor
 
 from gradus.components import Need
@@ -16,15 +17,14 @@ from gradus.models.objectives.importance_sampling.truncated import token_truncat
 from gradus.models.objectives.losses.bellman import tbrm
 from gradus.models.objectives.losses.distillation import distil
 from gradus.models.objectives.losses.given import luffy, sft
-from gradus.models.training.critic import Critic, CriticSettings
-from gradus.models.training.critic_files import critic_bytes, restore_critic
 from gradus.models.training.mismatch import mismatch
 from gradus.models.training.packed.logprobs import Asked
 from gradus.models.training.passes import Budget, all_logprobs, all_tokens
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import OriginLoss, UpdateSettings
-from gradus.models.training.step import Hooks, RowResults
-from gradus.models.training.step_rows import ReferenceLogprobs, TeacherTokens
+from gradus.models.training.steps.critic import Critic, CriticSettings
+from gradus.models.training.steps.critic_files import critic_bytes, restore_critic
+from gradus.models.training.steps.step_rows import ReferenceLogprobs, TeacherTokens
 from gradus.models.training.update import StepPlan, optimise
 from tests.models.training.test_update import (
     ONE_STEP,
@@ -281,7 +281,7 @@ def test_packs_are_halved_until_a_step_fits_into_memory(monkeypatch: pytest.Monk
         if seen[-1] > room:
             raise torch.OutOfMemoryError("made for this test")
 
-    import gradus.models.training.pack_loss as module
+    import gradus.models.training.steps.pack_loss as module
 
     forward = module.pass_logprobs
 

@@ -178,9 +178,9 @@ def test_an_interrupted_update_goes_on_from_its_newest_whole_state(house: House,
     assert [p.name for p in scratch.iterdir()] == ["step-000003"]
     if damage == "torn":  # as if the process had died while it kept a newer state
         (scratch / "step-000004").mkdir()
-        (scratch / "step-000004" / "weights.safetensors").write_bytes(b"half")
+        (scratch / "step-000004" / "master.state").write_bytes(b"half")
     elif damage == "changed":
-        file = scratch / "step-000003" / "weights.safetensors"
+        file = scratch / "step-000003" / "master.state"
         content = bytearray(file.read_bytes())
         content[-1] ^= 1
         file.write_bytes(content)

@@ -2,7 +2,7 @@
 
 Measure: log-probs and entropies of all rows of the step without gradient, if a component needs them. Prepare: the
 advantages that are made anew for every step, and token weights, from all rows (`StepView`). Loss: token losses of a
-pack (gradus.models.training.pack_loss), aggregated with the totals of the step. So packs change nothing beyond
+pack (gradus.models.training.steps.pack_loss), aggregated with the totals of the step. So packs change nothing beyond
 rounding, whatever a method couples.
 If memory runs out, the step begins anew with packs of half as many tokens: the same gradient, and no part of it twice.
 Shapes: N rows of the step, M completion tokens of them end to end.
@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from gradus.models.objectives.batch import StepView
-from gradus.models.training.averages import Averages
-from gradus.models.training.critic import Critic
-from gradus.models.training.pack_loss import PackLoss, Prepared
 from gradus.models.training.packed.forward import Form
 from gradus.models.training.packed.logprobs import Logprobs
 from gradus.models.training.packed.packing import Pack
 from gradus.models.training.passes import Budget, pass_logprobs
 from gradus.models.training.schedule import learning_rate
 from gradus.models.training.state import TrainState
-from gradus.models.training.step_rows import StepRows, UpdateError
+from gradus.models.training.steps.averages import Averages
+from gradus.models.training.steps.critic import Critic
+from gradus.models.training.steps.pack_loss import PackLoss, Prepared
+from gradus.models.training.steps.step_rows import StepRows, UpdateError
 
 Metrics = dict[str, float]
 
@@ -110,8 +110,8 @@ class Step:
 
     def _checked_norm(self, loss: float) -> float:
         """The gradient's norm before it is scaled down to the limit."""
-        model, limit = self.train_state.model, self.about.settings.max_grad_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), limit))
+        masters, limit = self.train_state.masters, self.about.settings.max_grad_norm
+        norm = float(torch.nn.utils.clip_grad_norm_(masters.values(), limit))
         if not (np.isfinite(norm) and np.isfinite(loss)):
             raise UpdateError(f"step {self.train_state.step + 1} has loss {loss} and gradient norm {norm}")
         return norm
@@ -125,7 +125,7 @@ class Step:
         for group in optimizer.param_groups:
             group["lr"] = lr
         if has_gradient:
-            optimizer.step()
+            self.train_state.advance()
         optimizer.zero_grad(set_to_none=True)
         self.train_state.step += 1
         return lr

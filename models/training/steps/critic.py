@@ -19,7 +19,7 @@ from gradus.models.training.packed.forward import Form, form_of, hidden_states
 from gradus.models.training.packed.packing import Pack
 from gradus.models.training.passes import Budget
 from gradus.models.training.rollouts import Rollouts
-from gradus.models.training.step_rows import StepRows, UpdateError
+from gradus.models.training.steps.step_rows import StepRows, UpdateError
 
 OnRows = Callable[[int], None]
 

@@ -13,7 +13,7 @@ from gradus.models.training.packed.forward import Form
 from gradus.models.training.packed.logprobs import Asked, Logprobs, TokenLogprobs
 from gradus.models.training.packed.packing import Pack
 from gradus.models.training.passes import pass_logprobs
-from gradus.models.training.step_rows import StepRows
+from gradus.models.training.steps.step_rows import StepRows
 
 TokenMetrics = tuple[Mapping[str, Tensor], Tensor]
 """Metrics of tokens, each (m,), and the mask of those that they speak of."""

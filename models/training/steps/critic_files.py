@@ -7,7 +7,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from gradus.models.training.checkpoint import CheckpointError, tensors_of
-from gradus.models.training.critic import Critic
+from gradus.models.training.steps.critic import Critic
 
 CRITIC, CRITIC_OPTIMIZER = "critic.state", "critic_optimizer.state"
 CRITIC_FILES = (CRITIC, CRITIC_OPTIMIZER)

@@ -1,0 +1,30 @@
+"""The keys of a table's rows: there, and each once."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gradus.data.errors import BadInputError
+from gradus.data.lake.schema import TableSchema
+
+
+def row_keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[object, ...]]:
+    """The key of every row; BadInputError where one is missing or occurs twice."""
+    columns = [table.column(name) for name in schema.key]
+    for name, column in zip(schema.key, columns, strict=True):
+        if column.null_count:
+            raise BadInputError(f"a row for {folder} has no {name}", hint=f"every {schema.name} row needs a {name}")
+    keys = list(zip(*(column.to_pylist() for column in columns), strict=True))
+    if len(set(keys)) != len(keys):
+        twice, number = Counter(keys).most_common(1)[0]
+        named = ", ".join(f"{name}={value}" for name, value in zip(schema.key, twice, strict=True))
+        raise BadInputError(f"{named} occurs {number} times in {schema.name}", hint="keys must be unique")
+    return keys
+
+
+def key_hashes(keys: list[tuple[object, ...]]) -> npt.NDArray[np.int64]:
+    """64 bits a key, which this process alone understands."""
+    return np.fromiter(map(hash, keys), np.int64, len(keys))

@@ -1,0 +1,207 @@
+"""Optimisers by name on the bundled policy: every one of torch's, what they keep, and what is refused."""
+
+import inspect
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from gradus.models.policy import load_policy
+from gradus.models.training.checkpoint import (
+    OPTIMIZER,
+    CheckpointError,
+    OtherOptimizerError,
+    restore_train_state,
+    restore_weights,
+    train_state_bytes,
+    weights_bytes,
+)
+from gradus.models.training.optimizer_arguments import OptimizerError, arguments, check_optimizer
+from gradus.models.training.optimizers import blank_state
+from gradus.models.training.settings import OptimizerChoice, UpdateSettings
+from gradus.models.training.state import TrainState
+
+BUNDLED = Path(__file__).parents[3] / "data" / "samples" / "policy"
+needs_bitsandbytes = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+MATRICES_ONLY = ("Muon",)
+CHOICES: list[Any] = [
+    *[
+        OptimizerChoice(name)
+        for name, kind in vars(torch.optim).items()
+        if inspect.isclass(kind) and name not in ("Optimizer", "LBFGS", "SparseAdam", *MATRICES_ONLY)
+    ],
+    OptimizerChoice("adamw", {"amsgrad": True}),
+    OptimizerChoice("SGD", {"momentum": 0.9, "nesterov": True}),
+    pytest.param(OptimizerChoice("adamw_8bit"), marks=needs_bitsandbytes),
+]
+
+
+def name_of(choice: OptimizerChoice) -> str:
+    return choice.name + "+".join(choice.settings)
+
+
+def train_state(choice: OptimizerChoice, dtype: Any = "float32", **settings: Any) -> TrainState:
+    model = load_policy(BUNDLED, dtype).model
+    return TrainState.new(model, UpdateSettings(lr=1e-3, optimizer=choice, **settings), 5)
+
+
+def stepped(found: TrainState, seeds: range) -> TrainState:
+    for seed in seeds:
+        ids = torch.randint(3, 20, (4, 9), generator=torch.Generator().manual_seed(seed))
+        found.model(input_ids=ids, labels=ids).loss.backward()
+        found.advance()
+        found.optimizer.zero_grad()
+        found.step += 1
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("choice", CHOICES, ids=name_of)
+def test_every_optimizer_learns_and_continues_bit_for_bit(choice: OptimizerChoice, dtype: str) -> None:
+    before = weights_bytes(train_state(choice, dtype))
+    straight, half = stepped(train_state(choice, dtype), range(4)), stepped(train_state(choice, dtype), range(2))
+    again = train_state(choice, dtype)
+    restore_weights(again, weights_bytes(half))
+    kept = weights_bytes(again)
+    restore_train_state(again, train_state_bytes(half))
+    assert weights_bytes(again) == kept != before
+    assert train_state_bytes(again) == train_state_bytes(half)
+    stepped(again, range(2, 4))
+    assert weights_bytes(again) == weights_bytes(straight)
+    assert train_state_bytes(again) == train_state_bytes(straight)
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=name_of)
+def test_a_blank_state_has_the_keys_and_shapes_of_a_real_one_and_changes_nothing(choice: OptimizerChoice) -> None:
+    found = stepped(train_state(choice), range(1))
+    state, weights, rates = train_state_bytes(found), weights_bytes(found), found.optimizer.param_groups[0]["lr"]
+    blank = blank_state(found.optimizer)
+    assert (train_state_bytes(found), weights_bytes(found), found.optimizer.param_groups[0]["lr"]) == (
+        state,
+        weights,
+        rates,
+    )
+    for master, entry in found.optimizer.state.items():
+        assert entry.keys() == blank[master].keys()
+        for key, value in entry.items():
+            assert getattr(value, "shape", None) == getattr(blank[master][key], "shape", None)
+            assert type(value) is type(blank[master][key])
+
+
+def test_sgd_without_momentum_is_the_formula() -> None:
+    found = train_state(OptimizerChoice("SGD"))
+    before = {name: master.detach().clone() for name, master in found.masters.items()}
+    ids = torch.randint(3, 20, (4, 9), generator=torch.Generator().manual_seed(0))
+    found.model(input_ids=ids, labels=ids).loss.backward()
+    gradients = {name: m.grad.clone() for name, m in found.masters.items() if m.grad is not None}
+    found.advance()
+    for name, master in found.masters.items():
+        assert torch.allclose(master.detach(), before[name] - 1e-3 * gradients[name], rtol=0, atol=1e-8), name
+
+
+@needs_bitsandbytes
+def test_the_8bit_state_is_a_quarter_and_steps_nearly_as_adamw_does() -> None:
+    eight, exact = (stepped(train_state(OptimizerChoice(n)), range(8)) for n in ("adamw_8bit", "adamw"))
+    sizes = [len(train_state_bytes(each)[OPTIMIZER]) for each in (eight, exact)]
+    assert sizes[0] < 0.3 * sizes[1]
+    moved = [
+        torch.cat([(m - p).detach().flatten() for m, p in zip(each.masters.values(), start.parameters(), strict=True)])
+        for each, start in ((eight, load_policy(BUNDLED, "float32").model), (exact, load_policy(BUNDLED).model))
+    ]
+    assert float(torch.cosine_similarity(*moved, dim=0)) > 0.95
+
+
+def test_adamw_keeps_the_tensors_that_it_has_always_kept() -> None:
+    content = train_state_bytes(stepped(train_state(OptimizerChoice()), range(1)))[OPTIMIZER]
+    assert {name.split(".")[0] for name in load(content)} == {"exp_avg", "exp_avg_sq", "step"}
+    assert "__metadata__" not in json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    named = train_state_bytes(stepped(train_state(OptimizerChoice("AdamW")), range(1)))[OPTIMIZER]
+    assert named == content
+
+
+@pytest.mark.parametrize(
+    ("saved", "wanted", "message"),
+    [
+        ("SGD", "adamw", r"optimizer\.state is the state of SGD, and the optimizer is adamw"),
+        ("adamw", "Adafactor", r"optimizer\.state is the state of adamw, and the optimizer is Adafactor"),
+    ],
+)
+def test_the_state_of_another_optimizer_is_refused(saved: str, wanted: str, message: str) -> None:
+    files = train_state_bytes(stepped(train_state(OptimizerChoice(saved, {})), range(1)))
+    with pytest.raises(OtherOptimizerError, match=message):
+        restore_train_state(train_state(OptimizerChoice(wanted)), files)
+
+
+def test_tensors_missing_unknown_or_of_another_shape_are_named_with_the_optimizer() -> None:
+    choice = OptimizerChoice("SGD", {"momentum": 0.9})
+    files = train_state_bytes(stepped(train_state(choice), range(1)))
+    tensors, name = load(files[OPTIMIZER]), "momentum_buffer.model.norm.weight"
+    for changed, message in (
+        (
+            {**tensors, "exp_avg.more": torch.zeros(1)},
+            r"optimizer\.state of SGD and the model disagree on exp_avg\.more",
+        ),
+        ({**tensors, name: torch.zeros(3)}, rf"optimizer\.state of SGD: {name} has shape \(3,\), expected \(128,\)"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            restore_train_state(train_state(choice), {**files, OPTIMIZER: save(changed, {"optimizer": "SGD"})})
+    with pytest.raises(CheckpointError, match=r"SGD and the model disagree on momentum_buffer.*only the file has it"):
+        restore_train_state(train_state(OptimizerChoice("SGD")), files)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "more", "message"),
+    [
+        ("Adamw", [], {}, "there is no optimizer Adamw; there are adamw, adamw_8bit, .*Adafactor.*SGD"),
+        ("LBFGS", [], {}, "there is no optimizer LBFGS"),
+        ("Optimizer", [], {}, "there is no optimizer Optimizer"),
+        ("SGD", ["momentun"], {}, "SGD has no setting momentun; it has momentum, dampening"),
+        ("SGD", ["lr"], {}, r"lr of SGD is a setting of the update: set update\.lr"),
+        ("SGD", [], {"betas_set": True}, r"SGD takes no betas: leave update\.betas out"),
+        ("Rprop", [], {"decay_set": True}, r"Rprop takes no weight_decay: leave update\.weight_decay out"),
+    ],
+)
+def test_what_is_no_optimizer_or_no_setting_of_it_is_refused(
+    name: str, settings: list[str], more: dict[str, bool], message: str
+) -> None:
+    with pytest.raises(OptimizerError, match=message):
+        check_optimizer(name, settings, **more)
+
+
+def test_an_optimizer_of_a_package_that_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradus.models.training import optimizer_arguments
+
+    monkeypatch.setattr(optimizer_arguments, "_classes", lambda _package: {})
+    with pytest.raises(OptimizerError, match="adamw_8bit needs the package bitsandbytes: pip install bitsandbytes"):
+        arguments("adamw_8bit")
+
+
+@pytest.mark.parametrize("settings", [{"momentum": -1.0}, {"nesterov": True}, {"momentum": "much"}])
+def test_values_that_a_constructor_refuses_are_one_sentence(settings: dict[str, Any]) -> None:
+    with pytest.raises(OptimizerError, match="the optimizer SGD refuses its settings: "):
+        train_state(OptimizerChoice("SGD", settings))
+
+
+def test_an_optimizer_of_matrices_alone_refuses_a_policy_with_vectors() -> None:
+    with pytest.raises(OptimizerError, match="the optimizer Muon refuses its settings: Muon only supports 2D"):
+        train_state(OptimizerChoice("Muon"))
+
+
+def test_what_is_read_from_source_is_what_the_constructors_take() -> None:
+    for name, kind in vars(torch.optim).items():
+        if inspect.isclass(kind) and name not in ("Optimizer", "LBFGS", "SparseAdam"):
+            assert ("params", *arguments(name)) == tuple(inspect.signature(kind).parameters), name
+
+
+def test_reading_them_imports_no_torch() -> None:
+    code = (
+        "import sys\nfrom gradus.models.training.optimizer_arguments import check_optimizer\n"
+        "check_optimizer('SGD', ['momentum'])\nsys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
