@@ -12,7 +12,7 @@ from gradus.data.lake.schema import TableSchema
 
 
 def row_keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[object, ...]]:
-    """The key of every row; BadInputError where one is missing or occurs twice."""
+    """Return the key of every row; raise BadInputError if one is missing or occurs twice."""
     columns = [table.column(name) for name in schema.key]
     for name, column in zip(schema.key, columns, strict=True):
         if column.null_count:

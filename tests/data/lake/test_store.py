@@ -133,7 +133,7 @@ def test_the_same_key_twice_is_refused_in_one_shard_and_across_shards(tmp_path: 
 
 
 def test_keys_that_only_look_alike_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradus.data.lake.store._hashes", lambda keys: np.zeros(len(keys), np.int64))
+    monkeypatch.setattr("gradus.data.lake.store.key_hashes", lambda keys: np.zeros(len(keys), np.int64))
     store = Store(tmp_path)
     writer = store.writer(REF)
     writer.write_table(scores(["a", "b"]), 0)
