@@ -56,7 +56,7 @@ class Adapter:
 
     @cached_property
     def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Module -> A (r, in) and B (out, r), as the file has them; PolicyError where it holds anything else."""
+        """Module -> A (r, in) and B (out, r), as in the file; raise PolicyError if it holds anything else."""
         found: dict[str, dict[str, Tensor]] = {}
         for name, tensor in _tensors(self.folder / ADAPTER_WEIGHTS).items():
             match = _TENSOR.fullmatch(name)
@@ -115,7 +115,7 @@ def base_of(folder: Path) -> Path:
 
 
 def merged(model: PreTrainedModel, adapter: Adapter) -> PreTrainedModel:
-    """The base's model with the adapter added to its weights in place, by peft; PolicyError where they do not fit."""
+    """Add the adapter to the weights of the base's model in place, by peft; raise PolicyError if they do not fit."""
     try:
         from peft import PeftModel  # noqa: PLC0415 - an extra
     except ImportError:
@@ -135,7 +135,7 @@ def merged(model: PreTrainedModel, adapter: Adapter) -> PreTrainedModel:
 
 
 def proof_of_merged(held: Mapping[str, Tensor], adapter: Adapter) -> int:
-    """Hold merged weights against base and adapter, computed anew from both files; gives how many were compared.
+    """Compare merged weights with base and adapter, computed anew from both files; return the number compared.
 
     What the adapter leaves alone must be the base's to the bit, the rest W + scale · B A but for rounding; ValueError
     names the first that is not.

@@ -1,10 +1,12 @@
 """What several tests share: log-probs from a whole forward pass in float64, LoRA adapters by hand, a hosted model."""
 
+import contextlib
 import gc
 import json
 import os
 import pty
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -91,6 +93,22 @@ class _ByFile(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByFile | None:
     """Replace `--dist loadfile`; marks of groups would say the same, but reach xdist 3.8 too late under pytest 9.2."""
     return _ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def copy_databases(source: Path, target: Path) -> None:
+    """Copy the databases of a home to another; they may be in use."""
+    for path in source.glob("*/*.db"):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(sqlite3.connect(path)) as old, contextlib.closing(sqlite3.connect(copy)) as new:
+            old.backup(new)
+
+
+@pytest.fixture(scope="session")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the databases of Prefect and MLflow lie that nobody uses, once a worker of pytest has created them."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "databases"
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,7 @@ class Manifest(BaseModel):
 
     @property
     def stage(self) -> str:
-        """The stage that made the artifact; empty for what a person supplied."""
+        """The stage that made the artifact; empty for what a user supplied."""
         return str(self.identity.get("stage", ""))
 
     @property

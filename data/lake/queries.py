@@ -74,7 +74,7 @@ def locked(
 ) -> Generator[duckdb.DuckDBPyConnection]:
     """An in-memory database of the relations and views, ready for one query.
 
-    Raises CorruptArtifactError where a file that the query needs is not what its manifest says.
+    Raise CorruptArtifactError if a file that the query needs is not what its manifest says.
     """
     needed = _needed(set(relations), views, sql)
     with duckdb.connect(":memory:") as connection:

@@ -63,7 +63,7 @@ class Ref:
 
     @classmethod
     def parse(cls, text: str) -> "Ref":
-        """Read `table/digest`; BadInputError where the text is anything else."""
+        """Read `table/digest`; raise BadInputError if the text is anything else."""
         table, _, digest = text.partition("/")
         if not (_TABLE_NAME.fullmatch(table) and _DIGEST.fullmatch(digest)):
             raise BadInputError(f"{text!r} is not an artifact reference", hint="write it as table/digest")
@@ -94,7 +94,7 @@ class Store:
         return manifest if sizes_hold else None
 
     def manifest(self, ref: Ref) -> Manifest:
-        """The manifest; CorruptArtifactError where there is none or it speaks of another artifact."""
+        """Return the manifest; raise CorruptArtifactError if there is none or it is that of another artifact."""
         manifest = read_manifest(self.path(ref))
         if (manifest.table, manifest.digest) != (ref.table, ref.digest):
             raise CorruptArtifactError(

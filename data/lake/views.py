@@ -35,8 +35,21 @@ USED = pa.schema(
 
 Say = Callable[[str], None]
 
+BATCH_ROWS = 1 << 12
+"""Rows that are decoded together."""
 _JUDGED = "rollouts_artifact"
 _ADDED = ("artifact", _JUDGED)
+
+
+class _Frugal(ds.FileSystemDataset):  # pyright: ignore[reportUntypedBaseClass] - pyarrow ships no types
+    """A dataset whose scanner, which DuckDB asks for, reads one shard ahead.
+
+    Four shards and sixteen batches, Arrow's own choice, are 300 MB more for shards of 100,000 rollouts, and no faster.
+    """
+
+    def scanner(self, **options: object) -> ds.Scanner:
+        """Return a scanner; DuckDB names columns and filter."""
+        return super().scanner(**options, batch_size=BATCH_ROWS, batch_readahead=4, fragment_readahead=1)
 
 
 class Lake(Protocol):
@@ -146,7 +159,7 @@ def _rows(name: str, found: Mapping[Ref, list[tuple[Path, pa.Schema]]], judged: 
         for path, schema in shards:
             schemas.append(schema)
             fragments.append(parquet.make_fragment(str(path), disk, partition_expression=source))
-    return ds.FileSystemDataset(fragments, _merged(schemas), parquet, filesystem=disk)
+    return _Frugal(fragments, _merged(schemas), parquet, filesystem=disk)
 
 
 def _merged(schemas: Sequence[pa.Schema]) -> pa.Schema:

@@ -81,7 +81,7 @@ class Recipe(Config):
     ingest: IngestConfig = IngestConfig()
     """How problem files are read."""
     profile: SampleConfig | None = None
-    """Measure difficulty before the first round with so many rollouts; none starts without a measurement."""
+    """Measure difficulty before the first round, with these samples; None starts without a measurement."""
     curate: CurateConfig = CurateConfig()
     """Which problems each round takes."""
     hint: HintConfig = HintConfig()
@@ -245,7 +245,7 @@ def split_assignment(text: str) -> tuple[str, object]:
 
 
 def set_dotted(body: dict[str, object], key: str, value: object) -> None:
-    """Set a dotted key in a nested dict; an integer part indexes a list. UsageError where the key leads nowhere."""
+    """Set a dotted key in a nested dict; an integer part indexes a list. Raise UsageError if there is no such key."""
     parts = key.split(".")
     node: Any = body
     for depth, part in enumerate(parts):

@@ -50,7 +50,7 @@ class Suite(Config):
     report: EvaluateConfig = EvaluateConfig()
     """What is computed."""
     every: int = Field(default=0, ge=0)
-    """Evaluate after every so many rounds; 0 only before and after."""
+    """Evaluate after every N rounds; 0 only before and after."""
     seed: int = 0
     """Every seed of the evaluation derives from it, none from the run's: runs with other seeds draw the same."""
     reported: bool | None = None
@@ -145,7 +145,7 @@ class EvaluationPlan(Config):
 
     @property
     def selection(self) -> Suite | None:
-        """The suite that chooses the best checkpoint; none where the last one is taken."""
+        """Return the suite that chooses the best checkpoint; None if the last one is taken."""
         if self.select == LAST:
             return None
         if self.select:

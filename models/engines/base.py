@@ -79,7 +79,7 @@ class Engine(Protocol):
         ...
 
     def load(self, folder: Path) -> None:
-        """Take the weights of a checkpoint folder; EngineError where the engine's own evidence says otherwise."""
+        """Load the weights of a checkpoint folder; raise EngineError if the engine's own evidence contradicts it."""
         ...
 
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:

@@ -12,7 +12,7 @@ from transformers import Cache, DynamicCache, PretrainedConfig
 from transformers.cache_utils import DynamicLayer
 
 GROWTH_TOKENS = 32
-"""Room is made for so many tokens at a time."""
+"""Number of tokens by which the cache grows."""
 
 
 class GrowingLayer(DynamicLayer):

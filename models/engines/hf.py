@@ -77,7 +77,7 @@ class HfEngine:
 
     @property
     def policy(self) -> Policy:
-        """The policy that is loaded; EngineError where there is none."""
+        """Return the policy that is loaded; raise EngineError if there is none."""
         if self._policy is None:
             raise EngineError("no policy is loaded")
         return self._policy
@@ -89,7 +89,7 @@ class HfEngine:
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
         """Sample every request once, shortest prompts first, `batch_rows` at a time, fewer where memory runs out.
 
-        Raises EngineError where the model's probabilities are not finite, or one row alone does not fit.
+        Raise EngineError if the model's probabilities are not finite, or one row alone does not fit.
         """
         sampled = 0
         waiting = batches([request.prompt_tokens for request in requests], self._batch_rows)[::-1]

@@ -17,7 +17,7 @@ Logprobs = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], list[lis
 
 
 def hold_probe(policy: Policy, logprobs: Logprobs, bound: float) -> float:
-    """The mean absolute difference, nats a token; ValueError where it is beyond the bound."""
+    """Return the mean absolute difference, nats per token; raise ValueError if it is beyond the bound."""
     length = min(NUM_TOKENS, policy.prompt_side.context_tokens - 1)
     text = [number * 7919 % len(policy.tokenizer) for number in range(length)]
     given, expected = (ask([text[:1]], [text[1:]])[0] for ask in (logprobs, HfEngine(policy).logprobs))

@@ -39,7 +39,7 @@ class ServerSettings:
 
 
 class ServerEngine:
-    """Requests to a server, so many at once; a request that fails for good comes back as an error.
+    """Send requests to a server, a limited number at once; a request that fails for good is returned as an error.
 
     engine = ServerEngine(ServerSettings(url="http://127.0.0.1:8000/v1"))
     """
@@ -72,7 +72,7 @@ class ServerEngine:
         return f"openai {self._model or 'unknown'}@{urlsplit(self._settings.url).netloc.rpartition('@')[2]}"
 
     def load(self, folder: Path) -> None:
-        """Find the model there; with `tokens`, EngineError where its log-probs of a probe are not the policy's."""
+        """Find the model there; with `tokens`, raise EngineError if its log-probs of a probe are not the policy's."""
         names = [model.id for model in self._ask(self._client.models.list)]
         if not self._model and len(names) == 1:
             self._model = names[0]
@@ -195,7 +195,7 @@ class ServerEngine:
             ) from None
 
     def _require_processed(self, requests: Sequence[Request]) -> None:
-        """EngineError where log-probs would not be those of the distribution sampled from."""
+        """Raise EngineError if log-probs would not be those of the distribution sampled from."""
         odd = [r for r in requests if r.temperature not in (0.0, 1.0) or r.top_p < 1 or r.top_k > 0]
         if not (self._settings.tokens and odd):
             return

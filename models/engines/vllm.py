@@ -71,7 +71,7 @@ class VllmEngine:
         return self._name
 
     def load(self, folder: Path) -> None:
-        """Start with these weights, or take them in place; EngineError where the engine does not hold them then."""
+        """Start with these weights, or load them in place; raise EngineError if the engine does not hold them then."""
         if self._running is not None and folder == self._running.folder:
             return  # a checkpoint's folder never changes
         ends = load_prompt_side(folder).end_tokens
@@ -253,7 +253,7 @@ def _renew(running: _Running, base: Path) -> None:
 
 
 def _added(running: _Running, adapter: Adapter) -> Any:
-    """Have vLLM load an adapter; gives what requests name it by."""
+    """Have vLLM load an adapter; return its name in requests."""
     name = str(adapter.folder)
     number = running.numbers.setdefault(adapter.folder, len(running.numbers) + 1)
     request = vllm("lora.request").LoRARequest(name, number, name)
@@ -263,7 +263,7 @@ def _added(running: _Running, adapter: Adapter) -> Any:
 
 
 def _hold_checksums(running: _Running) -> torch.dtype:
-    """Hold the weights against the files; gives the number format of the first."""
+    """Compare the weights with the files; return the number format of the first."""
     held: list[dict[str, tuple[str, list[int]]]] = running.cores.rpc("gradus_tensors")
     rows = fixed_set(running.base, {name: shape for name, (_, shape) in held[0].items()})
     dtypes = {name: getattr(torch, held[0][name][0]) for name in rows}

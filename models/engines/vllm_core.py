@@ -55,7 +55,7 @@ class Cores:
 
     @classmethod
     def started(cls, folder: Path, settings: VllmSettings, rank: int) -> "Cores":
-        """Start with the weights of a folder, ready for adapters of a rank (0 for none); EngineError where it fails."""
+        """Start with the weights of a folder, for adapters of a rank (0 for none); raise EngineError on failure."""
         max_rank = _max_rank(rank)
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(settings.cpu_cache_gib))
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -68,11 +68,11 @@ class Cores:
 
     @property
     def num_copies(self) -> int:
-        """Copies of the model; so many requests in a row go to each once."""
+        """Number of copies of the model; N consecutive requests go to one each."""
         return len(self._engine.engine_core.core_engines)
 
     def rpc(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call a method in every worker of every copy; gives what each answered."""
+        """Call a method in every worker of every copy; return their answers."""
         answers = self._each(lambda: self._engine.collective_rpc(name, args=args, kwargs=kwargs))
         return [answer for copy in answers for answer in copy]
 
@@ -177,7 +177,7 @@ def _max_rank(rank: int) -> int:
 
 
 def _wake_at_death(core: Any) -> None:
-    """Wake who waits for an engine core that is gone: vLLM 0.32 marks it dead, and its callers wait for ever."""
+    """Wake the callers of an engine core that is gone: vLLM 0.32 marks it dead, and they wait for ever."""
     while not core.resources.engine_dead:
         time.sleep(_WATCH_S)
     error = vllm("v1.engine.exceptions").EngineDeadError()

@@ -20,7 +20,7 @@ class WeightChecker:
         return {name: (str(p.dtype).removeprefix("torch."), list(p.shape)) for name, p in self._parameters().items()}
 
     def gradus_sums(self, rows: dict[str, int]) -> dict[str, str]:
-        """Checksums of the first so many rows of the named parameters; vLLM pads vocabularies."""
+        """Return checksums of the first N rows of the named parameters; vLLM pads vocabularies."""
         held = self._parameters()
         return {name: tensor_sum(held[name][:num_rows]) for name, num_rows in rows.items()}
 

@@ -8,7 +8,6 @@ import hashlib
 import importlib
 import importlib.metadata
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -116,8 +115,7 @@ def resolve(
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise UnknownRewardError(f"the reward {name}: {key}: {first['msg']}") from None
-    _check_pattern(checked.get("pattern", ""))
+        raise UnknownRewardError(f"the reward {name}: {key}: {first['msg'].removeprefix('Value error, ')}") from None
     if component is None or not component.module:
         path, function = users_file(name)
         return RewardSpec(name, checked, path=str(path), function=function, sha256=sha256, modules=dict(modules or {}))
@@ -146,13 +144,6 @@ def _called(
     function: Callable[..., Verdict], max_chars: int, settings: Mapping[str, object], row: Row, gold: str
 ) -> Verdict:
     return function(row, gold, max_chars, **settings)
-
-
-def _check_pattern(pattern: object) -> None:
-    try:
-        re.compile(str(pattern))
-    except re.error as error:
-        raise UnknownRewardError(f"the pattern {pattern!r} is not a regular expression: {error}") from error
 
 
 def _version(component: Component) -> str:

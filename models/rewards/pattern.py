@@ -6,14 +6,15 @@ thinking. A pattern that backtracks without end costs its row the wall limit of 
 """
 
 import re
+from typing import Annotated
 
-from gradus.components import component
+from gradus.components import REGEX, component
 from gradus.models.rewards.base import Row, Verdict
 from gradus.models.rewards.text import marked_answer, strip_invisible, visible_text
 
 
 @component("reward", name="format")
-def judge(row: Row, gold: str, max_chars: int, *, pattern: str = "") -> Verdict:  # noqa: ARG001 - every reward is called alike
+def judge(row: Row, gold: str, max_chars: int, *, pattern: Annotated[str, REGEX] = "") -> Verdict:  # noqa: ARG001 - every reward is called alike
     """1 if the answer is marked, or `pattern` occurs, 0 if not; says nothing about correctness.
 
     Args:

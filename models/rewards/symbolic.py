@@ -71,7 +71,7 @@ def stated_expression(text: str) -> str | None:
 
 
 def compare_plain(gold: str, answer: str) -> bool | None:
-    """Whether two plain answers are equal; None where only Math-Verify can tell.
+    """Return whether two plain answers are equal; None if only Math-Verify can tell.
 
     >>> compare_plain("1,000", "1000"), compare_plain("1/2", "0.5")
     (True, None)

@@ -26,7 +26,7 @@ def last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 
 def visible_text(completion: str, max_chars: int = 0) -> str | None:
-    """What follows the last `</think>`; None where a `<think>` was never closed, so that no answer was given.
+    """Return what follows the last `</think>`; None if a `<think>` was never closed, so that there is no answer.
 
     Longer texts are cut to their last `max_chars` characters (0: not at all), after the thinking was taken off.
     A completion whose `<think>` belongs to the prompt and that was cut off while thinking cannot be told from an
@@ -90,6 +90,6 @@ def last_marked(text: str, *, words: bool = False) -> str | None:
 
 
 def marked_answer(text: str, *, words: bool = False) -> str | None:
-    """What stands behind the last `####`, else in the last box; None where neither is there."""
+    """Return what follows the last `####`, else the content of the last box; None if there is neither."""
     marked = last_marked(text, words=words)
     return marked if marked is not None else last_box(text)

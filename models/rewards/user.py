@@ -50,7 +50,7 @@ class BatchRefusedError(ValueError):
 
 
 def load_function(path: Path, function: str, sha256: str = "", settings: Mapping[str, object] = {}) -> RewardFunction:
-    """The function of a file; RewardFileError where it is not there or is not the one that the command saw."""
+    """Return the function of a file; raise RewardFileError if it is missing or not the one that the command saw."""
     try:
         source = path.read_bytes()
     except OSError as error:

@@ -19,7 +19,7 @@ class PromptConfig(Config):
     system: str = Field(default="", exclude_if=empty)
     """System message, unless a problem has its own; without a chat template the prompt's first paragraph."""
     template: str = Field(default="", exclude_if=empty)
-    """What is asked, with {question}; {hint}, if it is there, is the hint, or nothing for problems without one.
+    """The user's message, with {question}; {hint}, if present, is the hint, or nothing for problems without one.
 
     Of a problem with messages {question} is the user's last one. Without {hint} the hint follows at the end. A name in
     other braces is refused, unless it is an argument in LaTeX; {{name}} is {name} literally.

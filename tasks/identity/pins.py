@@ -1,4 +1,4 @@
-"""What settings name but do not hold, a person's own files: their digests make them part of a stage's identity.
+"""What settings name but do not hold, a user's own files: their digests make them part of a stage's identity.
 
 Left out: files that a reward reads as data.
 """

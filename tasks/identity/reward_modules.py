@@ -28,7 +28,7 @@ _INSPECTED: dict[tuple[str, str], tuple[Stamp, Inspection]] = {}
 def pinned_reward(reward: RewardConfig, *, renew: bool = False) -> RewardConfig:
     """The reward with the digests and versions of what a user's function consists of; others as they are.
 
-    Digests that are there already stay, unless they shall be renewed. Raise BadInputError where the file or the
+    Digests that are there already stay, unless they shall be renewed. Raise BadInputError if the file or the
     function cannot be used.
     """
     if not reward.is_users or (reward.source_sha256 and not renew):
@@ -53,7 +53,7 @@ def pinned_reward(reward: RewardConfig, *, renew: bool = False) -> RewardConfig:
 
 
 def refusal(spec: RewardSpec, error: UnpinnedModulesError) -> BadInputError:
-    """What the person is told of modules that the identity of the scores does not hold; late ones are remembered."""
+    """Return the message on modules that the identity of the scores does not hold; late ones are remembered."""
     remember(spec.sha256, Path(spec.path).parent, {**error.late, **error.changed})
     reward = Path(spec.path).name
     if error.changed:

@@ -1,4 +1,4 @@
-"""Whether the servers that a person names accept the credentials that the environment has, and what to do if not.
+"""Whether the servers that a user names accept the credentials of the environment, and what to do if not.
 
     PREFECT_API_URL, PREFECT_API_AUTH_STRING or PREFECT_API_KEY, PREFECT_API_SSL_CERT_FILE
     MLFLOW_TRACKING_URI, MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME and ..._PASSWORD,
@@ -84,7 +84,7 @@ def mlflow_answer(uri: str, status: int | str) -> Answer:
 
 
 def mlflow_words(uri: str, code: str, message: str) -> str:
-    """What a person is shown of an error of MLflow's client: a refusal as such, else its first line, shortened."""
+    """Return an error of MLflow's client for a user: a refusal as such, else its first line, shortened."""
     line = hide(f"{code}: {message.partition(chr(10))[0]}")
     return mlflow_answer(uri, code).sentence or (line if len(line) <= 200 else f"{line[:100]} … {line[-90:]}")
 

@@ -59,7 +59,7 @@ class Journal:
             _drop_torn_line(path)
 
     def run_started(self, facts: Mapping[str, object]) -> str:
-        """The command began; gives the name of this invocation, which tells the invocations of one run apart."""
+        """Note that the command began; return the name of this invocation, unique within the run."""
         invocation = secrets.token_hex(8)
         owner = {"pid": os.getpid(), "host": socket.gethostname()}
         self._event("run_started", {**facts, "invocation": invocation, "owner": owner}, durable=True)
@@ -75,7 +75,7 @@ class Journal:
         config: JsonObject,
         inputs: Mapping[str, Sequence[str]],
     ) -> str:
-        """An attempt of a stage began; gives its name, which no other attempt has."""
+        """Note that an attempt of a stage began; return its unique name."""
         attempt = f"{stage}-{round}-{secrets.token_hex(5)}"
         label = {"attempt": attempt, "stage": stage, "round": round, "purpose": purpose}
         self._labels[attempt] = label
@@ -136,7 +136,7 @@ class Journal:
             _append(self._events, line, durable=durable)
 
     def _append_metrics(self, rows: Sequence[Mapping[str, object]]) -> tuple[int, int]:
-        """Write metric rows; gives the bytes that they take, from and to."""
+        """Write metric rows; return the byte range written."""
         lines = b"".join(_line({"time": time.time(), **row}) for row in rows)
         with self._lock:
             return _append(self._metrics, lines, durable=True)
@@ -155,9 +155,9 @@ def read_settings(folder: Path) -> RunSettings:
 
 
 def read_events(folder: Path) -> Iterator[Event]:
-    """Every event of a run in the order it happened; none where the run has no journal yet.
+    """Yield every event of a run in order; nothing if the run has no journal yet.
 
-    Raises CorruptArtifactError where a line is none.
+    Raise CorruptArtifactError if a line is no event.
     """
     for event, end in read_lines(folder / EVENTS):
         if not _is_event(event):
@@ -194,7 +194,7 @@ def metric_lines(folder: Path, offset: int = 0, end: int | None = None) -> Itera
 def read_lines(path: Path, offset: int = 0, end: int | None = None) -> Iterator[tuple[JsonObject, int]]:
     """Whole lines from a byte offset on, each with the offset behind it; a last line without its end is left alone.
 
-    Raises CorruptArtifactError where a whole line cannot be read.
+    Raise CorruptArtifactError if a whole line cannot be read.
     """
     try:
         file = path.open("rb")
@@ -231,7 +231,7 @@ def _line(body: Mapping[str, object]) -> bytes:
 
 
 def _append(path: Path, content: bytes, *, durable: bool) -> tuple[int, int]:
-    """Append in one write, or not at all; gives the bytes taken, from and to."""
+    """Append in one write, or not at all; return the byte range written."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         begin = os.fstat(descriptor).st_size

@@ -37,7 +37,7 @@ class StageContext:
     beat: Beat
 
     def one(self, role: str) -> Ref:
-        """The single artifact of a role; KeyError where the role is absent."""
+        """Return the single artifact of a role; raise KeyError if the role is absent."""
         (ref,) = self.inputs[role]
         return ref
 

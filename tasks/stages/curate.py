@@ -37,7 +37,7 @@ class _Choice:
 
 
 def run(ctx: StageContext, config: CurateConfig) -> StageResult:
-    """Choose problems and write the plan; GateError where none is left, UsageError for a name that does not exist."""
+    """Choose problems and write the plan; raise GateError if none is left, UsageError if a name does not exist."""
     ctx.beat(0.0, "reading problems and difficulty")
     problems = ctx.table("problems", ["problem_id", "question", "messages"])
     pool = candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)

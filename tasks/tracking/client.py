@@ -57,7 +57,7 @@ def artifacts_uri(home: Path) -> str:
 
 
 def tracking_uri(home: Path) -> str:
-    """Where runs are told of: MLFLOW_TRACKING_URI, or the embedded database by its absolute address."""
+    """Return where runs are reported: MLFLOW_TRACKING_URI, or the embedded database by its absolute address."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{database(home)}"
 
 
@@ -102,7 +102,7 @@ def wait(sidecar: Sidecar, timeout_s: float) -> Status:
 
 
 def parting_words(sidecar: Sidecar, home: Path) -> str:
-    """What a person should know when a command ends: that the tracker does not answer, or refused something.
+    """Return the message at a command's end if the tracker does not answer, or refused something; else empty.
 
     The reporter goes on without the command, so a tracker that is well is not waited for.
     """

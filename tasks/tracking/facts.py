@@ -70,7 +70,7 @@ def shown(sample: Sample, keys: tuple[str, ...]) -> dict[str, str]:
 
 
 def ends(samples: Sequence[Sample], count: int) -> Sequence[Sample]:
-    """So many samples: half from the front (the best), half from the back (the worst)."""
+    """Return N samples: half from the front (the best), half from the back (the worst)."""
     if count >= len(samples):
         return samples
     front = count - count // 2

@@ -67,7 +67,7 @@ class Follower:
     _backoff_s: float = field(default=POLL_S)
 
     def drain(self, wait_s: float = 0.0) -> int:
-        """Tell what is there; gives the number of events told.
+        """Report what is there; return the number of events reported.
 
         The reporter of a command that has just ended is waited for; LockedError if another process tells for longer.
         """
@@ -84,7 +84,7 @@ class Follower:
             time.sleep(POLL_S)
 
     def follow(self) -> int:
-        """Tell until the run or its process ended; gives the exit code."""
+        """Report until the run or its process has ended; return the exit code."""
         while True:
             with sole_teller(self.folder) as mine:
                 if mine:

@@ -93,7 +93,7 @@ def ensure_database(home: Path) -> str:
 
 
 def drain(folder: Path, wait_s: float = 0.0) -> int:
-    """Tell MLflow all of a run's journal that it was not told; gives the number of events.
+    """Report to MLflow what is new in a run's journal; return the number of events.
 
     A reporter that is at it is waited for; LockedError if it takes longer than `wait_s`.
     """
@@ -280,7 +280,7 @@ class MlflowTeller:
                 mlflow.log_feedback(trace_id=span.trace_id, name=kind, value=value, source=source)
 
     def _checkpoint(self, ref: Ref, run_id: str, params: Mapping[str, str]) -> str:
-        """The checkpoint as a logged model by reference: nothing is uploaded, nothing pickled; gives the model's id."""
+        """Log the checkpoint as a model by reference, nothing uploaded or pickled; return the model's id."""
         query = f"tags.`gradus.output` = '{ref}'"
         known = self._client.search_logged_models([self._experiment], filter_string=query)
         if known:

@@ -1,4 +1,4 @@
-"""How far the tracker has been told of a run: a cursor that survives any kill, and who is telling.
+"""How far a run is reported to the tracker: a cursor that survives any kill, and the process that reports.
 
 `<run folder>/tracking.json` is replaced whole after every event that was told. Where it is lost or torn, telling begins
 anew; that repeats nothing, because every event is looked up by its name before it is told (see
@@ -93,7 +93,7 @@ class Status:
 
     @property
     def sentence(self) -> str:
-        """What a person should know, with the command that helps; empty if all is told or will be without problems."""
+        """Return what a user should know, with the command that helps; empty if all is reported or will be."""
         if self.untold and self.telling and not self.problem:
             return ""  # its reporter is at it, without this command
         if self.untold:

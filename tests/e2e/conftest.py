@@ -18,6 +18,7 @@ import pytest
 from gradus.tasks.servers.processes import Server, free_port, start_prefect
 from gradus.tasks.servers.secret import secret
 from gradus.tasks.tracking.state import status
+from tests.conftest import copy_databases
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Path(__file__).parent / "tiny.toml"
@@ -134,22 +135,6 @@ class Program:
         """Every manifest of the lake by artifact."""
         lake = self.home / "lake"
         return {str(p.parent.relative_to(lake)): p.read_bytes() for p in sorted(lake.glob("*/*/_manifest.json"))}
-
-
-def copy_databases(source: Path, target: Path) -> None:
-    """Copy the databases of a home to another; they may be in use."""
-    for path in source.glob("*/*.db"):
-        copy = target / path.relative_to(source)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.closing(sqlite3.connect(path)) as old, contextlib.closing(sqlite3.connect(copy)) as new:
-            old.backup(new)
-
-
-@pytest.fixture(scope="session")
-def databases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the databases of Prefect and MLflow lie that nobody uses, once a worker of pytest has created them."""
-    base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "databases"
 
 
 @pytest.fixture(scope="session")

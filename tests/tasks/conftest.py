@@ -8,14 +8,16 @@ import pytest
 from gradus.data.lake.store import Store
 from gradus.tasks.stages.score.stage import JudgePools
 from gradus.tasks.stages.warm import Warm
+from tests.conftest import copy_databases
 
 
 @pytest.fixture(scope="session")
-def mlflow_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home folder with an MLflow database; tests keep apart by the names of their runs."""
+def mlflow_home(databases: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home folder with an MLflow database, a copy if there is one; tests keep apart by the names of their runs."""
     from gradus.tasks.tracking.reporter import ensure_database
 
     root = tmp_path_factory.mktemp("gradus-home")
+    copy_databases(databases, root)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         assert ensure_database(root) == f"sqlite:///{root}/mlflow/mlflow.db"

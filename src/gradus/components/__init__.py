@@ -14,7 +14,7 @@ Args:
 The keyword-only arguments are the settings: types, bounds, defaults and docs are read from the source
 (gradus.components.description), so that a recipe is checked without importing the module or running a user's file.
 Types of settings: bool, int, float, str, Literal, tuple[T, ...], `T | None`, and Annotated with bounds of
-annotated_types, `StringConstraints` or `INCIDENTAL`.
+annotated_types, `StringConstraints`, `REGEX` or `INCIDENTAL`.
 """
 
 from collections.abc import Callable
@@ -48,6 +48,9 @@ Need = Literal[
 ]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+REGEX = "regex"
+"""Marks a text, inside Annotated, that must be a regular expression."""
 
 INCIDENTAL = "incidental"
 """Marks a setting, inside Annotated, on which no result depends: it is not part of an identity."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, Union
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, create_model
 
 from gradus.components import INCIDENTAL, KINDS, Kind, Need
 
@@ -268,9 +268,19 @@ def _rule(source: _Source, node: ast.expr, where: str) -> Any:
     match node:
         case ast.Name(id="INCIDENTAL"):
             return INCIDENTAL
+        case ast.Name(id="REGEX"):
+            return AfterValidator(_regex)
         case ast.Call(func=ast.Name(id=name)) if name in _RULES:
             values = [_value(source, part, where) for part in node.args]
             named = {str(word.arg): _value(source, word.value, where) for word in node.keywords}
             return _RULES[name](*values, **named)
         case _:
             raise DescriptionError(f"{where} has a bound that cannot be read: it is one of {', '.join(_RULES)}")
+
+
+def _regex(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+    return pattern

@@ -48,7 +48,7 @@ class Room(Protocol):
 
 
 def open_engine(ctx: Room, ref: Ref, config: RolloutConfig) -> tuple[Engine, PromptSide | None]:
-    """The engine with the weights of a checkpoint, and what prompts need of it; nothing where it takes messages."""
+    """Return the engine with the weights of a checkpoint, and what prompts need of it; None if it takes messages."""
     if config.engine == "transformers":
         policy = warm_policy(ctx, ref, config)
         return HfEngine(policy, batch_rows=config.batch_rows), policy.prompt_side
@@ -77,7 +77,7 @@ def prompt_side(ctx: Room, ref: Ref, config: RolloutConfig) -> PromptSide | None
 def warm_policy(ctx: Room, ref: Ref, config: RolloutConfig) -> Policy:
     """The policy of a checkpoint: as a warm worker left it, or loaded; others are let go first.
 
-    StageError where its weights are not those of the files: nothing may be sampled from stale ones.
+    Raise StageError if its weights are not those of the files: nothing may be sampled from stale ones.
     """
     key, loaded = PolicyKey(ref.digest, config.dtype, config.device), ctx.warm.of(LoadedPolicies)
     if key not in loaded.by_key:
