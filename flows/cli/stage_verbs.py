@@ -194,7 +194,7 @@ def update(
     config = configured(UpdateConfig, sets)
     check_components(config)
     check_inputs(_lake(), rollouts=rollouts, scores=scores, policy=policy, reference=reference)
-    if config.needs_reference and reference is None:
+    if config.loads_reference and reference is None:
         raise UsageError("the objective needs a reference policy (kl_coef is set)", hint="give --reference")
     check_out(out)
     with api() as ready:

@@ -221,7 +221,7 @@ class _Steps:
     def learn(self, index: int, policy: Ref, gathered: _Gathered) -> Outcome:
         """A round's update."""
         learned = {"rollouts": gathered.rollouts, "scores": gathered.scores, "policy": [policy]}
-        if self.recipe.update.needs_reference:
+        if self.recipe.update.loads_reference:
             learned["reference"] = [self.start.policy]
         return self.run("update", self.recipe.update, learned, index)
 

@@ -57,3 +57,4 @@ class UpdateSettings:
     minibatch_groups: int = 0
     micro_tokens: int = 16_384
     activation_checkpointing: bool = False
+    ema_decay: float = 0.0

@@ -47,6 +47,12 @@ class UpdateConfig(Config):
     """How token losses become one number: token_mean (DAPO), sequence_mean (GRPO), fixed_length (Dr. GRPO)."""
     kl_coef: float = Field(default=0.0, ge=0.0)
     """Weight of the k3 KL to the reference policy; 0 loads no reference."""
+    reference: Literal["given", "ema"] = Field(default="given", exclude_if=partial(eq, "given"))
+    """What the policy is held against: a reference policy (given), or the moving average of its own weights as the
+    update begins (ema; the anchor of WARP, arXiv 2406.16768)."""
+    ema_decay: Beta = Field(default=0.0, exclude_if=empty)
+    """Decay of a float32 moving average of the weights, moved at every optimiser step; 0 keeps none. It is a policy of
+    its own in the checkpoint's folder `ema`."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     correction: Annotated[ImportanceConfig | None, BeforeValidator(none_if_empty)] = None
@@ -107,6 +113,17 @@ class UpdateConfig(Config):
         """Whether a term of the objective compares the policy with a reference."""
         parts = (self.advantage, self.loss, *self.weights)
         return bool(self.kl_coef) or any("reference" in part.component.needs for part in parts)
+
+    @property
+    def loads_reference(self) -> bool:
+        """Whether that reference is another policy, which must be given."""
+        return self.needs_reference and self.reference == "given"
+
+    @model_validator(mode="after")
+    def _average_to_refer_to(self) -> "UpdateConfig":
+        if self.reference == "ema" and not self.ema_decay:
+            raise ValueError("reference = ema needs a moving average: set ema_decay, such as 0.99")
+        return self
 
 
 class WarmstartConfig(Config):

@@ -165,6 +165,9 @@ class _Work:
     def _reference(self) -> torch.Tensor | None:
         if not self.config.needs_reference:
             return None
+        if self.config.reference == "ema":
+            with self.train_state.averaged():
+                return self._logprobs(self.train_state.model).logp
         if not self.ctx.inputs.get("reference"):
             raise BadInputError("the objective needs a reference policy (kl_coef is set)", hint="give --reference")
         policy = loaded_policy(self.ctx.store, self.ctx.one("reference"), self.config.dtype, self.config.device)
