@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from gradus.models.policy import Policy
 from gradus.models.policy_files import CONFIG
-from gradus.models.training.optimizers import Entry, as_kept, as_tensors, blank_state
+from gradus.models.training.optimizers.making import Entry, as_kept, as_tensors, blank_state
 from gradus.models.training.state import TrainState
 
 OPTIMIZER, RNG, STATE, MASTERS = "optimizer.state", "rng.state", "state.json", "master.state"

@@ -16,7 +16,7 @@ from gradus.models.objectives.token_weights import TokenWeights
 
 @dataclass(frozen=True)
 class OptimizerChoice:
-    """An optimiser by name with its own settings; gradus.models.training.optimizer_arguments has the names."""
+    """An optimiser by name with its own settings; gradus.models.training.optimizers.arguments has the names."""
 
     name: str = "adamw"
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])

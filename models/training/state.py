@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
-from gradus.models.training.optimizers import hyperparameters, new_optimizer
+from gradus.models.training.optimizers.making import hyperparameters, new_optimizer
 from gradus.models.training.settings import OptimizerChoice, UpdateSettings
 
 

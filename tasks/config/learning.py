@@ -103,6 +103,12 @@ class UpdateConfig(Config):
     saved_dtype: Literal["policy", "float32", "bfloat16"] = Field(default="policy", exclude_if=partial(eq, "policy"))
     """What the new policy's weights are saved in, and so sampled from; policy takes that of the policy that is updated.
     If it is not float32 the master weights are saved beside them, and the next update continues from those."""
+    deterministic: bool = Field(default=False, exclude_if=unset)
+    """Take deterministic algorithms alone, so that a GPU, too, computes the same bits twice; an operation that has none
+    ends the update."""
+    profile: bool = Field(default=False, exclude_if=unset, json_schema_extra=INCIDENTAL)
+    """Leave a trace of the first three optimiser steps, for chrome://tracing or Perfetto, in the run's folder
+    `profiles` and in MLflow; an update that is reused leaves none."""
     save_every_steps: int = Field(default=0, ge=0)
     """Optimiser steps between two saves of resumable state inside a long update; 0 for none."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)

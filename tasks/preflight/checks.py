@@ -23,7 +23,7 @@ from gradus.data.nearest import did_you_mean, unique
 from gradus.data.package import package_file
 from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG
 from gradus.models.rewards import UnknownRewardError, resolve
-from gradus.models.training.optimizer_arguments import OptimizerError, check_optimizer
+from gradus.models.training.optimizers.arguments import OptimizerError, check_optimizer
 from gradus.tasks.config.base import Config
 from gradus.tasks.config.components import Chosen, FilterConfig, chosen_in
 from gradus.tasks.config.ingest import IngestConfig

@@ -5,6 +5,7 @@ is here: gates, the train state from disk or from this worker's memory (the same
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +28,10 @@ from gradus.tasks.artifacts.loading import loaded_policy, oom_as_stage_error
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
+from gradus.tasks.runs.profiles import trace_of
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.gates import update_breach
+from gradus.tasks.stages.update.conditions import deterministic, profiled
 from gradus.tasks.stages.update.objective import update_advantage, update_settings
 from gradus.tasks.stages.update.report import (
     extreme_samples,
@@ -60,8 +63,13 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     train_state, policy = train_state_of(ctx, settings, config)
     refuse_unknown_tokens(rows, vocabulary(policy.model))
     work = _Work(ctx, config, settings, train_state, rows, rollouts)
-    with oom_as_stage_error(f"updating with {config.micro_tokens} tokens at once", "lower update.micro_tokens"):
-        num_tokens = work.take_steps()
+    trace = trace_of(ctx.store.path(ctx.out.ref)) if config.profile else None
+    with (
+        oom_as_stage_error(f"updating with {config.micro_tokens} tokens at once", "lower update.micro_tokens"),
+        deterministic(wanted=config.deterministic),
+        profiled(trace) as after_step,
+    ):
+        num_tokens = work.take_steps(after_step)
     fault_point("update:before_checkpoint")
     write_checkpoint(ctx, policy, train_state, config)
     keep_warm(ctx, policy, train_state, config)
@@ -105,7 +113,7 @@ class _Work:
     _rows_done: int = 0
     _rows_in_all: int = 1
 
-    def take_steps(self) -> int:
+    def take_steps(self, after_step: Callable[[], None]) -> int:
         """Take every step that no earlier attempt took; return the completion tokens trained on in all of them."""
         plan = StepPlan.of(self.rollouts, self.settings, self.train_state.rng)
         num_rows = self.rollouts.num_rows
@@ -121,6 +129,7 @@ class _Work:
 
         def on_step(index: int, metrics: StepMetrics) -> None:
             self.steps.append({**metrics, "perf/step_s": clock.lap_s()})
+            after_step()
             every, taken = self.config.save_every_steps, index + 1
             if every and taken % every == 0 and taken < len(plan.steps):
                 progress.save(self.steps)

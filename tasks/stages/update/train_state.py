@@ -26,7 +26,7 @@ from gradus.models.training.checkpoint import (
     weights_bytes,
     write_policy,
 )
-from gradus.models.training.optimizer_arguments import OptimizerError
+from gradus.models.training.optimizers.arguments import OptimizerError
 from gradus.models.training.recomputation import layers_of
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
