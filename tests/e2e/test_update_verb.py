@@ -58,14 +58,22 @@ def test_what_does_not_fit_is_one_sentence_and_loses_nothing(
     policy.tokenizer.save_pretrained(tmp_path / "grown")
     lake = program.home / "lake"
     before = {path: path.read_bytes() for path in lake.glob("*/*/*") if path.is_file()}
-    for policy_text, settings, sentence in (
-        ("bundled", ("optimizer=Sgd",), "there is no optimizer Sgd; there are adamw, adamw_8bit"),
-        (checkpoint, ("optimizer=SGD", "max_age=9"), "set update.optimizer=adamw, or give a policy without state.json"),
-        (str(tmp_path / "grown"), ("max_age=9",), "more tokens than the model has embeddings, 24 and 23"),
+    plan = ("--plan", str(tmp_path / "plan.jsonl"), "--problems", str(tmp_path / "p.jsonl"))
+    for command, exit_code, sentence in (
+        (("update", *given, "--set", "optimizer=Sgd"), 2, "there is no optimizer Sgd; there are adamw, adamw_8bit"),
+        (
+            ("update", *given[:4], "--policy", checkpoint, "--set", "optimizer=SGD", "--set", "max_age=9"),
+            1,
+            "set update.optimizer=adamw, or give a policy without state.json",
+        ),
+        (
+            ("rollout", *plan, "--policy", str(tmp_path / "grown")),
+            1,
+            "more tokens than the model has embeddings, 24 and 23",
+        ),
     ):
-        flags = [word for each in settings for word in ("--set", each)]
-        code, out, err = program.run("update", *given[:4], "--policy", policy_text, *flags)
-        assert (code, out) == (2 if "Sgd" in sentence else 1, ""), err
+        code, out, err = program.run(*command)
+        assert (code, out) == (exit_code, ""), err
         assert sentence in " ".join(err.split()), err
         assert "Traceback" not in err
     assert all(path.read_bytes() == content for path, content in before.items())
