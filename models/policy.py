@@ -87,11 +87,16 @@ def load_policy(
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     model, info = _loaded(base, "model", AutoModelForCausalLM.from_pretrained, options)
     # transformers would draw such weights at random; it lists them instead, and they are refused here by name.
-    wrong = sorted(map(str, [*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])]))
+    wrong = sorted(
+        [
+            *(f"{key} is missing" for key in info["missing_keys"]),
+            *(f"{key[0]} has another shape" for key in info["mismatched_keys"]),
+            *(f"{key} is too many" for key in info["unexpected_keys"] if _is_part(key, model)),
+        ]
+    )
     if wrong:
         raise PolicyError(f"{base}: the weights do not fit config.json ({len(wrong)} of them, first {wrong[0]})")
-    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
-        raise PolicyError(f"{folder}: the tokenizer has more tokens than the model has embeddings")
+    _refuse_more_tokens(folder, tokenizer, model.get_input_embeddings().num_embeddings)
     if is_adapter(folder):
         model = merged(model, read_adapter(folder))
     model.eval()
@@ -106,13 +111,27 @@ def load_prompt_side(folder: Path, *, trust_remote_code: bool = False) -> Prompt
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     tokenizer = _loaded(_tokenizer_folder(folder, base), "tokenizer", AutoTokenizer.from_pretrained, options)
     config = _loaded(base, "configuration", AutoConfig.from_pretrained, options)
-    if len(tokenizer) > config.get_text_config().vocab_size:
-        raise PolicyError(f"{folder}: the tokenizer has more tokens than the model has embeddings")
+    _refuse_more_tokens(folder, tokenizer, config.get_text_config().vocab_size)
     try:
         generation = GenerationConfig.from_pretrained(base, local_files_only=True)
     except OSError:
         generation = GenerationConfig.from_model_config(config)
     return PromptSide(tokenizer, _context_tokens(config), _end_tokens(generation, tokenizer))
+
+
+def _is_part(key: str, model: PreTrainedModel) -> bool:
+    """Whether a weight that the model has no place for would belong to one of its layers, not to a head beside it."""
+    modules = {name for name, _ in model.named_modules()} - {"", model.base_model_prefix}
+    parents = key.split(".")[:-1]
+    return any(".".join(parents[:count]) in modules for count in range(1, len(parents) + 1))
+
+
+def _refuse_more_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase, embeddings: int) -> None:
+    if len(tokenizer) > embeddings:
+        raise PolicyError(
+            f"{folder}: the tokenizer has more tokens than the model has embeddings, {len(tokenizer)} and {embeddings};"
+            " resize the model's (resize_token_embeddings), or take the tokenizer that it was trained with"
+        )
 
 
 def _end_tokens(generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -174,7 +174,11 @@ class Store:
             return
         (folder / FILE_NAME).unlink()
         for path in folder.iterdir():
-            if path.is_file() and not path.name.startswith("."):
+            if path.name.startswith("."):
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
                 path.unlink()
 
     def remove_empty(self, ref: Ref) -> None:
@@ -264,7 +268,7 @@ class ShardWriter:
         return self._receive(name, rows=conformed.num_rows)
 
     def write_file(self, name: str, content: bytes) -> FileEntry:
-        """Write one file of a checkpoint atomically."""
+        """Write one file of a checkpoint atomically; the name may have a folder before it."""
         with self._replacing(name) as temporary:
             temporary.write_bytes(content)
         return self._receive(name)
@@ -311,6 +315,7 @@ class ShardWriter:
     def _replacing(self, name: str) -> Generator[Path]:
         _check_headroom(self.folder)
         final = self.folder / name
+        final.parent.mkdir(exist_ok=True)
         try:
             with replacing(final, durable=True) as temporary:
                 yield temporary
@@ -337,7 +342,7 @@ class ShardWriter:
     def _receive(self, name: str, rows: int | None = None) -> FileEntry:
         path = self.folder / name
         entry = FileEntry(name=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows)
-        replace_file(self._receipts / f"{name}.json", entry.model_dump_json(), durable=True)
+        replace_file(self._receipts / f"{name.replace('/', '+')}.json", entry.model_dump_json(), durable=True)
         self._entries[name] = entry
         return entry
 
@@ -352,9 +357,8 @@ class ShardWriter:
                 path.unlink(missing_ok=True)
 
     def _sweep(self) -> None:
-        for folder in (self.folder, self._receipts):
-            for stale in folder.glob(f".*{TEMPORARY}"):
-                stale.unlink(missing_ok=True)
+        for stale in self.folder.rglob(f".*{TEMPORARY}"):
+            stale.unlink(missing_ok=True)
 
 
 def _read_shard(path: Path, schema: TableSchema, columns: Sequence[str] | None) -> pa.Table:

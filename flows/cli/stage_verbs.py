@@ -197,7 +197,7 @@ def update(
     config = configured(UpdateConfig, sets)
     check_components(config)
     check_inputs(_lake(), rollouts=rollouts, scores=scores, policy=policy, reference=reference, teacher=teacher)
-    if config.needs_reference and reference is None:
+    if config.loads_reference and reference is None:
         why = "kl_coef is set" if config.kl_coef else "a component reads it"
         raise UsageError(f"the objective needs a reference policy ({why})", hint="give --reference")
     if config.needs_teacher and teacher is None:

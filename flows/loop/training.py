@@ -240,7 +240,7 @@ class _Steps:
         learned = {"rollouts": rollouts, "scores": scores, "policy": [policy]}
         if self.recipe.update.needs_teacher:
             learned["teacher"] = _maybe(self.start.teacher)
-        if self.recipe.update.needs_reference:
+        if self.recipe.update.loads_reference:
             learned["reference"] = [self.start.policy]
         return self.run("update", self.recipe.update, learned, index)
 

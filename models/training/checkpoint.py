@@ -19,12 +19,14 @@ from transformers import PreTrainedModel
 
 from gradus.models.policy import Policy
 from gradus.models.policy_files import CONFIG
-from gradus.models.training.optimizers import Entry, as_kept, as_tensors, blank_state
+from gradus.models.training.optimizers.making import Entry, as_kept, as_tensors, blank_state
 from gradus.models.training.state import TrainState
 
 OPTIMIZER, RNG, STATE, MASTERS = "optimizer.state", "rng.state", "state.json", "master.state"
 TRAIN_STATE_FILES = (OPTIMIZER, RNG, STATE)
 """Those of every train state; MASTERS is there only if the policy's own weights are not the masters."""
+AVERAGE = "ema.state"
+"""The moving average of the masters, if there is one."""
 SavedDtype = Literal["float32", "bfloat16", "float16"]
 """Number formats that a policy can be saved in."""
 _RNG_FIELDS = ("state", "inc", "has_uint32", "uinteger")
@@ -135,6 +137,18 @@ def restore_weights(train_state: TrainState, content: bytes, saved: SavedDtype |
         for name, master in masters.items():
             master.copy_(found[name])
     train_state.write_back()
+
+
+def average_bytes(train_state: TrainState) -> bytes:
+    """The moving average of the masters."""
+    return save({name: average.cpu().contiguous() for name, average in train_state.average.items()})
+
+
+def restore_average(train_state: TrainState, content: bytes) -> None:
+    """Put the moving average back; CheckpointError if a weight is missing, unknown or of another shape."""
+    masters = train_state.masters
+    found = tensors_of(content, AVERAGE, {name: master.shape for name, master in masters.items()})
+    train_state.average = {name: found[name].to(master.device) for name, master in masters.items()}
 
 
 def _refuse_others(loaded: Mapping[str, Tensor], found: Mapping[str, Tensor], dtype: torch.dtype) -> None:

@@ -26,7 +26,7 @@ class OriginLoss:
 
 @dataclass(frozen=True)
 class OptimizerChoice:
-    """An optimiser by name with its own settings; gradus.models.training.optimizer_arguments has the names."""
+    """An optimiser by name with its own settings; gradus.models.training.optimizers.arguments has the names."""
 
     name: str = "adamw"
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -73,3 +73,4 @@ class UpdateSettings:
     minibatch_groups: int = 0
     micro_tokens: int = 16_384
     activation_checkpointing: bool = False
+    ema_decay: float = 0.0

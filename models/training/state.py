@@ -5,8 +5,9 @@ Training, arXiv 1710.03740): bfloat16 keeps 8 bits of a weight, and most steps a
 summed over micro-batches in float32. Deviation: no loss scaling, which float16 needs and bfloat16 does not.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
-from gradus.models.training.optimizers import hyperparameters, new_optimizer
+from gradus.models.training.optimizers.making import hyperparameters, new_optimizer
 from gradus.models.training.settings import OptimizerChoice, UpdateSettings
 
 
@@ -31,6 +32,9 @@ class TrainState:
     """How the optimiser was chosen."""
     rng: np.random.Generator
     step: int = 0
+    ema_decay: float = 0.0
+    average: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Float32 moving average of the masters, by name; empty without decay."""
 
     @classmethod
     def new(
@@ -48,11 +52,31 @@ class TrainState:
         """Continue with other settings, as a train state read from disk does; the optimiser must be the same one."""
         for group in self.optimizer.param_groups:
             group.update(hyperparameters(settings))
+        self.ema_decay = settings.ema_decay
+        if not self.ema_decay:
+            self.average = {}
+        elif not self.average:
+            self.average = {name: master.detach().clone() for name, master in self.masters.items()}
 
     def advance(self) -> None:
-        """Take the optimiser's step with the gradients of the masters."""
+        """Take the optimiser's step with the gradients of the masters, then move the average.
+
+        average <- decay average + (1 - decay) masters, as WARP's anchor (arXiv 2406.16768, eq. 1).
+        """
         self.optimizer.step()
         self.write_back()
+        for name, average in self.average.items():
+            average.lerp_(self.masters[name].detach(), 1 - self.ema_decay)
+
+    @contextmanager
+    def averaged(self) -> Generator[None]:
+        """Let the model have the average's weights for a while."""
+        own = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
+        _set(self.model, self.average)
+        try:
+            yield
+        finally:
+            _set(self.model, own)
 
     def write_back(self) -> None:
         """Set the model's weights to the masters, rounded to its number format."""
@@ -60,6 +84,12 @@ class TrainState:
             for name, parameter in self.model.named_parameters():
                 if parameter is not self.masters[name]:
                     parameter.copy_(self.masters[name])
+
+
+def _set(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[name])
 
 
 def _masters(model: PreTrainedModel, weights: Mapping[str, Tensor] | None) -> dict[str, Parameter]:

@@ -54,8 +54,8 @@ def footprint(
     dtype = saved if rollout.dtype == "auto" else rollout.dtype
     sampler = num_parameters * _BYTES.get(dtype, _FLOAT32)
     narrow = _BYTES[update.dtype] if update.dtype != "float32" else 0
-    reference = _BYTES[update.dtype] if update.needs_reference else 0
-    trained = num_parameters * (_FLOAT32 * _TRAINED + narrow + reference)
+    reference = _BYTES[update.dtype] if update.loads_reference else 0
+    trained = num_parameters * (_FLOAT32 * (_TRAINED + bool(update.ema_decay)) + narrow + reference)
     needed = sampler + _cache(store, policy, sample, rollout, dtype)
     beside = sampler if separate_sampler else 0
     return Footprint(needed, trained + beside, psutil.virtual_memory().total)

@@ -8,11 +8,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gradus.data.errors import BadInputError
+from gradus.data.errors import BadInputError, CorruptArtifactError
+from gradus.data.lake.manifest import CURE, FILE_NAME, read_manifest, sha256_file
 from gradus.data.lake.store import Ref, Store
 from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 BASE = "base"
+EMA = "ema"
+"""The folder of a checkpoint that holds the moving average of its weights, a policy of its own."""
 _TOKENIZER = ("tokenizer*", "vocab.*", "*.model", "special_tokens_map.json", "chat_template*")
 
 
@@ -56,6 +59,16 @@ def verify_policy(store: Store, ref: Ref) -> None:
     base = base_ref(store, ref)
     if base is not None:
         store.verify(base)
+
+
+def verify_average(folder: Path) -> None:
+    """Check the moving average of a checkpoint against the checkpoint's manifest; nothing of another folder."""
+    if folder.name != EMA or not (folder.parent / FILE_NAME).is_file():
+        return
+    for entry in read_manifest(folder.parent).files:
+        path = folder.parent / entry.name
+        if path.parent == folder and not (path.is_file() and sha256_file(path) == entry.sha256):
+            raise CorruptArtifactError(f"{path} does not have the bytes that its manifest names", hint=CURE)
 
 
 def refuse_training(store: Store, ref: Ref) -> None:

@@ -3,6 +3,7 @@
 resolve_artifact(store, "my_rollouts.jsonl", "rollouts")     # the file's rows, named by their content
 resolve_artifact(store, "rollouts/0f3c...", "rollouts")      # an artifact that exists
 resolve_artifact(store, "my_lora+bundled", "checkpoints")    # an adapter and the policy below it
+resolve_artifact(store, "checkpoints/0f3c.../ema", "checkpoints")   # the moving average of a checkpoint's weights
 """
 
 import json
@@ -19,8 +20,8 @@ from gradus.data.lake.schema import CHECKPOINTS, TABLES, misfit
 from gradus.data.lake.store import Ref, Store
 from gradus.data.sources.tabular import read_user_table
 from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG, is_adapter
-from gradus.tasks.artifacts.policies import BASE, adopt_adapter, base_named_by
-from gradus.tasks.preflight.checks import REFERENCE, bundled, full_name, no_policy, not_there
+from gradus.tasks.artifacts.policies import BASE, adopt_adapter, base_named_by, verify_average
+from gradus.tasks.preflight.checks import REFERENCE, average_of, bundled, full_name, no_policy, not_there
 
 
 def resolve_artifact(store: Store, text: str, table: str, columns: dict[str, str] | None = None) -> Ref:
@@ -91,8 +92,9 @@ def _refuse_misfits(folder: Path, manifest: Manifest) -> None:
 def _policy(store: Store, text: str) -> Ref:
     """A policy folder, or one on the hub; an adapter with the base that it names, or that follows it after a plus."""
     above, plus, below = (text, "", "") if Path(text).is_dir() else text.partition("+")
-    path = bundled(above) or Path(above)
+    path = bundled(above) or average_of(store.root, above) or Path(above)
     folder = path if path.is_dir() else _download(above)
+    verify_average(folder)
     if is_adapter(folder):
         return adopt_adapter(store, folder, resolve_artifact(store, below or base_named_by(folder), CHECKPOINTS))
     if plus:

@@ -74,6 +74,12 @@ class UpdateConfig(Config):
     """How token losses become one number: token_mean (DAPO), sequence_mean (GRPO), fixed_length (Dr. GRPO)."""
     kl_coef: float = Field(default=0.0, ge=0.0)
     """Weight of the k3 KL to the reference policy; 0 loads no reference."""
+    reference: Literal["given", "ema"] = Field(default="given", exclude_if=partial(eq, "given"))
+    """What the policy is held against: a reference policy (given), or the moving average of its own weights as the
+    update begins (ema; the anchor of WARP, arXiv 2406.16768)."""
+    ema_decay: Beta = Field(default=0.0, exclude_if=empty)
+    """Decay of a float32 moving average of the weights, moved at every optimiser step; 0 keeps none. It is a policy of
+    its own in the checkpoint's folder `ema`."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     correction: Annotated[ImportanceConfig | None, BeforeValidator(none_if_empty)] = None
@@ -130,6 +136,12 @@ class UpdateConfig(Config):
     saved_dtype: Literal["policy", "float32", "bfloat16"] = Field(default="policy", exclude_if=partial(eq, "policy"))
     """What the new policy's weights are saved in, and so sampled from; policy takes that of the policy that is updated.
     If it is not float32 the master weights are saved beside them, and the next update continues from those."""
+    deterministic: bool = Field(default=False, exclude_if=unset)
+    """Take deterministic algorithms alone, so that a GPU, too, computes the same bits twice; an operation that has none
+    ends the update."""
+    profile: bool = Field(default=False, exclude_if=unset, json_schema_extra=INCIDENTAL)
+    """Leave a trace of the first three optimiser steps, for chrome://tracing or Perfetto, in the run's folder
+    `profiles` and in MLflow; an update that is reused leaves none."""
     save_every_steps: int = Field(default=0, ge=0)
     """Optimiser steps between two saves of resumable state inside a long update; 0 for none."""
     keep_logprobs: bool = Field(default=False, exclude_if=empty)
@@ -171,6 +183,17 @@ class UpdateConfig(Config):
             if origin == OWN or origins.count(origin) > 1:
                 why = "is the loss `update.loss`" if origin == OWN else "stands there twice"
                 raise ValueError(f"origin_losses: the loss of origin {origin} {why}")
+        return self
+
+    @property
+    def loads_reference(self) -> bool:
+        """Whether that reference is another policy, which must be given."""
+        return self.needs_reference and self.reference == "given"
+
+    @model_validator(mode="after")
+    def _average_to_refer_to(self) -> "UpdateConfig":
+        if self.reference == "ema" and not self.ema_decay:
+            raise ValueError("reference = ema needs a moving average: set ema_decay, such as 0.99")
         return self
 
 

@@ -18,7 +18,7 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.models.policy_files import CONFIG
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.preflight.checks import REFERENCE, bundled
+from gradus.tasks.preflight.checks import REFERENCE, average_of, bundled
 
 _PACKAGES = {"vllm": ("vllm", "gpu"), "openai": ("openai", "openai")}
 """What an engine needs beside ours, and the extra of pip that has it."""
@@ -81,7 +81,8 @@ def _is_address(url: str) -> bool:
 def _positions(lake: Path, policy: str) -> int | None:
     """How many tokens a policy on this machine attends to; None if it is elsewhere, an adapter, or does not say."""
     text = policy if Path(policy).is_dir() else policy.rpartition("+")[2]
-    path = (lake / text if REFERENCE.fullmatch(text) else bundled(text) or Path(text)) / CONFIG
+    folder = lake / text if REFERENCE.fullmatch(text) else bundled(text) or average_of(lake, text) or Path(text)
+    path = folder / CONFIG
     if not path.is_file():
         return None
     try:

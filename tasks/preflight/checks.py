@@ -23,7 +23,7 @@ from gradus.data.nearest import did_you_mean, unique
 from gradus.data.package import package_file
 from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG
 from gradus.models.rewards import UnknownRewardError, resolve
-from gradus.models.training.optimizer_arguments import OptimizerError, check_optimizer
+from gradus.models.training.optimizers.arguments import OptimizerError, check_optimizer
 from gradus.tasks.config.base import Config
 from gradus.tasks.config.components import Chosen, FilterConfig, chosen_in
 from gradus.tasks.config.ingest import IngestConfig
@@ -185,6 +185,17 @@ def bundled(text: str) -> Path | None:
     return SAMPLES / f"{name}.parquet" if name != text else None
 
 
+def average_of(lake: Path, text: str) -> Path | None:
+    """The folder of the moving average that `checkpoints/DIGEST/ema` means; None for another text."""
+    reference, _, part = text.rpartition("/")
+    if part != "ema" or not REFERENCE.fullmatch(reference):
+        return None
+    folder = lake / full_name(lake, reference) / part
+    if not folder.is_dir():
+        raise UsageError(f"{reference} has no moving average", hint="train it with update.ema_decay above 0")
+    return folder
+
+
 def not_there(text: str, table: str) -> UsageError:
     """The error for an input that is neither a file nor an artifact."""
     return UsageError(
@@ -212,7 +223,7 @@ def _holds_rows(path: Path) -> bool:
 
 def _check_policy(lake: Path, text: str) -> None:
     above, _, below = (text, "", "") if Path(text).is_dir() else text.partition("+")
-    folder = bundled(above) or Path(above)
+    folder = bundled(above) or average_of(lake, above) or Path(above)
     if not folder.is_dir() and not above.partition("@")[2]:
         raise no_policy(above)
     if folder.is_dir() and not any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG)):

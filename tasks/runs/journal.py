@@ -50,6 +50,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
         self.run = folder.name
         self._events = folder / EVENTS
         self._metrics = folder / METRICS

@@ -25,6 +25,7 @@ from gradus.tasks.config.settings import wall_limit_s
 from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.runs.journal import Journal
+from gradus.tasks.runs.profiles import keep_trace
 from gradus.tasks.runs.records import Report
 from gradus.tasks.runtime.attempt import Job, execute, read_report
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
@@ -155,8 +156,10 @@ def _attempt(job: Job, request: _Request) -> Report:
         report = _compute(job, request)
     except BaseException as error:
         status, message = ending(error)
+        _keep_trace(attempt, job, request)
         journal.stage_finished(attempt, status=status, seconds=time.perf_counter() - started, error=message)
         raise
+    _keep_trace(attempt, job, request)
     return _checked(attempt, report, time.perf_counter() - started, job, request)
 
 
@@ -169,6 +172,11 @@ def _started(job: Job, request: _Request) -> str:
         config=job.config,
         inputs=job.inputs,
     )
+
+
+def _keep_trace(attempt: str, job: Job, request: _Request) -> None:
+    session = request.session
+    keep_trace(session.store.path(Ref.parse(job.output)), session.journal.folder, attempt)
 
 
 def _checked(attempt: str, report: Report, seconds: float, job: Job, request: _Request) -> Report:

@@ -1,11 +1,13 @@
 """What a journal's events mean for the tracker: which metrics, files and tables follow from them. No MLflow here."""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.tasks.runs.journal import event_lines
+from gradus.tasks.runs.profiles import kept_trace
 from gradus.tasks.runs.records import Label, MetricRow, Metrics, Report, Sample, StageFinished, StageStarted, Which
 from gradus.tasks.tracking.names import metric_name, run_metric_name
 from gradus.tasks.tracking.report import markdown, table_md, visible, write_report
@@ -77,11 +79,14 @@ def ends(samples: Sequence[Sample], count: int) -> Sequence[Sample]:
     return [*samples[:front], *samples[len(samples) - (count - front) :]]
 
 
-def write_files(folder: Path, artifact: Path, begun: Live, end: StageFinished, report: Report) -> str:
+def write_files(folder: Path, run: Path, artifact: Path, begun: Live, end: StageFinished, report: Report) -> str:
     """Write what a stage attempt shows as files: summary, settings, manifest, samples; return the summary's text.
 
-    `artifact` is the folder that holds the manifest, if there is one.
+    `artifact` is the folder that holds the manifest, if there is one; `run` may hold the attempt's profile.
     """
+    trace = kept_trace(run, end["attempt"])
+    if trace.is_file():
+        shutil.copyfile(trace, folder / trace.name)
     label = {key: value for key, value in begun.items() if key != "config"}
     facts = {**label, "status": end["status"], "seconds": end["seconds"], "error": end["error"]}
     known = {key: value for key, value in facts.items() if value not in ("", None)}

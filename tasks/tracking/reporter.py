@@ -223,7 +223,7 @@ class MlflowTeller:
         report: records.Report = {**kept, "metrics": rows[-1]["metrics"] if rows else {}}
         metrics = [Metric(*point) for point in points(rows, live["round"])]
         with tempfile.TemporaryDirectory(prefix="gradus-") as name:
-            note = write_files(Path(name), self._store.path(ref), live, event, report)
+            note = write_files(Path(name), self._folder, self._store.path(ref), live, event, report)
             self._client.log_artifacts(run_id, name)
         described = {"mlflow.note.content": note, "gradus.error": event["error"]}
         tags = [RunTag(key, cut(value, MAX_TAG_CHARS)) for key, value in described.items() if value]

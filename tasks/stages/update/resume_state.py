@@ -13,7 +13,10 @@ from typing import Any
 
 from gradus.data.files import replace_file
 from gradus.models.training.checkpoint import (
+    AVERAGE,
     MASTERS,
+    average_bytes,
+    restore_average,
     restore_train_state,
     restore_weights,
     train_state_bytes,
@@ -39,6 +42,8 @@ class Progress:
         shutil.rmtree(state, ignore_errors=True)
         state.mkdir()
         files = {MASTERS: weights_bytes(self.train_state), **train_state_bytes(self.train_state), **others}
+        if self.train_state.average:
+            files[AVERAGE] = average_bytes(self.train_state)
         for name, content in files.items():
             replace_file(state / name, content, durable=True)
         sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -59,6 +64,8 @@ class Progress:
                 files, steps = found
                 restore_weights(self.train_state, files[MASTERS])
                 restore_train_state(self.train_state, files)
+                if AVERAGE in files:
+                    restore_average(self.train_state, files[AVERAGE])
                 return steps, files
         return [], {}
 

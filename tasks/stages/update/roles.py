@@ -1,15 +1,17 @@
 """The other models of an update: reference, teacher and critic, loaded if the objective needs them."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from gradus.data.errors import BadInputError, CorruptArtifactError
 from gradus.models.policy import Policy
 from gradus.models.training.checkpoint import CheckpointError
-from gradus.models.training.packed.logprobs import Asked, Logprobs, vocabulary
+from gradus.models.training.packed.logprobs import Asked, Logprobs, TokenLogprobs, vocabulary
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.rollouts import Rollouts
+from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic, CriticSettings
 from gradus.models.training.steps.critic_files import CRITIC_FILES, restore_critic
 from gradus.models.training.steps.step_rows import ReferenceLogprobs, TeacherTokens
@@ -21,51 +23,55 @@ from gradus.tasks.stages.update.rows import ScoredRows, refuse_unknown_tokens
 OnRows = Callable[[int], None]
 
 
-def references(
-    ctx: StageContext,
-    config: UpdateConfig,
-    rows: ScoredRows,
-    rollouts: Rollouts,
-    policy: Policy,
-    old: Logprobs | None,
-    critic: Critic | None,
-    budget: Budget,
-    on_rows: OnRows,
-) -> ReferenceLogprobs:
-    """Compute what the objective needs of other models, each loaded for as long as its pass takes."""
-    reference = mean = teacher = None
-    if config.needs_reference:
-        model = _role(ctx, config, "reference", "kl_coef is set, or a component reads it").model
-        refuse_unknown_tokens(rows, vocabulary(model))
-        asked = Asked(mean_logp="reference_mean_logp" in config.needs)
-        found = all_tokens(model, rollouts, budget, on_rows, asked)
-        reference, mean = found.logp, found.mean_logp
-    if config.needs_teacher:
-        teacher = _teacher(ctx, config, rollouts, policy, budget, on_rows)
-    values = None if critic is None else critic.all_values(rollouts, budget, on_rows)
-    return ReferenceLogprobs(old, reference, mean, teacher, values)
+@dataclass(frozen=True)
+class RolePasses:
+    """Passes of other models over the rows of an update, each model loaded for as long as its pass takes."""
 
+    ctx: StageContext
+    config: UpdateConfig
+    rows: ScoredRows
+    rollouts: Rollouts
+    policy: Policy
+    budget: Budget
+    on_rows: OnRows
 
-def _role(ctx: StageContext, config: UpdateConfig, role: str, why: str) -> Policy:
-    if not ctx.inputs.get(role):
-        raise BadInputError(f"the objective needs a {role} policy ({why})", hint=f"give --{role}")
-    return loaded_policy(ctx.store, ctx.one(role), config.dtype, config.device)
+    def references(self, old: Logprobs | None, train_state: TrainState, critic: Critic | None) -> ReferenceLogprobs:
+        """Compute what the objective needs of them; `old` holds the policy's own log-probs before the update."""
+        reference = mean = None
+        if self.config.needs_reference:
+            found = self._reference(train_state)
+            reference, mean = found.logp, found.mean_logp
+        teacher = self._teacher() if self.config.needs_teacher else None
+        values = None if critic is None else critic.all_values(self.rollouts, self.budget, self.on_rows)
+        return ReferenceLogprobs(old, reference, mean, teacher, values)
 
+    def _reference(self, train_state: TrainState) -> TokenLogprobs:
+        asked = Asked(mean_logp="reference_mean_logp" in self.config.needs)
+        if self.config.reference == "ema":
+            with train_state.averaged():
+                return all_tokens(train_state.model, self.rollouts, self.budget, self.on_rows, asked)
+        model = self._role("reference", "kl_coef is set, or a component reads it").model
+        refuse_unknown_tokens(self.rows, vocabulary(model))
+        return all_tokens(model, self.rollouts, self.budget, self.on_rows, asked)
 
-def _teacher(
-    ctx: StageContext, config: UpdateConfig, rollouts: Rollouts, policy: Policy, budget: Budget, on_rows: OnRows
-) -> TeacherTokens:
-    teacher = _role(ctx, config, "teacher", "a loss distils from it")
-    if teacher.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
-        raise BadInputError(
-            f"the teacher {ctx.one('teacher')} has another vocabulary than the policy: its tokens are not the policy's",
-            hint="give a teacher with the policy's tokenizer",
-        )
-    k = min(config.teacher_top_k, vocabulary(teacher.model), vocabulary(policy.model))
-    found = all_tokens(teacher.model, rollouts, budget, on_rows, Asked(top_k=k))
-    if found.top_ids is None or found.top_logp is None:
-        raise ValueError("the most likely tokens were not computed")
-    return TeacherTokens(found.top_ids, found.top_logp)
+    def _role(self, role: str, why: str) -> Policy:
+        if not self.ctx.inputs.get(role):
+            raise BadInputError(f"the objective needs a {role} policy ({why})", hint=f"give --{role}")
+        return loaded_policy(self.ctx.store, self.ctx.one(role), self.config.dtype, self.config.device)
+
+    def _teacher(self) -> TeacherTokens:
+        teacher = self._role("teacher", "a loss distils from it")
+        if teacher.tokenizer.get_vocab() != self.policy.tokenizer.get_vocab():
+            raise BadInputError(
+                f"the teacher {self.ctx.one('teacher')} has another vocabulary than the policy: its tokens are not the "
+                "policy's",
+                hint="give a teacher with the policy's tokenizer",
+            )
+        k = min(self.config.teacher_top_k, vocabulary(teacher.model), vocabulary(self.policy.model))
+        found = all_tokens(teacher.model, self.rollouts, self.budget, self.on_rows, Asked(top_k=k))
+        if found.top_ids is None or found.top_logp is None:
+            raise ValueError("the most likely tokens were not computed")
+        return TeacherTokens(found.top_ids, found.top_logp)
 
 
 def critic_of(ctx: StageContext, config: UpdateConfig, policy: Policy) -> Critic | None:

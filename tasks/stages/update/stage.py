@@ -5,12 +5,11 @@ is here: gates, the train state from disk or from this worker's memory (the same
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from gradus.models.training.steps.step import Hooks
 
 from gradus.data.arrays import Bools
 from gradus.data.errors import GateError, StageError
@@ -26,14 +25,17 @@ from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic
 from gradus.models.training.steps.critic_files import critic_bytes, restore_critic
+from gradus.models.training.steps.step import Hooks
 from gradus.models.training.steps.step_rows import UpdateError
 from gradus.models.training.update import StepPlan, acting_rows, optimise
 from gradus.tasks.artifacts.loading import oom_as_stage_error
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
+from gradus.tasks.runs.profiles import trace_of
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.gates import update_breach
+from gradus.tasks.stages.update.conditions import deterministic, profiled
 from gradus.tasks.stages.update.objective import update_advantage, update_settings
 from gradus.tasks.stages.update.origins import compared_tokens, loss_codes, trained_tokens
 from gradus.tasks.stages.update.report import (
@@ -45,7 +47,7 @@ from gradus.tasks.stages.update.report import (
     without_clock,
 )
 from gradus.tasks.stages.update.resume_state import Progress, StepMetrics
-from gradus.tasks.stages.update.roles import critic_of, references
+from gradus.tasks.stages.update.roles import RolePasses, critic_of
 from gradus.tasks.stages.update.rows import ScoredRows, judged_rows, refuse_truncated, refuse_unknown_tokens
 from gradus.tasks.stages.update.table import ROWS_STATE, RowTable
 from gradus.tasks.stages.update.train_state import keep_warm, train_state_of, write_checkpoint
@@ -68,8 +70,13 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     train_state, policy = train_state_of(ctx, settings, config)
     refuse_unknown_tokens(rows, vocabulary(policy.model))
     work = _Work(ctx, config, settings, train_state, policy, rows, rollouts, critic_of(ctx, config, policy))
-    with oom_as_stage_error(f"updating with {config.micro_tokens} tokens at once", "lower update.micro_tokens"):
-        num_tokens = work.take_steps()
+    trace = trace_of(ctx.store.path(ctx.out.ref)) if config.profile else None
+    with (
+        oom_as_stage_error(f"updating with {config.micro_tokens} tokens at once", "lower update.micro_tokens"),
+        deterministic(wanted=config.deterministic),
+        profiled(trace) as after_step,
+    ):
+        num_tokens = work.take_steps(after_step)
     fault_point("update:before_checkpoint")
     write_checkpoint(ctx, policy, train_state, config)
     for name, content in work.files().items():
@@ -127,25 +134,25 @@ class _Work:
         self.table = RowTable.of(self.rollouts.num_rows)
         self.budget = Budget(self.config.micro_tokens)
 
-    def take_steps(self) -> int:
+    def take_steps(self, after_step: Callable[[], None]) -> int:
         """Take every step that no earlier attempt took; return the completion tokens trained on in all of them."""
         plan = StepPlan.of(self.rollouts, self.settings, self.train_state.rng)
         num_rows = self.rollouts.num_rows
         config = self.config
-        passes = (not plan.on_policy) + config.needs_reference + config.needs_teacher + config.needs_critic
-        self._rows_in_all = sum(map(len, plan.steps)) * (1 + config.needs_critic) + num_rows * passes
+        num_passes = (not plan.on_policy) + config.needs_reference + config.needs_teacher + config.needs_critic
+        self._rows_in_all = sum(map(len, plan.steps)) * (1 + config.needs_critic) + num_rows * num_passes
         old = None if plan.on_policy else self._old_logprobs()
         if old is not None:
             self.check_mismatch(old)
-        known = references(
-            self.ctx, config, self.rows, self.rollouts, self.policy, old, self.critic, self.budget, self.on_rows
-        )
+        passes = RolePasses(self.ctx, config, self.rows, self.rollouts, self.policy, self.budget, self.on_rows)
+        known = passes.references(old, self.train_state, self.critic)
         progress = Progress(self.ctx.out.scratch / _RESUMABLE, self.train_state)
         self._go_on(*progress.restore())
         clock = _Clock()
 
         def on_step(index: int, metrics: StepMetrics) -> None:
             self.steps.append({**metrics, "perf/step_s": clock.lap_s()})
+            after_step()
             every, taken = self.config.save_every_steps, index + 1
             if every and taken % every == 0 and taken < len(plan.steps):
                 progress.save(self.steps, self._state())

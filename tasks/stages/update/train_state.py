@@ -1,32 +1,37 @@
 """The train state of an update: from disk or from this worker's memory (the same bits), and its checkpoint."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
 from gradus.data.errors import BadInputError, CorruptArtifactError
-from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.seeds import derive_seed
 from gradus.models.devices import Device
 from gradus.models.policy import Dtype, Policy, saved_dtype
 from gradus.models.training.checkpoint import (
+    AVERAGE,
     MASTERS,
     STATE,
     TRAIN_STATE_FILES,
     CheckpointError,
     OtherOptimizerError,
     SavedDtype,
+    average_bytes,
+    restore_average,
     restore_train_state,
     restore_weights,
     train_state_bytes,
     weights_bytes,
     write_policy,
 )
-from gradus.models.training.optimizer_arguments import OptimizerError
+from gradus.models.training.optimizers.arguments import OptimizerError
 from gradus.models.training.recomputation import layers_of
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
 from gradus.tasks.artifacts.loading import ROOM, LoadedPolicies, PolicyKey, loaded_policy, oom_as_stage_error
+from gradus.tasks.artifacts.policies import EMA
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.stages.context import StageContext
 
@@ -88,6 +93,7 @@ def train_state_of(ctx: StageContext, settings: UpdateSettings, config: UpdateCo
     folder = ctx.store.path(ref)
     if (folder / STATE).exists():
         _restore(train_state, folder)
+    train_state.adopt(settings)
     return train_state, policy
 
 
@@ -97,6 +103,8 @@ def _restore(train_state: TrainState, folder: Path) -> None:
             if (folder / MASTERS).exists():
                 restore_weights(train_state, (folder / MASTERS).read_bytes(), _format(folder))
             restore_train_state(train_state, {name: (folder / name).read_bytes() for name in TRAIN_STATE_FILES})
+            if (folder / AVERAGE).exists():
+                restore_average(train_state, (folder / AVERAGE).read_bytes())
     except OtherOptimizerError as error:
         raise BadInputError(
             f"{folder} cannot be gone on from: {error}",
@@ -110,13 +118,21 @@ def _restore(train_state: TrainState, folder: Path) -> None:
 
 
 def write_checkpoint(ctx: StageContext, policy: Policy, train_state: TrainState, config: UpdateConfig) -> None:
-    """Write the policy, then the train state, as files of the stage's output."""
+    """Write the policy, its average if there is one, and the train state, as files of the stage's output."""
     dtype = _saved_in(ctx.store, ctx.one("policy"), config)
     write_policy(policy, _empty(ctx.out.scratch / _WORK), ctx.out.write_file, train_state.masters, dtype)
     if dtype != "float32":
         ctx.out.write_file(MASTERS, weights_bytes(train_state))
+    if train_state.average:
+        write = partial(_write_below, ctx.out, EMA)
+        write_policy(policy, _empty(ctx.out.scratch / _WORK), write, train_state.average, dtype)
+        ctx.out.write_file(AVERAGE, average_bytes(train_state))
     for name, content in train_state_bytes(train_state).items():
         ctx.out.write_file(name, content)
+
+
+def _write_below(out: ShardWriter, folder: str, name: str, content: bytes) -> None:
+    out.write_file(f"{folder}/{name}", content)
 
 
 def keep_warm(ctx: StageContext, policy: Policy, train_state: TrainState, config: UpdateConfig) -> None:

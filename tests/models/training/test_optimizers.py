@@ -22,8 +22,8 @@ from gradus.models.training.checkpoint import (
     train_state_bytes,
     weights_bytes,
 )
-from gradus.models.training.optimizer_arguments import OptimizerError, arguments, check_optimizer
-from gradus.models.training.optimizers import blank_state
+from gradus.models.training.optimizers.arguments import OptimizerError, arguments, check_optimizer
+from gradus.models.training.optimizers.making import blank_state
 from gradus.models.training.settings import OptimizerChoice, UpdateSettings
 from gradus.models.training.state import TrainState
 
@@ -175,9 +175,9 @@ def test_what_is_no_optimizer_or_no_setting_of_it_is_refused(
 
 
 def test_an_optimizer_of_a_package_that_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradus.models.training import optimizer_arguments
+    from gradus.models.training.optimizers import arguments as module
 
-    monkeypatch.setattr(optimizer_arguments, "_classes", lambda _package: {})
+    monkeypatch.setattr(module, "_classes", lambda _package: {})
     with pytest.raises(OptimizerError, match="adamw_8bit needs the package bitsandbytes: pip install bitsandbytes"):
         arguments("adamw_8bit")
 
@@ -201,7 +201,7 @@ def test_what_is_read_from_source_is_what_the_constructors_take() -> None:
 
 def test_reading_them_imports_no_torch() -> None:
     code = (
-        "import sys\nfrom gradus.models.training.optimizer_arguments import check_optimizer\n"
+        "import sys\nfrom gradus.models.training.optimizers.arguments import check_optimizer\n"
         "check_optimizer('SGD', ['momentum'])\nsys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

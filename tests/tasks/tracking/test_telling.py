@@ -12,6 +12,7 @@ import pytest
 
 from gradus.data.lake.store import Store
 from gradus.tasks.runs.journal import EVENTS
+from gradus.tasks.runs.profiles import keep_trace, trace_of
 from gradus.tasks.tracking.client import status, tracking_uri
 
 Run = Any
@@ -70,6 +71,21 @@ def test_a_child_holds_files_that_people_can_read_and_nothing_runs_in_them(new_r
     assert json.loads((folder / "config.json").read_text()) == {"rewards": [{"name": "numeric"}], "lr": 0.1}
     note = run.ask("select value from tags where key = 'mlflow.note.content' and run_uuid in mine")[0][0]
     assert "reward/mean" in note
+
+
+def test_the_profile_of_an_attempt_is_one_of_its_files(new_run: NewRun) -> None:
+    run = new_run("profiled")
+    run.start()
+    ref = run.artifact("checkpoints", {})
+    attempt = run.begin("update", 1, ref)
+    artifact = Store(run.home / "lake").path(ref)
+    trace_of(artifact).write_bytes(b"a trace")
+    keep_trace(artifact, run.folder, attempt)
+    run.journal.stage_finished(attempt, status="finished", seconds=1.5, report={"metrics": {"policy/loss": 0.5}})
+    run.drain()
+    uri = run.ask("select artifact_uri from runs where run_uuid in mine and name = 'update-1'")[0][0]
+    kept = Path(uri.removeprefix("file://")) / f"{attempt}.profile.json.gz"
+    assert kept.read_bytes() == b"a trace"
 
 
 def test_the_best_and_the_worst_sample_of_a_round_become_traces_with_feedback(new_run: NewRun) -> None:

@@ -128,9 +128,9 @@ class House:
         return load_file(folder / "model.safetensors")
 
     @staticmethod
-    def same_files(first: Path, second: Path) -> bool:
-        """Whether two checkpoints hold the same, their manifests and reports apart."""
-        names = {p.name for p in first.iterdir() if p.is_file()} - {"_manifest.json", "_report.json"}
+    def same_files(first: Path, second: Path, but: frozenset[str] = frozenset()) -> bool:
+        """Whether two checkpoints hold the same, their manifests and reports, and `but`, apart."""
+        names = {p.name for p in first.iterdir() if p.is_file()} - {"_manifest.json", "_report.json"} - but
         assert {"model.safetensors", "optimizer.state", "rng.state", "state.json", "config.json"} <= names
         return all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
 

@@ -1,14 +1,20 @@
 """What stage update refuses, by name: gates, rows that do not join, settings and checkpoints that do not fit."""
 
+import json
 import math
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from gradus.data.errors import BadInputError, CorruptArtifactError, GateError, GradusError, StageError
-from gradus.models.policy import new_policy
+from gradus.data.lake.store import Ref
+from gradus.models.policy import load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 
 House = Any
@@ -103,6 +109,86 @@ def test_fixed_length_needs_its_length() -> None:
         UpdateConfig.model_validate({"aggregation": "fixed_length"})
     settled = UpdateConfig.model_validate({"aggregation": {"name": "fixed_length", "length_tokens": 96}})
     assert settled.aggregation.settings == {"length_tokens": 96}
+
+
+def remade(house: House, folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> Ref:
+    """The house's policy with another configuration or other tensors, as a user's folder."""
+    folder.mkdir()
+    for path in house.store.path(house.policy).iterdir():
+        if not path.name.startswith("_"):
+            (folder / path.name).write_bytes(path.read_bytes())
+    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    change(config, tensors)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return house.store.adopt(folder)
+
+
+KEY = "model.layers.0.self_attn.q_proj.bias"
+MISFITS: dict[str, tuple[str, Callable[[dict[str, Any], dict[str, Any]], Any]]] = {
+    "a weight is missing": (f"1 of them, first {KEY} is missing", lambda _config, tensors: tensors.pop(KEY)),
+    "a weight is too many": (
+        "4 of them, first model.layers.0.self_attn.k_proj.bias is too many",
+        lambda config, _tensors: config.update(attention_bias=False),
+    ),
+    "a layer is too many": (
+        "1 of them, first model.layers.1.mlp.up_proj.weight is too many",
+        lambda _config, tensors: tensors.update(
+            {"model.layers.1.mlp.up_proj.weight": tensors["model.norm.weight"] + 0}
+        ),
+    ),
+    "another width": (
+        "3 of them, first model.layers.0.mlp.down_proj.weight has another shape",
+        lambda config, _tensors: config.update(intermediate_size=48),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS.values(), ids=list(MISFITS))
+def test_weights_of_another_architecture_are_refused_by_name(house: House, tmp_path: Path, case: Any) -> None:
+    message, change = case
+    rows = house.rows()
+    house.policy = remade(house, tmp_path / "odd", change)
+    with pytest.raises(BadInputError, match=rf"the weights do not fit config\.json \({re.escape(message)}\)"):
+        house.update([{**row, "policy": house.policy.digest} for row in rows], house.rewards)
+
+
+def test_a_head_beside_the_model_does_no_harm(house: House, tmp_path: Path) -> None:
+    """A critic's head that another trainer left, and the rotary frequencies of old checkpoints."""
+    extra = {"v_head.summary.weight": 1, "model.layers.0.self_attn.rotary_emb.inv_freq": 8}
+    rows = house.rows()
+    house.policy = remade(
+        house, tmp_path / "odd", lambda _c, tensors: tensors.update({k: torch.ones(n) for k, n in extra.items()})
+    )
+    folder, _ = house.update([{**row, "policy": house.policy.digest} for row in rows], house.rewards)
+    assert not extra.keys() & house.weights(folder).keys()
+
+
+def test_a_tokenizer_that_grew_is_refused_with_both_sizes(house: House, tmp_path: Path) -> None:
+    rows = house.rows()
+    policy = load_policy(house.store.path(house.policy))
+    policy.tokenizer.add_tokens(["<step>", "<more>"])
+    policy.model.save_pretrained(tmp_path / "grown")
+    policy.tokenizer.save_pretrained(tmp_path / "grown")
+    house.policy = house.store.adopt(tmp_path / "grown")
+    message = "more tokens than the model has embeddings, 25 and 23; resize the model's .resize_token_embeddings"
+    with pytest.raises(BadInputError, match=message):
+        house.update([{**row, "policy": house.policy.digest} for row in rows], house.rewards)
+
+
+def test_the_state_of_a_smaller_model_names_the_tensor_and_what_to_do(house: House, tmp_path: Path) -> None:
+    folder, _ = house.update(house.rows(), house.rewards, lr=1e-2)
+    small = tmp_path / "small"
+    shutil.copytree(folder, small, ignore=shutil.ignore_patterns("_*", ".*"))
+    state = load_file(small / "optimizer.state")
+    save_file({**state, "exp_avg.model.norm.weight": torch.zeros(16)}, small / "optimizer.state")
+    rows = house.rows()
+    house.policy = house.store.adopt(small)
+    message = (
+        r"optimizer\.state of adamw: exp_avg\.model\.norm\.weight has shape \(16,\), expected \(32,\).*without state"
+    )
+    with pytest.raises(CorruptArtifactError, match=message):
+        house.update([{**row, "policy": house.policy.digest} for row in rows], house.rewards)
 
 
 def test_a_checkpoint_whose_state_does_not_fit_is_refused(house: House, tmp_path: Path) -> None:

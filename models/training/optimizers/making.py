@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from gradus.models.training.optimizer_arguments import OURS, OptimizerError, arguments, check_optimizer
+from gradus.models.training.optimizers.arguments import OURS, OptimizerError, arguments, check_optimizer
 from gradus.models.training.settings import UpdateSettings
 
 Entry = dict[str, Any]

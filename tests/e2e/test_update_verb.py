@@ -1,0 +1,79 @@
+"""`gradus update` with the settings of its train state, and what is done with what it leaves."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gradus.models.policy import load_policy, saved_dtype
+
+Program = Any
+BUNDLED = Path(__file__).parents[2] / "data" / "samples" / "policy"
+
+
+def judged(program: Program, folder: Path, policy: str = "bundled") -> tuple[str, ...]:
+    """Arguments that name rollouts of a policy, their scores and the policy."""
+    problems, plan, scores = folder / "p.jsonl", folder / "plan.jsonl", folder / "s.jsonl"
+    problems.write_text(json.dumps({"problem_id": "a", "question": "1 + 1 =", "answer": "2"}) + "\n")
+    row = {"problem_id": "a", "group_id": "a@r0h0", "n": 4, "max_tokens": 4}
+    plan.write_text(json.dumps(row) + "\n")
+    found = program.json("rollout", "--plan", str(plan), "--problems", str(problems), "--policy", policy)
+    prefix = found["artifact"].partition("/")[2][:16]
+    rows = [{"rollout_id": f"{prefix}:a@r0h0:{i}", "problem_id": "a", "reward": float(i == 0)} for i in range(4)]
+    scores.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    return "--rollouts", found["artifact"], "--scores", str(scores), "--policy", policy
+
+
+def test_an_average_is_evaluated_by_name_and_a_profile_is_kept_with_the_run(
+    new_program: Callable[..., Program], tmp_path: Path
+) -> None:
+    program = new_program()
+    given = judged(program, tmp_path)
+    sets = ("dtype=bfloat16", "saved_dtype=bfloat16", "ema_decay=0.9", "profile=true", "optimizer=SGD")
+    flags = [word for each in sets for word in ("--set", each)]
+    checkpoint = program.json("update", *given, *flags)["artifact"]
+    folder = program.home / "lake" / checkpoint
+    assert saved_dtype(folder) == saved_dtype(folder / "ema") == "bfloat16"
+    (trace,) = (program.home / "runs").glob("*/profiles/update-*.profile.json.gz")
+    with gzip.open(trace, "rt") as file:
+        assert "aten::mm" in {event.get("name") for event in json.load(file)["traceEvents"]}
+    assert not list(folder.glob(".*.gz"))
+    found = program.json(
+        *("evaluate", "--problems", str(tmp_path / "p.jsonl"), "-n", "2", "--reward", "numeric"),
+        *("--policy", f"{checkpoint}/ema"),
+    )
+    assert found["rows"] == 1
+
+
+def test_what_does_not_fit_is_one_sentence_and_loses_nothing(
+    new_program: Callable[..., Program], tmp_path: Path
+) -> None:
+    program = new_program()
+    given = judged(program, tmp_path)
+    checkpoint = program.json("update", *given)["artifact"]
+    policy = load_policy(BUNDLED)
+    policy.tokenizer.add_tokens(["<step>"])
+    policy.model.save_pretrained(tmp_path / "grown")
+    policy.tokenizer.save_pretrained(tmp_path / "grown")
+    lake = program.home / "lake"
+    before = {path: path.read_bytes() for path in lake.glob("*/*/*") if path.is_file()}
+    plan = ("--plan", str(tmp_path / "plan.jsonl"), "--problems", str(tmp_path / "p.jsonl"))
+    for command, exit_code, sentence in (
+        (("update", *given, "--set", "optimizer=Sgd"), 2, "there is no optimizer Sgd; there are adamw, adamw_8bit"),
+        (
+            ("update", *given[:4], "--policy", checkpoint, "--set", "optimizer=SGD", "--set", "max_age=9"),
+            1,
+            "set update.optimizer=adamw, or give a policy without state.json",
+        ),
+        (
+            ("rollout", *plan, "--policy", str(tmp_path / "grown")),
+            1,
+            "more tokens than the model has embeddings, 24 and 23",
+        ),
+    ):
+        code, out, err = program.run(*command)
+        assert (code, out) == (exit_code, ""), err
+        assert sentence in " ".join(err.split()), err
+        assert "Traceback" not in err
+    assert all(path.read_bytes() == content for path, content in before.items())
