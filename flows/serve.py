@@ -23,7 +23,7 @@ from prefect.types.entrypoint import EntrypointType
 from gradus.flows import deployed, stages
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.isolation import child_environment
-from gradus.tasks.servers.abandoned_runs import close_dangling, close_unbegun, left_behind
+from gradus.tasks.servers.abandoned_runs import close_abandoned, close_unbegun, left_behind
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,7 +59,7 @@ def deployments() -> list[RunnerDeployment]:
 def serve_all() -> None:
     """Close what an earlier `serve` left when it was killed, then serve every deployment until stopped."""
     home = Home.from_environment()
-    close_dangling(left_behind(home.runs))
+    close_abandoned(left_behind(home.runs))
     found = deployments()
     close_unbegun(_keep_theirs(found))
     # The process of a run imports the flow by its name, from whatever folder this is.

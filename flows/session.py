@@ -21,7 +21,7 @@ from gradus.tasks.runs.records import RunSettings, Status
 from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.stage_adapter import Session, git_sha
 from gradus.tasks.runtime.supervise import WorkerPool
-from gradus.tasks.servers.abandoned_runs import close_dangling, left_behind
+from gradus.tasks.servers.abandoned_runs import close_abandoned, left_behind
 from gradus.tasks.tracking.client import parting_words, start_sidecar, tracking_uri
 
 
@@ -57,7 +57,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
         status: Status = "finished"
         why, sidecar = "", None
         try:
-            close_dangling(left)
+            close_abandoned(left)
             _label_flow_run(spec)
             sidecar = start_sidecar(folder) if reports_now() else None
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + separate_sampler))})

@@ -1,7 +1,7 @@
 """What a killed process leaves behind in Prefect: a run that is Running for ever.
 
     left = left_behind(home.runs)           # before a run of one's own begins
-    close_dangling(left)
+    close_abandoned(left)
     close_unbegun(deployments)              # what a killed `gradus serve` had taken and not begun
 
 The next start closes all of it. MLflow's part is closed by the reporter, which outlives the flow
@@ -50,7 +50,7 @@ def left_behind(runs: Path) -> list[Left]:
     return found
 
 
-def close_dangling(left: Sequence[Left]) -> None:
+def close_abandoned(left: Sequence[Left]) -> None:
     """End the flow runs of dead processes in Prefect."""
     if not left:
         return

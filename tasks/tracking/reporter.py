@@ -178,13 +178,13 @@ class MlflowTeller:
             **state.origin,
         }
         run_id = self._create("gradus.invocation", event["invocation"], event["run"], in_ms(event["time"]), tags)
-        self._close_dangling(run_id, in_ms(event["time"]))
+        self._close_abandoned(run_id, in_ms(event["time"]))
         params = event.get("params", {})
         self._params(run_id, params)
         self._client.log_text(run_id, json.dumps(params, indent=1), "config.json")
         state.parent = run_id
 
-    def _close_dangling(self, living: str, time_ms: int) -> None:
+    def _close_abandoned(self, living: str, time_ms: int) -> None:
         """End runs of this folder that claim to run: whoever held the folder before is gone."""
         query = f"tags.`gradus.place` = '{self._place}' and attributes.status = 'RUNNING'"
         for run in self._client.search_runs([self._experiment], query):

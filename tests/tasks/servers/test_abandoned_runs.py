@@ -14,7 +14,7 @@ from prefect.states import Cancelling, Completed, Running
 from gradus.tasks.host.runlock import RunLock
 from gradus.tasks.runs.history import AGAIN, list_runs
 from gradus.tasks.runs.journal import Journal
-from gradus.tasks.servers.abandoned_runs import Left, close_dangling, left_behind
+from gradus.tasks.servers.abandoned_runs import Left, close_abandoned, left_behind
 
 
 def launch(folder: Path, flow_run: str) -> Journal:
@@ -71,7 +71,7 @@ def test_open_flow_runs_of_the_dead_are_ended_and_others_left_alone(
 
     monkeypatch.setattr("gradus.tasks.servers.abandoned_runs.get_client", connected)
     left = [Left("one", (str(deleted), str(running))), Left("two", (str(cancelling), str(completed)))]
-    close_dangling(left)
+    close_abandoned(left)
     again = "the same command goes on where it stopped"
     assert (client.states[running].type, client.states[running].message) == (
         StateType.CRASHED,
