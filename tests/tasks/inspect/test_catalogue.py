@@ -44,7 +44,7 @@ def test_settings_are_those_of_the_models_and_functions() -> None:
     assert update["lr"] == {
         "type": "float, more than 0",
         "default": "5e-05",
-        "what": "AdamW learning rate after warm-up.",
+        "what": "Learning rate after warm-up.",
     }
     assert FOUND["stage"]["escalate"]["settings"]["level"]["default"] == REQUIRED
     assert FOUND["stage"]["curate"]["settings"]["sample.n"]["type"] == "int, at least 1"
