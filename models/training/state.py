@@ -61,7 +61,7 @@ class TrainState:
     def advance(self) -> None:
         """Take the optimiser's step with the gradients of the masters, then move the average.
 
-        average <- decay average + (1 - decay) masters, as WARP's anchor (arXiv 2406.16768, eq. 1).
+        average <- decay average + (1 - decay) masters, as the anchor of WARP (arXiv 2406.16768).
         """
         self.optimizer.step()
         self.write_back()

@@ -68,7 +68,6 @@ def train_state_of(ctx: StageContext, settings: UpdateSettings, config: UpdateCo
     half-way, no later stage may take those weights for the old policy's.
     """
     ref = ctx.one("policy")
-    _saved_in(ctx.store, ref, config)
     ctx.warm.of(LoadedPolicies).clear()
     kept = ctx.warm.of(KeptTraining)
     found, kept.latest = kept.latest, None
@@ -76,6 +75,7 @@ def train_state_of(ctx: StageContext, settings: UpdateSettings, config: UpdateCo
         found.train_state.adopt(settings)
         return found.train_state, found.policy
     exact = loaded_policy(ctx.store, ref, "float32", config.device)
+    _saved_in(ctx.store, ref, config)  # refuses now what could not be written after the steps
     narrow = config.dtype != "float32"
     policy = loaded_policy(ctx.store, ref, config.dtype, config.device) if narrow else exact
     if config.activation_checkpointing and not layers_of(policy.model):
