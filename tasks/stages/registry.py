@@ -72,7 +72,7 @@ STAGES = {
         StageSpec("rollout", 2, "rollouts", RolloutConfig, worker="policy", file="rollout.stage"),
         StageSpec("score", 3, "scores", ScoreConfig, worker="score", draws=False, file="score.stage"),
         StageSpec("difficulty", 2, "difficulty", DifficultyConfig, draws=False),
-        StageSpec("update", 2, "checkpoints", UpdateConfig, worker="policy", file="update.stage"),
+        StageSpec("update", 3, "checkpoints", UpdateConfig, worker="policy", file="update.stage"),
         StageSpec("warmstart", 1, "checkpoints", WarmstartConfig, worker="policy"),
         StageSpec("evaluate", 2, "evaluations", EvaluateConfig),
     )
