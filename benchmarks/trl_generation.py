@@ -55,22 +55,23 @@ def trl_python() -> Path:
 class Trl:
     """A process with TRL's trainer."""
 
-    def __init__(self, python: Path, given: dict[str, Any]) -> None:
+    def __init__(self, python: Path, given: dict[str, Any], child: Path = CHILD) -> None:
         self._process = subprocess.Popen(
-            [python, CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [python, child], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
-        self.prompt_tokens: list[list[int]] = self._ask(given)
+        self.prompt_tokens: list[list[int]] = self.ask(given)
 
     def round(self, how: dict[str, Any], seed: int) -> float:
         """Tokens per second of one round."""
-        found = self._ask({**how, "seed": seed})
+        found = self.ask({**how, "seed": seed})
         return found["tokens"] / found["seconds"]
 
     def close(self) -> None:
         """End the process."""
         self._process.communicate()
 
-    def _ask(self, request: dict[str, Any]) -> Any:
+    def ask(self, request: dict[str, Any]) -> Any:
+        """Send a request and return the answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")

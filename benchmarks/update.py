@@ -1,15 +1,18 @@
-"""One optimiser step in its two forms: sequences end to end with shared prompts (packed), and padded rows.
+"""One optimiser step of Gradus, of a plain padded loop and of TRL's GRPOTrainer on the same rows, in turns.
 
-    python benchmarks/update.py [--models bundled,small,medium] [--prompts 11,64,110,512] [--rounds 5] [--threads 2]
+    python benchmarks/update.py [--cases bundled:11,small:2048] [--rounds 5] [--threads 2] [--without-trl]
 
-Both forms take the same step of the same rows, in turns in one process; the first of each is not counted. The padded
-form is what any causal model computes: rows sorted by length, padded to the longest of a batch, a prompt as often as it
-has completions. Groups of 8; completions of 5 to `--completion` tokens, uniform; random weights but for the bundled
-policy. Tokens counted are those of prompts and completions of every row, as padded rows without their padding hold them
-(so the packed form computes fewer). `share of arithmetic` is the ratio of those counts, the most that sharing prompts
-could save in layers whose cost is linear in tokens; `of the peak` is 6 x parameters x tokens computed, in a second,
-beside the rate of matrix products of 2048 x 2048 measured in the same process.
-Peak memory is that of a process for one form alone, above what it holds before its first step.
+Gradus: the step as the stage takes it, sequences end to end with shared prompts. Plain: what a first implementation
+does, rows as they come, padded to the longest of all, a prompt as often as it has completions, logits of every place;
+written below. TRL 1.16 in its own environment (trl_generation.py makes it): `compute_loss`, backward, clipping and its
+optimiser, the faster of two sizes of micro-batch (trl_update_child.py). All in float32 with the same loss but for the
+aggregation; the first step of each is not counted. Groups of 8; completions of 5 to `--completion` tokens, uniform;
+random rewards; random weights but for the bundled policy.
+Tokens counted are those of prompts and completions of every row without padding (the packed form computes fewer).
+`arithmetic` is the ratio of those counts, the most that sharing prompts could save in layers whose cost is linear in
+tokens; `of the peak` is 6 x parameters x tokens computed by Gradus, in a second of its fastest step, beside the best
+rate of matrix products of 2048 x 2048 measured in the same process after every round.
+Memory is what the first step of a new process adds to what it held before; TRL's with the smaller micro-batch.
 """
 
 import argparse
@@ -18,28 +21,33 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
 import numpy as np  # noqa: E402 - the checkout comes first
 import torch  # noqa: E402
-from gradus.models.training.steps.step import Hooks, ReferenceLogprobs, Step  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel  # noqa: E402
+from trl_generation import Trl, trl_python  # noqa: E402
 
 from gradus.models.policy import load_policy  # noqa: E402
-from gradus.models.training.packed.forward import Form  # noqa: E402
 from gradus.models.training.packed.ragged import Ragged  # noqa: E402
 from gradus.models.training.rollouts import Rollouts  # noqa: E402
 from gradus.models.training.settings import UpdateSettings  # noqa: E402
 from gradus.models.training.state import TrainState  # noqa: E402
+from gradus.models.training.steps.step import Hooks, ReferenceLogprobs, Step  # noqa: E402
 
 GROUP = 8
-FORMS: tuple[Form, ...] = ("packed", "padded")
+CASES = "bundled:11,bundled:110,small:11,small:64,small:512,small:2048"
+POLICY = ROOT / "data" / "samples" / "policy"
+ROWS, MICRO = 128, 16
+"""Rows of a step, unless these are more than TOKENS; rows of a micro-batch of the plain loop, and TRL's smaller one."""
+TOKENS = 20_000
 SHAPES = {"small": (192, 6, 6, 512, 4096), "medium": (448, 8, 8, 1216, 16384)}
 """Hidden size, layers, heads, width of the middle layer, vocabulary: 3.4 M and 34 M parameters."""
 
@@ -47,7 +55,7 @@ SHAPES = {"small": (192, 6, 6, 512, 4096), "medium": (448, 8, 8, 1216, 16384)}
 def new_model(name: str) -> PreTrainedModel:
     """Return a model by name."""
     if name == "bundled":
-        return load_policy(ROOT / "data" / "samples" / "policy", "float32").model
+        return load_policy(POLICY, "float32").model
     hidden, layers, heads, middle, vocabulary = SHAPES[name]
     config = LlamaConfig(
         hidden_size=hidden,
@@ -63,22 +71,24 @@ def new_model(name: str) -> PreTrainedModel:
     return AutoModelForCausalLM.from_config(config).eval()
 
 
-def new_rollouts(prompt_tokens: int, completion_tokens: int, groups: int, vocabulary: int) -> Rollouts:
+def new_rollouts(
+    prompt_tokens: int, completion_tokens: int, groups: int, vocabulary: int, group: int = GROUP
+) -> Rollouts:
     """Return groups of completions of 5 to `completion_tokens` tokens, uniform, to prompts of about one length."""
     rng = np.random.default_rng(0)
-    num_rows = groups * GROUP
+    num_rows = groups * group
     prompts = [rng.integers(2, vocabulary, prompt_tokens + int(rng.integers(-1, 2))).tolist() for _ in range(groups)]
     completions = [
         rng.integers(2, vocabulary, int(rng.integers(5, completion_tokens + 1))).tolist() for _ in range(num_rows)
     ]
     reward = torch.from_numpy(rng.integers(0, 2, num_rows).astype(np.float64))
     return Rollouts(
-        prompts=Ragged.of([prompts[i // GROUP] for i in range(num_rows)]),
+        prompts=Ragged.of([prompts[i // group] for i in range(num_rows)]),
         completions=Ragged.of(completions),
         logprobs=torch.zeros(sum(map(len, completions))),
         temperature=torch.ones(num_rows),
         advantage=torch.from_numpy(rng.choice([-1.0, 1.0], num_rows)),
-        group=torch.arange(num_rows) // GROUP,
+        group=torch.arange(num_rows) // group,
         reward=reward,
         correct=reward,
     )
@@ -90,25 +100,74 @@ class Bench:
     def __init__(self, case: dict[str, Any]) -> None:
         self.model = new_model(case["model"])
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
-        self.rows = new_rollouts(case["prompt"], case["completion"], case["groups"], int(vocabulary))
+        sizes = case["prompt"], case["completion"], case["groups"], int(vocabulary)
+        self.rows = new_rollouts(*sizes, case.get("group", GROUP))
         self.settings = UpdateSettings(lr=1e-6)
         self.state = TrainState.new(self.model, self.settings, seed=0)
 
-    def step_s(self, form: Form) -> float:
+    def step_s(self, form: str) -> float:
         """Seconds of one step."""
-        hooks = Hooks(lambda _logprobs: None, lambda _index, _metrics: None, lambda _num: None)
-        held = ReferenceLogprobs(None, None)
-        step = Step(self.state, self.rows, torch.arange(self.rows.num_rows), self.settings, held, hooks, form)
         started = time.perf_counter()
-        step.take()
+        if form == "plain":
+            self._plain()
+        else:
+            hooks = Hooks(lambda _logprobs: None, lambda _index, _metrics: None, lambda _num: None)
+            held, chosen = ReferenceLogprobs(None, None), torch.arange(self.rows.num_rows)
+            Step(self.state, self.rows, chosen, self.settings, held, hooks, "packed").take()
         return time.perf_counter() - started
 
-    def tokens(self, form: Form) -> int:
-        """Tokens of all rows, or those that go through the model once prompts are shared."""
-        if form == "padded":
-            return int((self.rows.prompts.lengths + self.rows.completions.lengths).sum())
+    def _plain(self) -> None:
+        """A step of a plain padded loop."""
+        prompts, completions = self.rows.prompts.lengths, self.rows.completions.lengths
+        ids = torch.zeros(self.rows.num_rows, int((prompts + completions).max()), dtype=torch.int64)
+        for row, tokens in enumerate(zip(self.rows.prompts, self.rows.completions, strict=True)):
+            ids[row, : int(prompts[row] + completions[row])] = torch.cat(tokens)
+        at = torch.arange(ids.shape[1])
+        real = at < (prompts + completions)[:, None]
+        scored = (real & (at >= prompts[:, None]))[:, 1:]
+        self.state.optimizer.zero_grad()
+        for part in torch.arange(len(ids)).split(MICRO):
+            logits = self.model(input_ids=ids[part], attention_mask=real[part].long()).logits[:, :-1]
+            logp = torch.log_softmax(logits, -1).gather(-1, ids[part, 1:, None])[..., 0]
+            ratio = (logp - logp.detach()).exp()
+            advantage = self.rows.advantage[part, None].float()
+            loss = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
+            ((loss * scored[part]).sum() / scored.sum()).backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.state.optimizer.step()
+
+    def tokens(self) -> tuple[int, int]:
+        """Tokens of all rows, and those that go through the model once prompts are shared."""
         packs = self.rows.packs(torch.arange(self.rows.num_rows), "packed", self.settings.micro_tokens)
-        return sum(pack.num_tokens for pack in packs)
+        whole = int((self.rows.prompts.lengths + self.rows.completions.lengths).sum())
+        return whole, sum(pack.num_tokens for pack in packs)
+
+
+class TrlSteps:
+    """TRL's trainer on the rows of a case, in a process of its own."""
+
+    def __init__(self, bench: Bench, folder: Path, threads: int) -> None:
+        bench.model.save_pretrained(folder)
+        load_policy(POLICY, "float32").tokenizer.save_pretrained(folder)
+        rows = {
+            "prompts": [tokens.tolist() for tokens in bench.rows.prompts],
+            "completions": [tokens.tolist() for tokens in bench.rows.completions],
+            "advantages": bench.rows.advantage.tolist(),
+        }
+        given = {"policy": str(folder), "threads": threads, "rows": rows}
+        self._trl = Trl(trl_python(), given, ROOT / "benchmarks" / "trl_update_child.py")
+        first = self._trl.ask({"micro": MICRO})
+        self.num_bytes: int = first["bytes"]
+        sizes = (MICRO, min(64, bench.rows.num_rows))
+        self.micro = min(sizes, key=lambda micro: self._trl.ask({"micro": micro})["seconds"])
+
+    def step_s(self) -> float:
+        """Seconds of one step."""
+        return self._trl.ask({"micro": self.micro})["seconds"]
+
+    def close(self) -> None:
+        """End the process."""
+        self._trl.close()
 
 
 def flops_per_s() -> float:
@@ -122,13 +181,13 @@ def flops_per_s() -> float:
     return 2 * 2048**3 / min(times)
 
 
-def peak_bytes(case: dict[str, Any], form: Form, threads: int) -> int:
+def peak_bytes(case: dict[str, Any], form: str, threads: int) -> int:
     """Memory that a process of its own needs for a step, above what it held before."""
     command = [sys.executable, __file__, "--child", json.dumps([case, form]), "--threads", str(threads)]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def child(case: dict[str, Any], form: Form) -> None:
+def child(case: dict[str, Any], form: str) -> None:
     """Print the memory of one step."""
     bench = Bench(case)
     bench.state.optimizer.zero_grad()
@@ -144,34 +203,49 @@ def _peak_bytes() -> int:
     return int(line.split()[1]) * 1024
 
 
-def row(case: dict[str, Any], rounds: int, threads: int) -> str:
+def row(case: dict[str, Any], rounds: int, threads: int, with_trl: bool) -> str:
     """Measure one line of the table."""
     bench = Bench(case)
-    times: dict[Form, list[float]] = {form: [] for form in FORMS}
-    for _ in range(rounds + 1):
-        for form in FORMS:
-            times[form].append(bench.step_s(form))
-    packed, padded = (statistics.median(times[form][1:]) for form in FORMS)
-    ratios = sorted(b / a for a, b in zip(times["packed"][1:], times["padded"][1:], strict=True))
-    whole, computed = bench.tokens("padded"), bench.tokens("packed")
-    rate = 6 * sum(p.numel() for p in bench.model.parameters()) * computed / packed
-    memory = [peak_bytes(case, form, threads) / 2**20 for form in FORMS]
-    return (
-        f"| {case['model']} | {case['prompt']} | {whole} | {whole / packed:,.0f} | {whole / padded:,.0f} "
-        f"| {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) | {whole / computed:.2f} "
-        f"| {rate / flops_per_s():.0%} | {memory[0]:.0f} | {memory[1]:.0f} |"
-    )
+    times: dict[str, list[float]] = {"gradus": [], "plain": [], "trl": []}
+    peak = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        trl = TrlSteps(bench, Path(folder), threads) if with_trl else None
+        for _ in range(rounds + 1):
+            for form in ("gradus", "plain"):
+                times[form].append(bench.step_s(form))
+            if trl is not None:
+                times["trl"].append(trl.step_s())
+            peak = max(peak, flops_per_s())
+    memory = [peak_bytes(case, form, threads) for form in ("gradus", "plain")]
+    if trl is not None:
+        trl.close()
+        memory.append(trl.num_bytes)
+    whole, computed = bench.tokens()
+    own = times["gradus"][1:]
+    rate = 6 * sum(p.numel() for p in bench.model.parameters()) * computed / min(own)
+    speeds = [f"{whole / statistics.median(times[form][1:]):,.0f}" if times[form] else "-" for form in times]
+    ratios = [_ratio(own, times[form][1:]) for form in ("plain", "trl")]
+    cells = (case["model"], case["prompt"], f"{whole:,}", *speeds, *ratios, f"{whole / computed:.2f}")
+    sizes = " / ".join(f"{each / 2**20:.0f}" for each in memory)
+    return "| " + " | ".join(map(str, (*cells, f"{rate / peak:.0%}", sizes))) + " |"
+
+
+def _ratio(own: list[float], others: list[float]) -> str:
+    """How many times as long the others took, round by round: median, least and most."""
+    if not others:
+        return "-"
+    found = sorted(other / mine for mine, other in zip(own, others, strict=True))
+    return f"{statistics.median(found):.2f} ({found[0]:.2f} to {found[-1]:.2f})"
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="bundled,small")
-    parser.add_argument("--prompts", default="11,64,110,512")
+    parser.add_argument("--cases", default=CASES, help="model:tokens of a prompt, ...")
     parser.add_argument("--completion", type=int, default=44)
-    parser.add_argument("--groups", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--without-trl", action="store_true")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -179,13 +253,12 @@ def main() -> None:
         child(*json.loads(given.child))
         return
     print(f"{platform.processor() or platform.machine()}, {given.threads} threads, torch {version('torch')}")
-    print("|model|prompt|tokens|packed, tokens/s|padded|times|share of arithmetic|of the peak|packed, MiB|padded|")
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    for name in given.models.split(","):
-        for prompt in map(int, given.prompts.split(",")):
-            if name != "bundled" or prompt + given.completion < 256:
-                case = {"model": name, "prompt": prompt, "completion": given.completion, "groups": given.groups}
-                print(row(case, given.rounds, given.threads), flush=True)
+    print("|policy|prompt|tokens|Gradus, tokens/s|plain|TRL|plain / Gradus|TRL / Gradus|arithmetic|of the peak|MiB|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for name, prompt in (each.split(":") for each in given.cases.split(",")):
+        groups = max(1, min(ROWS, TOKENS // (int(prompt) + given.completion)) // GROUP)
+        case = {"model": name, "prompt": int(prompt), "completion": given.completion, "groups": groups}
+        print(row(case, given.rounds, given.threads, not given.without_trl), flush=True)
 
 
 if __name__ == "__main__":

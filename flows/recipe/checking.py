@@ -10,6 +10,7 @@ from gradus.data.errors import UsageError
 from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.config import Recipe, stage_config, with_guards_changes
 from gradus.tasks.config.curation import EscalateConfig, SampleConfig
+from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.preflight.abilities import check_engine, check_learning, check_length
 from gradus.tasks.preflight.checks import check_components, check_inputs
 
@@ -18,7 +19,7 @@ def check_recipe(recipe: Recipe, lake: Path) -> None:
     """Refuse a recipe whose files are not there, or whose settings some stage would certainly refuse."""
     suites = recipe.evaluate.suites
     problems = [recipe.problems, *(suite.problems for suite in suites)]
-    check_inputs(lake, problems=problems, policy=recipe.policy)
+    check_inputs(lake, problems=problems, policy=recipe.policy, teacher=recipe.teacher or None)
     for score in (recipe.score, *(suite.score for suite in suites if suite.score)):
         check_components(score)
     check_settings(recipe, lake)
@@ -52,6 +53,7 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
             update = stage_config(recipe, "update", index, learning)
             check_components(update)
             check_learning(rollout, update)
+            _check_roles(recipe, update, index)
         if rollout.engine == "openai" and not rollout.server.tokens:
             continue
         for setting, sample in _samples(recipe):
@@ -63,6 +65,20 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
                     f"rollout.vllm.max_model_len is {limit}",
                     hint="raise the one or lower the other",
                 )
+
+
+def _check_roles(recipe: Recipe, update: UpdateConfig, index: int) -> None:
+    """UsageError if an update lacks a teacher that it needs, or a loss for the rows that it is given."""
+    if update.needs_teacher and not recipe.teacher:
+        raise UsageError("a loss of the update needs a teacher", hint="set teacher to a policy")
+    if recipe.given is None:
+        return
+    origin = stage_config(recipe, "given", index, recipe.given).origin
+    if origin not in [each.origin for each in update.origin_losses]:
+        raise UsageError(
+            f"update.origin_losses has no loss for given rows, whose origin is {origin}",
+            hint=f'write update.origin_losses = [{{ origin = "{origin}", loss = "luffy" }}]',
+        )
 
 
 def _samples(recipe: Recipe) -> Iterator[tuple[str, SampleConfig]]:

@@ -173,25 +173,12 @@ def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
     except ValidationError as error:
         raise _refused(error, origin, body.get("evaluate")) from None
     refuse_unjudged(recipe)
-    refuse_without_roles(recipe, origin)
     if any(guard.metric == "policy/kl_ref" for guard in recipe.guards) and not recipe.update.kl_coef:
         raise UsageError(
             f"{origin}: a guard looks at policy/kl_ref, which is measured only with a reference policy",
             hint="set update.kl_coef above 0, if only to 1e-6",
         )
     return recipe
-
-
-def refuse_without_roles(recipe: Recipe, origin: str) -> None:
-    """UsageError if an update lacks a teacher that it needs, or a loss for the rows that it is given."""
-    if recipe.update.needs_teacher and not recipe.teacher:
-        raise UsageError(f"{origin}: a loss needs a teacher", hint="set teacher to a policy")
-    losses = {each.origin for each in recipe.update.origin_losses}
-    if recipe.given is not None and recipe.given.origin not in losses:
-        raise UsageError(
-            f"{origin}: update.origin_losses has no loss for given rows, whose origin is {recipe.given.origin}",
-            hint=f'write update.origin_losses = [{{ origin = "{recipe.given.origin}", loss = "luffy" }}]',
-        )
 
 
 def with_guards_changes(recipe: Recipe) -> Recipe:

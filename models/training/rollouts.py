@@ -68,7 +68,8 @@ class Rollouts:
             divided = packs(self.prompt[rows], prompt_tokens, completion_tokens, budget_tokens)
         else:
             divided = padded_batches(prompt_tokens + completion_tokens, budget_tokens)
-        return [pack_of(rows[part], self.prompt, self.prompts, self.completions) for part in divided]
+        trees = form == "packed"
+        return [pack_of(rows[part], self.prompt, self.prompts, self.completions, trees=trees) for part in divided]
 
     def drawing(self, rows: Tensor) -> SamplingParams | None:
         """Return the sampling parameters of the rows."""

@@ -9,7 +9,7 @@ Left out: sliding windows, caps of scores, sinks (refused); kernels of a GPU, wh
 Shapes: T tokens end to end, H heads, K key heads, D head size, B sequences of a bucket, L its padded length.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -89,13 +89,15 @@ class Blocks:
     """The layers that have attended by them, each once even if it is computed again for its gradient."""
 
     @classmethod
-    def of(
-        cls, sequences: tuple[Tensor, Tensor], queries: tuple[Tensor, Tensor], keys: tuple[Tensor, Tensor]
-    ) -> "Blocks":
-        """Return the blocks of causal sequences, and of queries with the prefix of each; all as (starts, lengths)."""
-        causal = [Bucket.of(sequences[0][rows], sequences[1][rows]) for rows in like_lengths(sequences[1])]
+    def of(cls, sequences: Spans, prefixes: Sequence[tuple[Spans, Spans]]) -> "Blocks":
+        """Return the blocks of causal sequences, and of queries with the prefix of each.
+
+        No query is in one of the `prefixes` twice.
+        """
+        causal = [_bucket(sequences, rows) for rows in like_lengths(sequences[1])]
         shared = [
             (_bucket(queries, alike[rows]), _bucket(keys, alike[rows]))
+            for queries, keys in prefixes
             for alike in like_lengths(keys[1])
             for rows in like_lengths(queries[1][alike])
         ]
@@ -222,21 +224,3 @@ def attend(
 
 
 AttentionInterface.register(NAME, attend)
-
-
-def contiguous_blocks(prompt_starts: Tensor, prompt_lengths: Tensor, num_rows: Tensor, lengths: Tensor) -> Blocks:
-    """Return the blocks of prompts (U,), each followed at once by its `num_rows` completions, of `lengths` (R,).
-
-    A prompt with one completion is one sequence with it.
-    """
-    unit = torch.repeat_interleave(torch.arange(len(num_rows)), num_rows)
-    ends = offsets(lengths)[offsets(num_rows)]
-    totals = ends.diff()
-    alone = num_rows == 1
-    starts = prompt_starts + prompt_lengths
-    completion_starts = starts[unit] + offsets(lengths)[:-1] - ends[:-1][unit]
-    first = torch.where(alone, prompt_lengths + totals, prompt_lengths)
-    inner = ~alone[unit]
-    sequences = torch.cat([prompt_starts, completion_starts[inner]]), torch.cat([first, lengths[inner]])
-    several = ~alone & (totals > 0)
-    return Blocks.of(sequences, (starts[several], totals[several]), (prompt_starts[several], prompt_lengths[several]))

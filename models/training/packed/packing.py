@@ -1,7 +1,7 @@
 """Packs: the sequences of one forward pass end to end, without padding, a prompt once for all its completions.
 
-Which rows share a pass is decided here from lengths alone; what a pass computes with is built from it.
-Left out: completions that share more than their prompt (trees).
+Which rows share a pass is decided here from lengths alone; what a pass computes with is built from it. Completions
+that begin alike share those tokens too (trees, beside this file).
 Shapes: N rows of an update, R rows and T tokens of a pack, M its completion tokens.
 """
 
@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.models.training.packed.block_attention import Blocks, contiguous_blocks
+from gradus.models.training.packed.block_attention import Blocks
 from gradus.models.training.packed.ragged import Ragged, offsets, spans
+from gradus.models.training.packed.trees import common_beginnings, paths, span_starts, tree_blocks
 
 
 def packs(prompt: Tensor, prompt_tokens: Tensor, completion_tokens: Tensor, budget_tokens: int) -> list[Tensor]:
@@ -43,7 +44,7 @@ def packs(prompt: Tensor, prompt_tokens: Tensor, completion_tokens: Tensor, budg
 
 def _parts(rows: Tensor, prompt_tokens: int, lengths: Tensor, budget_tokens: int) -> Sequence[Tensor]:
     """The rows of one prompt, in several parts if they exceed the budget together with it."""
-    room = max(1, budget_tokens - prompt_tokens)
+    room = budget_tokens - prompt_tokens
     total = lengths.cumsum(0)
     first, found = 0, list[Tensor]()
     while first < len(rows):
@@ -106,15 +107,13 @@ class Pack:
     completions: Ragged
     """The R completions; the M tokens whose log-probs are asked for are its values."""
     input_ids: Tensor
-    """(T,) int64: each prompt once, followed by its completions."""
+    """(T,) int64: each prompt once, followed by its completions, common beginnings of these once."""
     positions: Tensor
     """(T,) int64: a token's place in its own sequence."""
     predictors: Tensor
     """(M,) int64: the input token that predicts each completion token, the prompt's last for a first one."""
-    first: Tensor
-    """(U,) int64: the first row of each prompt."""
-    starts: Tensor
-    """(U,) int64: where each prompt begins."""
+    spans: Tensor
+    """(S,) int64: where spans of tokens begin that attend alike; see gradus.models.training.packed.trees."""
 
     @property
     def num_tokens(self) -> int:
@@ -123,45 +122,42 @@ class Pack:
 
     def blocks(self) -> Blocks:
         """Which of the tokens attend to which."""
-        num_rows = offsets_to_counts(self.first, len(self.rows))
-        return contiguous_blocks(self.starts, self.prompts.lengths[self.first], num_rows, self.completions.lengths)
+        return tree_blocks(self.spans, self.positions)
 
 
-def offsets_to_counts(first: Tensor, total: int) -> Tensor:
-    """Return the sizes of groups that begin at `first` and fill `total` places."""
-    return torch.cat([first, first.new_tensor([total])]).diff()
+def pack_of(rows: Tensor, prompt: Tensor, prompts: Ragged, completions: Ragged, *, trees: bool = True) -> Pack:
+    """Return the pack of some rows, those of one prompt beside each other; `prompt` (N,) numbers the prompts.
 
-
-def pack_of(rows: Tensor, prompt: Tensor, prompts: Ragged, completions: Ragged) -> Pack:
-    """Return the pack of some rows, those of one prompt beside each other; `prompt` (N,) numbers the prompts."""
+    With `trees` common beginnings of completions stand once, and rows of a prompt are put in another order for it.
+    """
     first = _group_starts(prompt[rows])
-    num_rows = offsets_to_counts(first, len(rows))
-    unit = torch.repeat_interleave(torch.arange(len(first)), num_rows)
-    lengths, prompt_lengths = completions.lengths[rows], prompts.lengths[rows[first]]
-    ends = offsets(lengths)
-    sizes = prompt_lengths + (ends[torch.cat([first[1:], first.new_tensor([len(rows)])])] - ends[first])
+    unit = torch.repeat_interleave(torch.arange(len(first)), torch.cat([first, first.new_tensor([len(rows)])]).diff())
+    shared = torch.zeros_like(rows)
+    if trees:
+        order, shared = common_beginnings(unit, completions.select(rows))
+        rows = rows[order]
+    chosen, given = completions.select(rows), prompts.select(rows)
+    prompt_lengths, ends = given.lengths[first], offsets(chosen.lengths - shared)
+    sizes = prompt_lengths + ends[torch.cat([first[1:], first.new_tensor([len(rows)])])] - ends[first]
     starts = offsets(sizes)[:-1]
     at = (starts + prompt_lengths)[unit] + ends[:-1] - ends[:-1][first][unit]
-    in_prompt, in_completion = spans(starts, prompt_lengths), spans(at, lengths)
+    in_prompt, in_completion = spans(starts, prompt_lengths), paths(at, shared, chosen.lengths)
     input_ids = torch.empty(int(sizes.sum()), dtype=torch.int64)
     input_ids[in_prompt] = prompts.values[prompts.places(rows[first])]
-    chosen = completions.values[completions.places(rows)]
-    input_ids[in_completion] = chosen
+    input_ids[in_completion] = chosen.values
     positions = torch.empty_like(input_ids)
     positions[in_prompt] = spans(torch.zeros_like(starts), prompt_lengths)
-    positions[in_completion] = spans(prompt_lengths[unit], lengths)
-    predictors = in_completion - 1
-    predictors[ends[:-1][lengths > 0]] = (starts + prompt_lengths - 1)[unit][lengths > 0]
-    places = prompts.places(rows)
+    positions[in_completion] = spans(prompt_lengths[unit], chosen.lengths)
+    predictors, some = in_completion.roll(1), chosen.lengths > 0
+    predictors[chosen.offsets[:-1][some]] = (starts + prompt_lengths - 1)[unit][some]
     return Pack(
         rows=rows,
-        prompts=Ragged(prompts.values[places], offsets(prompts.lengths[rows])),
-        completions=Ragged(chosen, ends),
+        prompts=given,
+        completions=chosen,
         input_ids=input_ids,
         positions=positions,
         predictors=predictors,
-        first=first,
-        starts=starts,
+        spans=span_starts(first, starts, Ragged(in_completion, chosen.offsets), shared, at),
     )
 
 

@@ -57,6 +57,10 @@ class Ragged:
         """Return where the values of these lists are, one list after the other."""
         return spans(self.offsets[rows], self.lengths[rows])
 
+    def select(self, rows: Tensor) -> "Ragged":
+        """Return these lists."""
+        return Ragged(self.values[self.places(rows)], offsets(self.lengths[rows]))
+
 
 def offsets(lengths: Tensor) -> Tensor:
     """Return where lists of these lengths (N,) begin and end, (N + 1,)."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, MambaConfig, MistralConfig, PreTrainedConfig, PreTrainedModel
 
+import gradus.models.training.packed.trees
 from gradus.models.training.packed.block_attention import UnsupportedAttentionError
 from gradus.models.training.packed.forward import Form, form_of, hidden_states
 from gradus.models.training.packed.packing import Pack, pack_of
@@ -42,6 +43,27 @@ def test_both_forms_have_the_same_values_and_gradients(
     model = tiny("qwen2").double()
     given_rows = pack(prompts, drawn)
     for found, expected in zip(*(gradients(model, given_rows, form) for form in ("packed", "padded")), strict=True):
+        assert float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(0, 40), st.integers(0, 3)), max_size=12),
+    st.integers(1, 9),
+)
+@settings(max_examples=25, deadline=None)
+def test_common_beginnings_have_the_values_and_gradients_of_rows_of_their_own(
+    drawn: list[tuple[int, int, int, int]], min_shared: int
+) -> None:
+    # A trunk, a branch of it, a cut anywhere, an ending: rows begin alike over any number of tokens, and repeat.
+    trunk = [(7 * i) % 29 for i in range(20)]
+    branches = [[(k * i + 3) % 29 for i in range(20)] for k in (0, 1, 5, 11)]
+    given_rows = [(p, [*trunk, *branches[b]][:cut] + [28] * end) for p, b, cut, end in drawn] + [(0, [1])]
+    model = tiny("qwen2").double()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gradus.models.training.packed.trees, "MIN_SHARED", min_shared)
+        given_pack = pack([[3, 4, 5], [6]], given_rows)
+    paired = zip(*(gradients(model, given_pack, form) for form in ("packed", "padded")), strict=True)
+    for found, expected in paired:
         assert float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 

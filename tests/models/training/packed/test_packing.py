@@ -103,3 +103,51 @@ def test_a_pack_worked_out_by_hand() -> None:
     assert causal == [[0, 1], [2, 3], [4], [5, 6]]
     shared = [(queries.tokens.tolist(), prefix.tokens.tolist()) for queries, prefix in blocks.shared]
     assert shared == [([2, 3, 4], [0, 1])]
+
+
+def test_common_beginnings_worked_out_by_hand() -> None:
+    alike, other = list(range(40, 72)), list(range(50, 66))
+    prompts = Ragged.of([[5, 6]] * 5 + [[7]])
+    completions = Ragged.of([[*alike, 1, 2], [3], [*alike, 1, 2], [*alike[:16], *other], [], alike])
+    pack = pack_of(torch.arange(6), distinct(prompts), prompts, completions)
+    # Sorted: [], [3], 16 + other, 32 + [1, 2] twice; the last prompt's completion is nobody else's.
+    assert pack.rows.tolist() == [4, 1, 3, 0, 2, 5]
+    assert pack.input_ids.tolist() == [5, 6, 3, *alike[:16], *other, *alike[16:], 1, 2, 1, 2, 7, *alike]
+    assert pack.positions.tolist() == [
+        0,
+        1,
+        2,
+        *range(2, 18),
+        *range(18, 34),
+        *range(18, 34),
+        34,
+        35,
+        34,
+        35,
+        *range(33),
+    ]
+    # The prompt, [3], 16 common to three, other, 16 common to two, their endings, the last row with its prompt.
+    assert pack.spans.tolist() == [0, 2, 3, 19, 35, 51, 53, 55]
+    assert [p.tolist() for p in Ragged(pack.predictors, pack.completions.offsets)][1:5] == [
+        [1],
+        [1, *range(3, 34)],
+        [1, *range(3, 19), *range(35, 52)],
+        [1, *range(3, 19), *range(35, 51), 53],
+    ]
+    shared = sorted(
+        (keys[some].tolist(), queries[real].tolist())
+        for bucket, prefix in pack.blocks().shared
+        for queries, real, keys, some in zip(bucket.index, bucket.real, prefix.index, prefix.real, strict=True)
+    )
+    assert shared == [
+        ([0, 1], list(range(2, 55))),
+        (list(range(3, 19)), list(range(19, 55))),
+        (list(range(35, 51)), list(range(51, 55))),
+    ]
+
+
+def test_fewer_common_tokens_than_pay_are_not_shared() -> None:
+    prompts = Ragged.of([[5, 6]] * 2)
+    completions = Ragged.of([[*range(15), 20], [*range(15), 21]])
+    pack = pack_of(torch.arange(2), distinct(prompts), prompts, completions)
+    assert pack.num_tokens == 2 + 16 + 16
