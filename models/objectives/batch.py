@@ -28,7 +28,7 @@ class ScoredBatch:
     """(N,) int64 completion tokens."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError where a column has another shape or type than this class says."""
+        """Raise ValueError if a column has another shape or type than documented."""
         shapes = {tuple(t.shape) for t in (self.reward, self.group, self.correct, self.length)}
         if len(shapes) != 1 or self.reward.ndim != 1:
             raise ValueError(f"the columns of a scored batch have shapes {sorted(shapes)}, expected one (N,)")

@@ -151,13 +151,15 @@ class _Work:
         clock = _Clock()
 
         def on_step(index: int, metrics: StepMetrics) -> None:
-            self.steps.append({**metrics, "perf/step_s": clock.lap_s()})
+            step_s = clock.lap_s()
+            self.steps.append({**metrics, "perf/step_s": step_s})
             after_step()
             every, taken = self.config.save_every_steps, index + 1
             if every and taken % every == 0 and taken < len(plan.steps):
                 progress.save(self.steps, self._state())
             fault_point("update:after_step")
-            self.ctx.beat(min(1.0, self._rows_done / self._rows_in_all), f"step {taken} of {len(plan.steps)}")
+            speed = int(self.rollouts.completions.lengths[plan.steps[index]].sum()) / step_s
+            self._beat(f"step {taken} of {len(plan.steps)}: {speed:,.0f} tokens/s")
 
         hooks = Hooks(self.check_mismatch, on_step, self.on_rows, self.table.add)
         taken, budget, critic = tuple(self.steps), self.budget, self.critic
@@ -193,9 +195,12 @@ class _Work:
         return str(self.rows.texts("rollout_id")[int(values.argmax())])
 
     def on_rows(self, num_rows: int) -> None:
-        """Say that so many more rows went through a model."""
+        """Count rows that went through a model."""
         self._rows_done += num_rows
-        self.ctx.beat(min(1.0, self._rows_done / self._rows_in_all), f"{self._rows_done} rows computed")
+        self._beat(f"{self._rows_done} rows computed")
+
+    def _beat(self, text: str) -> None:
+        self.ctx.beat(min(1.0, self._rows_done / self._rows_in_all), text)
 
     def files(self) -> dict[str, bytes]:
         """Files of the checkpoint beside the policy and its train state: the table of rows, the critic."""
@@ -257,8 +262,8 @@ def _refuse_without_signal(
 ) -> None:
     learnable = rollouts.completions.lengths > 0
     if settings.step_advantage is not None:
-        learnable &= ~torch.from_numpy(zero_std)[rollouts.group]
-        learnable |= acting_rows(rollouts, settings) & (rollouts.completions.lengths > 0)
+        varied = ~torch.from_numpy(zero_std)[rollouts.group]
+        learnable &= varied | acting_rows(rollouts, settings) | config.needs_critic  # a critic compares across groups
     else:
         learnable &= (rollouts.advantage != 0) | acting_rows(rollouts, settings)
     if not bool(learnable.any()):

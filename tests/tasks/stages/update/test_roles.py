@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,7 @@ def test_an_interrupted_update_with_a_critic_goes_on_where_it_stood(house: House
     job = house.job(given_inputs, **settings)
 
     def interrupted(_frac: float, text: str = "") -> None:
-        if text == "step 2 of 3":
+        if text.startswith("step 2 of 3"):
             raise KeyboardInterrupt
 
     from gradus.tasks.runtime.attempt import execute
@@ -215,3 +216,22 @@ def test_an_interrupted_update_with_a_critic_goes_on_where_it_stood(house: House
     folder, _ = house.run(job)
     assert house.same_files(folder, calm)
     assert {"rows.parquet", "critic.state"} <= {path.name for path in folder.iterdir()}
+
+
+def test_a_critic_learns_from_groups_that_have_no_variance_in_themselves(house: House) -> None:
+    rewards: list[float | None] = [1.0] * 4 + [0.0] * 8
+    _, report = house.run(house.job(inputs(house, house.rows(), rewards), advantage="gae"))
+    assert report["metrics"]["policy/grad_norm"] > 0
+    with pytest.raises(GateError, match="all 3 groups have rewards without variance"):
+        house.run(house.job(inputs(house, house.rows(), rewards)))
+
+
+def test_the_progress_of_a_step_says_how_quick_it_was(house: House) -> None:
+    from gradus.tasks.runtime.attempt import execute
+    from gradus.tasks.stages.warm import Warm
+
+    texts: list[str] = []
+    job = house.job(inputs(house, house.rows(), house.rewards))
+    execute(job, Warm(), lambda _frac, text="": texts.append(text))
+    (said,) = [text for text in texts if text.startswith("step")]
+    assert re.fullmatch(r"step 1 of 1: [\d,]+ tokens/s", said)

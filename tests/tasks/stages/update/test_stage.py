@@ -169,7 +169,7 @@ def test_an_interrupted_update_goes_on_from_its_newest_whole_state(house: House,
     texts: list[str] = []
 
     def interrupted(_frac: float, text: str = "") -> None:
-        if text == "step 3 of 4":
+        if text.startswith("step 3 of 4"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -187,7 +187,7 @@ def test_an_interrupted_update_goes_on_from_its_newest_whole_state(house: House,
     else:
         (scratch / "step-000003" / "done.json").unlink()
     report = execute(job, Warm(), lambda _frac, text="": texts.append(text))
-    assert ("step 3 of 4" in texts) is (damage != "torn")
+    assert any(text.startswith("step 3 of 4") for text in texts) is (damage != "torn")
     assert house.same_files(house.store.path(Ref.parse(job["output"])), calm)
     assert report["summary"] == undisturbed["summary"]
     strip = [{k: v for k, v in s.items() if not k.startswith("perf/")} for s in report["steps"]]
