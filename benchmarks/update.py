@@ -37,10 +37,12 @@ from trl_generation import Trl, trl_python  # noqa: E402
 
 from gradus.models.policy import load_policy  # noqa: E402
 from gradus.models.training.packed.ragged import Ragged  # noqa: E402
+from gradus.models.training.passes import Budget  # noqa: E402
 from gradus.models.training.rollouts import Rollouts  # noqa: E402
 from gradus.models.training.settings import UpdateSettings  # noqa: E402
 from gradus.models.training.state import TrainState  # noqa: E402
-from gradus.models.training.steps.step import Hooks, ReferenceLogprobs, Step  # noqa: E402
+from gradus.models.training.steps.step import Hooks, Step  # noqa: E402
+from gradus.models.training.steps.step_rows import ReferenceLogprobs, StepRows  # noqa: E402
 
 GROUP = 8
 CASES = "bundled:11,bundled:110,small:11,small:64,small:512,small:2048"
@@ -112,8 +114,9 @@ class Bench:
             self._plain()
         else:
             hooks = Hooks(lambda _logprobs: None, lambda _index, _metrics: None, lambda _num: None)
-            held, chosen = ReferenceLogprobs(None, None), torch.arange(self.rows.num_rows)
-            Step(self.state, self.rows, chosen, self.settings, held, hooks, "packed").take()
+            chosen = torch.arange(self.rows.num_rows)
+            about = StepRows(self.rows, chosen, self.settings, ReferenceLogprobs(None, None))
+            Step(self.state, about, hooks, "packed", Budget(self.settings.micro_tokens)).take()
         return time.perf_counter() - started
 
     def _plain(self) -> None:

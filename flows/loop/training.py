@@ -238,9 +238,10 @@ class _Steps:
             rollouts.append(given.rollouts)
             scores.append(given.scores)
         learned = {"rollouts": rollouts, "scores": scores, "policy": [policy]}
-        if self.recipe.update.needs_teacher:
+        config = stage_config(self.recipe, "update", index, self.recipe.update)
+        if config.needs_teacher:
             learned["teacher"] = _maybe(self.start.teacher)
-        if self.recipe.update.loads_reference:
+        if config.loads_reference:
             learned["reference"] = [self.start.policy]
         return self.run("update", self.recipe.update, learned, index)
 

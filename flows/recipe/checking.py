@@ -53,7 +53,7 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
             update = stage_config(recipe, "update", index, learning)
             check_components(update)
             check_learning(rollout, update)
-            _check_roles(recipe, update, index)
+            _check_roles(recipe, update)
         if rollout.engine == "openai" and not rollout.server.tokens:
             continue
         for setting, sample in _samples(recipe):
@@ -67,13 +67,13 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
                 )
 
 
-def _check_roles(recipe: Recipe, update: UpdateConfig, index: int) -> None:
+def _check_roles(recipe: Recipe, update: UpdateConfig) -> None:
     """UsageError if an update lacks a teacher that it needs, or a loss for the rows that it is given."""
     if update.needs_teacher and not recipe.teacher:
         raise UsageError("a loss of the update needs a teacher", hint="set teacher to a policy")
     if recipe.given is None:
         return
-    origin = stage_config(recipe, "given", index, recipe.given).origin
+    origin = stage_config(recipe, "given", 0, recipe.given).origin
     if origin not in [each.origin for each in update.origin_losses]:
         raise UsageError(
             f"update.origin_losses has no loss for given rows, whose origin is {origin}",

@@ -284,7 +284,8 @@ def _overridden(recipe: Recipe, stage: str, round_index: int, base: C, origin: s
 
 def _check(recipe: Recipe, override: Override, origin: str) -> None:
     """Refuse a change of no stage of training, or one that does not fit the settings of its stage."""
-    stages = ("ingest", "hint", "curate", "rollout", "score", "escalate", "difficulty", "update", "evaluate")
+    given = ("given",) if recipe.given is not None else ()
+    stages = ("ingest", "hint", *given, "curate", "rollout", "score", "escalate", "difficulty", "update", "evaluate")
     if override.stage not in stages:
         listed = f"the stages of a training run are {', '.join(stages)}"
         hint = did_you_mean(override.stage, stages, listed)

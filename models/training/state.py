@@ -58,6 +58,11 @@ class TrainState:
         elif not self.average:
             self.average = {name: master.detach().clone() for name, master in self.masters.items()}
 
+    def zero_grad(self) -> None:
+        """Drop all gradients, those that a failed backward pass left on the model too."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
+
     def advance(self) -> None:
         """Take the optimiser's step with the gradients of the masters, then move the average.
 

@@ -65,9 +65,15 @@ def verify_average(folder: Path) -> None:
     """Check the moving average of a checkpoint against the checkpoint's manifest; nothing of another folder."""
     if folder.name != EMA or not (folder.parent / FILE_NAME).is_file():
         return
-    for entry in read_manifest(folder.parent).files:
+    entries = [e for e in read_manifest(folder.parent).files if (folder.parent / e.name).parent == folder]
+    if not entries:
+        raise BadInputError(
+            f"{folder} belongs to no checkpoint: {folder.parent / FILE_NAME} names no moving average",
+            hint="give a checkpoint that was trained with update.ema_decay",
+        )
+    for entry in entries:
         path = folder.parent / entry.name
-        if path.parent == folder and not (path.is_file() and sha256_file(path) == entry.sha256):
+        if not (path.is_file() and sha256_file(path) == entry.sha256):
             raise CorruptArtifactError(f"{path} does not have the bytes that its manifest names", hint=CURE)
 
 

@@ -41,7 +41,8 @@ def resolve_artifact(store: Store, text: str, table: str, columns: dict[str, str
 def export(store: Store, ref: Ref, out: Path) -> Path:
     """Copy an artifact out of the lake: to one .parquet or .jsonl file, or to a folder."""
     if ref.table == CHECKPOINTS or out.suffix not in (".parquet", ".jsonl"):
-        store.verify(ref)
+        manifest = store.verify(ref)
+        _remove_earlier(out, {entry.name for entry in manifest.files})
         shutil.copytree(store.path(ref), out, dirs_exist_ok=True)
         return out
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -53,6 +54,14 @@ def export(store: Store, ref: Ref, out: Path) -> Path:
             for batch in rows.to_batches(max_chunksize=1024):
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
     return out
+
+
+def _remove_earlier(out: Path, kept: set[str]) -> None:
+    """Remove what an artifact that was exported to this folder before has, and the next one has not."""
+    if (out / FILE_NAME).is_file():
+        for entry in read_manifest(out).files:
+            if entry.name not in kept:
+                (out / entry.name).unlink(missing_ok=True)
 
 
 def _existing(store: Store, text: str, table: str) -> Ref | None:
@@ -92,7 +101,10 @@ def _refuse_misfits(folder: Path, manifest: Manifest) -> None:
 def _policy(store: Store, text: str) -> Ref:
     """A policy folder, or one on the hub; an adapter with the base that it names, or that follows it after a plus."""
     above, plus, below = (text, "", "") if Path(text).is_dir() else text.partition("+")
-    path = bundled(above) or average_of(store.root, above) or Path(above)
+    average = average_of(store.root, above)
+    if average is not None:
+        store.verify(Ref(CHECKPOINTS, average.parent.name))
+    path = bundled(above) or average or Path(above)
     folder = path if path.is_dir() else _download(above)
     verify_average(folder)
     if is_adapter(folder):

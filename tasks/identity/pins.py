@@ -5,7 +5,6 @@ Left out: files that a reward reads as data.
 
 import hashlib
 from pathlib import Path
-from typing import TypeGuard
 
 from gradus.data.lake.manifest import sha256_file
 from gradus.tasks.config.base import Config
@@ -23,28 +22,25 @@ def pinned(config: Config, *, renew: bool = False) -> Config:
     """
     if isinstance(config, IngestConfig) and (renew or not config.source_sha256):
         return config.model_copy(update={"source_sha256": content_sha256(Path(config.source))})
-    changed = {
-        name: _pinned_value(getattr(config, name), renew=renew)
-        for name in type(config).model_fields
-        if any(map(_is_users, _parts(getattr(config, name))))
-    }
+    found = {name: _pinned_value(getattr(config, name), renew=renew) for name in _nested(config)}
+    changed = {name: value for name, value in found.items() if value != getattr(config, name)}
     return config.model_copy(update=changed) if changed else config
+
+
+def _nested(config: Config) -> list[str]:
+    """Names of the fields that could hold a component, alone, in a tuple or in settings of their own."""
+    values = {name: getattr(config, name) for name in type(config).model_fields}
+    return [name for name, value in values.items() if isinstance(value, tuple | Config)]
 
 
 def _pinned_value(value: object, *, renew: bool) -> object:
     if isinstance(value, tuple):
         return tuple(_pinned_value(part, renew=renew) for part in value)
     if isinstance(value, RewardConfig):
-        return pinned_reward(value, renew=renew)
-    return pinned_component(value, renew=renew) if _is_users(value) else value
-
-
-def _parts(value: object) -> tuple[object, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _is_users(value: object) -> TypeGuard[Chosen]:
-    return isinstance(value, Chosen) and value.is_users
+        return pinned_reward(value, renew=renew) if value.is_users else value
+    if isinstance(value, Chosen):
+        return pinned_component(value, renew=renew) if value.is_users else value
+    return pinned(value, renew=renew) if isinstance(value, Config) else value
 
 
 def content_sha256(path: Path) -> str:

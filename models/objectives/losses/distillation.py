@@ -1,5 +1,6 @@
 """Distillation from the log-probs of a teacher's most likely tokens."""
 
+import math
 from typing import Annotated
 
 import torch
@@ -34,7 +35,8 @@ def distil(batch: TokenBatch, *, beta: Annotated[float, Ge(0.0), Le(1.0)] = 0.0)
     elif beta == 1.0:
         loss = _kl(policy, teacher)
     else:
-        mixed = torch.log(beta * teacher.exp() + (1 - beta) * policy.exp())
+        # Both probabilities may underflow, so that the mixture is made of logarithms.
+        mixed = torch.logaddexp(teacher + math.log(beta), policy + math.log(1 - beta))
         loss = beta * _kl(teacher, mixed) + (1 - beta) * _kl(policy, mixed)
     return loss, {"teacher_mass": _mass(batch.teacher)}
 

@@ -64,6 +64,8 @@ class Asked:
     candidates: Tensor | None = None
     """(M, K) int64 token ids."""
     top_k: int = 0
+    """How many of the most likely tokens, of those with ids below `top_below` (0: of all)."""
+    top_below: int = 0
     logsumexp: bool = False
     mean_logp: bool = False
     at_1: bool = False
@@ -158,7 +160,9 @@ class _Head:
         with torch.set_grad_enabled(asked.entropy_grad and torch.is_grad_enabled()):
             entropy = -(logp.exp() * logp).sum(-1)
         own = logp.gather(-1, targets[:, None])[:, 0]
-        top_logp, top_ids = logp.detach().topk(asked.top_k) if asked.top_k else (None, None)
+        top_logp, top_ids = (
+            logp.detach()[:, : asked.top_below or None].topk(asked.top_k) if asked.top_k else (None, None)
+        )
         return TokenLogprobs(
             logp=own,
             entropy=entropy,

@@ -50,14 +50,20 @@ class PackLoss:
         own = pass_logprobs(model, about.rollouts, pack, form, _asked(about, about.tokens[at]))
         batch = _batch(about, prepared, at, own)
         loss, metrics = _by_origin(about, batch, about.origin[at])
-        weight, weighed = _weight(about, prepared, at, own, batch)
+        recorded = torch.isfinite(about.rollouts.logprobs[about.tokens[at]])
+        weight, weighed = _weight(about, prepared, at, own, batch, recorded)
         loss = regularised(weight * loss, batch, kl_coef=settings.kl_coef, entropy_coef=settings.entropy_coef)
-        found = {**weighed, "entropy": own.entropy.detach(), "kl_old": k3(batch.logp_old, batch.logp.detach())}
+        found = {"entropy": own.entropy.detach()}
+        kl_old = {"kl_old": k3(batch.logp_old, batch.logp.detach())}
         if batch.logp_ref is not None:
             found["kl_ref"] = k3(batch.logp.detach(), batch.logp_ref)
         total = settings.aggregation(loss, batch.mask, batch.row, about.totals)
         logprobs = Logprobs(about.tokens[at], own.logp.detach(), own.truncated_logp)
-        return cls(total, [*metrics, (found, batch.mask)], logprobs, weight)
+        # k3 estimates a KL on tokens that the policy sampled; on given ones it says how much they were learnt.
+        sampled = about.rollouts.compared
+        drawn = batch.mask if sampled is None else batch.mask & sampled[about.tokens[at]]
+        parts = [*metrics, (found, batch.mask), (weighed, batch.mask & recorded), (kl_old, drawn)]
+        return cls(total, parts, logprobs, weight)
 
 
 def _asked(about: StepRows, tokens: Tensor) -> Asked:
@@ -114,17 +120,16 @@ def _by_origin(about: StepRows, batch: TokenBatch, origin: Tensor) -> tuple[Tens
 
 
 def _weight(
-    about: StepRows, prepared: Prepared, at: Tensor, own: TokenLogprobs, batch: TokenBatch
+    about: StepRows, prepared: Prepared, at: Tensor, own: TokenLogprobs, batch: TokenBatch, recorded: Tensor
 ) -> tuple[Tensor, Mapping[str, Tensor]]:
     """Token weights times importance weights, (m,), and the metrics of the latter.
 
-    Rows without a sampler's log-probs have an importance weight of 1.
+    Tokens without a sampler's log-prob, those that `recorded` (m,) leaves out, have an importance weight of 1.
     """
     settings, old = about.settings, about.references.old
     weight = torch.ones_like(own.logp) if prepared.weight is None else prepared.weight[at]
     if settings.correction is None:
         return weight, {}
     began = own.truncated_logp if old is None else old.truncated_logp[about.tokens[at]]
-    factor, metrics = settings.correction(began, batch.logp_sampler, batch.row, batch.mask)
-    recorded = torch.isfinite(about.rollouts.logprobs[about.tokens[at]])
+    factor, metrics = settings.correction(began, batch.logp_sampler, batch.row, batch.mask & recorded)
     return weight * torch.where(recorded, factor, 1.0), metrics

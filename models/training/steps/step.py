@@ -94,7 +94,7 @@ class Step:
         averages, own, total = Averages(), list[Logprobs](), 0.0
         averages.add(prepared.metrics, self.about.mask)
         weight = torch.ones(len(self.about.row))
-        self.train_state.optimizer.zero_grad(set_to_none=True)
+        self.train_state.zero_grad()
         for pack, zero_gradient in self._packs(prepared, num_tokens):
             with torch.set_grad_enabled(not zero_gradient):
                 part = PackLoss.of(self.train_state.model, self.about, prepared, pack, self.form)
@@ -126,7 +126,7 @@ class Step:
             group["lr"] = lr
         if has_gradient:
             self.train_state.advance()
-        optimizer.zero_grad(set_to_none=True)
+        self.train_state.zero_grad()
         self.train_state.step += 1
         return lr
 

@@ -67,8 +67,11 @@ class RolePasses:
                 "policy's",
                 hint="give a teacher with the policy's tokenizer",
             )
-        k = min(self.config.teacher_top_k, vocabulary(teacher.model), vocabulary(self.policy.model))
-        found = all_tokens(teacher.model, self.rollouts, self.budget, self.on_rows, Asked(top_k=k))
+        refuse_unknown_tokens(self.rows, vocabulary(teacher.model))
+        # Embeddings are often padded beyond the vocabulary, to another number in each size of a family.
+        known = min(vocabulary(teacher.model), vocabulary(self.policy.model))
+        asked = Asked(top_k=min(self.config.teacher_top_k, known), top_below=known)
+        found = all_tokens(teacher.model, self.rollouts, self.budget, self.on_rows, asked)
         if found.top_ids is None or found.top_logp is None:
             raise ValueError("the most likely tokens were not computed")
         return TeacherTokens(found.top_ids, found.top_logp)

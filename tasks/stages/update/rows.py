@@ -129,9 +129,11 @@ def judged_rows(ctx: StageContext, config: UpdateConfig) -> ScoredRows:
     ages = _ages(joined, lineage(ctx.store, policy, config.max_age), policy.digest)
     joined = joined.append_column("age", pa.array(ages))
     unjudged = nulls(joined.column("reward"))
-    if unjudged.all():
+    own = is_own(joined)
+    asked = own if own.any() else ~own
+    if unjudged[asked].all():
         raise GateError(
-            f"no rollout has a reward: all {joined.num_rows} judgements failed",
+            f"no rollout has a reward: all {int(asked.sum())} judgements failed",
             hint="see the scores' column `error`, correct the reward and score again",
         )
     replaced = _replaced(joined)

@@ -90,31 +90,43 @@ def train_state_of(ctx: StageContext, settings: UpdateSettings, config: UpdateCo
         raise BadInputError(
             f"update.optimizer: {error}", hint="set update.optimizer to adamw for the usual one"
         ) from None
-    folder = ctx.store.path(ref)
-    if (folder / STATE).exists():
-        _restore(train_state, folder)
+    if ctx.store.file(ref, STATE) is not None:
+        _restore(train_state, ctx.store, ref)
     train_state.adopt(settings)
     return train_state, policy
 
 
-def _restore(train_state: TrainState, folder: Path) -> None:
+def _restore(train_state: TrainState, store: Store, ref: Ref) -> None:
+    """Continue from the files that the checkpoint's manifest names, whatever else lies beside them."""
+    folder = store.path(ref)
     try:
         with oom_as_stage_error("loading the optimiser's state", ROOM):
-            if (folder / MASTERS).exists():
-                restore_weights(train_state, (folder / MASTERS).read_bytes(), _format(folder))
-            restore_train_state(train_state, {name: (folder / name).read_bytes() for name in TRAIN_STATE_FILES})
-            if (folder / AVERAGE).exists():
-                restore_average(train_state, (folder / AVERAGE).read_bytes())
+            files = _state_files(store, ref)
+            if MASTERS in files:
+                restore_weights(train_state, files[MASTERS], _format(folder))
+            restore_train_state(train_state, {name: files[name] for name in TRAIN_STATE_FILES})
+            if AVERAGE in files:
+                restore_average(train_state, files[AVERAGE])
     except OtherOptimizerError as error:
         raise BadInputError(
             f"{folder} cannot be gone on from: {error}",
             hint=f"set update.optimizer={error.saved}, or give a policy without {STATE} for a fresh optimiser",
         ) from None
-    except (FileNotFoundError, CheckpointError) as error:
+    except CheckpointError as error:
         raise CorruptArtifactError(
             f"{folder} is not a checkpoint that this version can go on from: {error}",
             hint=f"give a policy without {STATE} to begin with a fresh optimiser",
         ) from None
+
+
+def _state_files(store: Store, ref: Ref) -> dict[str, bytes]:
+    """The files of a checkpoint's train state; CheckpointError if one that every train state has is missing."""
+    names = (MASTERS, AVERAGE, *TRAIN_STATE_FILES)
+    files = {name: content for name in names if (content := store.read_file(ref, name)) is not None}
+    missing = [name for name in TRAIN_STATE_FILES if name not in files]
+    if missing:
+        raise CheckpointError(f"{missing[0]} is missing")
+    return files
 
 
 def write_checkpoint(ctx: StageContext, policy: Policy, train_state: TrainState, config: UpdateConfig) -> None:
@@ -140,8 +152,8 @@ def keep_warm(ctx: StageContext, policy: Policy, train_state: TrainState, config
     digest, device, dtype = ctx.out.ref.digest, config.device, config.dtype
     ctx.warm.of(KeptTraining).latest = Trained(digest, dtype, device, train_state, policy)
     saved = _saved_in(ctx.store, ctx.one("policy"), config)
-    if dtype == "float32" != saved:
-        return  # what is on disk is the weights in memory, rounded
+    if saved not in ("float32", dtype):
+        return  # what is on disk is rounded otherwise than the weights in memory
     loaded = ctx.warm.of(LoadedPolicies)
     for name in (dtype, "auto") if dtype == saved else (dtype,):
         loaded.by_key[PolicyKey(digest, name, device)] = policy

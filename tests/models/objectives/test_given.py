@@ -162,3 +162,13 @@ def test_a_value_beyond_the_clip_is_pulled_by_its_larger_error() -> None:
     loss.sum().backward()
     assert values.grad is not None
     assert values.grad.tolist() == pytest.approx([-1.0, 0.0, -2.0])
+
+
+def test_a_divergence_between_sharp_distributions_stays_finite() -> None:
+    teacher = torch.tensor([[-1e-7, -40.0, -110.0]])
+    policy = torch.tensor([[-1e-7, -50.0, -130.0]], requires_grad=True)
+    loss, _ = distil(batch(torch.zeros(1), teacher=TopTokens(teacher, policy)), beta=0.5)
+    loss.sum().backward()
+    assert policy.grad is not None
+    assert bool(torch.isfinite(loss).all())
+    assert bool(torch.isfinite(policy.grad).all())

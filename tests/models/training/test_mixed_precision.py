@@ -178,3 +178,17 @@ def test_masters_of_other_weights_are_refused() -> None:
     restore_weights(loaded, weights_bytes(state), "bfloat16")
     found = load(weights_bytes(loaded))
     assert all(torch.equal(found[name], master) for name, master in state.masters.items())
+
+
+def test_a_gradient_that_a_failed_pass_left_behind_counts_nowhere() -> None:
+    calm, disturbed = mixed(), mixed()
+    for parameter in disturbed.model.parameters():
+        parameter.grad = torch.ones_like(parameter)  # as if memory ran out before it was moved
+    for each in (calm, disturbed):
+        each.zero_grad()
+        backward(each, 0)
+    for name, master in calm.masters.items():
+        other = disturbed.masters[name]
+        assert master.grad is not None
+        assert other.grad is not None
+        assert torch.equal(other.grad, master.grad), name

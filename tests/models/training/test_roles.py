@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gradus.models.training.steps.step import Hooks, RowResults
 from torch import Tensor
 
 from gradus.components import Need
@@ -24,6 +23,7 @@ from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import OriginLoss, UpdateSettings
 from gradus.models.training.steps.critic import Critic, CriticSettings
 from gradus.models.training.steps.critic_files import critic_bytes, restore_critic
+from gradus.models.training.steps.step import Hooks, RowResults
 from gradus.models.training.steps.step_rows import ReferenceLogprobs, TeacherTokens
 from gradus.models.training.update import StepPlan, optimise
 from tests.models.training.test_update import (
@@ -313,3 +313,22 @@ def test_memory_that_no_smaller_pack_saves_is_an_error(monkeypatch: pytest.Monke
     with pytest.raises(torch.OutOfMemoryError):
         all_logprobs(model(), rollouts(), budget, lambda _num: None)
     assert budget.num_tokens <= 7  # the longest row, 3 + 4
+
+
+def test_the_kl_to_the_policy_before_counts_tokens_that_it_sampled_alone() -> None:
+    compared = torch.ones(16, dtype=torch.bool).index_fill(0, torch.arange(9, 11), value=False)
+    settings = replace(MIXED, epochs=3, lr=0.05, loss=sft, acts_without_advantage=True)
+    rows = rollouts(compared=compared)  # row 3 is given
+    half, _ = trained(settings, rows, stop=2)
+    new, old = (all_logprobs(each, rows, Budget(99), lambda _num: None).logp for each in (half.model, model()))
+    _, log = trained(settings, rows)
+    difference = (new - old)[compared]
+    assert log[2]["policy/kl_old"] == pytest.approx(float((difference.exp() - difference - 1).mean()), rel=1e-3)
+    assert log[2]["policy/kl_old"] > 0.01
+
+
+def test_metrics_of_importance_weights_leave_out_rows_without_a_samplers_log_probs() -> None:
+    rows = mixed_rows(logprobs=torch.where(torch.isnan(UNRECORDED), UNRECORDED, -9.0))
+    _, log = trained(replace(MIXED, correction=token_truncated), rows)
+    assert log[0]["policy/correction_mean"] == pytest.approx(2.0)
+    assert log[0]["policy/correction_cut_frac"] == 1.0

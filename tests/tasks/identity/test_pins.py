@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.ingest import IngestConfig
+from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.identity.pins import content_sha256, pinned
 
@@ -50,3 +51,14 @@ def test_a_reward_of_ones_own_is_pinned_and_the_others_are_left(tmp_path: Path) 
 def test_settings_that_name_no_file_stay_as_they_are() -> None:
     config = CurateConfig(draw=3)
     assert pinned(config) is config
+
+
+def test_a_loss_of_an_origin_is_pinned_as_the_update_s_own_is(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def likelihood(batch):\n    return -batch.logp, {}\n")
+    origin = {"origin": "expert", "loss": f"{file}:likelihood"}
+    config = UpdateConfig.model_validate({"origin_losses": [origin], "loss": f"{file}:likelihood"})
+    found = pinned(config)
+    assert isinstance(found, UpdateConfig)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert [found.loss.source_sha256, found.origin_losses[0].loss.source_sha256] == [digest, digest]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gradus.data.errors import CorruptArtifactError, UsageError
+from gradus.data.errors import BadInputError, CorruptArtifactError, UsageError
 from gradus.data.lake.store import Ref
 from gradus.models.policy import load_policy
 from gradus.models.training.settings import UpdateSettings
@@ -156,3 +156,22 @@ def test_settings_of_the_average() -> None:
     config = UpdateConfig(reference="ema", ema_decay=0.9, kl_coef=0.1)
     assert (config.needs_reference, config.loads_reference) == (True, False)
     assert UpdateConfig(kl_coef=0.1).loads_reference
+
+
+def test_an_average_that_no_manifest_names_is_not_taken(house: House, tmp_path: Path) -> None:
+    inputs = inputs_of(house, house.policy, house.rows())
+    averaged, _ = house.run(house.job(inputs, ema_decay=DECAY))
+    plain, _ = house.run(house.job(inputs))
+    out = tmp_path / "out"
+    export(house.store, Ref("checkpoints", averaged.name), out)
+    assert (out / "ema" / "model.safetensors").is_file()
+    export(house.store, Ref("checkpoints", plain.name), out)
+    assert not [path.name for path in out.rglob("*") if path.is_file() and "ema" in str(path.relative_to(out))]
+    (out / "ema").mkdir(exist_ok=True)
+    for path in (averaged / "ema").iterdir():
+        (out / "ema" / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(BadInputError, match="belongs to no checkpoint"):
+        resolve_artifact(house.store, str(out / "ema"), "checkpoints")
+    (averaged / "_manifest.json").unlink()
+    with pytest.raises(CorruptArtifactError, match="has no manifest"):
+        resolve_artifact(house.store, f"checkpoints/{averaged.name}/ema", "checkpoints")

@@ -235,3 +235,22 @@ def test_the_progress_of_a_step_says_how_quick_it_was(house: House) -> None:
     execute(job, Warm(), lambda _frac, text="": texts.append(text))
     (said,) = [text for text in texts if text.startswith("step")]
     assert re.fullmatch(r"step 1 of 1: [\d,]+ tokens/s", said)
+
+
+def test_given_rows_do_not_hide_that_no_own_row_was_judged(house: House) -> None:
+    rows = [*house.rows(), given("a")]
+    sft = [{"origin": "expert", "loss": "sft"}]
+    with pytest.raises(GateError, match="no rollout has a reward: all 12 judgements failed"):
+        house.run(house.job(inputs(house, rows, [*[None] * 12, 1]), origin_losses=sft))
+
+
+def test_a_teacher_with_padded_embeddings_is_asked_for_the_policys_tokens_alone(house: House, tmp_path: Path) -> None:
+    made = new_policy(tiny_tokenizer(), width=32, layers=1, heads=2, max_positions=64, seed=3)
+    made.model.resize_token_embeddings(128)
+    folder = tmp_path / "teacher"
+    made.model.save_pretrained(folder)
+    made.tokenizer.save_pretrained(folder)
+    teacher = house.store.adopt(folder)
+    settings = {"loss": "distil", "teacher_top_k": 500}
+    _, report = house.run(house.job(inputs(house, house.rows(), house.rewards, teacher=teacher), **settings))
+    assert 0 < report["metrics"]["policy/teacher_mass"] < 1  # what the padding has is the rest
