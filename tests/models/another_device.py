@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gradus.models.training.steps.step import Hooks
 from safetensors.torch import load
 
 from gradus.models.adapters import proof_of_merged, read_adapter
@@ -38,6 +37,7 @@ from gradus.models.training.passes import Budget, all_logprobs
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
+from gradus.models.training.steps.step import Hooks
 from gradus.models.training.steps.step_rows import ReferenceLogprobs
 from gradus.models.training.update import StepPlan, optimise
 from gradus.models.training.warmstart import Example, finetune

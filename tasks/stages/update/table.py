@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from gradus.models.training.steps.step import RowResults
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from gradus.data.lake.schema import OWN, UPDATES, cast_to_schema
 from gradus.models.training.mismatch import row_differences
 from gradus.models.training.packed.logprobs import Logprobs
 from gradus.models.training.rollouts import Rollouts
+from gradus.models.training.steps.step import RowResults
 from gradus.tasks.stages.update.rows import ScoredRows
 
 ROWS_STATE = "rows.state"

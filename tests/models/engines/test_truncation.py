@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gradus.models.training.steps.step import Hooks
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -29,6 +28,7 @@ from gradus.models.training.passes import Budget, all_logprobs
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
+from gradus.models.training.steps.step import Hooks
 from gradus.models.training.steps.step_rows import ReferenceLogprobs
 from gradus.models.training.update import StepPlan, optimise
 from gradus.tasks.config.components import ImportanceConfig
