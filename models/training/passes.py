@@ -1,6 +1,6 @@
 """Forward passes over the rows of an update, in packs that shrink if memory runs out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from gradus.models.devices import give_back, is_out_of_memory
 from gradus.models.training.packed.forward import Form, form_of
-from gradus.models.training.packed.logprobs import Asked, Logprobs, TokenLogprobs, token_logprobs
+from gradus.models.training.packed.logprobs import Asked, Logprobs, TokenLogprobs, each_field, token_logprobs
 from gradus.models.training.packed.packing import Pack
 from gradus.models.training.rollouts import Rollouts
 
@@ -64,7 +64,8 @@ def all_tokens(
             parts.append(pass_logprobs(model, rollouts, pack, form, asked))
             places.append(rollouts.completions.places(pack.rows))
             on_rows(len(pack.rows))
-        return _joined(parts, torch.argsort(torch.cat(places)))
+        order = torch.argsort(torch.cat(places))
+        return each_field(parts, lambda values: torch.cat(values)[order])
 
     with torch.no_grad():
         return budget.run(work, rollouts.longest(rows))
@@ -76,11 +77,3 @@ def all_logprobs(
     """The model's log-prob of every completion token, all T in their order."""
     found = all_tokens(model, rollouts, budget, on_rows)
     return Logprobs(torch.arange(len(found.logp)), found.logp, found.truncated_logp)
-
-
-def _joined(parts: Sequence[TokenLogprobs], order: Tensor) -> TokenLogprobs:
-    def joined(values: Sequence[Tensor | None]) -> Tensor | None:
-        known = [value for value in values if value is not None]
-        return torch.cat(known)[order] if known else None
-
-    return TokenLogprobs(*map(joined, zip(*parts, strict=True)))  # type: ignore[arg-type]

@@ -75,8 +75,8 @@ class UpdateConfig(Config):
     kl_coef: float = Field(default=0.0, ge=0.0)
     """Weight of the k3 KL to the reference policy; 0 loads no reference."""
     reference: Literal["given", "ema"] = Field(default="given", exclude_if=partial(eq, "given"))
-    """What the policy is held against: a reference policy (given), or the moving average of its own weights as the
-    update begins (ema; the anchor of WARP, arXiv 2406.16768)."""
+    """The reference of the KL and of components: a policy that is given, or the moving average of the policy's own
+    weights as the update begins (ema; the anchor of WARP, arXiv 2406.16768)."""
     ema_decay: Beta = Field(default=0.0, exclude_if=empty)
     """Decay of a float32 moving average of the weights, moved at every optimiser step; 0 keeps none. It is a policy of
     its own in the checkpoint's folder `ema`."""

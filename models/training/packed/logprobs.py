@@ -119,12 +119,12 @@ def token_logprobs(
                 parts.append(cast("TokenLogprobs", checkpoint(head, *arguments, use_reentrant=False)))
             else:
                 parts.append(head(*arguments))
-        return _each(parts, torch.cat)
+        return each_field(parts, torch.cat)
 
-    return _each([with_hidden_states(model, pack, form, chunked)], lambda values: values[0].cpu())
+    return each_field([with_hidden_states(model, pack, form, chunked)], lambda values: values[0].cpu())
 
 
-def _each(parts: Sequence[TokenLogprobs], combine: Callable[[list[Tensor]], Tensor]) -> TokenLogprobs:
+def each_field(parts: Sequence[TokenLogprobs], combine: Callable[[list[Tensor]], Tensor]) -> TokenLogprobs:
     """Combine several parts field by field."""
     columns = [None if values[0] is None else combine(list(values)) for values in zip(*parts, strict=True)]
     return TokenLogprobs._make(columns)
