@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State
-from prefect.states import Completed
+from prefect.client.schemas.objects import State, StateDetails
+from prefect.runtime import task_run
+from prefect.states import Completed, Failed
 
-from gradus.data.errors import GateError
+from gradus.data.errors import GateError, in_words
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.base import Config
 from gradus.tasks.config.settings import wall_limit_s
@@ -30,6 +32,7 @@ from gradus.tasks.runs.records import Report
 from gradus.tasks.runtime.attempt import Job, execute, read_report
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
 from gradus.tasks.runtime.ending import ending
+from gradus.tasks.runtime.logbook import log_failure, log_outcome
 from gradus.tasks.runtime.progress import ProgressArtifact
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from gradus.tasks.runtime.waiting import wait_until_free
@@ -81,11 +84,21 @@ class Session:
         request = _Request(self, call, self.seed if seed is None else seed)
         # No tags: Prefect asks its server for each tag's concurrency slot, seconds a time while that writes events.
         run = _stage_task.with_options(name=name, task_run_name=call.label)
-        outcome = run(request).result()
+        outcome = run(request, wait_for=self._made_by(inputs)).result()
         self.outcomes.append(outcome)
         if self.on_end is not None:
             self.on_end(outcome)
         return outcome
+
+    def _made_by(self, inputs: Inputs) -> list[State[bool]]:
+        """States of the tasks that made the inputs, with which Prefect draws an arrow from each.
+
+        They are made anew, of the tasks' ids alone: the tasks' own hold outcomes, through which Prefect would walk.
+        """
+        given = {ref for refs in inputs.values() for ref in refs}
+        made = {outcome.ref: outcome.task_run for outcome in self.outcomes if outcome.ref in given}
+        details = [StateDetails(task_run_id=task_run) for task_run in made.values() if task_run]
+        return [Completed(data=True, state_details=each) for each in details]  # Prefect asks for some data
 
     def halt(self) -> None:
         """End what the workers compute; the threads that wait for it hear of it."""
@@ -113,14 +126,25 @@ class _Request:
 
 @task(cache_policy=NO_CACHE, persist_result=False, retries=0)
 def _stage_task(request: _Request) -> State[Outcome]:
+    try:
+        outcome = _outcome(request)
+    except Exception as error:  # noqa: BLE001 - Prefect's own state would name the type and print a traceback
+        log_failure(error)
+        return Failed(message=str(in_words(error)), data=error)
+    log_outcome(outcome, request.session.store.path(outcome.ref))
+    return Completed(name="Reused" if outcome.reused else "Completed", data=outcome)
+
+
+def _outcome(request: _Request) -> Outcome:
+    """Reuse or compute the stage; raises what it raised."""
     session, call = request.session, request.call
     job = planned(session.store, call, run=session.journal.run, seed=request.seed, forced=request.forced)
     started = time.perf_counter()
     reused = not request.forced and _is_finished(session, Ref.parse(job.output))
     report = _reuse(job, request) if reused else _attempt(job, request)
-    seconds = time.perf_counter() - started
-    outcome = Outcome(call.name, call.purpose, call.round, Ref.parse(job.output), reused, seconds, report)
-    return Completed(name="Reused" if reused else "Completed", data=outcome)
+    seconds, ref = time.perf_counter() - started, Ref.parse(job.output)
+    this = UUID(task_run.id) if task_run.id else None
+    return Outcome(call.name, call.purpose, call.round, ref, reused, seconds, report, this)
 
 
 def _is_finished(session: Session, ref: Ref) -> bool:

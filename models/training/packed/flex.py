@@ -90,9 +90,7 @@ def attend(
     visible = refuse_odd(gradus_visible, others)
     visible.layers.add(id(module))
     grouped = query.shape[1] != key.shape[1]
-    found = _kernel(query.device.type)(
-        query, key, value, block_mask=visible.mask, scale=scaling, enable_gqa=grouped
-    )
+    found = _kernel(query.device.type)(query, key, value, block_mask=visible.mask, scale=scaling, enable_gqa=grouped)
     return found.transpose(1, 2), None
 
 
