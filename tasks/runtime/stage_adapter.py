@@ -34,6 +34,7 @@ from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
 from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.logbook import log_failure, log_outcome
 from gradus.tasks.runtime.progress import ProgressArtifact
+from gradus.tasks.runtime.round_page import publish_round
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from gradus.tasks.runtime.waiting import wait_until_free
 from gradus.tasks.stages.gates import breach
@@ -131,7 +132,9 @@ def _stage_task(request: _Request) -> State[Outcome]:
     except Exception as error:  # noqa: BLE001 - Prefect's own state would name the type and print a traceback
         log_failure(error)
         return Failed(message=str(in_words(error)), data=error)
-    log_outcome(outcome, request.session.store.path(outcome.ref))
+    session = request.session
+    log_outcome(outcome, session.store.path(outcome.ref))
+    publish_round(session.journal.run, session.store, outcome, session.outcomes)
     return Completed(name="Reused" if outcome.reused else "Completed", data=outcome)
 
 

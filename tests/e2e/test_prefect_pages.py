@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow.parquet as pq
+
 Program = Any
 Undisturbed = tuple[Program, dict[str, Any]]
 
@@ -45,6 +47,21 @@ def test_the_log_has_a_line_for_every_stage_and_nothing_that_a_policy_wrote(undi
         if "tokens generated" in message
     )
     assert generated == result["tokens_generated"]
+
+
+def test_a_round_has_a_page_with_its_figures(undisturbed: Undisturbed) -> None:
+    program, result = undisturbed
+    flow_run = program.launches(result["run"])[0]
+    query = "select a.key, a.type, a.data, t.name from artifact a join task_run t on t.id = a.task_run_id"
+    pages = program.prefect(f"{query} where a.flow_run_id = ? and a.type = 'markdown'", flow_run)
+    ((key, _, data, task),) = pages
+    assert (key, task) == ("round", "update-1")
+    page = json.loads(data)
+    scores = program.outputs(result["run"], "score")[2]  # after those of the first evaluation and the profile
+    rewards = pq.read_table(scores).column("reward").to_pylist()
+    assert f"| mean reward | {sum(rewards) / len(rewards):.4g} |" in page
+    assert all(name in page for name in ("curate-1", "rollout-1", "hint2-rollout-1", "update-1"))
+    assert "eval-" not in page
 
 
 def test_a_failed_stage_and_its_flow_end_in_the_sentence_of_the_terminal(
