@@ -38,7 +38,12 @@ def _how_to_log_in(home: Path) -> str:
     return f"{where}: {secret(home)}" if sys.stdout.isatty() else where
 
 
-def serve() -> None:
+Notify = Annotated[
+    str, typer.Option(envvar="GRADUS_NOTIFY_URL", help="webhook that is called for every training that fails")
+]
+
+
+def serve(notify: Notify = "") -> None:
     """Serve every flow as a deployment until stopped, beside `gradus ui` or a server of its own."""
     from gradus.flows.environment import prefect_api
 
@@ -46,7 +51,7 @@ def serve() -> None:
         from gradus.flows.serve import serve_all
 
         ready()
-        serve_all()
+        serve_all(notify)
 
 
 def doctor(as_json: AsJson = False) -> None:
