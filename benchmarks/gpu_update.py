@@ -17,7 +17,7 @@ import time
 from importlib.metadata import version
 
 import torch
-import update  # noqa: I001 - puts the checkout first
+import update
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
 from gradus.models.training.packed.forward import form_of

@@ -29,7 +29,7 @@ FIGURES = {
     "mismatch/logp_diff_mean": "sampler and trainer apart, nats a token",
     "mismatch/kl": "KL of sampler and trainer, nats a token",
 }
-"""The metrics of a round that a person reads first, in that order, and their names in words."""
+"""The metrics of a round that are shown, in this order, and their names in words."""
 
 
 def publish_round(run: str, store: Store, outcome: Outcome, earlier: Sequence[Outcome]) -> None:
