@@ -3,7 +3,8 @@
     notify("https://hooks.example/T0/B0")     # `gradus serve --notify URL`; again with another address to change it
 
 The address is kept by Prefect as a Webhook block, whose field is secret in its pages. Both automations are found by
-their names and brought up to date, so that serving twice makes neither twice; one that was switched off stays off. A killed process is noticed by the heart-beats that Prefect's runs send every HEARTBEAT_S seconds.
+their names and brought up to date, so that serving twice makes neither twice; one that was switched off stays off. A
+killed process is noticed by the heart-beats that Prefect's runs send every HEARTBEAT_S seconds.
 """
 
 from datetime import timedelta
