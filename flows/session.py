@@ -62,7 +62,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
             sidecar = start_sidecar(folder) if reports_now() else None
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + separate_sampler))})
             with pool, StageView(rounds=spec.body.get("recipe", {}).get("rounds", 0)) as view:
-                yield Session(
+                session = Session(
                     open_lake(home.lake, view.note),
                     journal,
                     pool,
@@ -73,6 +73,8 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
                     on_end=view.outcome,
                     on_wait=view.note,
                 )
+                with contextlib.closing(session):
+                    yield session
         except BaseException as error:
             status, why = ending(error)
             raise

@@ -32,6 +32,7 @@ from gradus.tasks.runs.records import Report
 from gradus.tasks.runtime.attempt import Job, execute, read_report
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
 from gradus.tasks.runtime.ending import ending
+from gradus.tasks.runtime.gpu_turn import GpuTurn
 from gradus.tasks.runtime.logbook import log_failure, log_outcome
 from gradus.tasks.runtime.progress import ProgressArtifact
 from gradus.tasks.runtime.round_page import publish_round
@@ -63,6 +64,11 @@ class Session:
     on_wait: Callable[[str], None] | None = None
     """Called every few seconds with the run that a stage waits for, and with other messages."""
     outcomes: list[Outcome] = field(default_factory=list)
+    gpu: GpuTurn = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Have no turn on a GPU yet."""
+        self.gpu = GpuTurn(self.journal.run, self.say)
 
     def stage(
         self,
@@ -100,6 +106,10 @@ class Session:
         made = {outcome.ref: outcome.task_run for outcome in self.outcomes if outcome.ref in given}
         details = [StateDetails(task_run_id=task_run) for task_run in made.values() if task_run]
         return [Completed(data=True, state_details=each) for each in details]  # Prefect asks for some data
+
+    def close(self) -> None:
+        """Let other runs have the GPU."""
+        self.gpu.end()
 
     def halt(self) -> None:
         """End what the workers compute; the threads that wait for it hear of it."""
@@ -229,6 +239,7 @@ def _compute(job: Job, request: _Request) -> Report:
             session.on_progress(request.call.label, frac, text)
 
     beat(0.0, "begun")
+    session.gpu.take(request.call.config)
     worker = spec.worker_for(request.call.config, separate_sampler=session.separate_sampler)
     if session.separate_sampler and spec.name == "rollout":
         session.pool.prestart("policy")  # what learns from these rollouts is wanted soon
