@@ -18,6 +18,7 @@ from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.processes import start_servers
 from gradus.tasks.servers.secret import secret
+from gradus.tasks.tracking.view import QUERY, experiment_address
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -49,10 +50,10 @@ def pages(run: str, prefect_url: str, mlflow_url: str, home: Home) -> dict[str, 
     of_run = f"{mlflow_url}/#/experiments/{parent.info.experiment_id}/runs"
     return {
         "prefect-run": f"{prefect_url}/runs/flow-run/{launch}",
-        "mlflow-runs": f"{mlflow_url}/#/experiments/{parent.info.experiment_id}/runs",
-        "mlflow-metrics": f"{of_run}/{parent.info.run_id}/model-metrics",
-        "mlflow-stage": f"{of_run}/{update.info.run_id}",
-        "mlflow-artifacts": f"{of_run}/{update.info.run_id}/artifacts",
+        "mlflow-runs": experiment_address(mlflow_url, parent.info.experiment_id),
+        "mlflow-metrics": f"{of_run}/{parent.info.run_id}/model-metrics?{QUERY}",
+        "mlflow-stage": f"{of_run}/{update.info.run_id}?{QUERY}",
+        "mlflow-artifacts": f"{of_run}/{update.info.run_id}/artifacts?{QUERY}",
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gradus.tasks.runs.journal import read_events, read_metric_rows
+from gradus.tasks.tracking.metric_table import EVERY_STAGE, MAX_ON_RUN, find
 
 Program = Any
 Undisturbed = tuple[Program, dict[str, Any]]
@@ -38,8 +39,9 @@ def test_every_metric_of_a_training_has_one_point_a_round_and_one_stage_that_wri
     program, result = undisturbed
     points = curves(program, result["run"])
     names = {name for name, _, _ in points}
-    assert {"reward/mean", "length/mean", "data/hint_level_mean", "trained/reward_mean", "hint2/reward/mean"} <= names
-    assert {"perf/rollout/compute_s", "perf/update/compute_s", "eval/heldout/pass_at_1", "eval/length/mean"} <= names
+    assert {"2 reward/mean", "5 length/mean", "6 data/hint_level_mean", "2 reward/mean.hint2"} <= names
+    assert {"8 time/compute_s.rollout", "1 eval/pass_at_1", "5 length/mean.eval", "9 total/cpu_s"} <= names
+    assert len(names) <= MAX_ON_RUN
     assert [point for point in points if point[2] != 1] == []
     # The journal says which stage wrote which: times apart, that each stage has, each name has one.
     folder = program.home / "runs" / result["run"]
@@ -51,6 +53,10 @@ def test_every_metric_of_a_training_has_one_point_a_round_and_one_stage_that_wri
                     stages[name].add(row["stage"])
     shared = {name for name, writers in stages.items() if len(writers) > 1}
     assert {name for name in shared if not name.startswith("perf/")} == set()
+    entries = {name: find(name) for name in stages}
+    assert [name for name, entry in entries.items() if entry is None] == []
+    writers = {name: set(entry.writer.split(", ")) for name, entry in entries.items() if entry is not None}
+    assert [name for name in stages if not stages[name] <= writers[name] and writers[name] != {EVERY_STAGE}] == []
 
 
 @pytest.mark.parametrize(
