@@ -29,6 +29,7 @@ SETTLED_MS = 8_000
 def photograph(browser: Browser, url: str, path: Path, password: str = "") -> None:
     """Open a page, logged in to Prefect if a password is given, and keep what it shows."""
     with browser.new_context(viewport={"width": 1600, "height": 1000}) as context:
+        context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
         if password:  # where Prefect's own login page keeps it
             login = base64.b64encode(password.encode()).decode()
             context.add_init_script(f"localStorage.setItem('prefect-password', '{login}')")

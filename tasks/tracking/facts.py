@@ -22,6 +22,7 @@ from gradus.tasks.runs.records import (
     Summary,
     Which,
 )
+from gradus.tasks.tracking.metric_table import find
 from gradus.tasks.tracking.names import has_room, is_on_run, kind_of, run_metric_name, shown_name
 from gradus.tasks.tracking.notes import headline, numbers_only
 from gradus.tasks.tracking.report import markdown, table_md, visible, write_report
@@ -60,9 +61,23 @@ def to_parent(call: Which, seconds: float, metrics: Metrics, state: State) -> No
         if math.isfinite(value) and is_on_run(call["stage"], call["purpose"], name):
             spelled = run_metric_name(call["stage"], call["purpose"], name)
             if has_room(spelled, state.others):
-                state.backlog.append((spelled, value, in_ms(seconds), call["round"]))
+                step = 0 if state.ends_only and compares(name) else call["round"]
+                state.backlog.append((spelled, value, in_ms(seconds), step))
     if call["stage"] == "evaluate" and kind_of(call["purpose"], "eval/") == "eval":
         _note_figures(metrics, state)
+
+
+def compares(name: str) -> bool:
+    """Return whether a metric compares an evaluation with that of the starting policy."""
+    metric = find(name)
+    return metric is not None and metric.compares
+
+
+def evaluates_at_its_ends(recipe: object) -> bool:
+    """Return whether a recipe evaluates only before the first round and after the last."""
+    plan = recipe.get("evaluate") if isinstance(recipe, Mapping) else None
+    suites = plan.get("suites", ()) if isinstance(plan, Mapping) else ()
+    return bool(suites) and not any(suite.get("every") for suite in suites)
 
 
 def num_not_finite(metrics: Metrics) -> int:
@@ -97,7 +112,8 @@ def total_points(state: State, prices: Prices, time_ms: int) -> list[Point]:
     """Return the totals of a command, and their cost if there are prices; one that is 0 is left out."""
     used = state.totals
     cost = (used.get("total/cpu_s", 0.0) * prices.cpu_h + used.get("total/gpu_s", 0.0) * prices.gpu_h) / 3600
-    return [(shown_name(name), value, time_ms, 0) for name, value in {**used, "total/cost": cost}.items() if value]
+    known = {name: round(value, 4) for name, value in {**used, "total/cost": cost}.items()}
+    return [(shown_name(name), value, time_ms, 0) for name, value in known.items() if value]
 
 
 def points(rows: Sequence[MetricRow]) -> list[Point]:

@@ -44,7 +44,7 @@ class Lineage:
         if known:
             return known[0].model_id
         model = mlflow.create_external_model(
-            name="policy",
+            name=f"policy-{params['round']}" if "round" in params else "policy",
             source_run_id=run_id or None,
             params=dict(params),
             tags={"gradus.output": str(ref), "gradus.folder": str(self._store.path(ref))},

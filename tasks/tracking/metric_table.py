@@ -69,6 +69,8 @@ class Metric:
     on_run_of: tuple[str, ...] = ()
     by_step: bool = False
     """Also measured for each optimiser step, on the run of the stage."""
+    compares: bool = False
+    """Compares with the evaluation of the starting policy: an end value if a training evaluates only at its ends."""
 
     @property
     def is_pattern(self) -> bool:
@@ -90,6 +92,8 @@ class Metric:
         """What the step of a point means."""
         if self.writer == REPORTER:
             return "0"
+        if self.compares:
+            return "round; 0 if it is evaluated only before and after"
         return "round; optimiser step on the stage's run" if self.by_step else "round"
 
 
@@ -99,18 +103,47 @@ METRICS: Sequence[Metric] = (
     Metric("eval/SUITE/maj_at_K", "share", "evaluate", "Problems whose most frequent answer of k is right."),
     Metric("eval/SUITE/ci_low", "share", "evaluate", "Lower end of the bootstrap interval of the first k.", _EVAL),
     Metric("eval/SUITE/ci_high", "share", "evaluate", "Upper end of the same interval.", _EVAL),
-    Metric("eval/SUITE/gain", "share", "evaluate", "pass@1 minus that of the starting policy, paired.", _SUITES),
-    Metric("eval/SUITE/gain_ci_low", "share", "evaluate", "Lower end of its paired bootstrap interval.", _EVAL),
-    Metric("eval/SUITE/gain_ci_high", "share", "evaluate", "Upper end of the same interval.", _EVAL),
-    Metric("eval/SUITE/newly_solved", "problems", "evaluate", "Problems solved now and never at the start.", _EVAL),
+    Metric(
+        "eval/SUITE/gain",
+        "share",
+        "evaluate",
+        "pass@1 minus that of the starting policy, paired.",
+        _SUITES,
+        compares=True,
+    ),
+    Metric(
+        "eval/SUITE/gain_ci_low",
+        "share",
+        "evaluate",
+        "Lower end of its paired bootstrap interval.",
+        _EVAL,
+        compares=True,
+    ),
+    Metric("eval/SUITE/gain_ci_high", "share", "evaluate", "Upper end of the same interval.", _EVAL, compares=True),
+    Metric(
+        "eval/SUITE/newly_solved",
+        "problems",
+        "evaluate",
+        "Problems solved now and never at the start.",
+        _EVAL,
+        compares=True,
+    ),
     Metric("eval/SUITE/mean_tokens", "tokens", "evaluate", "Mean length of a completion.", _EVAL),
     Metric("eval/SUITE/coverage", "share", "evaluate", "Rollouts with a verdict on correctness."),
     Metric("eval/SUITE/reward_mean", "reward", "evaluate", "Mean reward of the rollouts, judged or not."),
     Metric("eval/SUITE/reward_mean_ci_low", "reward", "evaluate", "Lower end of its bootstrap interval."),
     Metric("eval/SUITE/reward_mean_ci_high", "reward", "evaluate", "Upper end of the same interval."),
-    Metric("eval/SUITE/reward_gain", "reward", "evaluate", "Mean reward minus that of the starting policy."),
-    Metric("eval/SUITE/reward_gain_ci_low", "reward", "evaluate", "Lower end of its paired bootstrap interval."),
-    Metric("eval/SUITE/reward_gain_ci_high", "reward", "evaluate", "Upper end of the same interval."),
+    Metric(
+        "eval/SUITE/reward_gain", "reward", "evaluate", "Mean reward minus that of the starting policy.", compares=True
+    ),
+    Metric(
+        "eval/SUITE/reward_gain_ci_low",
+        "reward",
+        "evaluate",
+        "Lower end of its paired bootstrap interval.",
+        compares=True,
+    ),
+    Metric("eval/SUITE/reward_gain_ci_high", "reward", "evaluate", "Upper end of the same interval.", compares=True),
     Metric("reward/mean", "reward", "score", "Mean reward of the rollouts with one.", _TRIES),
     Metric("reward/std", "reward", "score", "Standard deviation of the same rewards (ddof 0).", _TRAIN),
     Metric("reward/frac_zero_std_groups", "share", "score", "Groups whose rewards are all equal.", _TRAIN),
@@ -205,6 +238,7 @@ def section_of(name: str) -> tuple[str, str]:
     family, _, rest = name.partition("/")
     if family == "eval" and "/" in rest:
         rest = rest.partition("/")[2]
+        rest = f"pass_{rest}" if rest in ("ci_low", "ci_high") else rest  # beside the pass@k that they are of
     for section in SECTIONS:
         if rest and family in section.families:
             return section.title, f"{section.families[family]}{rest}".replace("/", ".")

@@ -43,6 +43,7 @@ from gradus.tasks.tracking.facts import (
     NOT_FINITE,
     count_round,
     count_usage,
+    evaluates_at_its_ends,
     in_ms,
     label_of,
     num_not_finite,
@@ -191,6 +192,7 @@ class MlflowTeller:
         if changed is not None:
             self._client.log_text(run_id, changes_text(changed), CHANGES_FILE)
         state.parent, state.begun_ms, state.about = run_id, in_ms(event["time"]), opening(event)
+        state.ends_only = evaluates_at_its_ends(recipe)
         self._note(run_id, run_note(state, None, {}))
 
     def _close_abandoned(self, living: str, time_ms: int) -> None:

@@ -46,9 +46,9 @@ class State:
     began at byte `begun_at` and belongs to the process `owner`; `origin` holds the tags that say which launch and which
     commit it is; `runs` maps an attempt of it to its MLflow run, `live` holds the facts of those still open; `traces`
     counts traces by round; `backlog` holds metrics of the parent (name, value, time in ms, step) that wait for the next
-    batch; `others` the names of its metrics that a recipe makes more of; `totals` what the invocation used so far,
-    which began at `begun_ms` and last heard of at `time_ms`;
-    `figures` what its evaluations of the first suite found; `about` the lines of its note that are known from its
+    batch; `others` the names of its metrics that a recipe makes more of; `totals` what the invocation used so far; it
+    began at `begun_ms` and last said something at `time_ms`; `ends_only` is whether it evaluates only before and after;
+    `figures` holds what its evaluations of the first suite found; `about` the lines of its note that are known from its
     beginning; `datasets` what it was told to have as an input; `refused` what MLflow would not take, with its reason.
     """
 
@@ -64,6 +64,7 @@ class State:
     backlog: list[tuple[str, float, int, int]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     totals: dict[str, float] = field(default_factory=dict)
+    ends_only: bool = False
     begun_ms: int = 0
     time_ms: int = 0
     figures: dict[str, float] = field(default_factory=dict)

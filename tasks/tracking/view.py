@@ -22,6 +22,7 @@ ONLY_TRAININGS = "tags.`gradus.stage` IS NULL AND tags.`gradus.verb` = 'train'"
 """Runs that are no stage's, and no single verb's."""
 _CREATED_MS = 1_795_392_000_000
 """A constant: the tag is the same whoever writes it."""
+_DESCRIPTION = "attributes.`Description`"
 _COLUMNS = (
     "eval/first/gain",
     "eval/first/pass_at_1",
@@ -56,7 +57,9 @@ def saved_view() -> str:
         "lifecycleFilter": "Active",
         "modelVersionFilter": "All Runs",
         "datasetsFilter": [],
-        "selectedColumns": ["attributes.`Description`", *metrics],
+        "selectedColumns": [*metrics, _DESCRIPTION],
+        "columnOrder": [*metrics, _DESCRIPTION],
+        "columnWidths": {**{name: 7 * len(name) for name in metrics}, _DESCRIPTION: 400},
     }
     envelope = {"name": "Trainings", "createdAt": _CREATED_MS, "updatedAt": _CREATED_MS, "state": json.dumps(state)}
     return json.dumps(envelope)

@@ -193,7 +193,12 @@ def test_the_sidecar_of_a_killed_flow_closes_its_runs_and_ends(new_run: NewRun) 
     done = subprocess.run([sys.executable, "-c", _FLOW, str(run.folder)], cwd=root, check=False, timeout=300)
     assert done.returncode == -signal.SIGKILL
     _until(lambda: bool(State.load(run.folder).offset) and not State.load(run.folder).parent)
-    assert [row[2] for row in run.told()["runs"]] == ["KILLED", "KILLED"]
+    told = run.told()
+    assert [row[2] for row in told["runs"]] == ["KILLED", "KILLED"]
+    (note,) = [note for _, note in told["notes"]]
+    assert note.splitlines()[1].startswith(
+        "- Killed after 0 s (stages: 0 ran, 0 reused, 0 failed): the process was killed"
+    )
 
 
 def _until(holds: Callable[[], bool], limit_s: float = 300) -> None:

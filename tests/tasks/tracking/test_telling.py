@@ -13,7 +13,10 @@ import pytest
 from gradus.data.lake.store import Store
 from gradus.tasks.runs.journal import EVENTS
 from gradus.tasks.runs.profiles import keep_trace, trace_of
+from gradus.tasks.runs.records import Which
 from gradus.tasks.tracking.client import status, tracking_uri
+from gradus.tasks.tracking.facts import evaluates_at_its_ends, to_parent
+from gradus.tasks.tracking.state import State
 
 Run = Any
 NewRun = Callable[[str], Run]
@@ -109,6 +112,19 @@ def test_a_run_shows_at_most_sixty_metrics_and_those_that_always_are_there_first
     assert {"2 reward/mean", "3 policy/loss", "9 total/rounds", "2 reward/part0"} <= shown
     assert len(shown) < 60
     assert len([key for _, name, key, _, _ in run.ask(POINTS) if name == "score-1"]) == 101
+
+
+@pytest.mark.parametrize(("every", "step"), [(0, 0), (2, 4)])
+def test_a_gain_is_an_end_value_unless_there_are_evaluations_between(every: int, step: int) -> None:
+    state = State(ends_only=evaluates_at_its_ends({"evaluate": {"suites": [{"every": every}]}}))
+    call: Which = {"stage": "evaluate", "round": 4, "purpose": "eval"}
+    to_parent(call, 1.5, {"eval/own/gain": 0.25, "eval/own/ci_low": 0.5, "eval/own/pass_at_1": 0.75}, state)
+    assert state.backlog == [
+        ("1 eval/gain", 0.25, 1500, step),
+        ("1 eval/pass_ci_low", 0.5, 1500, 4),
+        ("1 eval/pass_at_1", 0.75, 1500, 4),
+    ]
+    assert state.figures == {"start": 0.75, "pass_at_1": 0.75, "gain": 0.25}
 
 
 def test_a_training_tells_itself_in_five_lines(new_run: NewRun) -> None:

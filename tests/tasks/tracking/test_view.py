@@ -65,7 +65,6 @@ def test_the_view_finds_trainings_and_neither_stages_nor_single_verbs(new_run: N
 def test_columns_are_metrics_of_the_table_and_the_description() -> None:
     state = json.loads(json.loads(saved_view())["state"])
     assert state["selectedColumns"] == [
-        "attributes.`Description`",
         "metrics.`1 eval/gain`",
         "metrics.`1 eval/pass_at_1`",
         "metrics.`9 total/rounds`",
@@ -73,7 +72,10 @@ def test_columns_are_metrics_of_the_table_and_the_description() -> None:
         "metrics.`9 total/gpu_s`",
         "metrics.`9 total/cpu_s`",
         "metrics.`9 total/cost`",
+        "attributes.`Description`",
     ]
+    assert state["columnOrder"] == state["selectedColumns"]
+    assert state["columnWidths"].keys() == set(state["columnOrder"])
     assert state["searchFilter"].startswith("tags.`gradus.stage` IS NULL")
 
 
