@@ -11,6 +11,7 @@ from gradus.tasks.tracking.metric_table import MAX_ON_RUN, METRICS, Kind, find, 
 
 T = TypeVar("T")
 
+MAX_KEY_CHARS = 250
 MAX_PARAM_CHARS = 6000
 """MLflow refuses longer values."""
 MAX_TAG_CHARS = 8000
@@ -28,12 +29,12 @@ def flat_params(config: JsonObject, prefix: str = "") -> dict[str, str]:
 
     >>> flat_params({"update": {"lr": 0.1, "clip": [0.2, 0.3]}, "loss": {"name": "clip", "low": 0.2}})
     {'update.lr': '0.1', 'update.clip': '[0.2, 0.3]', 'loss': 'clip', 'loss.low': '0.2'}
-    >>> flat_params({"rewards": [{"name": "numeric"}, {"name": "mine.py:close", "within": 2}]})
-    {'rewards': 'numeric, mine.py:close', 'rewards.mine.py_close.within': '2'}
+    >>> flat_params({"rewards": [{"name": "numeric"}, {"name": "../mine.py:close", "within": 2}]})
+    {'rewards': 'numeric, ../mine.py:close', 'rewards.mine.py_close.within': '2'}
     """
     found: dict[str, str] = {}
     for key, value in config.items():
-        name = f"{prefix}{_clean(str(key))}"
+        name = f"{prefix}{_key(str(key))}"[:MAX_KEY_CHARS]
         if isinstance(value, Mapping) and value:
             found |= {name: str(value["name"])} if _names([value]) else {}
             found |= _settings(value, name)
@@ -41,11 +42,16 @@ def flat_params(config: JsonObject, prefix: str = "") -> dict[str, str]:
             found[name] = cut(", ".join(names), MAX_PARAM_CHARS)
             parts = [part for part in value if isinstance(part, Mapping)]
             for part, own in zip(parts, names, strict=True):
-                found |= _settings(part, f"{name}.{_clean(own)}")
+                found |= _settings(part, f"{name}.{_key(own)}")
         else:
             text = value if isinstance(value, str) else json.dumps(value, default=str)
             found[name] = cut(text, MAX_PARAM_CHARS)
     return found
+
+
+def _key(text: str) -> str:
+    """A part of a parameter's name; of a path its file alone, since MLflow refuses names with relative parts."""
+    return _clean(text.rpartition("/")[2]).strip(". ") or "unnamed"
 
 
 def _settings(value: JsonObject, name: str) -> dict[str, str]:

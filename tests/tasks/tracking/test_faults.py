@@ -171,6 +171,10 @@ def test_a_sidecar_killed_while_it_follows_is_replaced_without_a_trace(new_run: 
     # Two steps of the update, its end and the score's, two curves of the run and its number of rounds.
     assert len(told["metrics"]) == 2 + 2 + 3
     assert len(told["traces"]) == 2
+    assert len(told["outputs"]) == 2
+    shown = ["_manifest.json", "config.json", "head.csv", "sample.html", "summary.md"]
+    files = [(stage, path) for stage, path, _ in told["files"] if stage != run.name]
+    assert files == [("score-1", name) for name in shown] + [("update-1", name) for name in (*shown[:2], shown[4])]
 
 
 _FLOW = """

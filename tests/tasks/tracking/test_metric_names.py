@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ from gradus.tasks.tracking.metric_table import (
     page,
     section_of,
 )
-from gradus.tasks.tracking.names import has_room, reserved, run_metric_name
+from gradus.tasks.tracking.names import flat_params, has_room, reserved, run_metric_name
 
 ROOT = Path(__file__).parents[3]
 FAMILIES = "reward|length|data|verifier|policy|critic|mismatch|trained|sft|eval"
@@ -130,6 +131,24 @@ def test_no_run_shows_more_than_sixty(names: list[str]) -> None:
     shown = {name for name in names if has_room(name, others)} | reserved()
     assert len(shown) <= MAX_ON_RUN
     assert 40 <= len(reserved()) <= 50
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8) | st.just("name"), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(config=st.dictionaries(st.text(max_size=300), JSON, max_size=4))
+def test_mlflow_takes_every_parameter_of_any_settings(config: dict[str, Any]) -> None:
+    from mlflow.utils.validation import _validate_param
+
+    for key, value in flat_params(config).items():
+        _validate_param(key, value)
 
 
 BANNED = {"log_table", "log_image"}
