@@ -9,6 +9,7 @@ from gradus.flows.loop.inputs import as_run, run_name, start_of
 from gradus.flows.loop.measuring import pass_at_1
 from gradus.flows.loop.training import Trained, train
 from gradus.flows.recipe.config import Recipe, lasting, parse_recipe, refuse_unjudged
+from gradus.flows.recipe.differences import changed_settings
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.runs.records import RunSettings
@@ -31,6 +32,7 @@ def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, i
         verb="train",
         seed=recipe.seed,
         body={"recipe": body},
+        changed=changed_settings(recipe),
         lasting=_lasting,
         forced=frozenset((stage, index, purpose) for stage, index, purpose in forced or []),
     )

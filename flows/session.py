@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ class RunSpec:
     verb: str
     seed: int = 0
     body: dict[str, Any] = field(default_factory=dict)
+    changed: Mapping[str, Sequence[str]] | None = None
+    """Of a recipe: each setting that is not the default, with the default and its value."""
     forced: frozenset[tuple[str, int, str]] = frozenset()
     lasting: Callable[[RunSettings], Mapping[str, object]] = dict
     """Returns what of a body, stored by this version or an earlier one, may not change."""
@@ -121,6 +123,7 @@ def _facts(spec: RunSpec) -> Mapping[str, object]:
         "run": spec.name,
         "verb": spec.verb,
         "params": spec.body,
+        **({} if spec.changed is None else {"changed": spec.changed}),
         "prefect_flow_run_id": flow_run.id or "",
         "git_sha": git_sha(Path(__file__).parent),
     }

@@ -80,9 +80,22 @@ def tracking_patience_s() -> float:
     return _number("GRADUS_TRACKING_PATIENCE_S", 10.0)
 
 
+@dataclass(frozen=True)
+class Prices:
+    """What an hour of a CPU and of a GPU costs, in the user's money; 0 if it is not counted."""
+
+    cpu_h: float = 0.0
+    gpu_h: float = 0.0
+
+
+def prices() -> Prices:
+    """Prices of an hour: GRADUS_CPU_PRICE and GRADUS_GPU_PRICE, or 0."""
+    return Prices(_number("GRADUS_CPU_PRICE", 0.0), _number("GRADUS_GPU_PRICE", 0.0))
+
+
 def check_environment() -> None:
     """UsageError if a variable of ours has a value that it cannot have."""
-    for read in (wall_limit_s, server_idle_s, traces_per_round, tracking_patience_s, reports_now, gpu_turns):
+    for read in (wall_limit_s, server_idle_s, traces_per_round, tracking_patience_s, prices, reports_now, gpu_turns):
         read()
 
 
