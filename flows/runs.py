@@ -31,6 +31,7 @@ def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, i
         verb="train",
         seed=recipe.seed,
         body={"recipe": body},
+        reported=True,
         lasting=_lasting,
         forced=frozenset((stage, index, purpose) for stage, index, purpose in forced or []),
     )

@@ -13,8 +13,10 @@ from gradus.data.files import replace_file
 from gradus.data.lake.upgrade import open_lake
 from gradus.flows.console.progress_bar import StageView
 from gradus.flows.loop.reruns import other_settings
+from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home, reports_now, worker_threads
 from gradus.tasks.host.runlock import RunLock
+from gradus.tasks.inspect.report.at_end import write_at_end
 from gradus.tasks.preflight.access import require_mlflow
 from gradus.tasks.runs.journal import Journal, read_settings
 from gradus.tasks.runs.records import RunSettings, Status
@@ -34,6 +36,8 @@ class RunSpec:
     seed: int = 0
     body: dict[str, Any] = field(default_factory=dict)
     forced: frozenset[tuple[str, int, str]] = frozenset()
+    reported: bool = False
+    """Whether a report is written at the end; a failing report fails no run."""
     lasting: Callable[[RunSettings], Mapping[str, object]] = dict
     """Returns what of a body, stored by this version or an earlier one, may not change."""
 
@@ -77,11 +81,20 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
             status, why = ending(error)
             raise
         finally:
+            if spec.reported and reports_now() and status in ("finished", "failed"):
+                _report(home, folder, status, why)
             journal.run_finished(status=status, error=why)
             if sidecar is not None:
                 untold = parting_words(sidecar, home.root)
                 if untold:
                     print(untold, file=sys.stderr)  # noqa: T201 - for the user at the terminal
+
+
+def _report(home: Home, folder: Path, status: Status, error: str) -> None:
+    """Write the run's report before its journal ends, so that the reporter finds it."""
+    failure = write_at_end(home.root, folder, status, error)
+    if failure:
+        print(hide(failure), file=sys.stderr)  # noqa: T201 - for the user at the terminal
 
 
 def guard(folder: Path, spec: RunSpec) -> None:

@@ -245,6 +245,8 @@ class MlflowTeller:
         state.backlog = []
         page, counts = run_page(self._folder, state)
         self._client.log_text(state.parent, page, "summary.md")
+        if (self._folder / "report.html").is_file():
+            self._client.log_artifact(state.parent, str(self._folder / "report.html"))
         self._client.log_batch(state.parent, tags=[RunTag(f"gradus.{name}", str(n)) for name, n in counts.items()])
         for attempt in list(state.live):
             self._client.set_terminated(state.runs[attempt], "KILLED", end_time=in_ms(event["time"]))
@@ -296,8 +298,7 @@ class MlflowTeller:
         return model.model_id
 
     def _model_alias(self, event: records.ModelAlias, state: State) -> None:
-        ref = Ref.parse(event["ref"])
-        name = model_name(state.run, event["model"])
+        ref, name = Ref.parse(event["ref"]), model_name(state.run, event["model"])
         model_id = self._checkpoint(ref, state.parent, {"run": state.run})
         try:
             self._client.create_registered_model(name)

@@ -1,0 +1,156 @@
+"""Which problems and groups a report shows: those that changed, and those whose rewards differ most."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gradus.tasks.inspect.groups import Group, GroupKey, read_group
+from gradus.tasks.inspect.report.figures import evaluations
+from gradus.tasks.inspect.run_rows import RunRows
+from gradus.tasks.inspect.token_pieces import Tokenizers
+
+MAX_CHANGED = 6
+"""Problems of which the first and the last group are shown."""
+MAX_SPREAD = 8
+"""Groups of the largest reward variance."""
+MAX_FLIPPED = 12
+"""Problems newly solved, and newly lost, with their texts."""
+MAX_ROLLOUTS = 8
+"""Rollouts of a group that are shown."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Groups that belong together, and why they are shown."""
+
+    title: str
+    why: str
+    groups: Sequence[Group]
+
+
+@dataclass(frozen=True)
+class Flipped:
+    """An evaluated problem that no rollout solved before and one does after, or the other way round."""
+
+    problem_id: str
+    solved: bool
+    before: Group
+    after: Group
+
+
+@dataclass(frozen=True)
+class Flips:
+    """The problems of a suite that were newly solved and newly lost between two rounds, and those shown."""
+
+    suite: str
+    first_round: int
+    last_round: int
+    num_solved: int
+    num_lost: int
+    shown: Sequence[Flipped]
+
+
+def chosen_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Shown]:
+    """Return the groups that tell most of a run; each once."""
+    seen: set[GroupKey] = set()
+    return [*_changed(rows, tokenizers, seen), *_spread(rows, tokenizers, seen)]
+
+
+def _changed(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Iterator[Shown]:
+    """The training problems whose pass rate without hints changed most between their first and their last round."""
+    problems = rows.ask(
+        """
+        select problem_id, any_value(change) as moved, min(round) as first, max(round) as last from sampled
+        where purpose in ('profile', 'train') and hint_level = 0 and correct is not null
+        group by problem_id having first < last and moved <> 0
+        order by abs(moved) desc, problem_id limit ?
+        """,
+        [MAX_CHANGED],
+    )
+    for problem, moved, first, last in problems:
+        groups = [read_group(rows, _group_of(rows, problem, at), tokenizers, MAX_ROLLOUTS) for at in (first, last)]
+        seen.update(group.key for group in groups)
+        yield Shown(problem, f"pass rate {moved:+.2f} from round {first} to round {last}", groups)
+
+
+def _group_of(rows: RunRows, problem: str, at: int) -> GroupKey:
+    """The group of a training problem without a hint in a round."""
+    row = rows.one(
+        """
+        select round, purpose, problem_id, group_id, rollouts_artifact from sampled
+        where problem_id = ? and round = ? and purpose in ('profile', 'train') and hint_level = 0
+        order by purpose, group_id limit 1
+        """,
+        [problem, at],
+    )
+    return GroupKey(*row)
+
+
+def _spread(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Iterator[Shown]:
+    """The groups of the largest reward variance, the newest of equal ones first, one of each problem."""
+    found = rows.ask(
+        """
+        with of_group as (
+            select round, purpose, problem_id, group_id, rollouts_artifact, var_pop(reward) as variance from sampled
+            where purpose not like 'eval%' group by all having count(reward) > 1 and variance > 0
+        ),
+        newest as (
+            select *, row_number() over (partition by problem_id order by variance desc, round desc, purpose) as place
+            from of_group
+        )
+        select round, purpose, problem_id, group_id, rollouts_artifact, variance from newest where place = 1
+        order by variance desc, round desc, problem_id limit ?
+        """,
+        [MAX_SPREAD + len(seen)],
+    )
+    fresh = [(GroupKey(*row[:5]), row[5]) for row in found if GroupKey(*row[:5]) not in seen]
+    for key, variance in fresh[:MAX_SPREAD]:
+        group = read_group(rows, key, tokenizers, MAX_ROLLOUTS)
+        yield Shown(key.problem_id, f"reward variance {variance:.3g} in round {key.round} ({key.purpose})", [group])
+
+
+def flips(rows: RunRows, tokenizers: Tokenizers) -> list[Flips]:
+    """Return for each suite what was newly solved and lost between its first and its last evaluation."""
+    artifacts: dict[str, dict[int, str]] = {}
+    for (suite, at, digest), _ in evaluations(rows):
+        artifacts.setdefault(suite, {})[at] = digest
+    return [
+        _flips_of(rows, tokenizers, suite, min(rounds), max(rounds), rounds)
+        for suite, rounds in artifacts.items()
+        if len(rounds) > 1
+    ]
+
+
+def _flips_of(
+    rows: RunRows, tokenizers: Tokenizers, suite: str, first: int, last: int, artifacts: dict[int, str]
+) -> Flips:
+    found = rows.ask(
+        """
+        select problem_id, later.k > 0 as solved, abs(later.k / later.n - earlier.k / earlier.n) as change
+        from evaluations earlier join evaluations later using (problem_id)
+        where earlier.artifact = ? and later.artifact = ? and earlier.n > 0 and later.n > 0
+            and (earlier.k = 0) <> (later.k = 0)
+        order by change desc, problem_id
+        """,
+        [artifacts[first], artifacts[last]],
+    )
+    shown: list[Flipped] = []
+    for wanted in (True, False):
+        for problem, solved, _ in [row for row in found if row[1] is wanted][:MAX_FLIPPED]:
+            keys = [_evaluated(rows, problem, at, suite) for at in (first, last)]
+            before, after = (read_group(rows, key, tokenizers, 1) for key in keys)
+            shown.append(Flipped(problem, solved, before, after))
+    num_solved = sum(row[1] for row in found)
+    return Flips(suite, first, last, num_solved, len(found) - num_solved, shown)
+
+
+def _evaluated(rows: RunRows, problem: str, at: int, suite: str) -> GroupKey:
+    """The group of an evaluated problem in a round; that of its suite if two suites hold the problem."""
+    row = rows.one(
+        """
+        select round, purpose, problem_id, group_id, rollouts_artifact from sampled
+        where problem_id = ? and round = ? and purpose like 'eval%'
+        order by purpose <> 'eval-' || ?, purpose, group_id limit 1
+        """,
+        [problem, at, suite],
+    )
+    return GroupKey(*row)
