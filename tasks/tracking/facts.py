@@ -13,6 +13,8 @@ from gradus.tasks.tracking.names import metric_name, run_metric_name
 from gradus.tasks.tracking.report import markdown, table_md, visible, write_report
 from gradus.tasks.tracking.state import Live, State
 
+REPORT_PAGE, SAMPLE_TABLE = "report.html", "samples.json"
+"""Files that the end of a training leaves in the folder of its run; the latter as `mlflow.log_table` writes it."""
 STAGE_COLUMNS = ("stage", "ran", "reused", "failed", "seconds")
 
 
@@ -107,6 +109,17 @@ def run_page(folder: Path, state: State) -> tuple[str, dict[str, int]]:
     named = [event for event in events if event["event"] == "model_alias" and event.get("note")]
     notes = [f"{event['alias']}: {event['note']}" for event in named]
     return "\n\n".join([*map(markdown, notes), table_md(STAGE_COLUMNS, rows)]), counts
+
+
+def end_files(folder: Path, counts: Mapping[str, int]) -> tuple[list[Path], dict[str, str]]:
+    """The files that the end of a training left in its folder, and the tags of its end.
+
+    The tags are the counts, and the one by which MLflow finds a table among the files.
+    """
+    there = [folder / name for name in (REPORT_PAGE, SAMPLE_TABLE) if (folder / name).is_file()]
+    tables = [{"path": path.name, "type": "table"} for path in there if path.name == SAMPLE_TABLE]
+    tags = {f"gradus.{name}": str(number) for name, number in counts.items()}
+    return there, tags | ({"mlflow.loggedArtifacts": json.dumps(tables)} if tables else {})
 
 
 def stage_table(folder: Path, state: State) -> tuple[list[tuple[str | float, ...]], dict[str, int]]:

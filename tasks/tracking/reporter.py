@@ -50,6 +50,7 @@ from gradus.tasks.runs.journal import read_metric_rows
 from gradus.tasks.runtime.attempt import read_report
 from gradus.tasks.tracking.client import artifacts_uri, database, tracker_environment, tracking_uri
 from gradus.tasks.tracking.facts import (
+    end_files,
     ends,
     in_ms,
     label_of,
@@ -151,8 +152,7 @@ class MlflowTeller:
     def flush(self, state: State) -> None:
         """Tell the parent's metrics that wait in the state."""
         with _classified():
-            metrics = [Metric(*row) for row in state.backlog] if state.parent else []
-            for batch in batches(metrics, METRICS_PER_CALL):
+            for batch in batches([Metric(*row) for row in state.backlog] if state.parent else [], METRICS_PER_CALL):
                 self._client.log_batch(state.parent, metrics=batch)
 
     def close_as_killed(self, state: State) -> None:
@@ -245,9 +245,10 @@ class MlflowTeller:
         state.backlog = []
         page, counts = run_page(self._folder, state)
         self._client.log_text(state.parent, page, "summary.md")
-        if (self._folder / "report.html").is_file():
-            self._client.log_artifact(state.parent, str(self._folder / "report.html"))
-        self._client.log_batch(state.parent, tags=[RunTag(f"gradus.{name}", str(n)) for name, n in counts.items()])
+        files, tags = end_files(self._folder, counts)
+        for path in files:
+            self._client.log_artifact(state.parent, str(path))
+        self._client.log_batch(state.parent, tags=[RunTag(*tag) for tag in tags.items()])
         for attempt in list(state.live):
             self._client.set_terminated(state.runs[attempt], "KILLED", end_time=in_ms(event["time"]))
         self._client.set_terminated(state.parent, _ENDED[event["status"]], end_time=in_ms(event["time"]))
@@ -331,8 +332,7 @@ class MlflowTeller:
         return run.info.run_id
 
     def _params(self, run_id: str, config: JsonObject) -> None:
-        params = [Param(name, text) for name, text in flat_params(config).items()]
-        for batch in batches(params, PARAMS_PER_CALL):
+        for batch in batches([Param(*pair) for pair in flat_params(config).items()], PARAMS_PER_CALL):
             self._client.log_batch(run_id, params=batch)
 
     def _dataset(self, text: str, roles: list[str]) -> DatasetInput:

@@ -8,25 +8,26 @@ from pathlib import Path
 from gradus.data.errors import in_words
 from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.runs.records import Status
+from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE
 
-FILE = "report.html"
-"""In the folder of the run, from where the reporter takes it to MLflow."""
 LIMIT_S = 120.0
 
 
-def write_at_end(home: Path, folder: Path, status: Status, error: str) -> str:
-    """Write the report of a run that ends as `status`; return a sentence if that failed, else an empty text.
+def write_at_end(home: Path, folder: Path, status: Status | None = None, error: str = "") -> str:
+    """Write the report and the table of samples of a training; return a sentence if that failed, else an empty text.
 
-    Takes LIMIT_S at most. An earlier report of the run is removed first: it would not tell how the run ended.
+    `status` is how the run ends if its journal does not say so yet. Takes LIMIT_S at most. What an earlier command
+    left is removed first: it would not tell how the run ended.
     """
+    page, table = folder / REPORT_PAGE, folder / SAMPLE_TABLE
+    command = [sys.executable, "-P", "-m", "gradus.tasks.inspect.report.writing", folder.name, str(page)]
     try:
-        (folder / FILE).unlink(missing_ok=True)
-        ending = json.dumps({"status": status, "error": error})
-        command = [sys.executable, "-P", "-m", "gradus.tasks.inspect.report.writing", folder.name, str(folder / FILE)]
+        page.unlink(missing_ok=True)
+        table.unlink(missing_ok=True)
         done = subprocess.run(
-            [*command, "--ending", ending],
+            [*command, "--table", str(table)],
             env=child_environment({"GRADUS_HOME": str(home)}),
-            stdin=subprocess.DEVNULL,
+            input=json.dumps({"status": status, "error": error} if status else None),
             capture_output=True,
             text=True,
             errors="replace",

@@ -14,6 +14,8 @@ MAX_SPREAD = 8
 """Groups of the largest reward variance."""
 MAX_FLIPPED = 12
 """Problems newly solved, and newly lost, with their texts."""
+MAX_EVALUATED = 48
+"""Evaluated problems, the first by name, in the table of samples."""
 MAX_ROLLOUTS = 8
 """Rollouts of a group that are shown."""
 
@@ -86,7 +88,7 @@ def _group_of(rows: RunRows, problem: str, at: int) -> GroupKey:
 
 
 def _spread(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Iterator[Shown]:
-    """The groups of the largest reward variance, the newest of equal ones first, one of each problem."""
+    """The groups of the largest reward variance, the newest of equal ones first, one of each problem and purpose."""
     found = rows.ask(
         """
         with of_group as (
@@ -94,7 +96,7 @@ def _spread(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Itera
             where purpose not like 'eval%' group by all having count(reward) > 1 and variance > 0
         ),
         newest as (
-            select *, row_number() over (partition by problem_id order by variance desc, round desc, purpose) as place
+            select *, row_number() over (partition by problem_id, purpose order by variance desc, round desc) as place
             from of_group
         )
         select round, purpose, problem_id, group_id, rollouts_artifact, variance from newest where place = 1
@@ -106,6 +108,19 @@ def _spread(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Itera
     for key, variance in fresh[:MAX_SPREAD]:
         group = read_group(rows, key, tokenizers, MAX_ROLLOUTS)
         yield Shown(key.problem_id, f"reward variance {variance:.3g} in round {key.round} ({key.purpose})", [group])
+
+
+def evaluated_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Group]:
+    """Return the groups of the last evaluation, the best and the worst completion of each: the same in every run."""
+    found = rows.ask(
+        """
+        with newest as (select max(round) as round from sampled where purpose = 'eval')
+        select distinct round, purpose, problem_id, group_id, rollouts_artifact
+        from sampled join newest using (round) where purpose = 'eval' order by problem_id, group_id limit ?
+        """,
+        [MAX_EVALUATED],
+    )
+    return [read_group(rows, GroupKey(*row), tokenizers, 2) for row in found]
 
 
 def flips(rows: RunRows, tokenizers: Tokenizers) -> list[Flips]:

@@ -4,6 +4,7 @@ Whatever has no data is left out. Left out too: smoothing, and curves of single 
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -136,7 +137,12 @@ def _pass_at(rows: RunRows) -> Iterator[Chart]:
             place.append((f"pass@{k}", label[1], figure["value"], figure["low"], figure["high"]))
     for suite, points in found.items():
         note = "unbiased estimate; band: 95 % bootstrap interval over problems"
-        yield Chart(f"pass-at-k-{suite}", f"pass@k on {suite}", "", note, _curves(sorted(points)))
+        yield Chart(f"pass-at-k-{_plain(suite)}", f"pass@k on {suite}", "", note, _curves(sorted(points)))
+
+
+def _plain(name: str) -> str:
+    """A name in the characters of a file."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
 def evaluations(rows: RunRows) -> Iterator[tuple[tuple[str, int, str], Mapping[str, Figure]]]:

@@ -22,7 +22,7 @@ from gradus.data.files import replace_file
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.groups import why
-from gradus.tasks.inspect.report.choices import Flips, Shown, chosen_groups, flips
+from gradus.tasks.inspect.report.choices import Flips, Shown, chosen_groups, evaluated_groups, flips
 from gradus.tasks.inspect.report.figures import (
     Chart,
     RateMap,
@@ -42,6 +42,7 @@ from gradus.tasks.inspect.report.pictures import (
     svg,
     write_png,
 )
+from gradus.tasks.inspect.report.samples import sample_table
 from gradus.tasks.inspect.report.text import band, coloured, count, duration, number
 from gradus.tasks.inspect.run_rows import RunRows, open_run
 from gradus.tasks.inspect.token_pieces import Tokenizers
@@ -122,9 +123,10 @@ def write_report(
     say: Callable[[str], None],
     *,
     pictures: Path | None = None,
+    table: Path | None = None,
     ending: Ending | None = None,
 ) -> list[Path]:
-    """Write the report of a run, and its pictures as PNG into a folder; return the files.
+    """Write the report of a run, its pictures as PNG into a folder, and its table of samples; return the files.
 
     Raise UsageError if there is no such run or no such folder.
     """
@@ -132,13 +134,17 @@ def write_report(
         raise UsageError(f"there is no folder {out.parent}", hint="make it, or give another --out")
     with open_run(home, run, say, TABLES) as rows:
         page = read_page(rows, ending)
+        if table is not None:
+            samples = sample_table(evaluated_groups(rows, Tokenizers(rows.store)), page.groups)
+            replace_file(table, samples)
     replace_file(out, render(page))
+    written = [out, *([table] if table else [])]
     if pictures is None:
-        return [out]
+        return written
     pictures.mkdir(parents=True, exist_ok=True)
     for each in page.pictures:
         write_png(each.figure, each.title, pictures / f"{each.key}.png")
-    return [out, *(pictures / f"{each.key}.png" for each in page.pictures)]
+    return [*written, *(pictures / f"{each.key}.png" for each in page.pictures)]
 
 
 def read_page(rows: RunRows, ending: Ending | None = None) -> Page:
@@ -239,11 +245,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m gradus.tasks.inspect.report.writing")
     parser.add_argument("run")
     parser.add_argument("out", type=Path)
+    parser.add_argument("--table", type=Path, default=None, help="where the table of samples is written")
     parser.add_argument("--ending", type=json.loads, default=None, help="status and error as JSON")
     options = parser.parse_args()
     ending = Ending(**options.ending) if options.ending else None
     try:
-        write_report(Home.from_environment(), options.run, options.out, lambda _: None, ending=ending)
+        home = Home.from_environment()
+        write_report(home, options.run, options.out, lambda _: None, table=options.table, ending=ending)
     except (GradusError, OSError) as error:
         sys.exit(hide(str(in_words(error))))
 

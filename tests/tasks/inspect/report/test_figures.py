@@ -1,0 +1,115 @@
+"""The figures of a report, counted by hand."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.report.choices import chosen_groups, flips
+from gradus.tasks.inspect.report.figures import Chart, Curve, charts, costs, hint_use, rate_maps
+from gradus.tasks.inspect.report.writing import TABLES
+from gradus.tasks.inspect.run_rows import RunRows, open_run
+from gradus.tasks.inspect.token_pieces import Tokenizers
+from tests.tasks.made_run import RUN, MadeRun
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunRows]:
+    home = Home(tmp_path_factory.mktemp("home"))
+    MadeRun(home).whole()
+    with open_run(home, RUN, pytest.fail, TABLES) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def drawn(rows: RunRows) -> dict[str, Chart]:
+    return {chart.key: chart for chart in charts(rows)}
+
+
+def points(curve: Curve) -> list[tuple[float, ...]]:
+    return [(p.round, p.value, p.low, p.high) for p in curve.points]
+
+
+def test_rewards_have_an_interval_over_groups(drawn: dict[str, Chart]) -> None:
+    hinted, train = drawn["reward"].curves
+    assert (hinted.name, train.name) == ("hint2", "train")
+    # Round 1: groups sum to 1, 0, 0 of two each, the mean is 1/6; residuals 2/3, -1/3, -1/3, so that the error is
+    # sqrt((4/9 + 1/9 + 1/9) * 3/2) / 6 = 1/6. Round 2: sums 2, 1, 0, mean 1/2, residuals 1, 0, -1, error sqrt(3) / 6.
+    errors = (1 / 6, math.sqrt(3) / 6)
+    expected = [
+        (at, mean, mean - 1.959964 * e, mean + 1.959964 * e)
+        for at, mean, e in zip((1, 2), (1 / 6, 0.5), errors, strict=True)
+    ]
+    assert points(train) == [pytest.approx(row) for row in expected]
+    # Two groups with sums 1 and 0: residuals 1/2 and -1/2, error sqrt((1/4 + 1/4) * 2) / 4 = 1/4.
+    assert points(hinted) == [pytest.approx((1, 0.25, 0.25 - 0.489991, 0.25 + 0.489991))]
+
+
+def test_pass_at_k_is_that_of_the_evaluations(drawn: dict[str, Chart]) -> None:
+    (curve,) = drawn["pass-at-k-sums"].curves
+    assert curve.name == "pass@1"
+    assert points(curve) == [(0, 0.25, 0.125, 0.375), (2, 0.25, 0.125, 0.375)]
+
+
+def test_steps_of_updates_are_summed_up_by_round_without_what_the_whole_stage_says(drawn: dict[str, Chart]) -> None:
+    (curve,) = drawn["entropy"].curves
+    assert points(curve) == [(1, 1.0, 0.5, 1.5), (2, 2.0, 1.0, 3.0)]
+    (curve,) = drawn["gradient-norm"].curves
+    assert points(curve) == [(1, 1.0, 1.0, 1.0), (2, 1.0, 1.0, 1.0)]
+    assert "kl" not in drawn
+
+
+def test_lengths_and_mismatch(drawn: dict[str, Chart]) -> None:
+    lengths = {curve.name: points(curve) for curve in drawn["length"].curves}
+    assert lengths["train"] == [(1, 11.5, 11.0, 12.0), (2, 21.5, 21.0, 22.0)]
+    assert lengths["eval"] == [(0, 1.5, 1.0, 2.0), (2, 21.5, 21.0, 22.0)]
+    (of_rows,) = drawn["mismatch"].curves
+    assert points(of_rows) == [(1, 0.25, 0.25, 0.25), (2, 0.5, 0.5, 0.5)]
+    (reported,) = drawn["mismatch-reported"].curves
+    assert [row[:2] for row in points(reported)] == [(1, 0.125), (2, 0.25)]
+
+
+def test_maps_are_of_pass_rates_without_hints_the_hardest_first(rows: RunRows) -> None:
+    trained, held_out = rate_maps(rows)
+    assert (trained.problems, trained.rounds) == (["c", "b", "a"], [1, 2])
+    assert trained.rates == [[0.0, 0.0], [0.0, 0.5], [0.5, 1.0]]
+    assert (held_out.problems, held_out.rounds, held_out.rates) == (["d", "e"], [0, 2], [[0.0, 0.5], [0.5, 0.0]])
+
+
+def test_hints_are_counted_by_the_level_that_rescued_a_problem(rows: RunRows) -> None:
+    stack = hint_use(rows)
+    assert stack is not None
+    assert stack.rounds == [1, 2]
+    assert stack.parts == {
+        "solved without a hint": [1, 2],
+        "rescued by hint level 2": [1, 0],
+        "not solved": [1, 1],
+    }
+
+
+def test_costs_by_stage_and_purpose(rows: RunRows) -> None:
+    found = {(cost.stage, cost.purpose): cost for cost in costs(rows)}
+    rollout = found["rollout", "train"]
+    assert (rollout.ran, rollout.reused, rollout.failed, rollout.seconds, rollout.tokens) == (2, 0, 0, 6.0, 198)
+    assert found["update", "train"].tokens == 0
+    assert sum(cost.tokens for cost in found.values()) == 198 + 46 + 6 + 86
+    assert sum(cost.seconds for cost in found.values()) == 3.0 * 14
+
+
+def test_what_was_newly_solved_and_lost_with_its_texts(rows: RunRows) -> None:
+    (found,) = flips(rows, Tokenizers(rows.store))
+    assert (found.suite, found.first_round, found.last_round) == ("sums", 0, 2)
+    assert (found.num_solved, found.num_lost) == (1, 1)
+    solved, lost = found.shown
+    assert (solved.problem_id, solved.solved, lost.problem_id, lost.solved) == ("d", True, "e", False)
+    assert [group.rollouts[0].completion for group in (solved.before, solved.after)] == ["d0 of eval 0", "d0 of eval 2"]
+    assert [group.rollouts[0].correct for group in (lost.before, lost.after)] == [True, False]
+
+
+def test_groups_that_changed_come_first_then_those_of_the_largest_variance_and_none_twice(rows: RunRows) -> None:
+    found = chosen_groups(rows, Tokenizers(rows.store))
+    assert [(each.title, len(each.groups)) for each in found] == [("a", 2), ("b", 2), ("b", 1)]
+    keys = [group.key for each in found for group in each.groups]
+    assert len(set(keys)) == len(keys)
+    assert found[0].why == "pass rate +0.50 from round 1 to round 2"
