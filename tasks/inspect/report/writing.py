@@ -2,7 +2,7 @@
 
 write_report(Home.from_environment(), "demo-1a2b3c4d", Path("report.html"), print)
 
-python -m gradus.tasks.inspect.report.writing RUN FILE     # for a process of its own, at the end of a training
+echo null | python -m gradus.tasks.inspect.report.writing RUN FILE     # in a process of its own (see at_end.py)
 """
 
 import argparse
@@ -241,14 +241,14 @@ def _of_costs(spent: Sequence[StageCost]) -> Picture:
 
 
 def main() -> None:
-    """Write one report; see the module's docstring."""
+    """Write one report; standard input says how the run ends, as JSON, or null if its journal does."""
     parser = argparse.ArgumentParser(prog="python -m gradus.tasks.inspect.report.writing")
     parser.add_argument("run")
     parser.add_argument("out", type=Path)
     parser.add_argument("--table", type=Path, default=None, help="where the table of samples is written")
-    parser.add_argument("--ending", type=json.loads, default=None, help="status and error as JSON")
     options = parser.parse_args()
-    ending = Ending(**options.ending) if options.ending else None
+    given = json.load(sys.stdin)
+    ending = Ending(**given) if given else None
     try:
         home = Home.from_environment()
         write_report(home, options.run, options.out, lambda _: None, table=options.table, ending=ending)
