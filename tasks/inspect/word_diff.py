@@ -12,15 +12,17 @@ Part = tuple[str, bool]
 
 
 def word_diff(left: str, right: str) -> tuple[list[Part], list[Part]]:
-    """Return both texts in parts, marked where they differ.
+    """Return both texts in parts, marked where they differ; very frequent words of long texts count as different.
 
     >>> word_diff("2 + 2 = 5", "2 + 2 = 4")
     ([('2 + 2 = ', False), ('5', True)], [('2 + 2 = ', False), ('4', True)])
     """
+    if left == right:
+        return [(left, False)] if left else [], [(right, False)] if right else []
     words = [re.findall(r"\s+|[^\s]+", text) for text in (left, right)]
     compared = [each[:MAX_WORDS] for each in words]
     sides: tuple[list[Part], list[Part]] = ([], [])
-    for kind, a, b, c, d in SequenceMatcher(None, *compared, autojunk=False).get_opcodes():
+    for kind, a, b, c, d in SequenceMatcher(None, *compared).get_opcodes():
         _add(sides[0], compared[0][a:b], differs=kind != "equal")
         _add(sides[1], compared[1][c:d], differs=kind != "equal")
     for side, each in zip(sides, words, strict=True):
