@@ -18,7 +18,7 @@ from gradus.tasks.config.settings import Home, reports_now, worker_threads
 from gradus.tasks.host.runlock import RunLock
 from gradus.tasks.inspect.report.at_end import write_at_end
 from gradus.tasks.preflight.access import require_mlflow
-from gradus.tasks.runs.journal import Journal, read_settings
+from gradus.tasks.runs.journal import METRICS, Journal, read_settings
 from gradus.tasks.runs.records import RunSettings, Status
 from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.stage_adapter import Session, git_sha
@@ -81,9 +81,11 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
             status, why = ending(error)
             raise
         finally:
-            if spec.reported and reports_now() and status in ("finished", "failed"):
-                _report(home, folder, status, why)
-            journal.run_finished(status=status, error=why)
+            try:
+                if spec.reported and reports_now():
+                    _report(home, folder, status, why)
+            finally:
+                journal.run_finished(status=status, error=why)
             if sidecar is not None:
                 untold = parting_words(sidecar, home.root)
                 if untold:
@@ -91,7 +93,9 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
 
 
 def _report(home: Home, folder: Path, status: Status, error: str) -> None:
-    """Write the run's report before its journal ends, so that the reporter finds it."""
+    """Write the run's report before its journal ends, so that the reporter finds it; if anything was measured."""
+    if status not in ("finished", "failed") or not (folder / METRICS).exists():
+        return
     failure = write_at_end(home.root, folder, status, error)
     if failure:
         print(hide(failure), file=sys.stderr)  # noqa: T201 - for the user at the terminal

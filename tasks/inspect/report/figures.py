@@ -79,7 +79,7 @@ class StageCost:
     purpose: str
     ran: int
     reused: int
-    failed: int
+    unfinished: int
     seconds: float
     tokens: int
 
@@ -105,7 +105,7 @@ def _reward(rows: RunRows) -> Chart:
         """
         with of_group as (
             select purpose, round, count(*) as n, sum(reward) as total from sampled
-            where reward is not null and purpose not like 'eval%'
+            where reward is not null and purpose not like 'eval%' and purpose <> 'given'
             group by purpose, round, rollouts_artifact, coalesce(group_id, problem_id)
         ),
         of_round as (
@@ -281,10 +281,10 @@ def costs(rows: RunRows) -> list[StageCost]:
         work as (
             select stage, purpose, count(*) filter (status = 'finished') as ran,
                 count(*) filter (status = 'reused') as reused,
-                count(*) filter (status not in ('finished', 'reused')) as failed, sum(seconds) as seconds
+                count(*) filter (status not in ('finished', 'reused')) as unfinished, sum(seconds) as seconds
             from stages group by all
         )
-        select stage, work.purpose, ran, reused, failed, seconds,
+        select stage, work.purpose, ran, reused, unfinished, seconds,
             case when stage = 'rollout' then coalesce(tokens, 0)::bigint else 0 end
         from work left join sampling using (purpose) order by seconds desc, stage, purpose
         """

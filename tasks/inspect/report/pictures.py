@@ -11,6 +11,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+from markupsafe import escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -121,7 +122,7 @@ def stage_name(cost: StageCost) -> str:
     return cost.stage if cost.purpose in ("train", cost.stage) else f"{cost.stage} ({cost.purpose})"
 
 
-def svg(figure: Figure, key: str) -> str:
+def svg(figure: Figure, key: str, title: str) -> str:
     """Return the drawing as an element of a page: no colours, sizes, ids or metadata of its own."""
     out = io.StringIO()
     with mpl.rc_context(_STYLE):
@@ -133,7 +134,7 @@ def svg(figure: Figure, key: str) -> str:
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{key}-", text)
     for colour, variable in VARIABLES.items():
         text = text.replace(colour, f"var({variable})")
-    return text.replace("<svg ", '<svg role="img" ', 1)
+    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(visible(title, 200))}" ', 1)
 
 
 def write_png(figure: Figure, title: str, path: Path) -> None:

@@ -78,7 +78,7 @@ class Picture:
     @property
     def svg(self) -> Markup:
         """The drawing as an element of the page; matplotlib has escaped the texts in it."""
-        return Markup(svg(self.figure, self.key))  # noqa: S704
+        return Markup(svg(self.figure, self.key, self.title))  # noqa: S704
 
 
 @dataclass(frozen=True)
@@ -231,9 +231,9 @@ def _of_stack(stack: Stack) -> Picture:
 
 
 def _of_costs(spent: Sequence[StageCost]) -> Picture:
-    columns = ("stage", "ran", "reused", "failed", "seconds", "tokens sampled")
+    columns = ("stage", "ran", "reused", "unfinished", "seconds", "tokens sampled")
     rows = [
-        [stage_name(c), count(c.ran), count(c.reused), count(c.failed), f"{c.seconds:,.1f}", count(c.tokens)]
+        [stage_name(c), count(c.ran), count(c.reused), count(c.unfinished), f"{c.seconds:,.1f}", count(c.tokens)]
         for c in spent
     ]
     note = "seconds of all attempts; tokens of the rollouts that the run used, sampled by it or reused"

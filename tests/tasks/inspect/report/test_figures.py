@@ -91,7 +91,7 @@ def test_hints_are_counted_by_the_level_that_rescued_a_problem(rows: RunRows) ->
 def test_costs_by_stage_and_purpose(rows: RunRows) -> None:
     found = {(cost.stage, cost.purpose): cost for cost in costs(rows)}
     rollout = found["rollout", "train"]
-    assert (rollout.ran, rollout.reused, rollout.failed, rollout.seconds, rollout.tokens) == (2, 0, 0, 6.0, 198)
+    assert (rollout.ran, rollout.reused, rollout.unfinished, rollout.seconds, rollout.tokens) == (2, 0, 0, 6.0, 198)
     assert found["update", "train"].tokens == 0
     assert sum(cost.tokens for cost in found.values()) == 198 + 46 + 6 + 86
     assert sum(cost.seconds for cost in found.values()) == 3.0 * 14
