@@ -5,10 +5,13 @@ rows.ask(...) chooses groups by figures; read_group(rows, key, tokenizers) reads
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from gradus.tasks.inspect.run_rows import RunRows
+from gradus.tasks.inspect.run_rows import Row, RunRows
 from gradus.tasks.inspect.token_pieces import Piece, Tokenizers
 from gradus.tasks.tracking.report import visible
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -98,25 +101,22 @@ def read_group(rows: RunRows, key: GroupKey, tokenizers: Tokenizers, limit: int 
         split = tokenizers.of(row[15]) if ids and logprobs else None
         pieces = split.split(row[2] or "", ids, logprobs) if split else None
         parts = {str(name): value for name, value in dict(row[6] or {}).items()}
-        values = (*row[:6], parts, *row[7:12], *learnt.get(row[0], (None, None, None)), pieces)
-        found.append(Rollout(*(value if value is not None or i != 2 else "" for i, value in enumerate(values))))
+        about = learnt.get(row[0], (None, None, None))
+        found.append(Rollout(*row[:2], row[2] or "", *row[3:6], parts, *row[7:12], *about, pieces))
     return Group(key, first[12] or "", first[13], first[14] or 0, hint, found, len(texts))
 
 
-def _by_reward(row: Sequence[object]) -> tuple[float, int]:
+def _by_reward(row: Row) -> tuple[float, int]:
     """The best first; what was not judged last."""
-    reward, sample = row[5], row[1]
-    return (
-        -float(reward) if isinstance(reward, int | float) else float("inf"),
-        sample if isinstance(sample, int) else 0,
-    )
+    sample, reward = row[1], row[5]
+    return float("inf") if reward is None else -reward, sample or 0
 
 
-def best_and_worst(ordered: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
+def best_and_worst(ordered: Sequence[T]) -> list[T]:
     """Return rows, given from the best to the worst, as the best, the worst, the second best, the second worst ...
 
-    >>> best_and_worst([(1,), (2,), (3,), (4,), (5,)])
-    [(1,), (5,), (2,), (4,), (3,)]
+    >>> best_and_worst([1, 2, 3, 4, 5])
+    [1, 5, 2, 4, 3]
     """
     front, back = ordered[: -(-len(ordered) // 2)], ordered[-(-len(ordered) // 2) :][::-1]
     paired = [row for pair in zip(front, back, strict=False) for row in pair]

@@ -104,7 +104,7 @@ class RunRows:
         The condition may name the columns of `sampled`; if it names others, those of `samples`, whose texts are then
         read. Raise UsageError if it is no condition.
         """
-        if _ALONE.match(condition) or self._statements(condition) != 1:
+        if not condition.strip() or _ALONE.match(condition) or self._statements(condition) != 1:
             raise UsageError(
                 "a filter is one condition, such as reward < 0.5 and tokens > 200",
                 hint="a whole query is for `gradus sql`",

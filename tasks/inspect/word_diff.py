@@ -22,7 +22,7 @@ def word_diff(left: str, right: str) -> tuple[list[Part], list[Part]]:
     words = [re.findall(r"\s+|[^\s]+", text) for text in (left, right)]
     compared = [each[:MAX_WORDS] for each in words]
     sides: tuple[list[Part], list[Part]] = ([], [])
-    for kind, a, b, c, d in SequenceMatcher(None, *compared).get_opcodes():
+    for kind, a, b, c, d in SequenceMatcher(None, compared[0], compared[1]).get_opcodes():
         _add(sides[0], compared[0][a:b], differs=kind != "equal")
         _add(sides[1], compared[1][c:d], differs=kind != "equal")
     for side, each in zip(sides, words, strict=True):

@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -26,7 +27,7 @@ VARIABLES = {INK: "--ink", FAINT: "--faint", **{colour: f"--series-{i}" for i, c
 """The CSS variable that stands for each colour of a drawing."""
 MAX_BARS = 12
 _WIDE, _HIGH = 6.4, 3.0
-_STYLE: dict[str, object] = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "gradus",
     "font.family": "DejaVu Sans",
@@ -62,7 +63,7 @@ def draw_chart(chart: Chart) -> Figure:
             if len(at) > 1:
                 axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
             elif np.isfinite(low).all():
-                axes.errorbar(at, value, yerr=[value - low, high - value], color=colour, capsize=3)
+                axes.vlines(at, low, high, colors=colour)
         axes.set_ylabel(chart.unit)
         _rounds(axes)
         if len(chart.curves) > 1:

@@ -53,6 +53,14 @@ HERE = Path(__file__).parent
 TABLES = ("metrics", "stages", "evaluations")
 """What a report reads beside `sampled`."""
 
+_FILTERS: Mapping[str, Callable[..., str]] = {
+    "shown": visible,
+    "number": number,
+    "count": count,
+    "coloured": coloured,
+    "why": why,
+}
+
 Card = tuple[str, str, str]
 
 
@@ -170,7 +178,7 @@ def read_page(rows: RunRows, ending: Ending | None = None) -> Page:
 def render(page: Page) -> str:
     """Return the page as HTML; every text in it is escaped."""
     environment = Environment(autoescape=True, trim_blocks=True)
-    environment.filters |= {"shown": visible, "number": number, "count": count, "coloured": coloured, "why": why}
+    environment.filters.update(_FILTERS)
     css = Markup((HERE / "page.css").read_text(encoding="utf-8"))  # noqa: S704 - ours
     return environment.from_string((HERE / "page.html").read_text(encoding="utf-8")).render(page=page, css=css).lstrip()
 
