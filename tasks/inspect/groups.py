@@ -102,7 +102,8 @@ def read_group(rows: RunRows, key: GroupKey, tokenizers: Tokenizers, limit: int 
         pieces = split.split(row[2] or "", ids, logprobs) if split else None
         parts = {str(name): value for name, value in dict(row[6] or {}).items()}
         about = learnt.get(row[0], (None, None, None))
-        found.append(Rollout(*row[:2], row[2] or "", *row[3:6], parts, *row[7:12], *about, pieces))
+        values: Row = (*row[:2], row[2] or "", *row[3:6], parts, *row[7:12], *about, pieces)
+        found.append(Rollout(*values))
     return Group(key, first[12] or "", first[13], first[14] or 0, hint, found, len(texts))
 
 

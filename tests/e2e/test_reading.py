@@ -39,13 +39,15 @@ class Tables(HTMLParser):
         if tag == "tr":
             self.rows.setdefault(self.figure, []).append([])
         self.cell = tag in ("td", "th")
+        if self.cell:
+            self.rows[self.figure][-1].append("")
 
     def handle_endtag(self, tag: str) -> None:
         self.cell = False
 
     def handle_data(self, data: str) -> None:
         if self.cell:
-            self.rows[self.figure][-1].append(data)
+            self.rows[self.figure][-1][-1] += data
 
 
 def read(program: Program, run: str, stage: str) -> dict[tuple[int, str], pa.Table]:
@@ -84,7 +86,7 @@ def test_the_report_has_the_figures_of_the_parquet_files(undisturbed: Undisturbe
     for row in rows:
         right = scores[int(row[0]), "eval"]["correct"].to_pylist()
         assert first_number(row[head.index("pass@1")]) == pytest.approx(np.mean(right), rel=0.005)
-    tokens = {row[0]: int(row[-1].replace(",", "")) for row in tables["costs-by-stage"][1:]}
+    tokens = {row[0]: int(row[-1].replace(",", "") or 0) for row in tables["costs-by-stage"][1:]}
     sampled = sum(len(t) for table in rollouts.values() for t in table["completion_tokens"].to_pylist())
     assert sum(tokens.values()) == sampled
 

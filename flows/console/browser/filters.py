@@ -1,4 +1,4 @@
-"""The filter of `gradus browse`: fields for what is asked most, and a condition in SQL for the rest."""
+"""The filter of `gradus browse`: fields for the usual columns, and a condition in SQL for the rest."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

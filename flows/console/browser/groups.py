@@ -71,7 +71,7 @@ class GroupScreen(Screen[None]):
         self.action_step(0)
 
     def action_step(self, by: int) -> None:
-        """Show the columns from the next one, or the one before, on."""
+        """Begin with the next rollout at the left, or with the previous one."""
         self._first = min(max(0, self._first + by), len(self._group.rollouts) - 1)
         self.query_one(HorizontalScroll).scroll_to(x=self._width * self._first, animate=False)
 

@@ -126,8 +126,8 @@ def evaluated_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Group]:
 def flips(rows: RunRows, tokenizers: Tokenizers) -> list[Flips]:
     """Return for each suite what was newly solved and lost between its first and its last evaluation."""
     artifacts: dict[str, dict[int, str]] = {}
-    for (suite, at, digest), _ in evaluations(rows):
-        artifacts.setdefault(suite, {})[at] = digest
+    for each in evaluations(rows):
+        artifacts.setdefault(each.suite, {})[each.round] = each.artifact
     return [
         _flips_of(rows, tokenizers, suite, min(rounds), max(rounds), rounds)
         for suite, rounds in artifacts.items()

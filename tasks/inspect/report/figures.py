@@ -7,7 +7,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from gradus.data.arrays import Floats
 from gradus.data.lake.store import Ref
 from gradus.data.records import Figure
 from gradus.tasks.inspect.run_rows import Row, RunRows
@@ -15,8 +19,9 @@ from gradus.tasks.runtime.attempt import read_report
 
 MAX_PROBLEMS = 240
 """Rows of a map; of more problems every n-th is shown, in order of their pass rate."""
-Z_95 = 1.959964
-"""Standard errors on either side of a mean in a 95 % interval."""
+NOT_SOLVED = "not solved"
+RESAMPLES = 1000
+"""Draws of groups for an interval."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,11 @@ class Chart:
     note: str
     curves: Sequence[Curve]
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether every value is 0, which a sentence says as well as a drawing."""
+        return all(point.value == 0 for curve in self.curves for point in curve.points)
+
 
 @dataclass(frozen=True)
 class RateMap:
@@ -69,6 +79,17 @@ class Stack:
     note: str
     rounds: Sequence[int]
     parts: Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation as its stage reported it: pass@k by k as text, and the gain over the starting policy."""
+
+    suite: str
+    round: int
+    artifact: str
+    pass_at: Mapping[str, Figure]
+    gain: Figure | None
 
 
 @dataclass(frozen=True)
@@ -100,41 +121,41 @@ def charts(rows: RunRows) -> list[Chart]:
 
 
 def _reward(rows: RunRows) -> Chart:
-    """The mean reward of each round; the error of the mean is over groups, whose rollouts depend on each other."""
-    points = rows.ask(
+    """The mean reward of each round; intervals resample groups, whose rollouts depend on each other."""
+    groups = rows.ask(
         """
-        with of_group as (
-            select purpose, round, count(*) as n, sum(reward) as total from sampled
-            where reward is not null and purpose not like 'eval%' and purpose <> 'given'
-            group by purpose, round, rollouts_artifact, coalesce(group_id, problem_id)
-        ),
-        of_round as (
-            select purpose, round, sum(total) / sum(n) as mean, sum(n) as n, count(*) as groups
-            from of_group group by all
-        )
-        select purpose, round, any_value(mean),
-            case when any_value(groups) > 1 then sqrt(sum((total - of_group.n * mean) ** 2)
-                * any_value(groups) / (any_value(groups) - 1)) / any_value(of_round.n) end
-        from of_group join of_round using (purpose, round) group by purpose, round order by purpose, round
+        select purpose, round, count(*) as n, sum(reward) as total from sampled
+        where reward is not null and purpose not like 'eval%' and purpose <> 'given'
+        group by purpose, round, rollouts_artifact, coalesce(group_id, problem_id) order by all
         """
     )
-    spread = [(purpose, at, mean, *_around(mean, error)) for purpose, at, mean, error in points]
-    note = "mean of the round's rollouts; band: 95 % interval, groups taken as independent"
-    return Chart("reward", "Reward", "", note, _curves(spread))
+    by_round: dict[tuple[str, int], list[tuple[int, float]]] = {}
+    for purpose, at, number, total in groups:
+        by_round.setdefault((purpose, at), []).append((number, total))
+    points = [(*key, *_mean_of_groups(np.array(own, dtype=np.float64))) for key, own in by_round.items()]
+    note = "mean of the round's rollouts; band: 95 % bootstrap interval over groups"
+    return Chart("reward", "Reward", "", note, _curves(points))
 
 
-def _around(mean: float, error: float | None) -> tuple[float, float]:
-    width = math.nan if error is None else Z_95 * error
-    return mean - width, mean + width
+def _mean_of_groups(groups: Floats) -> tuple[float, float, float]:
+    """Mean of all rollouts and its percentile bootstrap interval, of counts and sums by group (G, 2)."""
+    count, total = groups.T
+    mean = float(total.sum() / count.sum())
+    if len(groups) < 2:
+        return mean, math.nan, math.nan
+    rng = np.random.default_rng(0)
+    drawn = (rng.integers(0, len(groups), len(groups)) for _ in range(RESAMPLES))
+    low, high = np.quantile([total[index].sum() / count[index].sum() for index in drawn], [0.025, 0.975])
+    return mean, min(mean, float(low)), max(mean, float(high))
 
 
 def _pass_at(rows: RunRows) -> Iterator[Chart]:
     """pass@k of every suite, as the stage `evaluate` reported it."""
     found: dict[str, list[tuple[str, int, float, float, float]]] = {}
-    for label, summary in evaluations(rows):
-        for k, figure in summary.items():
-            place = found.setdefault(label[0], [])
-            place.append((f"pass@{k}", label[1], figure["value"], figure["low"], figure["high"]))
+    for each in evaluations(rows):
+        for k, figure in each.pass_at.items():
+            place = found.setdefault(each.suite, [])
+            place.append((f"pass@{k}", each.round, figure["value"], figure["low"], figure["high"]))
     for suite, points in found.items():
         note = "unbiased estimate; band: 95 % bootstrap interval over problems"
         yield Chart(f"pass-at-k-{_plain(suite)}", f"pass@k on {suite}", "", note, _curves(sorted(points)))
@@ -145,14 +166,14 @@ def _plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
-def evaluations(rows: RunRows) -> Iterator[tuple[tuple[str, int, str], Mapping[str, Figure]]]:
-    """Suite, round and artifact of every evaluation of the run, and its pass@k by k as text."""
+def evaluations(rows: RunRows) -> Iterator[Evaluated]:
+    """Return every evaluation of the run."""
     for row in rows.lineage.current(rows.run):
         if row["stage"] == "evaluate":
             ref = Ref.parse(row["output"])
-            summary = read_report(rows.store, ref).get("summary", {})
-            figures: Mapping[str, Figure] = summary.get("pass_at", {})
-            yield (str(summary.get("suite", "")), row["round"], ref.digest), figures
+            summary: Mapping[str, Any] = read_report(rows.store, ref).get("summary", {})
+            gain = summary.get("versus", {}).get("gain")
+            yield Evaluated(str(summary.get("suite", "")), row["round"], ref.digest, summary.get("pass_at", {}), gain)
 
 
 def _by_step(rows: RunRows) -> Iterator[Chart]:
@@ -204,7 +225,13 @@ def _curves(points: Sequence[Row]) -> list[Curve]:
     for name, at, value, low, high in points:
         if value is not None and math.isfinite(value):
             found.setdefault(name, []).append(Point(at, value, _number(low), _number(high)))
-    return [Curve(name, own) for name, own in found.items()]
+    return [Curve(name, found[name]) for name in sorted(found, key=_rank)]
+
+
+def _rank(name: str) -> tuple[int, str]:
+    """Training first, then hints, then what is measured before and beside it."""
+    kinds = ("train", "hint", "profile", "eval")
+    return next((place for place, kind in enumerate(kinds) if name.startswith(kind)), len(kinds)), name
 
 
 def _number(value: float | None) -> float:
@@ -267,7 +294,7 @@ def hint_use(rows: RunRows) -> Stack | None:
 
 def _solved(level: int | None) -> str:
     if level is None:
-        return "not solved"
+        return NOT_SOLVED
     return f"rescued by hint level {level}" if level else "solved without a hint"
 
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gradus.data.files import replacing
-from gradus.tasks.inspect.report.figures import Chart, RateMap, Stack, StageCost
+from gradus.tasks.inspect.report.figures import NOT_SOLVED, Chart, RateMap, Stack, StageCost
 from gradus.tasks.tracking.report import visible
 
 INK, FAINT = "#1f2328", "#8b949e"
@@ -65,6 +65,7 @@ def draw_chart(chart: Chart) -> Figure:
             elif np.isfinite(low).all():
                 axes.vlines(at, low, high, colors=colour)
         axes.set_ylabel(chart.unit)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
         _rounds(axes)
         if len(chart.curves) > 1:
             _legend(axes)
@@ -96,7 +97,8 @@ def draw_stack(stack: Stack) -> Figure:
     def draw(axes: Axes) -> None:
         bottom = np.zeros(len(stack.rounds))
         for index, (name, counts) in enumerate(stack.parts.items()):
-            axes.bar(stack.rounds, counts, bottom=bottom, color=SERIES[index % len(SERIES)], label=plain(name))
+            colour = FAINT if name == NOT_SOLVED else SERIES[2 * index % len(SERIES)]
+            axes.bar(stack.rounds, counts, bottom=bottom, color=colour, label=plain(name))
             bottom += np.array(counts)
         axes.set_ylabel("problems")
         _rounds(axes)
@@ -167,4 +169,4 @@ def _rounds(axes: Axes) -> None:
 
 def _legend(axes: Axes) -> None:
     """Above the axes, where it hides nothing."""
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)

@@ -30,6 +30,7 @@ from gradus.tasks.inspect.report.figures import (
     StageCost,
     charts,
     costs,
+    evaluations,
     hint_use,
     rate_maps,
 )
@@ -82,6 +83,8 @@ class Picture:
     figure: Figure
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    is_open: bool = False
+    """Whether the numbers are shown from the start."""
 
     @property
     def svg(self) -> Markup:
@@ -99,6 +102,8 @@ class Page:
     num_rollouts: int
     cards: Sequence[Card]
     charts: Sequence[Picture]
+    zero: Sequence[str]
+    """Titles of the charts that are left out because every value is 0."""
     maps: Sequence[Picture]
     hints: Picture | None
     costs: Picture | None
@@ -166,7 +171,8 @@ def read_page(rows: RunRows, ending: Ending | None = None) -> Page:
         settings=_settings(rows),
         num_rollouts=rows.one("select count(*) from sampled")[0],
         cards=_cards(rows, drawn, flipped, spent),
-        charts=[_of_chart(each) for each in drawn],
+        charts=[_of_chart(each) for each in drawn if not each.is_zero],
+        zero=[each.title for each in drawn if each.is_zero],
         maps=[_of_map(each) for each in rate_maps(rows)],
         hints=_of_stack(hints) if hints else None,
         costs=_of_costs(spent) if spent else None,
@@ -207,9 +213,13 @@ def _cards(rows: RunRows, drawn: Sequence[Chart], flipped: Sequence[Flips], spen
         for curve in chart.curves:
             if chart.key.startswith("pass-at-k") and curve.name == "pass@1":
                 first, last = curve.points[0], curve.points[-1]
-                interval = f"[{number(last.low)}, {number(last.high)}]"
-                before = f"before {number(first.value)}, " if len(curve.points) > 1 else ""
-                found.append((chart.title.replace("pass@k", "pass@1"), number(last.value), before + interval))
+                before = f"; before {number(first.value)}" if len(curve.points) > 1 else ""
+                more = f"[{number(last.low)}, {number(last.high)}]{before}"
+                found.append((chart.title.replace("pass@k", "pass@1"), number(last.value), more))
+    gains = {each.suite: each.gain for each in evaluations(rows) if each.gain and each.round}
+    for gain in gains.values():
+        more = f"{100 * gain['low']:.1f} to {100 * gain['high']:.1f} points"
+        found.append(("gain in pass@1", f"{100 * gain['value']:+.1f} points", more))
     found += [("newly solved", count(each.num_solved), f"{count(each.num_lost)} lost") for each in flipped]
     num, tokens = rows.one("select count(*), coalesce(sum(tokens), 0)::bigint from sampled")
     if num:
@@ -241,11 +251,16 @@ def _of_stack(stack: Stack) -> Picture:
 def _of_costs(spent: Sequence[StageCost]) -> Picture:
     columns = ("stage", "ran", "reused", "unfinished", "seconds", "tokens sampled")
     rows = [
-        [stage_name(c), count(c.ran), count(c.reused), count(c.unfinished), f"{c.seconds:,.1f}", count(c.tokens)]
+        [stage_name(c), *map(_or_blank, (c.ran, c.reused, c.unfinished)), f"{c.seconds:,.1f}", _or_blank(c.tokens)]
         for c in spent
     ]
     note = "seconds of all attempts; tokens of the rollouts that the run used, sampled by it or reused"
-    return Picture("costs-by-stage", "Seconds by stage", note, draw_costs(spent), columns, rows)
+    return Picture("costs-by-stage", "Seconds by stage", note, draw_costs(spent), columns, rows, is_open=True)
+
+
+def _or_blank(number_of: int) -> str:
+    """A count; nothing for 0, of which the table would be full."""
+    return count(number_of) if number_of else ""
 
 
 def main() -> None:

@@ -1,6 +1,5 @@
 """The figures of a report, counted by hand."""
 
-import math
 from collections.abc import Iterator
 
 import pytest
@@ -32,18 +31,12 @@ def points(curve: Curve) -> list[tuple[float, ...]]:
 
 
 def test_rewards_have_an_interval_over_groups(drawn: dict[str, Chart]) -> None:
-    hinted, train = drawn["reward"].curves
-    assert (hinted.name, train.name) == ("hint2", "train")
-    # Round 1: groups sum to 1, 0, 0 of two each, the mean is 1/6; residuals 2/3, -1/3, -1/3, so that the error is
-    # sqrt((4/9 + 1/9 + 1/9) * 3/2) / 6 = 1/6. Round 2: sums 2, 1, 0, mean 1/2, residuals 1, 0, -1, error sqrt(3) / 6.
-    errors = (1 / 6, math.sqrt(3) / 6)
-    expected = [
-        (at, mean, mean - 1.959964 * e, mean + 1.959964 * e)
-        for at, mean, e in zip((1, 2), (1 / 6, 0.5), errors, strict=True)
-    ]
-    assert points(train) == [pytest.approx(row) for row in expected]
-    # Two groups with sums 1 and 0: residuals 1/2 and -1/2, error sqrt((1/4 + 1/4) * 2) / 4 = 1/4.
-    assert points(hinted) == [pytest.approx((1, 0.25, 0.25 - 0.489991, 0.25 + 0.489991))]
+    train, hinted = drawn["reward"].curves
+    assert (train.name, hinted.name) == ("train", "hint2")
+    # Round 1: groups sum to 1, 0, 0 of two each. Resampled means are 0 (8 of 27) to 1/2 (1 of 27, more than 2.5 %).
+    # Round 2: sums 2, 1, 0, resampled means from 0 to 1, each end 1 of 27. With hints: sums 1, 0, means 0 to 1/2.
+    assert points(train) == [pytest.approx((1, 1 / 6, 0.0, 0.5)), pytest.approx((2, 0.5, 0.0, 1.0))]
+    assert points(hinted) == [pytest.approx((1, 0.25, 0.0, 0.5))]
 
 
 def test_pass_at_k_is_that_of_the_evaluations(drawn: dict[str, Chart]) -> None:
