@@ -1,9 +1,9 @@
 """Groups of rollouts with their texts: what a report and `gradus browse` show side by side, the best and worst first.
 
-rows.ask(...) chooses groups by figures; read_group(rows, key, tokenizers) reads the texts of one.
+rows.ask(...) chooses groups by figures; read_groups(rows, keys, tokenizers) reads their texts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -68,48 +68,81 @@ class Group:
 
 
 _TEXTS = """
-select s.rollout_id, s.sample, s.completion, s.completion_tokens, s.finish_reason, s.reward, s.parts, s.correct,
-    s.outcome, s.extracted, s.error, s.verifier, s.question, s.answer, s.hint_level, s.policy
-from samples s
-where s.rollouts_artifact = ? and s.purpose = ? and s.round = ? and s.problem_id = ?
-    and s.group_id is not distinct from ?
+select round, purpose, problem_id, group_id, rollouts_artifact, rollout_id, sample, completion,
+    completion_tokens, finish_reason, reward, parts, correct, outcome, extracted, error, verifier,
+    question, answer, hint_level, policy
+from samples where rollouts_artifact in ({artifacts}) and problem_id in ({problems})
 """
 _TOKENS = """
 select rollout_id, completion_tokens, logprobs, hint_text from rollouts
-where artifact = ? and problem_id = ? and group_id is not distinct from ?
+where artifact in ({artifacts}) and problem_id in ({problems})
 """
 _LEARNT = """
-select rollout_id, advantage, weight, mismatch from sampled
-where rollouts_artifact = ? and purpose = ? and round = ? and problem_id = ? and group_id is not distinct from ?
+select rollout_id, round, purpose, advantage, weight, mismatch from sampled
+where rollouts_artifact in ({artifacts}) and problem_id in ({problems})
 """
+
+
+def read_groups(rows: RunRows, keys: Sequence[GroupKey], tokenizers: Tokenizers, limit: int = 0) -> list[Group]:
+    """Return groups with their texts, in order; of more than `limit` rollouts the best and the worst half; 0 is all.
+
+    Texts and tokens are read once for all groups, which takes about as long as for one.
+    """
+    if not keys:
+        return []
+    artifacts, problems = ({getattr(key, name) for key in keys} for name in ("rollouts_artifact", "problem_id"))
+    names, values = {"artifacts": _marks(artifacts), "problems": _marks(problems)}, [*artifacts, *problems]
+    found: dict[GroupKey, list[Row]] = {}
+    for row in rows.ask(_TEXTS.format(**names), values):
+        found.setdefault(GroupKey(*row[:5]), []).append(row)
+    tokens = {row[0]: row[1:] for row in rows.ask(_TOKENS.format(**names), values)}
+    learnt = {row[:3]: row[3:] for row in rows.ask(_LEARNT.format(**names), values)}
+    return [_group(key, found[key], _Details(tokens, learnt, tokenizers), limit) for key in keys]
 
 
 def read_group(rows: RunRows, key: GroupKey, tokenizers: Tokenizers, limit: int = 0) -> Group:
-    """Return a group with its texts, of more than `limit` rollouts the best and the worst half; 0 is all of them."""
-    which = [key.rollouts_artifact, key.purpose, key.round, key.problem_id, key.group_id]
-    texts = rows.ask(_TEXTS, which)
-    tokens = {row[0]: row[1:] for row in rows.ask(_TOKENS, [which[0], *which[3:]])}
-    learnt = {row[0]: row[1:] for row in rows.ask(_LEARNT, which)}
+    """Return one group, as `read_groups` does."""
+    return read_groups(rows, [key], tokenizers, limit)[0]
+
+
+def _marks(values: Collection[str]) -> str:
+    """A question mark for each value: Arrow is asked for the row groups that hold them, which no join would do."""
+    return ", ".join("?" * len(values))
+
+
+@dataclass(frozen=True)
+class _Details:
+    tokens: Mapping[str, Row]
+    """Tokens, log-probs and hint by rollout."""
+    learnt: Mapping[Row, Row]
+    """Advantage, weight and mismatch by rollout, round and purpose."""
+    tokenizers: Tokenizers
+
+
+def _group(key: GroupKey, texts: Sequence[Row], details: _Details, limit: int) -> Group:
     chosen = best_and_worst(sorted(texts, key=_by_reward))
     shown = chosen[:limit] if limit else chosen
-    first = shown[0]
-    found: list[Rollout] = []
-    hint: str | None = None
-    for row in shown:
-        ids, logprobs, hint_text = tokens.get(row[0], (None, None, None))
-        hint = hint or hint_text
-        split = tokenizers.of(row[15]) if ids and logprobs else None
-        pieces = split.split(row[2] or "", ids, logprobs) if split else None
-        parts = {str(name): value for name, value in dict(row[6] or {}).items()}
-        about = learnt.get(row[0], (None, None, None))
-        values: Row = (*row[:2], row[2] or "", *row[3:6], parts, *row[7:12], *about, pieces)
-        found.append(Rollout(*values))
-    return Group(key, first[12] or "", first[13], first[14] or 0, hint, found, len(texts))
+    hints = [details.tokens.get(row[5], (None, None, None))[2] for row in shown]
+    *_, question, answer, hint_level, _ = shown[0]
+    rollouts = [_rollout(key, row, details) for row in shown]
+    return Group(key, question or "", answer, hint_level or 0, next(filter(None, hints), None), rollouts, len(texts))
+
+
+def _rollout(key: GroupKey, row: Row, details: _Details) -> Rollout:
+    rollout_id, sample, completion, *figures = row[5:17]
+    ids, logprobs, _ = details.tokens.get(rollout_id, (None, None, None))
+    split = details.tokenizers.of(row[20]) if ids and logprobs else None
+    pieces = split.split(completion or "", ids, logprobs) if split else None
+    num_tokens, finish_reason, reward, parts, *judged = figures
+    named = {str(name): value for name, value in dict(parts or {}).items()}
+    learnt = details.learnt.get((rollout_id, key.round, key.purpose), (None, None, None))
+    values: Row = (sample, completion or "", num_tokens, finish_reason, reward, named, *judged, *learnt, pieces)
+    return Rollout(rollout_id, *values)
 
 
 def _by_reward(row: Row) -> tuple[float, int]:
     """The best first; what was not judged last."""
-    sample, reward = row[1], row[5]
+    sample, reward = row[6], row[10]
     return float("inf") if reward is None else -reward, sample or 0
 
 

@@ -57,7 +57,7 @@ _UPDATED = pa.schema([("checkpoint", pa.string()), ("round", pa.int64())])
 _SAMPLED = """
 create table sampled as
 with took as (select u.*, c.round from updates u join updated c using (checkpoint)),
-found as (
+found as materialized (
     select s.round, s.purpose, s.problem_id, s.domain, s.group_id, s.sample, s.hint_level,
         s.completion_tokens as tokens, s.finish_reason, s.reward, s.correct, s.outcome,
         took.advantage, took.weight, took.mismatch, s.rollout_id, s.rollouts_artifact,
@@ -74,7 +74,6 @@ changes as (
     from rates where rate is not null group by all
 )
 select {columns} from found left join changes using (problem_id, held_out)
-order by round, purpose, problem_id, group_id, sample
 """
 _ALONE = re.compile(r"^\s*(select|with|insert|update|delete|create|drop|copy|attach|pragma|set)\b", re.IGNORECASE)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gradus.tasks.inspect.groups import Group, GroupKey, read_group
+from gradus.tasks.inspect.groups import Group, GroupKey, read_groups
 from gradus.tasks.inspect.report.figures import evaluations
 from gradus.tasks.inspect.run_rows import RunRows
 from gradus.tasks.inspect.token_pieces import Tokenizers
@@ -68,10 +68,12 @@ def _changed(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Iter
         """,
         [MAX_CHANGED],
     )
-    for problem, moved, first, last in problems:
-        groups = [read_group(rows, _group_of(rows, problem, at), tokenizers, MAX_ROLLOUTS) for at in (first, last)]
-        seen.update(group.key for group in groups)
-        yield Shown(problem, f"pass rate {moved:+.2f} from round {first} to round {last}", groups)
+    keys = [_group_of(rows, problem, at) for problem, _, *ends in problems for at in ends]
+    seen.update(keys)
+    groups = read_groups(rows, keys, tokenizers, MAX_ROLLOUTS)
+    for place, (problem, moved, first, last) in enumerate(problems):
+        why = f"pass rate {moved:+.2f} from round {first} to round {last}"
+        yield Shown(problem, why, groups[2 * place : 2 * place + 2])
 
 
 def _group_of(rows: RunRows, problem: str, at: int) -> GroupKey:
@@ -105,8 +107,8 @@ def _spread(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Itera
         [MAX_SPREAD + len(seen)],
     )
     fresh = [(GroupKey(*row[:5]), row[5]) for row in found if GroupKey(*row[:5]) not in seen]
-    for key, variance in fresh[:MAX_SPREAD]:
-        group = read_group(rows, key, tokenizers, MAX_ROLLOUTS)
+    groups = read_groups(rows, [key for key, _ in fresh[:MAX_SPREAD]], tokenizers, MAX_ROLLOUTS)
+    for group, (key, variance) in zip(groups, fresh, strict=False):
         yield Shown(key.problem_id, f"reward variance {variance:.3g} in round {key.round} ({key.purpose})", [group])
 
 
@@ -120,7 +122,7 @@ def evaluated_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Group]:
         """,
         [MAX_EVALUATED],
     )
-    return [read_group(rows, GroupKey(*row), tokenizers, 2) for row in found]
+    return read_groups(rows, [GroupKey(*row) for row in found], tokenizers, 2)
 
 
 def flips(rows: RunRows, tokenizers: Tokenizers) -> list[Flips]:
@@ -148,12 +150,11 @@ def _flips_of(
         """,
         [artifacts[first], artifacts[last]],
     )
-    shown: list[Flipped] = []
-    for wanted in (True, False):
-        for problem, solved, _ in [row for row in found if row[1] is wanted][:MAX_FLIPPED]:
-            keys = [_evaluated(rows, problem, at, suite) for at in (first, last)]
-            before, after = (read_group(rows, key, tokenizers, 1) for key in keys)
-            shown.append(Flipped(problem, solved, before, after))
+    chosen = [row for wanted in (True, False) for row in [r for r in found if r[1] is wanted][:MAX_FLIPPED]]
+    keys = [_evaluated(rows, problem, at, suite) for problem, *_ in chosen for at in (first, last)]
+    groups = read_groups(rows, keys, tokenizers, 1)
+    pairs = zip(chosen, groups[::2], groups[1::2], strict=True)
+    shown = [Flipped(problem, solved, before, after) for (problem, solved, _), before, after in pairs]
     num_solved = sum(row[1] for row in found)
     return Flips(suite, first, last, num_solved, len(found) - num_solved, shown)
 
