@@ -1,6 +1,7 @@
 """Lists of a run in pages."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -8,20 +9,27 @@ from gradus.data.errors import UsageError
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect import browsing
 from gradus.tasks.inspect.browsing import VIEWS, Listing, Scope, comparison, groups_of, joined
-from gradus.tasks.inspect.run_rows import RunRows, open_run
+from gradus.tasks.inspect.run_rows import open_run
 from tests.tasks.made_run import RUN, MadeRun
+
+Rows = Any  # RunRows, as an annotation, outlives DuckDB, which then complains at the end of the process
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunRows]:
-    home = Home(tmp_path_factory.mktemp("home"))
-    MadeRun(home).whole()
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    made = Home(tmp_path_factory.mktemp("home"))
+    MadeRun(made).whole()
+    return made
+
+
+@pytest.fixture
+def rows(home: Home) -> Iterator[Rows]:
     with open_run(home, RUN, pytest.fail) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("view", list(VIEWS))
-def test_pages_are_the_list_in_every_order(rows: RunRows, monkeypatch: pytest.MonkeyPatch, view: str) -> None:
+def test_pages_are_the_list_in_every_order(rows: Rows, monkeypatch: pytest.MonkeyPatch, view: str) -> None:
     for order in VIEWS[view].orders:
         listing = Listing(rows, view, order=order)
         whole = listing.page()
@@ -32,7 +40,7 @@ def test_pages_are_the_list_in_every_order(rows: RunRows, monkeypatch: pytest.Mo
         assert [line for page in pages for line in page] == whole
 
 
-def test_a_scope_restricts_a_list(rows: RunRows) -> None:
+def test_a_scope_restricts_a_list(rows: Rows) -> None:
     assert [line.cells for line in Listing(rows, "groups", Scope(round=2, purpose="train")).page()] == [
         ("2", "train", "a", "2", "100%", "1", "0", "0", "21.5"),
         ("2", "train", "b", "2", "50%", "0.5", "0.5", "0", "21.5"),
@@ -42,7 +50,7 @@ def test_a_scope_restricts_a_list(rows: RunRows) -> None:
     assert Listing(rows, "problems", condition="(reward = 1)").count() == 4
 
 
-def test_the_groups_of_a_problem_come_by_round(rows: RunRows) -> None:
+def test_the_groups_of_a_problem_come_by_round(rows: Rows) -> None:
     assert [(key.round, key.purpose) for key in groups_of(rows, "b")] == [(1, "hint2"), (1, "train"), (2, "train")]
 
 

@@ -2,24 +2,32 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gradus.data.errors import UsageError
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.run_rows import COLUMNS, RunRows, open_run
+from gradus.tasks.inspect.run_rows import COLUMNS, open_run
 from tests.tasks.made_run import RUN, MadeRun
+
+Rows = Any  # RunRows, as an annotation, outlives DuckDB, which then complains at the end of the process
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunRows]:
-    home = Home(tmp_path_factory.mktemp("home"))
-    MadeRun(home).whole()
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    made = Home(tmp_path_factory.mktemp("home"))
+    MadeRun(made).whole()
+    return made
+
+
+@pytest.fixture
+def rows(home: Home) -> Iterator[Rows]:
     with open_run(home, RUN, pytest.fail, ("metrics", "stages", "evaluations")) as opened:
         yield opened
 
 
-def test_a_rollout_has_what_its_score_and_its_update_say(rows: RunRows) -> None:
+def test_a_rollout_has_what_its_score_and_its_update_say(rows: Rows) -> None:
     found = rows.ask(
         "select round, purpose, problem_id, sample, hint_level, tokens, reward, correct, outcome, advantage, mismatch, "
         "domain from sampled where problem_id = 'b' order by round, purpose, sample"
@@ -34,12 +42,12 @@ def test_a_rollout_has_what_its_score_and_its_update_say(rows: RunRows) -> None:
     ]
 
 
-def test_the_change_of_a_problem_leaves_hints_out(rows: RunRows) -> None:
+def test_the_change_of_a_problem_leaves_hints_out(rows: Rows) -> None:
     found = dict(rows.ask("select distinct problem_id, change from sampled"))
     assert found == {"a": 0.5, "b": 0.5, "c": 0.0, "d": 0.5, "e": -0.5}
 
 
-def test_every_rollout_is_there_once_with_all_columns(rows: RunRows) -> None:
+def test_every_rollout_is_there_once_with_all_columns(rows: Rows) -> None:
     assert rows.one("select count(*), count(distinct rollout_id) from sampled") == (24, 24)
     assert [name for name, *_ in rows.ask("describe sampled")] == list(COLUMNS)
 
@@ -55,7 +63,7 @@ def test_every_rollout_is_there_once_with_all_columns(rows: RunRows) -> None:
         ("change < 0", 4),
     ],
 )
-def test_a_filter_is_a_condition_over_figures_or_texts(rows: RunRows, condition: str, number: int) -> None:
+def test_a_filter_is_a_condition_over_figures_or_texts(rows: Rows, condition: str, number: int) -> None:
     where = rows.matching(condition)
     assert rows.one(f"select count(*) from sampled where {where}") == (number,)
 
@@ -64,13 +72,13 @@ def test_a_filter_is_a_condition_over_figures_or_texts(rows: RunRows, condition:
     "condition",
     ["reward = 1); drop table sampled; select (1", "nonesuch > 1", "reward >", "select 1", "reward = (", "1; 2", ""],
 )
-def test_what_is_no_condition_is_refused_and_changes_nothing(rows: RunRows, condition: str) -> None:
+def test_what_is_no_condition_is_refused_and_changes_nothing(rows: Rows, condition: str) -> None:
     with pytest.raises(UsageError, match="filter"):
         rows.matching(condition)
     assert rows.one("select count(*) from sampled") == (24,)
 
 
-def test_a_filter_reads_no_file_and_writes_none(rows: RunRows, tmp_path: Path) -> None:
+def test_a_filter_reads_no_file_and_writes_none(rows: Rows, tmp_path: Path) -> None:
     secret = tmp_path / "secret.csv"
     secret.write_text("a\n1\n")
     with pytest.raises(UsageError, match="filter"):

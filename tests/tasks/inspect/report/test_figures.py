@@ -1,6 +1,7 @@
 """The figures of a report, counted by hand."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -8,21 +9,28 @@ from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.report.choices import chosen_groups, flips
 from gradus.tasks.inspect.report.figures import Chart, Curve, charts, costs, hint_use, rate_maps
 from gradus.tasks.inspect.report.writing import TABLES
-from gradus.tasks.inspect.run_rows import RunRows, open_run
+from gradus.tasks.inspect.run_rows import open_run
 from gradus.tasks.inspect.token_pieces import Tokenizers
 from tests.tasks.made_run import RUN, MadeRun
 
+Rows = Any  # RunRows, as an annotation, outlives DuckDB, which then complains at the end of the process
+
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunRows]:
-    home = Home(tmp_path_factory.mktemp("home"))
-    MadeRun(home).whole()
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    made = Home(tmp_path_factory.mktemp("home"))
+    MadeRun(made).whole()
+    return made
+
+
+@pytest.fixture
+def rows(home: Home) -> Iterator[Rows]:
     with open_run(home, RUN, pytest.fail, TABLES) as opened:
         yield opened
 
 
-@pytest.fixture(scope="module")
-def drawn(rows: RunRows) -> dict[str, Chart]:
+@pytest.fixture
+def drawn(rows: Rows) -> dict[str, Chart]:
     return {chart.key: chart for chart in charts(rows)}
 
 
@@ -63,14 +71,14 @@ def test_lengths_and_mismatch(drawn: dict[str, Chart]) -> None:
     assert [row[:2] for row in points(reported)] == [(1, 0.125), (2, 0.25)]
 
 
-def test_maps_are_of_pass_rates_without_hints_the_hardest_first(rows: RunRows) -> None:
+def test_maps_are_of_pass_rates_without_hints_the_hardest_first(rows: Rows) -> None:
     trained, held_out = rate_maps(rows)
     assert (trained.problems, trained.rounds) == (["c", "b", "a"], [1, 2])
     assert trained.rates == [[0.0, 0.0], [0.0, 0.5], [0.5, 1.0]]
     assert (held_out.problems, held_out.rounds, held_out.rates) == (["d", "e"], [0, 2], [[0.0, 0.5], [0.5, 0.0]])
 
 
-def test_hints_are_counted_by_the_level_that_rescued_a_problem(rows: RunRows) -> None:
+def test_hints_are_counted_by_the_level_that_rescued_a_problem(rows: Rows) -> None:
     stack = hint_use(rows)
     assert stack is not None
     assert stack.rounds == [1, 2]
@@ -81,7 +89,7 @@ def test_hints_are_counted_by_the_level_that_rescued_a_problem(rows: RunRows) ->
     }
 
 
-def test_costs_by_stage_and_purpose(rows: RunRows) -> None:
+def test_costs_by_stage_and_purpose(rows: Rows) -> None:
     found = {(cost.stage, cost.purpose): cost for cost in costs(rows)}
     rollout = found["rollout", "train"]
     assert (rollout.ran, rollout.reused, rollout.unfinished, rollout.seconds, rollout.tokens) == (2, 0, 0, 6.0, 198)
@@ -90,7 +98,7 @@ def test_costs_by_stage_and_purpose(rows: RunRows) -> None:
     assert sum(cost.seconds for cost in found.values()) == 3.0 * 14
 
 
-def test_what_was_newly_solved_and_lost_with_its_texts(rows: RunRows) -> None:
+def test_what_was_newly_solved_and_lost_with_its_texts(rows: Rows) -> None:
     (found,) = flips(rows, Tokenizers(rows.store))
     assert (found.suite, found.first_round, found.last_round) == ("sums", 0, 2)
     assert (found.num_solved, found.num_lost) == (1, 1)
@@ -100,7 +108,7 @@ def test_what_was_newly_solved_and_lost_with_its_texts(rows: RunRows) -> None:
     assert [group.rollouts[0].correct for group in (lost.before, lost.after)] == [True, False]
 
 
-def test_groups_that_changed_come_first_then_those_of_the_largest_variance_and_none_twice(rows: RunRows) -> None:
+def test_groups_that_changed_come_first_then_those_of_the_largest_variance_and_none_twice(rows: Rows) -> None:
     found = chosen_groups(rows, Tokenizers(rows.store))
     assert [(each.title, len(each.groups)) for each in found] == [("a", 2), ("b", 2), ("b", 1)]
     keys = [group.key for each in found for group in each.groups]
