@@ -9,8 +9,9 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from gradus.flows.cli.main import main
+from gradus.data.errors import UsageError
 from gradus.flows.console.browser.lists import Browser, Lines
+from gradus.flows.console.browser.program import browse_run
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.run_rows import open_run
 from tests.tasks.made_run import RUN, MadeRun
@@ -147,11 +148,16 @@ def test_a_hostile_completion_stays_text(tmp_path: Path, size: tuple[int, int]) 
     browse(Home(tmp_path), act, size)
 
 
-def test_elsewhere_than_on_a_terminal_it_says_what_to_do_instead(
-    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("GRADUS_HOME", str(home.root))
-    with pytest.raises(SystemExit) as end:
-        main(["browse", RUN])
-    assert end.value.code == 2
-    assert f"browse needs a terminal; `gradus report {RUN}` writes a page instead" in capsys.readouterr().err
+def test_elsewhere_than_on_a_terminal_it_says_what_to_do_instead(home: Home) -> None:
+    with pytest.raises(UsageError, match=f"browse needs a terminal; `gradus report {RUN}` writes a page instead"):
+        browse_run(home, RUN, pytest.fail)
+
+
+def test_a_run_that_has_done_nothing_yet_is_an_empty_list(tmp_path: Path) -> None:
+    MadeRun(Home(tmp_path))
+
+    async def act(pilot: Pilot[None]) -> None:
+        assert "0 rounds" in await screen(pilot)
+        assert "0 groups" in await screen(pilot, "3", "enter", "d", "o")
+
+    browse(Home(tmp_path), act)
