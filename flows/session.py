@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ from gradus.tasks.inspect.report.at_end import write_at_end
 from gradus.tasks.preflight.access import require_mlflow
 from gradus.tasks.runs.journal import METRICS, Journal, read_settings
 from gradus.tasks.runs.records import RunSettings, Status
+from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.stage_adapter import Session, git_sha
 from gradus.tasks.runtime.supervise import WorkerPool
 from gradus.tasks.servers.abandoned_runs import close_abandoned, left_behind
 from gradus.tasks.tracking.client import parting_words, start_sidecar, tracking_uri
+from gradus.tasks.tracking.facts import REPORT_PAGE
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
         journal.run_started(_facts(spec))  # before Prefect is asked: a run killed meanwhile is listed
         status: Status = "finished"
         why, sidecar = "", None
+        outcomes: list[Outcome] = []
         try:
             close_abandoned(left)
             _label_flow_run(spec)
@@ -76,13 +79,14 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
                     on_progress=view.beat,
                     on_end=view.outcome,
                     on_wait=view.note,
+                    outcomes=outcomes,
                 )
         except BaseException as error:
             status, why = ending(error)
             raise
         finally:
             try:
-                if spec.reported and reports_now():
+                if spec.reported and reports_now() and not _is_reported(folder, status, outcomes):
                     _report(home, folder, status, why)
             finally:
                 journal.run_finished(status=status, error=why)
@@ -92,10 +96,15 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
                     print(untold, file=sys.stderr)  # noqa: T201 - for the user at the terminal
 
 
-def _report(home: Home, folder: Path, status: Status, error: str) -> None:
-    """Write the run's report before its journal ends, so that the reporter finds it; if anything was measured."""
+def _is_reported(folder: Path, status: Status, outcomes: Sequence[Outcome]) -> bool:
+    """Whether there is nothing new to report: nothing measured, or everything reused and the report there already."""
     if status not in ("finished", "failed") or not (folder / METRICS).exists():
-        return
+        return True
+    return status == "finished" and all(o.reused for o in outcomes) and (folder / REPORT_PAGE).exists()
+
+
+def _report(home: Home, folder: Path, status: Status, error: str) -> None:
+    """Write the run's report before its journal ends, so that the reporter finds it."""
     failure = write_at_end(home.root, folder, status, error)
     if failure:
         print(hide(failure), file=sys.stderr)  # noqa: T201 - for the user at the terminal
