@@ -33,6 +33,7 @@ def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, i
         seed=recipe.seed,
         body={"recipe": body},
         changed=changed_settings(recipe),
+        reported=True,
         lasting=_lasting,
         forced=frozenset((stage, index, purpose) for stage, index, purpose in forced or []),
     )

@@ -13,16 +13,20 @@ from gradus.data.files import replace_file
 from gradus.data.lake.upgrade import open_lake
 from gradus.flows.console.progress_bar import StageView
 from gradus.flows.loop.reruns import other_settings
+from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home, reports_now, worker_threads
 from gradus.tasks.host.runlock import RunLock
+from gradus.tasks.inspect.report.at_end import write_at_end
 from gradus.tasks.preflight.access import require_mlflow
-from gradus.tasks.runs.journal import Journal, read_settings
+from gradus.tasks.runs.journal import METRICS, Journal, read_settings
 from gradus.tasks.runs.records import RunSettings, Status
+from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.stage_adapter import Session, git_sha
 from gradus.tasks.runtime.supervise import WorkerPool
 from gradus.tasks.servers.abandoned_runs import close_abandoned, left_behind
 from gradus.tasks.tracking.client import parting_words, start_sidecar, tracking_uri
+from gradus.tasks.tracking.facts import REPORT_PAGE
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class RunSpec:
     changed: Mapping[str, Sequence[str]] | None = None
     """Of a recipe: each setting that is not the default, with the default and its value."""
     forced: frozenset[tuple[str, int, str]] = frozenset()
+    reported: bool = False
+    """Whether a report is written at the end; a failing report fails no run."""
     lasting: Callable[[RunSettings], Mapping[str, object]] = dict
     """Returns what of a body, stored by this version or an earlier one, may not change."""
 
@@ -58,6 +64,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
         journal.run_started(_facts(spec))  # before Prefect is asked: a run killed meanwhile is listed
         status: Status = "finished"
         why, sidecar = "", None
+        outcomes: list[Outcome] = []
         try:
             close_abandoned(left)
             _label_flow_run(spec)
@@ -74,6 +81,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
                     on_progress=view.beat,
                     on_end=view.outcome,
                     on_wait=view.note,
+                    outcomes=outcomes,
                 )
                 with contextlib.closing(session):
                     yield session
@@ -81,11 +89,29 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
             status, why = ending(error)
             raise
         finally:
-            journal.run_finished(status=status, error=why)
+            try:
+                if spec.reported and reports_now() and not _is_reported(folder, status, outcomes):
+                    _report(home, folder, status, why)
+            finally:
+                journal.run_finished(status=status, error=why)
             if sidecar is not None:
                 untold = parting_words(sidecar, home.root)
                 if untold:
                     print(untold, file=sys.stderr)  # noqa: T201 - for the user at the terminal
+
+
+def _is_reported(folder: Path, status: Status, outcomes: Sequence[Outcome]) -> bool:
+    """Whether there is nothing new to report: nothing measured, or everything reused and the report there already."""
+    if status not in ("finished", "failed") or not (folder / METRICS).exists():
+        return True
+    return status == "finished" and all(o.reused for o in outcomes) and (folder / REPORT_PAGE).exists()
+
+
+def _report(home: Home, folder: Path, status: Status, error: str) -> None:
+    """Write the run's report before its journal ends, so that the reporter finds it."""
+    failure = write_at_end(home.root, folder, status, error)
+    if failure:
+        print(hide(failure), file=sys.stderr)  # noqa: T201 - for the user at the terminal
 
 
 def guard(folder: Path, spec: RunSpec) -> None:

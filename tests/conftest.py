@@ -44,7 +44,10 @@ FIRST = (
     "tasks/stages/rollout/test_ray.py",
 )
 """The files that take longest, in this order; then all others."""
-ONE_PROCESS = ("e2e/test_pipeline.py", "e2e/test_finished_run.py", "e2e/test_readme.py", "e2e/test_overlap.py")
+ONE_PROCESS = (
+    *("e2e/test_pipeline.py", "e2e/test_finished_run.py", "e2e/test_reading.py", "e2e/test_readme.py"),
+    "e2e/test_overlap.py",
+)
 """The files that share a training, the fixture `undisturbed`, which one process makes once."""
 RUN_TWICE = ("e2e", "vllm")
 """Folders of tests that start servers and other processes: one that fails is run once more and named in the summary."""

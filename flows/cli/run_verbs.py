@@ -196,7 +196,8 @@ def render_run(result: TrainAnswer) -> None:
         _gain(result["after"]["versus"])
     facts = ("run", "rounds", "updates", "tokens_generated", "tokens_trained", "seconds", "out")
     fields({key: _count(result[key]) for key in facts})
-    line(f"look: `gradus ui` (Prefect, MLflow), `gradus show {result['run']}`, `gradus sql 'select ...'`")
+    reading = " ".join(f"`gradus {verb} {result['run']}`," for verb in ("browse", "report"))
+    line(f"look: `gradus ui` (Prefect, MLflow), {reading} `gradus sql 'select ...'`")
 
 
 def _suite(name: str, figures: SuiteFigures, *, chosen: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from gradus.flows.cli.run_verbs import KnownRun
 from gradus.flows.cli.stage_verbs import AsJson
-from gradus.flows.console.output import answer, line, table
+from gradus.flows.console.output import answer, aside, line, table
 from gradus.tasks.config.settings import Home
 
 Port = Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")]
@@ -77,9 +77,17 @@ def setup() -> None:
 
 def sync(run: KnownRun) -> None:
     """Send to MLflow what a run could not send while the tracker was down."""
+    from gradus.tasks.inspect.report.at_end import write_at_end
     from gradus.tasks.runs.history import run_folder
+    from gradus.tasks.runs.journal import read_settings
+    from gradus.tasks.tracking.facts import REPORT_PAGE
 
-    folder = run_folder(Home.from_environment().runs, run)
+    home = Home.from_environment()
+    folder = run_folder(home.runs, run)
+    if read_settings(folder)["verb"] == "train" and not (folder / REPORT_PAGE).exists():
+        failure = write_at_end(home.root, folder)
+        if failure:
+            aside(failure)
     from gradus.tasks.tracking.reporter import drain  # the tracker is slow to import
 
     line(f"{drain(folder, wait_s=60.0)} events sent")

@@ -11,7 +11,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from gradus.data.lake.queries import Answer, Relation, select
+from gradus.data.lake.queries import Answer, Relation, View, select
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.upgrade import open_lake
 from gradus.data.lake.views import samples, tables
@@ -57,8 +57,19 @@ def ask(home: Home, sql: str, run: str | None, say: Callable[[str], None]) -> Ge
     """
     store = open_lake(home.lake, say)
     runs = [Run(run_folder(home.runs, run))] if run is not None else list(map(Run, run_folders(home.runs)))
-    lineage = Lineage(store, runs, whole_lake=run is None)
-    remarks = dict[str, None]()
+    relations, views = relations_of(store, Lineage(store, runs, whole_lake=run is None), say)
+    with select(relations, views, sql) as answer:
+        yield answer
+
+
+def relations_of(
+    store: Store, lineage: Lineage, say: Callable[[str], None]
+) -> tuple[dict[str, Relation], dict[str, View]]:
+    """Return what a query may name: the tables of the lake with runs, stages and metrics; and the view `samples`.
+
+    `say` gets a sentence for each artifact that is left out.
+    """
+    remarks, runs = dict[str, None](), list(lineage.runs)
 
     def remark(text: str) -> None:  # once, however many views an artifact is left out of
         if text not in remarks:
@@ -71,8 +82,7 @@ def ask(home: Home, sql: str, run: str | None, say: Callable[[str], None]) -> Ge
         "stages": Relation(STAGES, partial(_table, partial(_stages, runs), STAGES)),
         "metrics": Relation(METRIC_ROWS, partial(_table, partial(_metrics, store, lineage), METRIC_ROWS)),
     }
-    with select({**told, **tables(store, lineage, remark), **hidden}, {"samples": view}, sql) as answer:
-        yield answer
+    return {**told, **tables(store, lineage, remark), **hidden}, {"samples": view}
 
 
 def _table(rows: Callable[[], Iterable[Row]], schema: pa.Schema) -> pa.Table:

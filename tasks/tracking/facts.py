@@ -32,6 +32,8 @@ Point: TypeAlias = tuple[str, float, int, int]
 """A metric's name, its value, its time in ms and its step."""
 
 NOT_FINITE = "total/num_not_finite"
+REPORT_PAGE, SAMPLE_TABLE = "report.html", "samples.json"
+"""Files that the end of a training leaves in the folder of its run; the latter as `mlflow.log_table` writes it."""
 STAGE_COLUMNS = ("stage", "ran", "reused", "failed", "seconds")
 
 
@@ -185,6 +187,13 @@ def run_page(folder: Path, state: State) -> tuple[str, dict[str, int]]:
     named = [event for event in events if event["event"] == "model_alias" and event.get("note")]
     notes = [f"{event['alias']}: {event['note']}" for event in named]
     return "\n\n".join([*map(markdown, notes), table_md(STAGE_COLUMNS, rows)]), counts
+
+
+def end_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """The files that the end of a training left in its folder, and the tag by which MLflow finds a table among them."""
+    there = [folder / name for name in (REPORT_PAGE, SAMPLE_TABLE) if (folder / name).is_file()]
+    tables = [{"path": path.name, "type": "table"} for path in there if path.name == SAMPLE_TABLE]
+    return there, {"mlflow.loggedArtifacts": json.dumps(tables)} if tables else {}
 
 
 def stage_table(folder: Path, state: State) -> tuple[list[tuple[str | float, ...]], dict[str, int]]:

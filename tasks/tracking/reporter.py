@@ -43,6 +43,7 @@ from gradus.tasks.tracking.facts import (
     NOT_FINITE,
     count_round,
     count_usage,
+    end_files,
     evaluates_at_its_ends,
     in_ms,
     label_of,
@@ -304,6 +305,10 @@ class MlflowTeller:
         """Log what a command's run says at its end: summary, totals, note."""
         page, counts = run_page(self._folder, state)
         self._client.log_text(state.parent, page, "summary.md")
+        files, tags = end_files(self._folder)
+        for path in files:
+            self._client.log_artifact(state.parent, str(path))
+        self._client.log_batch(state.parent, tags=[RunTag(*tag) for tag in tags.items()])
         totals = total_points(state, self._prices, in_ms(ended["time"]))
         self._metrics(state.parent, [Metric(*point) for point in totals])
         texts = {name: str(number) for name, number in counts.items()}
@@ -322,8 +327,7 @@ class MlflowTeller:
         return run.info.run_id
 
     def _params(self, run_id: str, config: JsonObject) -> None:
-        params = [Param(name, text) for name, text in flat_params(config).items()]
-        for batch in batches(params, PARAMS_PER_CALL):
+        for batch in batches([Param(*pair) for pair in flat_params(config).items()], PARAMS_PER_CALL):
             self._client.log_batch(run_id, params=batch)
 
     def _note(self, run_id: str, note: str, **tags: str) -> None:

@@ -15,8 +15,8 @@ from gradus.tasks.runs.journal import EVENTS
 from gradus.tasks.runs.profiles import keep_trace, trace_of
 from gradus.tasks.runs.records import Which
 from gradus.tasks.tracking.client import status, tracking_uri
-from gradus.tasks.tracking.facts import evaluates_at_its_ends, to_parent
-from gradus.tasks.tracking.state import State
+from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE, evaluates_at_its_ends, to_parent
+from gradus.tasks.tracking.state import STATE, State
 
 Run = Any
 NewRun = Callable[[str], Run]
@@ -308,6 +308,25 @@ def test_a_run_of_reused_stages_is_told_quickly_and_its_curves_are_whole(new_run
         run.ask("select key, value from tags where run_uuid in mine and key in ('gradus.ran', 'gradus.reused')")
     )
     assert counts == {"gradus.ran": "0", "gradus.reused": "100"}
+
+
+def test_what_the_end_of_a_training_left_is_a_file_of_its_run_and_told_twice_no_more(new_run: NewRun) -> None:
+    run = new_run("left-at-the-end")
+    run.start()
+    (run.folder / REPORT_PAGE).write_text("<!doctype html>the page")
+    (run.folder / SAMPLE_TABLE).write_text('{"columns": ["problem_id"], "data": [["p1"]]}')
+    run.journal.run_finished(status="finished")
+    run.drain()
+    uri = run.ask("select artifact_uri from runs where run_uuid in mine")[0][0]
+    folder = Path(uri.removeprefix("file://"))
+    first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert {REPORT_PAGE, SAMPLE_TABLE} <= first.keys()
+    assert first[REPORT_PAGE] == b"<!doctype html>the page"
+    (run.folder / STATE).unlink()
+    run.drain()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
+    (named,) = run.ask("select value from tags where key = 'mlflow.loggedArtifacts' and run_uuid in mine")
+    assert json.loads(named[0]) == [{"path": SAMPLE_TABLE, "type": "table"}]
 
 
 def test_an_event_that_can_never_be_told_is_noted_and_the_rest_is_told(new_run: NewRun) -> None:

@@ -1,0 +1,1 @@
+"""`gradus browse`: a run in the terminal, by Textual."""

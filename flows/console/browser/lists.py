@@ -1,0 +1,187 @@
+"""The lists of `gradus browse`: rounds, problems, groups; what is opened, filtered and ordered."""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer, Static
+
+from gradus.data.errors import GradusError
+from gradus.flows.console.browser.filters import Filter, FilterForm
+from gradus.flows.console.browser.groups import DiffScreen, GroupScreen
+from gradus.flows.console.browser.texts import cell, plain
+from gradus.tasks.inspect.browsing import EVERYTHING, Line, Listing, groups_of
+from gradus.tasks.inspect.groups import GroupKey
+from gradus.tasks.inspect.run_rows import RunRows
+from gradus.tasks.inspect.token_pieces import Tokenizers
+from gradus.tasks.tracking.report import terminal_safe
+
+
+class Lines(DataTable[object]):
+    """A list whose Enter is shown among the keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "open")]
+
+
+@dataclass
+class _Shown:
+    """What is on the screen: a listing and the lines read of it."""
+
+    listing: Listing
+    num_lines: int
+    lines: list[Line] = field(default_factory=list)
+    cursor: int = 0
+
+
+class Browser(App[None]):
+    """A run in the terminal."""
+
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "quit", "quit")]
+
+    def __init__(self, rows: RunRows) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def on_mount(self) -> None:
+        """Begin with the lists."""
+        self.push_screen(ListScreen(self._rows))
+
+
+class ListScreen(Screen[None]):
+    """A run as lists; a line opens another list or a group."""
+
+    CSS = """
+    #where { height: auto; background: $panel; color: $text; padding: 0 1 }
+    Lines { height: 1fr }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("1", "view('rounds')", "rounds"),
+        Binding("2", "view('problems')", "problems"),
+        Binding("3", "view('groups')", "groups"),
+        Binding("f", "filter", "filter"),
+        Binding("o", "order", "order"),
+        Binding("d", "diff", "diff"),
+        Binding("escape", "back", "back"),
+    ]
+
+    def __init__(self, rows: RunRows) -> None:
+        super().__init__()
+        self._rows = rows
+        self._tokenizers = Tokenizers(rows.store)
+        self._filter = Filter()
+        self._condition = EVERYTHING
+        self._stack: list[_Shown] = []
+
+    def compose(self) -> ComposeResult:
+        """One line that says what is listed, the list, the keys."""
+        yield Static(id="where", markup=False)
+        yield Lines(cursor_type="row", zebra_stripes=True)
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Begin with the rounds."""
+        self._open(Listing(self._rows, "rounds"))
+
+    def action_view(self, view: str) -> None:
+        """Begin anew with a list of everything."""
+        self._stack.clear()
+        self._open(Listing(self._rows, view, condition=self._condition))
+
+    def action_back(self) -> None:
+        """Return to the list before."""
+        if len(self._stack) > 1:
+            self._stack.pop()
+            self._draw()
+
+    def action_order(self) -> None:
+        """Order the list by the next of its orders."""
+        listing = self._stack[-1].listing
+        following = (listing.orders.index(listing.ordered_by) + 1) % len(listing.orders)
+        self._stack[-1] = self._read(replace(listing, order=listing.orders[following]))
+        self._draw()
+
+    def action_filter(self) -> None:
+        """Ask for a filter."""
+        self.app.push_screen(FilterForm(self._filter, self._rows.matching), self._filtered)
+
+    def action_diff(self) -> None:
+        """Compare two rounds of the problem under the cursor."""
+        line = self._under_cursor()
+        if line is None or line.scope.problem_id is None:
+            self.notify("choose a problem or a group first", severity="warning")
+            return
+        keys = groups_of(self._rows, line.scope.problem_id)
+        if len(keys) < 2:
+            self.notify("this problem was sampled once")
+            return
+        self.app.push_screen(DiffScreen(self._rows, self._tokenizers, keys))
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Open the line."""
+        line = self._stack[-1].lines[event.cursor_row]
+        self._stack[-1].cursor = event.cursor_row
+        if line.group is not None:
+            self._show_group(line.group)
+        else:
+            self._open(Listing(self._rows, "groups", line.scope, self._condition))
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        """Read the next lines when the last one is reached."""
+        shown = self._stack[-1]
+        if event.cursor_row >= len(shown.lines) - 1 and len(shown.lines) < shown.num_lines:
+            more = shown.listing.page(len(shown.lines))
+            shown.lines += more
+            self._add(more, shown.listing)
+
+    def _filtered(self, chosen: tuple[Filter, str] | None) -> None:
+        if chosen is not None:
+            self._filter, self._condition = chosen
+            self._stack = [self._read(replace(self._stack[-1].listing, condition=self._condition))]
+            self._draw()
+
+    def _show_group(self, key: GroupKey) -> None:
+        try:
+            self.app.push_screen(GroupScreen(self._rows, self._tokenizers, key))
+        except GradusError as error:
+            self.notify(terminal_safe(str(error)), severity="error", markup=False)
+
+    def _open(self, listing: Listing) -> None:
+        if self._stack:
+            self._stack[-1].cursor = self.query_one(Lines).cursor_row
+        self._stack.append(self._read(listing))
+        self._draw()
+
+    def _read(self, listing: Listing) -> _Shown:
+        return _Shown(listing, listing.count(), listing.page())
+
+    def _draw(self) -> None:
+        shown = self._stack[-1]
+        table = self.query_one(Lines)
+        table.clear(columns=True)
+        for column in shown.listing.columns:
+            table.add_column(cell(column, right=shown.listing.is_number(column)))
+        self._add(shown.lines, shown.listing)
+        table.move_cursor(row=shown.cursor)
+        table.focus()
+        self.query_one("#where", Static).update(plain(self._where(shown), 400))
+
+    def _add(self, lines: list[Line], listing: Listing) -> None:
+        right = [listing.is_number(column) for column in listing.columns]
+        self.query_one(Lines).add_rows(
+            [cell(text, right=flush) for text, flush in zip(line.cells, right, strict=True)] for line in lines
+        )
+
+    def _under_cursor(self) -> Line | None:
+        lines, row = self._stack[-1].lines, self.query_one(Lines).cursor_row
+        return lines[row] if row < len(lines) else None
+
+    def _where(self, shown: _Shown) -> str:
+        """What is listed, in one line."""
+        scope, listing = shown.listing.scope, shown.listing
+        of = f" of {scope.problem_id}" if scope.problem_id else ""
+        of = f" of round {scope.round}, {scope.purpose}" if scope.round is not None else of
+        filtered = f" | filter: {self._filter.text}" if self._condition != EVERYTHING else ""
+        return f"{self._rows.run.name} | {shown.num_lines:,} {listing.view}{of}, by {listing.ordered_by}{filtered}"

@@ -1,0 +1,172 @@
+"""Which problems and groups a report shows: those that changed, and those whose rewards differ most."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gradus.tasks.inspect.groups import Group, GroupKey, read_groups
+from gradus.tasks.inspect.report.figures import evaluations
+from gradus.tasks.inspect.run_rows import RunRows
+from gradus.tasks.inspect.token_pieces import Tokenizers
+
+MAX_CHANGED = 6
+"""Problems of which the first and the last group are shown."""
+MAX_SPREAD = 8
+"""Groups of the largest reward variance."""
+MAX_FLIPPED = 12
+"""Problems newly solved, and newly lost, with their texts."""
+MAX_EVALUATED = 48
+"""Evaluated problems, the first by name, in the table of samples."""
+MAX_ROLLOUTS = 8
+"""Rollouts of a group that are shown."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Groups that belong together, and why they are shown."""
+
+    title: str
+    why: str
+    groups: Sequence[Group]
+
+
+@dataclass(frozen=True)
+class Flipped:
+    """An evaluated problem that no rollout solved before and one does after, or the other way round."""
+
+    problem_id: str
+    solved: bool
+    before: Group
+    after: Group
+
+
+@dataclass(frozen=True)
+class Flips:
+    """The problems of a suite that were newly solved and newly lost between two rounds, and those shown."""
+
+    suite: str
+    first_round: int
+    last_round: int
+    num_solved: int
+    num_lost: int
+    shown: Sequence[Flipped]
+
+
+def chosen_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Shown]:
+    """Return the groups that tell most of a run; each once."""
+    seen: set[GroupKey] = set()
+    return [*_changed(rows, tokenizers, seen), *_spread(rows, tokenizers, seen)]
+
+
+def _changed(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Iterator[Shown]:
+    """The training problems whose pass rate without hints changed most between their first and their last round."""
+    problems = rows.ask(
+        """
+        select problem_id, any_value(change) as moved, min(round) as first, max(round) as last from sampled
+        where purpose in ('profile', 'train') and hint_level = 0 and correct is not null
+        group by problem_id having first < last and moved <> 0
+        order by abs(moved) desc, problem_id limit ?
+        """,
+        [MAX_CHANGED],
+    )
+    keys = [_group_of(rows, problem, at) for problem, _, *ends in problems for at in ends]
+    seen.update(keys)
+    groups = read_groups(rows, keys, tokenizers, MAX_ROLLOUTS)
+    for place, (problem, moved, first, last) in enumerate(problems):
+        why = f"pass rate {moved:+.2f} from round {first} to round {last}"
+        yield Shown(problem, why, groups[2 * place : 2 * place + 2])
+
+
+def _group_of(rows: RunRows, problem: str, at: int) -> GroupKey:
+    """The group of a training problem without a hint in a round."""
+    row = rows.one(
+        """
+        select round, purpose, problem_id, group_id, rollouts_artifact from sampled
+        where problem_id = ? and round = ? and purpose in ('profile', 'train') and hint_level = 0
+        order by purpose, group_id limit 1
+        """,
+        [problem, at],
+    )
+    return GroupKey(*row)
+
+
+def _spread(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Iterator[Shown]:
+    """The groups of the largest reward variance, the newest of equal ones first, one of each problem and purpose."""
+    found = rows.ask(
+        """
+        with of_group as (
+            select round, purpose, problem_id, group_id, rollouts_artifact, var_pop(reward) as variance from sampled
+            where purpose not like 'eval%' group by all having count(reward) > 1 and variance > 0
+        ),
+        newest as (
+            select *, row_number() over (partition by problem_id, purpose order by variance desc, round desc) as place
+            from of_group
+        )
+        select round, purpose, problem_id, group_id, rollouts_artifact, variance from newest where place = 1
+        order by variance desc, round desc, problem_id limit ?
+        """,
+        [MAX_SPREAD + len(seen)],
+    )
+    fresh = [(GroupKey(*row[:5]), row[5]) for row in found if GroupKey(*row[:5]) not in seen]
+    groups = read_groups(rows, [key for key, _ in fresh[:MAX_SPREAD]], tokenizers, MAX_ROLLOUTS)
+    for group, (key, variance) in zip(groups, fresh, strict=False):
+        yield Shown(key.problem_id, f"reward variance {variance:.3g} in round {key.round} ({key.purpose})", [group])
+
+
+def evaluated_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Group]:
+    """Return the groups of the last evaluation, the best and the worst completion of each: the same in every run."""
+    found = rows.ask(
+        """
+        with newest as (select max(round) as round from sampled where purpose = 'eval')
+        select distinct round, purpose, problem_id, group_id, rollouts_artifact
+        from sampled join newest using (round) where purpose = 'eval' order by problem_id, group_id limit ?
+        """,
+        [MAX_EVALUATED],
+    )
+    return read_groups(rows, [GroupKey(*row) for row in found], tokenizers, 2)
+
+
+def flips(rows: RunRows, tokenizers: Tokenizers) -> list[Flips]:
+    """Return for each suite what was newly solved and lost between its first and its last evaluation."""
+    artifacts: dict[str, dict[int, str]] = {}
+    for each in evaluations(rows):
+        artifacts.setdefault(each.suite, {})[each.round] = each.artifact
+    return [
+        _flips_of(rows, tokenizers, suite, min(rounds), max(rounds), rounds)
+        for suite, rounds in artifacts.items()
+        if len(rounds) > 1
+    ]
+
+
+def _flips_of(
+    rows: RunRows, tokenizers: Tokenizers, suite: str, first: int, last: int, artifacts: dict[int, str]
+) -> Flips:
+    found = rows.ask(
+        """
+        select problem_id, later.k > 0 as solved, abs(later.k / later.n - earlier.k / earlier.n) as change
+        from evaluations earlier join evaluations later using (problem_id)
+        where earlier.artifact = ? and later.artifact = ? and earlier.n > 0 and later.n > 0
+            and (earlier.k = 0) <> (later.k = 0)
+        order by change desc, problem_id
+        """,
+        [artifacts[first], artifacts[last]],
+    )
+    chosen = [row for wanted in (True, False) for row in [r for r in found if r[1] is wanted][:MAX_FLIPPED]]
+    keys = [_evaluated(rows, problem, at, suite) for problem, *_ in chosen for at in (first, last)]
+    groups = read_groups(rows, keys, tokenizers, 1)
+    pairs = zip(chosen, groups[::2], groups[1::2], strict=True)
+    shown = [Flipped(problem, solved, before, after) for (problem, solved, _), before, after in pairs]
+    num_solved = sum(row[1] for row in found)
+    return Flips(suite, first, last, num_solved, len(found) - num_solved, shown)
+
+
+def _evaluated(rows: RunRows, problem: str, at: int, suite: str) -> GroupKey:
+    """The group of an evaluated problem in a round; that of its suite if two suites hold the problem."""
+    row = rows.one(
+        """
+        select round, purpose, problem_id, group_id, rollouts_artifact from sampled
+        where problem_id = ? and round = ? and purpose like 'eval%'
+        order by purpose <> 'eval-' || ?, purpose, group_id limit 1
+        """,
+        [problem, at, suite],
+    )
+    return GroupKey(*row)

@@ -1,0 +1,166 @@
+"""The rows of one run for many queries: what `gradus report` and `gradus browse` read, by the references of the run.
+
+    with open_run(home, "demo-1a2b3c4d", print) as rows:
+        rows.ask("select round, avg(reward) from sampled where purpose = 'train' group by round")
+
+`sampled` is a table in memory with one row for each rollout that the run used, without its texts: some 200 bytes a row.
+Texts and tokens stay in the Parquet files and are read by group. The other names are those of `gradus sql --run RUN`.
+Left out: runs that share a lake; a query reads one run.
+"""
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from gradus.data.errors import UsageError
+from gradus.data.lake.queries import Relation, locked
+from gradus.data.lake.schema import CHECKPOINTS
+from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.upgrade import open_lake
+from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.sql_views import relations_of
+from gradus.tasks.runs.history import run_folder
+from gradus.tasks.runs.lineage import Lineage, Run
+
+Row = tuple[Any, ...]
+
+COLUMNS = {
+    "round": "round of the training; 0 before it",
+    "purpose": "train, hintN, profile, eval, eval-SUITE, given, or the verb",
+    "problem_id": "the problem",
+    "domain": "its domain",
+    "group_id": "rollouts compared with each other",
+    "sample": "index within the group",
+    "hint_level": "level of the hint shown; 0 for none",
+    "tokens": "tokens of the completion",
+    "finish_reason": "stop, length or error",
+    "reward": "its reward; null if judging failed",
+    "correct": "the verdict; null if there is none",
+    "outcome": "correct, wrong, unparsed, timeout or error",
+    "advantage": "mean over its tokens, where an update of its round took it",
+    "weight": "mean factor of its tokens' losses in that update",
+    "mismatch": "mean |trainer's - sampler's log-prob|, nats",
+    "change": "its problem's pass rate without hints, last round less first",
+    "rollout_id": "the rollout, unique in the lake",
+    "rollouts_artifact": "digest of its artifact",
+}
+"""The columns of `sampled`."""
+ALWAYS = ("samples", "updates", "rollouts", "updated")
+_UPDATED = pa.schema([("checkpoint", pa.string()), ("round", pa.int64())])
+
+_SAMPLED = """
+create table sampled as
+with took as (select u.*, c.round from updates u join updated c using (checkpoint)),
+found as materialized (
+    select s.round, s.purpose, s.problem_id, s.domain, s.group_id, s.sample, s.hint_level,
+        s.completion_tokens as tokens, s.finish_reason, s.reward, s.correct, s.outcome,
+        took.advantage, took.weight, took.mismatch, s.rollout_id, s.rollouts_artifact,
+        s.hint_level = 0 and (s.purpose in ('profile', 'train') or s.purpose like 'eval%') as bare,
+        s.purpose like 'eval%' as held_out
+    from samples s left join took on took.rollout_id = s.rollout_id and took.round = s.round
+        and (s.purpose = 'train' or s.purpose like 'hint%')
+),
+rates as (
+    select problem_id, held_out, round, avg(correct::int) as rate from found where bare group by all
+),
+changes as (
+    select problem_id, held_out, max_by(rate, round) - min_by(rate, round) as change
+    from rates where rate is not null group by all
+)
+select {columns} from found left join changes using (problem_id, held_out)
+"""
+_ALONE = re.compile(r"^\s*(select|with|insert|update|delete|create|drop|copy|attach|pragma|set)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class RunRows:
+    """Queries to the rows of a run; any thread may ask, one at a time."""
+
+    store: Store
+    lineage: Lineage
+    run: Run
+    _connection: duckdb.DuckDBPyConnection
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def ask(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+        """Return the rows of a query of ours; `values` stand for its question marks."""
+        with self._turn:
+            return self._connection.execute(sql, list(values)).fetchall()
+
+    def one(self, sql: str, values: Sequence[object] = ()) -> Row:
+        """Return the first row of a query that has one."""
+        return self.ask(sql, values)[0]
+
+    def matching(self, condition: str) -> str:
+        """Return SQL for the rows of `sampled` that meet a user's condition, in brackets.
+
+        The condition may name the columns of `sampled`; if it names others, those of `samples`, whose texts are then
+        read. Raise UsageError if it is no condition.
+        """
+        if not condition.strip() or _ALONE.match(condition) or self._statements(condition) != 1:
+            raise UsageError(
+                "a filter is one condition, such as reward < 0.5 and tokens > 200",
+                hint="a whole query is for `gradus sql`",
+            )
+        try:
+            self.ask(f"select 1 from sampled where ({condition}\n) limit 0")  # noqa: S608 - the database is locked
+        except duckdb.BinderException:
+            self._keep_chosen(condition)
+            return "((rollout_id, round, purpose) in (select rollout_id, round, purpose from chosen))"
+        except duckdb.Error as error:
+            raise _refused(error) from None
+        return f"({condition}\n)"
+
+    def _keep_chosen(self, condition: str) -> None:
+        """Make the table `chosen` of the rows of `samples` that meet a condition: texts are read once."""
+        select = f"select rollout_id, round, purpose from samples where ({condition}\n)"  # noqa: S608 - as above
+        try:
+            with self._turn:
+                self._connection.execute(f"create or replace table chosen as {select}")
+        except duckdb.Error as error:
+            raise _refused(error) from None
+
+    def _statements(self, condition: str) -> int:
+        try:
+            return len(self._connection.extract_statements(f"select 1 where ({condition}\n)"))
+        except duckdb.Error as error:
+            raise _refused(error) from None
+
+
+def _refused(error: duckdb.Error) -> UsageError:
+    """A filter that does not run is a mistake of its writer, stated without DuckDB's drawing of the place."""
+    said = " ".join(re.split(r"\nLINE |\. Detail: Python", str(error))[0].split())
+    return UsageError(f"the filter does not run: {said}", hint=f"the columns are {', '.join(COLUMNS)}")
+
+
+@contextlib.contextmanager
+def open_run(home: Home, run: str, say: Callable[[str], None], more: Sequence[str] = ()) -> Generator[RunRows]:
+    """Return the rows of a run, with `sampled` made; `more` names the other tables that will be asked for.
+
+    Raise UsageError if there is no such run, CorruptArtifactError if a file is not what its manifest says. `say` gets
+    a sentence for each artifact that is left out.
+    """
+    folder = run_folder(home.runs, run)
+    store, chosen = open_lake(home.lake, say), Run(folder)
+    lineage = Lineage(store, [chosen], whole_lake=False)
+    relations, views = relations_of(store, lineage, say)
+    relations["updated"] = Relation.of(_checkpoints(lineage, chosen))
+    with locked(relations, views, " ".join((*ALWAYS, *more))) as connection:
+        connection.execute(_SAMPLED.format(columns=", ".join(COLUMNS)))
+        yield RunRows(store, lineage, chosen, connection)
+
+
+def _checkpoints(lineage: Lineage, run: Run) -> pa.Table:
+    """The checkpoints that the run's updates ended in, each with its round."""
+    rows = [
+        {"checkpoint": Ref.parse(row["output"]).digest, "round": row["round"]}
+        for row in lineage.current(run)
+        if row["stage"] == "update" and row["output"].startswith(f"{CHECKPOINTS}/")
+    ]
+    return pa.Table.from_pylist(rows, schema=_UPDATED)

@@ -1,0 +1,81 @@
+"""The text that each token of a completion adds, for colouring tokens by their log-prob."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from gradus.data.errors import CorruptArtifactError
+from gradus.data.lake.schema import CHECKPOINTS
+from gradus.data.lake.store import Ref, Store
+
+MAX_TOKENS = 2000
+"""Tokens of a completion that are told apart; longer ones are shown as text."""
+_FILE = "tokenizer.json"
+_UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a completion and the log-prob of the token that it ends with, nats."""
+
+    text: str
+    logprob: float
+
+
+@dataclass
+class Tokenizers:
+    """The tokenizers of a lake's policies, each loaded once."""
+
+    store: Store
+    _loaded: dict[str, "Pieces | None"] = field(default_factory=dict)
+
+    def of(self, policy: str | None) -> "Pieces | None":
+        """Return how a policy's tokens are split; None if the policy or its tokenizer.json is not in the lake."""
+        if policy is None:
+            return None
+        if policy not in self._loaded:
+            self._loaded[policy] = self._load(Ref(CHECKPOINTS, policy))
+        return self._loaded[policy]
+
+    def _load(self, ref: Ref) -> "Pieces | None":
+        try:
+            path = self.store.file(ref, _FILE) if self.store.find(ref) else None
+        except CorruptArtifactError:
+            return None
+        return Pieces(path) if path else None
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """One tokenizer."""
+
+    path: Path
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return Tokenizer.from_file(str(self.path))
+
+    def split(self, text: str, tokens: Sequence[int], logprobs: Sequence[float]) -> list[Piece] | None:
+        """Return the pieces of a completion; None if its tokens are not its text, or too many.
+
+        A token that ends within a character adds nothing; the piece that completes the character has the log-prob of
+        its last token. Special tokens add nothing. What the last token has behind a stop string is cut off.
+        """
+        if len(tokens) != len(logprobs) or len(tokens) > MAX_TOKENS:
+            return None
+        found: list[Piece] = []
+        behind, begun, length = 0, 0, 0
+        for end, logprob in enumerate(logprobs, start=1):
+            head, whole = self._text(tokens[behind:begun]), self._text(tokens[behind:end])
+            if len(whole) > len(head) and not whole.endswith(_UNFINISHED):
+                piece = whole[len(head) :][: len(text) - length]
+                found.append(Piece(piece, logprob))
+                length += len(piece)
+                behind, begun = begun, end
+        return found if "".join(piece.text for piece in found) == text else None
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)

@@ -1,0 +1,68 @@
+"""The end of a run: a report is written if there is something new, and its failure is a sentence."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gradus.data.lake.store import Ref
+from gradus.flows import session
+from gradus.flows.session import RunSpec, open_session
+from gradus.tasks.config.settings import Home
+from gradus.tasks.runs.journal import METRICS, read_events
+from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE
+
+SPEC = RunSpec("made-1", "train", body={"recipe": {"rounds": 1}}, reported=True)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A home whose runs are reported now, to nobody."""
+    monkeypatch.setenv("GRADUS_HOME", str(tmp_path))
+    monkeypatch.setenv("GRADUS_REPORT", "now")
+    monkeypatch.setattr(session, "start_sidecar", lambda _: None)
+    return Home(tmp_path)
+
+
+def measured(home: Home) -> Path:
+    """A stage of the run that has ended with a figure."""
+    with open_session(SPEC) as running:
+        ref = Ref("scores", "a" * 32)
+        attempt = running.journal.stage_started(
+            stage="score", round=1, purpose="train", output=str(ref), config={}, inputs={}
+        )
+        running.journal.stage_finished(
+            attempt, status="finished", seconds=1.0, report={"metrics": {"reward/mean": 0.5}}
+        )
+        running.outcomes.append(Outcome("score", "train", 1, ref, reused=False, seconds=1.0, report={}))
+    return home.runs / SPEC.name
+
+
+def statuses(folder: Path) -> list[str]:
+    return [event["status"] for event in read_events(folder) if event["event"] == "run_finished"]
+
+
+def test_a_training_that_measured_something_leaves_a_report_and_one_that_reuses_all_keeps_it(home: Home) -> None:
+    folder = measured(home)
+    assert ": finished." in (folder / REPORT_PAGE).read_text(encoding="utf-8")
+    assert json.loads((folder / SAMPLE_TABLE).read_text())["data"] == []
+    (folder / REPORT_PAGE).write_text("kept")
+    with open_session(SPEC) as running:
+        ref = Ref("scores", "a" * 32)
+        running.outcomes.append(Outcome("score", "train", 1, ref, reused=True, seconds=0.0, report={}))
+    assert (folder / REPORT_PAGE).read_text() == "kept"
+    assert statuses(folder) == ["finished", "finished"]
+
+
+def test_a_report_that_fails_is_a_sentence_and_the_training_is_finished(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_session(SPEC) as running:
+        assert not (running.journal.folder / METRICS).exists()
+    assert not (home.runs / SPEC.name / REPORT_PAGE).exists()  # nothing was measured
+    monkeypatch.setattr("gradus.tasks.inspect.report.at_end.LIMIT_S", 0.01)
+    folder = measured(home)
+    assert "the report was not written: it took longer than 0 s; try `gradus report made-1`" in capsys.readouterr().err
+    assert not (folder / REPORT_PAGE).exists()
+    assert statuses(folder) == ["finished", "finished"]

@@ -1,0 +1,116 @@
+"""The figures of a report, counted by hand."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.report.choices import chosen_groups, flips
+from gradus.tasks.inspect.report.figures import Chart, Curve, charts, costs, hint_use, rate_maps
+from gradus.tasks.inspect.report.writing import TABLES
+from gradus.tasks.inspect.run_rows import open_run
+from gradus.tasks.inspect.token_pieces import Tokenizers
+from tests.tasks.made_run import RUN, MadeRun
+
+Rows = Any  # RunRows, as an annotation, outlives DuckDB, which then complains at the end of the process
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    made = Home(tmp_path_factory.mktemp("home"))
+    MadeRun(made).whole()
+    return made
+
+
+@pytest.fixture
+def rows(home: Home) -> Iterator[Rows]:
+    with open_run(home, RUN, pytest.fail, TABLES) as opened:
+        yield opened
+
+
+@pytest.fixture
+def drawn(rows: Rows) -> dict[str, Chart]:
+    return {chart.key: chart for chart in charts(rows)}
+
+
+def points(curve: Curve) -> list[tuple[float, ...]]:
+    return [(p.round, p.value, p.low, p.high) for p in curve.points]
+
+
+def test_rewards_have_an_interval_over_groups(drawn: dict[str, Chart]) -> None:
+    train, hinted = drawn["reward"].curves
+    assert (train.name, hinted.name) == ("train", "hint2")
+    # Round 1: groups sum to 1, 0, 0 of two each. Resampled means are 0 (8 of 27) to 1/2 (1 of 27, more than 2.5 %).
+    # Round 2: sums 2, 1, 0, resampled means from 0 to 1, each end 1 of 27. With hints: sums 1, 0, means 0 to 1/2.
+    assert points(train) == [pytest.approx((1, 1 / 6, 0.0, 0.5)), pytest.approx((2, 0.5, 0.0, 1.0))]
+    assert points(hinted) == [pytest.approx((1, 0.25, 0.0, 0.5))]
+
+
+def test_pass_at_k_is_that_of_the_evaluations(drawn: dict[str, Chart]) -> None:
+    (curve,) = drawn["pass-at-k-sums"].curves
+    assert curve.name == "pass@1"
+    assert points(curve) == [(0, 0.25, 0.125, 0.375), (2, 0.25, 0.125, 0.375)]
+
+
+def test_steps_of_updates_are_summed_up_by_round_without_what_the_whole_stage_says(drawn: dict[str, Chart]) -> None:
+    (curve,) = drawn["entropy"].curves
+    assert points(curve) == [(1, 1.0, 0.5, 1.5), (2, 2.0, 1.0, 3.0)]
+    (curve,) = drawn["gradient-norm"].curves
+    assert points(curve) == [(1, 1.0, 1.0, 1.0), (2, 1.0, 1.0, 1.0)]
+    assert "kl" not in drawn
+
+
+def test_lengths_and_mismatch(drawn: dict[str, Chart]) -> None:
+    lengths = {curve.name: points(curve) for curve in drawn["length"].curves}
+    assert lengths["train"] == [(1, 11.5, 11.0, 12.0), (2, 21.5, 21.0, 22.0)]
+    assert lengths["eval"] == [(0, 1.5, 1.0, 2.0), (2, 21.5, 21.0, 22.0)]
+    (of_rows,) = drawn["mismatch"].curves
+    assert points(of_rows) == [(1, 0.25, 0.25, 0.25), (2, 0.5, 0.5, 0.5)]
+    (reported,) = drawn["mismatch-reported"].curves
+    assert [row[:2] for row in points(reported)] == [(1, 0.125), (2, 0.25)]
+
+
+def test_maps_are_of_pass_rates_without_hints_the_hardest_first(rows: Rows) -> None:
+    trained, held_out = rate_maps(rows)
+    assert (trained.problems, trained.rounds) == (["c", "b", "a"], [1, 2])
+    assert trained.rates == [[0.0, 0.0], [0.0, 0.5], [0.5, 1.0]]
+    assert (held_out.problems, held_out.rounds, held_out.rates) == (["d", "e"], [0, 2], [[0.0, 0.5], [0.5, 0.0]])
+
+
+def test_hints_are_counted_by_the_level_that_rescued_a_problem(rows: Rows) -> None:
+    stack = hint_use(rows)
+    assert stack is not None
+    assert stack.rounds == [1, 2]
+    assert stack.parts == {
+        "solved without a hint": [1, 2],
+        "rescued by hint level 2": [1, 0],
+        "not solved": [1, 1],
+    }
+
+
+def test_costs_by_stage_and_purpose(rows: Rows) -> None:
+    found = {(cost.stage, cost.purpose): cost for cost in costs(rows)}
+    rollout = found["rollout", "train"]
+    assert (rollout.ran, rollout.reused, rollout.unfinished, rollout.seconds, rollout.tokens) == (2, 0, 0, 6.0, 198)
+    assert found["update", "train"].tokens == 0
+    assert sum(cost.tokens for cost in found.values()) == 198 + 46 + 6 + 86
+    assert sum(cost.seconds for cost in found.values()) == 3.0 * 14
+
+
+def test_what_was_newly_solved_and_lost_with_its_texts(rows: Rows) -> None:
+    (found,) = flips(rows, Tokenizers(rows.store))
+    assert (found.suite, found.first_round, found.last_round) == ("sums", 0, 2)
+    assert (found.num_solved, found.num_lost) == (1, 1)
+    solved, lost = found.shown
+    assert (solved.problem_id, solved.solved, lost.problem_id, lost.solved) == ("d", True, "e", False)
+    assert [group.rollouts[0].completion for group in (solved.before, solved.after)] == ["d0 of eval 0", "d0 of eval 2"]
+    assert [group.rollouts[0].correct for group in (lost.before, lost.after)] == [True, False]
+
+
+def test_groups_that_changed_come_first_then_those_of_the_largest_variance_and_none_twice(rows: Rows) -> None:
+    found = chosen_groups(rows, Tokenizers(rows.store))
+    assert [(each.title, len(each.groups)) for each in found] == [("a", 2), ("b", 2), ("b", 1)]
+    keys = [group.key for each in found for group in each.groups]
+    assert len(set(keys)) == len(keys)
+    assert found[0].why == "pass rate +0.50 from round 1 to round 2"

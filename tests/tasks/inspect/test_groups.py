@@ -1,0 +1,83 @@
+"""Groups with their texts, and the pieces of their tokens."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.groups import GroupKey, best_and_worst, read_group, why
+from gradus.tasks.inspect.run_rows import open_run
+from gradus.tasks.inspect.token_pieces import Piece, Pieces, Tokenizers
+from gradus.tasks.inspect.word_diff import word_diff
+from tests.tasks.made_run import RUN, MadeRun
+
+
+def test_a_group_has_texts_parts_hint_and_a_reason(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    MadeRun(home).whole()
+    with open_run(home, RUN, pytest.fail) as rows:
+        (key,) = rows.ask(
+            "select distinct round, purpose, problem_id, group_id, rollouts_artifact from sampled "
+            "where purpose = 'hint2' and problem_id = 'b'"
+        )
+        group = read_group(rows, GroupKey(*key), Tokenizers(rows.store))
+    assert (group.question, group.answer, group.hint_level, group.hint_text) == ("2 + 2 =", "4", 2, "think")
+    best, worst = group.rollouts
+    assert (best.completion, best.reward, dict(best.parts)) == ("b0 of hint2 1", 1.0, {"numeric": 1.0, "format": 0.5})
+    assert (worst.reward, worst.advantage, worst.weight, worst.mismatch) == (0.0, -0.5, 1.0, 0.25)
+    assert why(best, group.answer) == "numeric@1 read b0 of hi; the answer is 4: correct"
+    assert best.pieces is None  # its tokens are not its text
+
+
+@given(st.integers(0, 30))
+def test_the_best_and_the_worst_take_turns_and_none_is_lost(number: int) -> None:
+    found = best_and_worst(range(number))
+    assert sorted(found) == list(range(number))
+    assert found[:1] == [0][:number]
+    assert found[1:2] == [number - 1][: max(0, number - 1)]
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level tokenizer: a character may be several tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=alphabet, special_tokens=["<end>"], show_progress=False
+    )
+    tokenizer.train_from_iterator(["two and two are four"] * 8, trainer)
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+@given(st.text(max_size=40))
+def test_pieces_are_the_text_whatever_it_holds(byte_level: Path, text: str) -> None:
+    tokens = [*Tokenizer.from_file(str(byte_level)).encode(text).ids, 0]
+    logprobs = [-float(place) for place in range(len(tokens))]
+    pieces = Pieces(byte_level).split(text, tokens, logprobs)
+    assert pieces is None or "".join(piece.text for piece in pieces) == text
+    if "\N{REPLACEMENT CHARACTER}" not in text:
+        assert pieces is not None
+
+
+def test_a_piece_has_the_log_prob_of_the_token_that_ends_it(byte_level: Path) -> None:
+    tokens = Tokenizer.from_file(str(byte_level)).encode("éa").ids  # two bytes, then one
+    assert len(tokens) == 3
+    assert Pieces(byte_level).split("éa", tokens, [-1.0, -2.0, -3.0]) == [Piece("é", -2.0), Piece("a", -3.0)]
+    assert Pieces(byte_level).split("é", tokens, [-1.0, -2.0, -3.0]) == [Piece("é", -2.0), Piece("", -3.0)]
+    assert Pieces(byte_level).split("other", tokens, [-1.0, -2.0, -3.0]) is None
+
+
+@given(st.text(alphabet="ab \n", max_size=30), st.text(alphabet="ab \n", max_size=30))
+def test_a_diff_loses_nothing_and_marks_nothing_in_equal_texts(left: str, right: str) -> None:
+    sides = word_diff(left, right)
+    assert ["".join(text for text, _ in side) for side in sides] == [left, right]
+    kept = ["".join(text for text, differs in side if not differs) for side in sides]
+    assert kept[0] == kept[1]
+    assert left != right or not any(differs for side in sides for _, differs in side)
