@@ -20,7 +20,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
 from prefect.types.entrypoint import EntrypointType
 
-from gradus.flows import deployed, stages
+from gradus.flows import comparison, deployed, exchange, stages
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.servers.abandoned_runs import close_abandoned, close_unbegun, left_behind
@@ -53,7 +53,8 @@ def deployments() -> list[RunnerDeployment]:
         stages.profile,
         stages.evaluate,
     ]
-    return [*(_deployment(flow) for flow in flows), _deployment(deployed.train, schedules=[NIGHTLY])]
+    others = [_deployment(comparison.compare), _deployment(exchange.import_rollouts)]
+    return [*(_deployment(flow) for flow in flows), _deployment(deployed.train, schedules=[NIGHTLY]), *others]
 
 
 def serve_all() -> None:

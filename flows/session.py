@@ -36,6 +36,8 @@ class RunSpec:
     forced: frozenset[tuple[str, int, str]] = frozenset()
     lasting: Callable[[RunSettings], Mapping[str, object]] = dict
     """Returns what of a body, stored by this version or an earlier one, may not change."""
+    rounds: int = 0
+    """How many rounds progress is shown of; 0 if that is not known, or there are none."""
 
 
 @contextlib.contextmanager
@@ -61,7 +63,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
             _label_flow_run(spec)
             sidecar = start_sidecar(folder) if reports_now() else None
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + separate_sampler))})
-            with pool, StageView(rounds=spec.body.get("recipe", {}).get("rounds", 0)) as view:
+            with pool, StageView(rounds=spec.rounds) as view:
                 yield Session(
                     open_lake(home.lake, view.note),
                     journal,
