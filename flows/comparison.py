@@ -11,9 +11,12 @@ from gradus.flows.loop.variants import Variant, methods_of
 from gradus.flows.recipe.budget import Budget, parse_budget
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.runs import train_flow
+from gradus.flows.session import label_flow_run
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.report import Comparison
+
+_NAME_CHARS = 120
 
 
 @gradus_flow("compare")
@@ -37,6 +40,7 @@ def compare(
     methods = methods_of(home.runs, recipes, set or [], limit.amount if limit.unit == "rounds" else None)
     for method in methods:
         check_recipe(method.recipe, home.lake)
+    label_flow_run(f"compare {', '.join(method.name for method in methods)}"[:_NAME_CHARS], "compare")
     first = methods[0].recipe.seed
     runs: dict[str, list[str]] = {method.name: [] for method in methods}
     for number, seed in enumerate(range(first, first + seeds)):

@@ -60,7 +60,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
         why, sidecar = "", None
         try:
             close_abandoned(left)
-            _label_flow_run(spec)
+            label_flow_run(spec.name, spec.verb)
             sidecar = start_sidecar(folder) if reports_now() else None
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + separate_sampler))})
             with pool, StageView(rounds=spec.rounds) as view:
@@ -102,7 +102,7 @@ def guard(folder: Path, spec: RunSpec) -> None:
     replace_file(path, json.dumps(body, indent=1, sort_keys=True))
 
 
-def _label_flow_run(spec: RunSpec) -> None:
+def label_flow_run(name: str, verb: str) -> None:
     """Call the flow run in Prefect what the run is called here."""
     from prefect import get_client  # noqa: PLC0415 - as in _facts
     from prefect.runtime import flow_run  # noqa: PLC0415
@@ -110,8 +110,8 @@ def _label_flow_run(spec: RunSpec) -> None:
     if flow_run.id:
         with get_client(sync_client=True) as client:
             given: list[str] = flow_run.tags or []
-            tags = sorted({*given, "gradus", spec.verb})
-            client.update_flow_run(UUID(flow_run.id), name=spec.name, tags=tags)
+            tags = sorted({*given, "gradus", verb})
+            client.update_flow_run(UUID(flow_run.id), name=name, tags=tags)
 
 
 def _facts(spec: RunSpec) -> Mapping[str, object]:

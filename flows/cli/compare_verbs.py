@@ -7,12 +7,13 @@ import typer
 
 from gradus.data.errors import UsageError
 from gradus.flows.cli import completion
+from gradus.flows.cli.run_verbs import DryRun
 from gradus.flows.cli.stage_verbs import AsJson
 from gradus.flows.cli.waiting import may_wait
 from gradus.flows.console.output import answer, line
 from gradus.flows.environment import api
-from gradus.flows.loop.variants import methods_of
-from gradus.flows.recipe.budget import HOW, parse_budget
+from gradus.flows.loop.variants import Variant, methods_of
+from gradus.flows.recipe.budget import HOW, Budget, parse_budget
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.config import RECIPES
 from gradus.tasks.config.settings import Home
@@ -41,6 +42,7 @@ def compare(
     budget: BudgetText = "",
     sets: Sweep = None,
     plot: Plot = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Say which recipe is better at equal cost, and whether that is a difference.
@@ -55,6 +57,9 @@ def compare(
     if plot is not None:
         check_plot(plot)
     home = Home.from_environment()
+    if dry_run:
+        _look(home, methods, budget, seeds, sets or [], as_json=as_json)
+        return
     found = _trained(home, methods, budget, seeds, sets or []) if budget else _there(home, methods, sets)
     answer(found, as_json, render_comparison)
     if plot is not None:
@@ -63,11 +68,28 @@ def compare(
             line(f"picture: {plot}")
 
 
-def _trained(home: Home, recipes: list[str], budget: str, seeds: int, sets: list[str]) -> "Comparison":
-    """Train, after what can be refused before anything starts."""
+def _planned(home: Home, recipes: list[str], budget: str, sets: list[str]) -> tuple[list[Variant], Budget]:
+    """Return methods and budget, after what can be refused before anything starts."""
     limit = parse_budget(budget)
-    for method in methods_of(home.runs, recipes, sets, limit.amount if limit.unit == "rounds" else None):
+    methods = methods_of(home.runs, recipes, sets, limit.amount if limit.unit == "rounds" else None)
+    for method in methods:
         check_recipe(method.recipe, home.lake)
+    return methods, limit
+
+
+def _look(home: Home, recipes: list[str], budget: str, seeds: int, sets: list[str], *, as_json: bool) -> None:
+    """Say what a comparison would compute."""
+    from gradus.flows.loop.comparison_ahead import look_ahead_comparison, render_comparison_ahead
+
+    methods, limit = _planned(home, recipes, budget, sets)
+    first = methods[0].recipe.seed
+    found = look_ahead_comparison(home, methods, range(first, first + seeds), limit)
+    answer(found, as_json, render_comparison_ahead)
+
+
+def _trained(home: Home, recipes: list[str], budget: str, seeds: int, sets: list[str]) -> "Comparison":
+    """Train the methods, or reuse their trainings, and compare them."""
+    _planned(home, recipes, budget, sets)
     with api() as ready:
         from gradus.flows import comparison  # Prefect, which a wrong recipe need not wait for
 

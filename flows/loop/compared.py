@@ -18,7 +18,10 @@ from gradus.tasks.runs.spending import ComputedSeconds
 
 
 def compared_trainings(
-    home: Home, methods: Sequence[tuple[Variant, Sequence[str]]], budget: Budget | None = None
+    home: Home,
+    methods: Sequence[tuple[Variant, Sequence[str]]],
+    budget: Budget | None = None,
+    remarks: Sequence[str] = (),
 ) -> Comparison:
     """Compare methods by their runs, one a seed; runs are paired in the order given."""
     store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs)
@@ -26,8 +29,8 @@ def compared_trainings(
         Method(variant.name, [read_training(store, home.runs / run, computed) for run in runs])
         for variant, runs in methods
     ]
-    remarks = [*other_judges([variant for variant, _ in methods]), *_of_budget(found, budget)]
-    return compare(found, str(budget) if budget else "", remarks)
+    told = [*remarks, *other_judges([variant for variant, _ in methods]), *_of_budget(found, budget)]
+    return compare(found, str(budget) if budget else "", told)
 
 
 def compared_runs(home: Home, names: Sequence[str]) -> Comparison:
@@ -51,7 +54,8 @@ def compared_runs(home: Home, names: Sequence[str]) -> Comparison:
             "the methods have no seed in common", hint="train them with the same seeds: gradus compare RECIPE..."
         )
     kept = [[run for seed, run, _ in group if not common or seed in common] for group in groups]
-    return compared_trainings(home, list(zip(variants, kept, strict=True)))
+    apart = [] if common else ["the trainings have different seeds: differences are paired by problem alone"]
+    return compared_trainings(home, list(zip(variants, kept, strict=True)), remarks=apart)
 
 
 def _called(group: Sequence[tuple[int, str, Variant]]) -> str:
