@@ -2,12 +2,12 @@
 
 import time
 from pathlib import Path
-from typing import Literal, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from gradus.flows.stages import alone
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.config.curation import DifficultyConfig
-from gradus.tasks.inspect.exchange.incoming import check_source, read_incoming
+from gradus.tasks.inspect.exchange.incoming import System, check_source, read_incoming
 
 
 class Imported(TypedDict):
@@ -28,7 +28,7 @@ class Imported(TypedDict):
 @gradus_flow("import")
 def import_rollouts(
     source: str,
-    system: Literal["verl", "trl", "trinity", "open-instruct", "art"],
+    system: System,
     columns: dict[str, str] | None = None,
     tokenizer: str | None = None,
 ) -> Imported:
@@ -61,6 +61,6 @@ def import_rollouts(
             scores = session.store.put("scores", tables.scores)
             inputs = {"rollouts": [rollouts], "scores": [scores]}
             measured = session.stage("difficulty", DifficultyConfig(max_unjudged_frac=1.0), inputs)
-            answer |= {"scores": str(scores), "difficulty": str(measured.ref)}
+            answer["scores"], answer["difficulty"] = str(scores), str(measured.ref)
         answer["seconds"] = round(time.perf_counter() - started, 3)
         return answer

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -14,6 +14,9 @@ from gradus.flows.console.output import answer, aside
 from gradus.flows.environment import api
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import REFERENCE, check_out, full_name
+
+if TYPE_CHECKING:
+    from gradus.tasks.inspect.exchange.incoming import System
 
 What = Annotated[
     str, typer.Argument(help="a checkpoint; or, with --as, a run or rollouts", autocompletion=completion.runs)
@@ -60,8 +63,11 @@ def _checkpoint(home: Home, what: str, to: Path, scores: str | None) -> Mapping[
 def _rollouts(home: Home, what: str, system: str, to: Path, scores: str | None) -> Mapping[str, object]:
     from gradus.data.lake.upgrade import open_lake
     from gradus.tasks.inspect.exchange.outgoing import check_format, uses_of, write_rollouts
+    from gradus.tasks.runs.history import run_folder
 
     check_format(system)
+    if not REFERENCE.fullmatch(what):
+        run_folder(home.runs, what)  # refused before a lake is made
     store = open_lake(home.lake, aside)
     written = write_rollouts(store, uses_of(store, home.runs, what, scores), system, to)
     return {"rows": written.rows, "files": written.files, "lost": list(written.lost), "out": str(to)}
@@ -79,7 +85,7 @@ def import_(
         from gradus.flows import exchange
 
         ready()
-        answer(exchange.import_rollouts(source, system, columns, tokenizer), as_json)
+        answer(exchange.import_rollouts(source, cast("System", system), columns, tokenizer), as_json)
 
 
 def register_exchange(app: typer.Typer) -> None:

@@ -4,7 +4,7 @@
 """
 
 import math
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from pydantic import Field
 
@@ -45,4 +45,4 @@ def parse_budget(text: str) -> Budget:
         number = math.nan
     if not number >= 1 or not number.is_integer():
         raise UsageError(f"--budget {shortened(text)}: it is no whole number from 1 on", hint=HOW)
-    return Budget(unit=cast("Unit", unit), amount=int(number))
+    return Budget(unit=unit, amount=int(number))

@@ -120,7 +120,7 @@ def compare(methods: Sequence[Method], budget: str = "", remarks: Sequence[str] 
 
 def _judged_everywhere(rates: Sequence[Floats]) -> Bools:
     """Return which problems (P,) have a verdict in every evaluation."""
-    judged = ~np.isnan(np.concatenate(rates)).any(axis=0)
+    judged = np.logical_not(np.isnan(np.concatenate(rates)).any(axis=0))
     if not judged.any():
         raise BadInputError(
             "no problem has a verdict in every evaluation", hint="evaluate with a reward that says what is correct"

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 from tokenizers import Tokenizer
 
@@ -16,6 +17,8 @@ from gradus.data.sources.formats import UnusableRowError
 from gradus.data.sources.tabular import Located, Refused, read_rows
 from gradus.tasks.inspect.exchange.texts import texts_of, tokenizer_of
 
+System = Literal["verl", "trl", "trinity", "open-instruct", "art"]
+"""The systems whose files are read."""
 _METADATA = "_metadata.jsonl"
 """How open-instruct names the file about its run, which lies beside its shards."""
 _NUMBER = re.compile(r"(\d+)")
@@ -33,7 +36,7 @@ class Incoming:
 
 def reader(name: str) -> Format:
     """Return the format of a system; UsageError if its files are not read."""
-    known = [each for each, found in FORMATS.items() if found.read is not None]
+    known: tuple[str, ...] = get_args(System)
     if name not in known:
         listed = f"give one of: {', '.join(known)}"
         raise UsageError(f"--from {shortened(name)}: there is no such format", hint=did_you_mean(name, known, listed))
