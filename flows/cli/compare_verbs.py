@@ -10,7 +10,7 @@ from gradus.flows.cli import completion
 from gradus.flows.cli.run_verbs import DryRun
 from gradus.flows.cli.stage_verbs import AsJson
 from gradus.flows.cli.waiting import may_wait
-from gradus.flows.console.output import answer, line
+from gradus.flows.console.output import answer, aside
 from gradus.flows.environment import api
 from gradus.flows.loop.variants import Variant, methods_of
 from gradus.flows.recipe.budget import HOW, Budget, parse_budget
@@ -61,11 +61,10 @@ def compare(
         _look(home, methods, budget, seeds, sets or [], as_json=as_json)
         return
     found = _trained(home, methods, budget, seeds, sets or []) if budget else _there(home, methods, sets)
-    answer(found, as_json, render_comparison)
     if plot is not None:
-        write_plot(found, plot)
-        if not as_json:
-            line(f"picture: {plot}")
+        write_plot(found, plot)  # before the answer, whose reader may close the pipe
+        aside(f"picture: {plot}")
+    answer(found, as_json, render_comparison)
 
 
 def _planned(home: Home, recipes: list[str], budget: str, sets: list[str]) -> tuple[list[Variant], Budget]:

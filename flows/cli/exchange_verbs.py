@@ -37,6 +37,8 @@ ModelFolder = Annotated[
 def export(what: What, to: To, as_: As = None, scores: Scores = None, as_json: AsJson = False) -> None:
     """Write a checkpoint as a model folder with its card, or rollouts as another system writes its own."""
     home = Home.from_environment()
+    if to.is_file() or (to.is_dir() and any(to.iterdir())):
+        raise UsageError(f"--to {to} is {'a file' if to.is_file() else 'not empty'}", hint="give a new folder")
     check_out(str(to))
     found = _checkpoint(home, what, to, scores) if as_ is None else _rollouts(home, what, as_, to, scores)
     answer(found, as_json)
@@ -45,7 +47,7 @@ def export(what: What, to: To, as_: As = None, scores: Scores = None, as_json: A
 def _checkpoint(home: Home, what: str, to: Path, scores: str | None) -> Mapping[str, object]:
     from gradus.data.lake.store import Ref
     from gradus.data.lake.upgrade import open_lake
-    from gradus.tasks.inspect.exchange.checkpoint import check_folder, write_checkpoint
+    from gradus.tasks.inspect.exchange.checkpoint import write_checkpoint
 
     table = what.partition("/")[0] if REFERENCE.fullmatch(what) else ""
     if table != "checkpoints":
@@ -56,7 +58,6 @@ def _checkpoint(home: Home, what: str, to: Path, scores: str | None) -> Mapping[
     if scores is not None:
         raise UsageError("--scores goes with rollouts", hint="leave it out")
     ref = Ref.parse(full_name(home.lake, what))
-    check_folder(to)
     return {"files": write_checkpoint(open_lake(home.lake, aside), home.runs, ref, to), "out": str(to)}
 
 

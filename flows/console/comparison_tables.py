@@ -1,47 +1,54 @@
-"""How `gradus compare` looks: methods, differences, difficulty, cost."""
+"""How `gradus compare` looks: methods under letters, differences, difficulty, cost."""
 
 from gradus.data.records import Figure
 from gradus.flows.console.output import fields, line, table
-from gradus.tasks.inspect.comparing.report import Comparison, Difference
+from gradus.tasks.inspect.comparing.report import Comparison, Difference, letters
 from gradus.tasks.inspect.comparing.trainings import StageCost
 
 
 def render_comparison(result: Comparison) -> None:
     """The tables of a comparison, a sentence for each pair of methods, and what else is to be known."""
     methods = result["methods"]
+    letter = letters(result)
+    for name, short in letter.items():
+        line(f"{short}  {name}")
     rows = [
-        (m["method"], len(m["seeds"]), _range(m["rounds"]), f"{m['tokens']:,.0f}", f"{m['seconds']:,.0f}",
-         f"{m['before']['value']:.3f}", _rate(m["after"]), _points(m["gain"]))
+        (
+            letter[m["method"]],
+            _range(m["rounds"]),
+            f"{m['tokens']:,.0f}",
+            f"{m['before']['value']:.3f}",
+            _rate(m["after"]),
+            _points(m["gain"]),
+        )
         for m in methods
-    ]  # fmt: skip
-    columns = ("method", "seeds", "rounds", "tokens", "seconds", "before", "after", "gain")
-    table("pass@1 on the main suite (95 % interval over seeds and problems); gain in points", columns, rows)
-    names = [m["method"] for m in methods]
+    ]
+    columns = ("", "rounds", "tokens", "before", "after", "gain, points")
+    table("pass@1 on the main suite (95 % interval over seeds and problems)", columns, rows)
     bands = [
-        (b["band"], b["problems"], *(f"{b['pass_at_1'][n]:.3f} ({b['wins'][n]})" for n in names))
+        (b["band"], b["problems"], *(f"{b['pass_at_1'][name]:.3f} ({b['wins'][name]})" for name in letter))
         for b in result["by_difficulty"]
     ]
-    title = "by difficulty before training: pass@1 after it (problems at which the method alone is the best)"
-    table(title, ("solved before", "problems", *names), bands)
+    title = "by difficulty: pass@1 (problems at which the method alone is the best)"
+    table(title, ("before training", "problems", *letter.values()), bands)
     stages = dict.fromkeys(stage for m in methods for stage in m["stages"])
     costs = [(stage, *(_cost(m["stages"].get(stage)) for m in methods)) for stage in stages]
-    table("cost of a training by stage: tokens sampled, seconds", ("stage", *names), costs)
+    table("cost of a training: tokens sampled, seconds", ("stage", *letter.values()), costs)
     for each in result["differences"]:
-        line(_sentence(each))
+        line(_sentence(each, letter[each["method"]], letter[each["than"]]))
     for remark in result["remarks"]:
         line(f"note: {remark}")
     budget = {"budget": result["budget"]} if result["budget"] else {}
     fields({**budget, "seeds": result["seeds"], "problems": result["problems"]})
 
 
-def _sentence(each: Difference) -> str:
+def _sentence(each: Difference, method: str, than: str) -> str:
     """What the interval of a difference says; one that holds 0 is none."""
     found = each["difference"]
     told = f"{_points(found)} points of pass@1"
     if not each["differs"]:
-        return f"{each['method']} against {each['than']}: no difference is shown ({told})"
-    better = "better" if found["value"] > 0 else "worse"
-    return f"{each['method']} is {better} than {each['than']}: {told}"
+        return f"{method} against {than}: no difference is shown ({told})"
+    return f"{method} is {'better' if found['value'] > 0 else 'worse'} than {than}: {told}"
 
 
 def _rate(figure: Figure) -> str:

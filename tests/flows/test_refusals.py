@@ -52,6 +52,7 @@ COMMANDS = [
     (("export", "scores/" + "0" * 32, "--to", "x"), "is a scores artifact; give checkpoints/DIGEST"),
     (("export", "nonesuch", "--as", "verl", "--to", "x"), "there is no run nonesuch"),
     (("export", "demo", "--as", "vrl", "--to", "x"), "--as vrl: there is no such format; did you mean verl or trl?"),
+    (("export", "demo", "--as", "verl", "--to", "."), "--to . is not empty; give a new folder"),
     (("import", "nowhere", "--from", "verl"), "there is no file or folder nowhere"),
     (("import", "p.jsonl", "--from", "openai"), "--from openai: there is no such format; give one of: verl, trl"),
     (("import", "p.jsonl", "--from", "open-instruct"), "files of open-instruct hold token ids, no texts"),

@@ -118,6 +118,12 @@ def compare(methods: Sequence[Method], budget: str = "", remarks: Sequence[str] 
     }
 
 
+def letters(found: Comparison) -> dict[str, str]:
+    """Return a letter for each method, by its name; a number after Z."""
+    names = [method["method"] for method in found["methods"]]
+    return {name: chr(ord("A") + i) if i < 26 else str(i + 1) for i, name in enumerate(names)}
+
+
 def _judged_everywhere(rates: Sequence[Floats]) -> Bools:
     """Return which problems (P,) have a verdict in every evaluation."""
     judged = np.logical_not(np.isnan(np.concatenate(rates)).any(axis=0))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from gradus.data.errors import BadInputError, UsageError
+from gradus.data.errors import BadInputError
 from gradus.data.files import replace_file, replacing
 from gradus.data.lake.manifest import FILE_NAME, Manifest
 from gradus.data.lake.store import Ref, Store
@@ -47,15 +47,6 @@ class Source:
     round: int
     recipe: Mapping[str, object]
     evaluations: Mapping[str, Evaluation]
-
-
-def check_folder(folder: Path) -> None:
-    """UsageError if a folder holds something that an export did not write."""
-    if folder.is_file():
-        raise UsageError(f"--to {folder} is a file", hint="give a folder")
-    there = list(folder.iterdir()) if folder.is_dir() else []
-    if there and not (folder / CARD).is_file():
-        raise UsageError(f"--to {folder} is not empty", hint="give a new folder")
 
 
 def write_checkpoint(store: Store, runs: Path, ref: Ref, folder: Path) -> list[str]:
@@ -110,7 +101,7 @@ def model_card(ref: Ref, manifest: Manifest, source: Source | None) -> str:
     settings: Mapping[str, object] = source.recipe if source else manifest.config
     parts = [
         "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- gradus\n- rlvr\n---\n",
-        f"# {source.run if source else ref.digest}\n",
+        f"\n# {source.run if source else ref.digest}\n\n",
         f"The policy after round {source.round} of the training {_code(source.run)}, " if source else "A policy ",
         f"exported from {_code(str(ref))} by Gradus.\n",
         *(_data(source.recipe) if source else ()),
