@@ -20,7 +20,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
 from prefect.types.entrypoint import EntrypointType
 
-from gradus.flows import deployed, stages
+from gradus.flows import comparison, deployed, exchange, stages
 from gradus.flows.notifications import HEARTBEAT_S, notify
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.isolation import child_environment
@@ -54,7 +54,8 @@ def deployments() -> list[RunnerDeployment]:
         stages.profile,
         stages.evaluate,
     ]
-    return [*(_deployment(flow) for flow in flows), _deployment(deployed.train, schedules=[NIGHTLY])]
+    others = [_deployment(comparison.compare), _deployment(exchange.import_rollouts)]
+    return [*(_deployment(flow) for flow in flows), _deployment(deployed.train, schedules=[NIGHTLY]), *others]
 
 
 def serve_all(webhook: str = "") -> None:

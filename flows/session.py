@@ -44,6 +44,8 @@ class RunSpec:
     """Whether a report is written at the end; a failing report fails no run."""
     lasting: Callable[[RunSettings], Mapping[str, object]] = dict
     """Returns what of a body, stored by this version or an earlier one, may not change."""
+    rounds: int = 0
+    """How many rounds progress is shown of; 0 if that is not known, or there are none."""
 
 
 @contextlib.contextmanager
@@ -67,10 +69,10 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
         outcomes: list[Outcome] = []
         try:
             close_abandoned(left)
-            _label_flow_run(spec)
+            label_flow_run(spec.name, spec.verb)
             sidecar = start_sidecar(folder) if reports_now() else None
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + separate_sampler))})
-            with pool, StageView(rounds=spec.body.get("recipe", {}).get("rounds", 0)) as view:
+            with pool, StageView(rounds=spec.rounds) as view:
                 session = Session(
                     open_lake(home.lake, view.note),
                     journal,
@@ -130,7 +132,7 @@ def guard(folder: Path, spec: RunSpec) -> None:
     replace_file(path, json.dumps(body, indent=1, sort_keys=True))
 
 
-def _label_flow_run(spec: RunSpec) -> None:
+def label_flow_run(name: str, verb: str) -> None:
     """Call the flow run in Prefect what the run is called here."""
     from prefect import get_client  # noqa: PLC0415 - as in _facts
     from prefect.runtime import flow_run  # noqa: PLC0415
@@ -138,8 +140,8 @@ def _label_flow_run(spec: RunSpec) -> None:
     if flow_run.id:
         with get_client(sync_client=True) as client:
             given: list[str] = flow_run.tags or []
-            tags = sorted({*given, "gradus", spec.verb})
-            client.update_flow_run(UUID(flow_run.id), name=spec.name, tags=tags)
+            tags = sorted({*given, "gradus", verb})
+            client.update_flow_run(UUID(flow_run.id), name=name, tags=tags)
 
 
 def _facts(spec: RunSpec) -> Mapping[str, object]:
