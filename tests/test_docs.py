@@ -19,7 +19,7 @@ from gradus.flows.recipe.config import load_recipe
 from gradus.tasks.inspect.catalogue import catalogue
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 COMMAND = re.compile(r"(?:^ {4}|^\$ |`)(?:\.venv/bin/)?gradus ([a-z][^`\n]*)", re.MULTILINE)
 RECIPE = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -80,7 +80,7 @@ def test_recipes_of_the_pages_can_be_read(page: Path, tmp_path: Path) -> None:
 
 def test_every_page_is_in_the_table_of_the_readme() -> None:
     linked = {target for target, _ in LINK.findall(PAGES[0].read_text())}
-    assert {f"docs/{page.name}" for page in PAGES[1:]} <= linked
+    assert {str(page.relative_to(ROOT)) for page in PAGES[1:]} <= linked
 
 
 def test_the_pages_have_what_is_checked_here() -> None:
