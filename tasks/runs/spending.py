@@ -36,4 +36,6 @@ class ComputedSeconds:
 
     @cached_property
     def _seconds(self) -> Mapping[str, float]:
-        return {str(each.output): each.seconds for folder in run_folders(self.runs) for each in finished(folder)}
+        return {
+            str(each.output): round(each.seconds, 3) for folder in run_folders(self.runs) for each in finished(folder)
+        }

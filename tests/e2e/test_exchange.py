@@ -46,7 +46,7 @@ def test_a_run_goes_out_and_comes_in_as_it_was(lake: tuple[Store, Path, str], tm
     found = read_incoming(tmp_path, name, {})
     assert found.refused == {}
     back = found.tables.rollouts.sort_by("rollout_id")
-    for column in SAME if name != "trinity" else [c for c in SAME if c != "finish_reason"]:
+    for column in SAME:
         assert back.column(column).to_pylist() == rows.column(column).to_pylist(), column
     assert back.column("completion_tokens").null_count == back.num_rows
     assert found.tables.scores is not None
