@@ -46,11 +46,11 @@ class State:
     began at byte `begun_at` and belongs to the process `owner`; `origin` holds the tags that say which launch and which
     commit it is; `runs` maps an attempt of it to its MLflow run, `live` holds the facts of those still open; `traces`
     counts traces by round; `backlog` holds metrics of the parent (name, value, time in ms, step) that wait for the next
-    batch; `zeros` points (time in ms, step) of metrics whose 0 is nothing to look at, until they are `loud`: once not 0;
+    batch; `zeros` points (time in ms, step) of metrics whose 0 is nothing to look at, until they are `loud`;
     `others` the names of metrics that a recipe makes more of; `totals` what the invocation used so far; it began at
-    `begun_ms` and last said something at `time_ms`; `ends_only` is whether it evaluates only before and after;
-    `figures` holds what its evaluations of the first suite found; `about` the lines of its note that are known from its
-    beginning; `datasets` what it was told to have as an input; `refused` what MLflow would not take, with its reason.
+    `begun_ms` and last said something at `time_ms`; `ends_only` is whether it evaluates at its ends alone; `figures` is
+    what its evaluations of the first suite found; `about` the lines of its note that are known from its beginning;
+    `datasets` what it was told to have as an input; `refused` what MLflow would not take, with its reason.
     """
 
     offset: int = 0
