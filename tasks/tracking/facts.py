@@ -64,9 +64,23 @@ def to_parent(call: Which, seconds: float, metrics: Metrics, state: State) -> No
             spelled = run_metric_name(call["stage"], call["purpose"], name)
             if has_room(spelled, state.others):
                 step = 0 if state.ends_only and compares(name) else call["round"]
-                state.backlog.append((spelled, value, in_ms(seconds), step))
+                _put(name, (spelled, value, in_ms(seconds), step), state)
     if call["stage"] == "evaluate" and kind_of(call["purpose"], "eval/") == "eval":
         _note_figures(metrics, state)
+
+
+def _put(name: str, point: Point, state: State) -> None:
+    """Put a point in the backlog; where 0 is nothing to look at, zeros wait until there is something else."""
+    spelled, value, time_ms, step = point
+    metric = find(name)
+    if metric is not None and metric.quiet and spelled not in state.loud:
+        waiting = state.zeros.setdefault(spelled, [])
+        if value == 0:
+            waiting.append((time_ms, step))
+            return
+        state.backlog += [(spelled, 0.0, *each) for each in waiting]
+        state.loud.append(spelled)
+    state.backlog.append(point)
 
 
 def compares(name: str) -> bool:
@@ -114,7 +128,7 @@ def total_points(state: State, prices: Prices, time_ms: int) -> list[Point]:
     """Return the totals of a command, and their cost if there are prices; one that is 0 is left out."""
     used = state.totals
     cost = (used.get("total/cpu_s", 0.0) * prices.cpu_h + used.get("total/gpu_s", 0.0) * prices.gpu_h) / 3600
-    known = {name: round(value, 4) for name, value in {**used, "total/cost": cost}.items()}
+    known = {name: float(f"{value:.6g}") for name, value in {**used, "total/cost": cost}.items()}
     return [(shown_name(name), value, time_ms, 0) for name, value in known.items() if value]
 
 

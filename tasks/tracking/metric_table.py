@@ -69,6 +69,8 @@ class Metric:
     on_run_of: tuple[str, ...] = ()
     by_step: bool = False
     """Also measured for each optimiser step, on the run of the stage."""
+    quiet: bool = False
+    """0 is nothing to look at: the run shows the metric once it was something else."""
     compares: bool = False
     """Compares with the evaluation of the starting policy: an end value if a training evaluates only at its ends."""
 
@@ -151,10 +153,28 @@ METRICS: Sequence[Metric] = (
     Metric("reward/COMPONENT", "reward", "score", "Mean of one component of the reward.", _TRAIN),
     Metric("policy/loss", "nats", "update", "Loss of an optimiser step, all terms.", _TRAIN, by_step=True),
     Metric("policy/entropy", "nats", "update", "Mean entropy of a token's distribution.", _TRAIN, by_step=True),
-    Metric("policy/kl_old", "nats", "update", "KL to the policy before the update (k3).", _TRAIN, by_step=True),
+    Metric(
+        "policy/kl_old", "nats", "update", "KL to the policy before the update (k3).", _TRAIN, by_step=True, quiet=True
+    ),
     Metric("policy/kl_ref", "nats", "update", "KL to the reference policy (k3), if one is used.", _TRAIN, by_step=True),
-    Metric("policy/clip_frac_low", "share", "update", "Tokens clipped at the lower bound.", _TRAIN, by_step=True),
-    Metric("policy/clip_frac_high", "share", "update", "Tokens clipped at the upper bound.", _TRAIN, by_step=True),
+    Metric(
+        "policy/clip_frac_low",
+        "share",
+        "update",
+        "Tokens clipped at the lower bound.",
+        _TRAIN,
+        by_step=True,
+        quiet=True,
+    ),
+    Metric(
+        "policy/clip_frac_high",
+        "share",
+        "update",
+        "Tokens clipped at the upper bound.",
+        _TRAIN,
+        by_step=True,
+        quiet=True,
+    ),
     Metric("policy/grad_norm", "norm", "update", "Gradient norm before clipping.", _TRAIN, by_step=True),
     Metric("policy/lr", "1", "update", "Learning rate.", _TRAIN, by_step=True),
     Metric("policy/ratio_mean", "1", "update", "Mean ratio of the policy to that before the update.", by_step=True),
@@ -174,18 +194,25 @@ METRICS: Sequence[Metric] = (
     Metric("mismatch/outside_frac", "share", "update", "Tokens outside the policy's own top_p and top_k."),
     Metric("length/mean", "tokens", "rollout", "Mean length of a completion.", ("train", "eval")),
     Metric("length/max", "tokens", "rollout", "Longest completion.", _TRAIN),
-    Metric("length/truncated_frac", "share", "rollout", "Completions cut off by max_tokens.", _TRAIN),
+    Metric("length/truncated_frac", "share", "rollout", "Completions cut off by max_tokens.", _TRAIN, quiet=True),
     Metric("data/pass_rate_mean", "share", "difficulty", "Mean pass rate of the problems that have one.", _TRAIN),
     Metric("data/reward_variance_mean", "reward²", "difficulty", "Mean variance of a problem's rewards."),
     Metric("data/fresh_frac", "share", "difficulty", "Problems measured in this round.", _TRAIN),
     Metric("data/kept_frac", "share", "curate", "Problems that the filters kept.", _TRAIN),
     Metric("data/planned_hint_level_mean", "level", "curate", "Mean hint level of the plan."),
     Metric("data/planned_pass_rate_mean", "share", "curate", "Mean pass rate of the problems drawn."),
-    Metric("data/hint_level_mean", "level", "rollout", "Mean hint level of the rollouts.", _TRAIN),
+    Metric("data/hint_level_mean", "level", "rollout", "Mean hint level of the rollouts.", _TRAIN, quiet=True),
     Metric("data/escalated_hint_level", "level", "escalate", "Hint level that failed groups are tried with again."),
     Metric("data/ingested_frac", "share", "ingest", "Rows of the source that could be used."),
     Metric("data/hinted_frac", "share", "hint", "Problems with a hint."),
-    Metric("data/age_mean", "updates", "update", "Mean age of the rows, in updates since they were sampled.", _TRAIN),
+    Metric(
+        "data/age_mean",
+        "updates",
+        "update",
+        "Mean age of the rows, in updates since they were sampled.",
+        _TRAIN,
+        quiet=True,
+    ),
     Metric("data/age_max", "updates", "update", "Largest age of a row."),
     Metric("trained/reward_mean", "reward", "update", "Mean reward of the rows learnt from, hinted too.", _TRAIN),
     Metric("trained/reward_std", "reward", "update", "Standard deviation of the same rewards (ddof 0)."),
@@ -195,9 +222,9 @@ METRICS: Sequence[Metric] = (
     Metric("trained/length_max", "tokens", "update", "Longest row learnt from."),
     Metric("trained/truncated_frac", "share", "update", "Rows learnt from that were cut off by max_tokens."),
     Metric("trained/hint_level_mean", "level", "update", "Mean hint level of the rows learnt from."),
-    Metric("verifier/error_frac", "share", "score", "Rows whose reward raised an error.", _TRAIN),
-    Metric("verifier/timeout_frac", "share", "score", "Rows whose reward took too long.", _TRAIN),
-    Metric("verifier/unparsed_frac", "share", "score", "Completions in which no answer was found.", _TRAIN),
+    Metric("verifier/error_frac", "share", "score", "Rows whose reward raised an error.", _TRAIN, quiet=True),
+    Metric("verifier/timeout_frac", "share", "score", "Rows whose reward took too long.", _TRAIN, quiet=True),
+    Metric("verifier/unparsed_frac", "share", "score", "Completions in which no answer was found.", _TRAIN, quiet=True),
     Metric("verifier/latency_p95_s", "s", "score", "95th percentile of the time that judging a row took."),
     Metric("perf/compute_s", "s", EVERY_STAGE, "Wall time of the computation.", _TRAIN, ("rollout", "score", "update")),
     Metric("perf/cpu_s", "s", EVERY_STAGE, "CPU time of the process that computed, with its ended children."),
@@ -289,7 +316,8 @@ there: `8 time/compute_s.rollout`. On the run of one stage attempt nothing stand
 
 The run of a command shows the metrics marked *run*, at most {MAX_ON_RUN}; the others are on the runs of its stages. The
 step is the round; what a stage says once, at its end, has the step 0 on its own run. A value that is NaN or infinite is
-in no chart: `9 total/num_not_finite` counts them. Metrics of other names than these are in the section
+in no chart: `9 total/num_not_finite` counts them. A metric marked *unless 0* is on the run of a command if it was
+anything but 0 there. Metrics of other names than these are in the section
 `{OWN_SECTION}`.
 """
 _COLUMNS = "| in MLflow | unit | meaning | written as | by | step | run |\n|---|---|---|---|---|---|---|"
@@ -298,6 +326,7 @@ _COLUMNS = "| in MLflow | unit | meaning | written as | by | step | run |\n|---|
 def _row(metric: Metric) -> str:
     section, name = section_of(metric.name)
     on_run = ", ".join((*metric.on_run, *(f"of {stage}" for stage in metric.on_run_of))) or "-"
+    on_run += "; unless 0" if metric.quiet else ""
     shown = f"{section}/{name}"
     unit, cells = metric.unit or "-", (metric.writer, metric.step, on_run)
     return f"| `{shown}` | {unit} | {metric.doc} | `{metric.name}` | {' | '.join(cells)} |"

@@ -40,10 +40,10 @@ def _changed(event: RunStarted) -> str:
         return "What was changed from the defaults is not known: an earlier version began this run."
     if not changes:
         return "Every setting is the default."
-    shown = [f"{markdown(key)} {markdown(old)} → {markdown(new)}" for key, (old, new) in changes.items()]
+    shown = [code(f"{key} {f'{old} → ' if old else ''}{new}") for key, (old, new) in changes.items()]
     more = len(shown) - MAX_CHANGES
     rest = f"; {more} more in {CHANGES_FILE}" if more > 0 else ""
-    return f"Changed from the defaults: {'; '.join(shown[:MAX_CHANGES])}{rest}."
+    return f"Changed from the defaults: {', '.join(shown[:MAX_CHANGES])}{rest}."
 
 
 def changes_text(changes: Mapping[str, Change]) -> str:

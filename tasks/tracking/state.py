@@ -46,10 +46,11 @@ class State:
     began at byte `begun_at` and belongs to the process `owner`; `origin` holds the tags that say which launch and which
     commit it is; `runs` maps an attempt of it to its MLflow run, `live` holds the facts of those still open; `traces`
     counts traces by round; `backlog` holds metrics of the parent (name, value, time in ms, step) that wait for the next
-    batch; `others` the names of its metrics that a recipe makes more of; `totals` what the invocation used so far; it
-    began at `begun_ms` and last said something at `time_ms`; `ends_only` is whether it evaluates only before and after;
-    `figures` holds what its evaluations of the first suite found; `about` the lines of its note that are known from its
-    beginning; `datasets` what it was told to have as an input; `refused` what MLflow would not take, with its reason.
+    batch; `zeros` points (time in ms, step) of metrics whose 0 is nothing to look at, until they are `loud`;
+    `others` the names of metrics that a recipe makes more of; `totals` what the invocation used so far; it began at
+    `begun_ms` and last said something at `time_ms`; `ends_only` is whether it evaluates at its ends alone; `figures` is
+    what its evaluations of the first suite found; `about` the lines of its note that are known from its beginning;
+    `datasets` what it was told to have as an input; `refused` what MLflow would not take, with its reason.
     """
 
     offset: int = 0
@@ -62,6 +63,8 @@ class State:
     begun_at: int = 0
     traces: dict[str, int] = field(default_factory=dict)
     backlog: list[tuple[str, float, int, int]] = field(default_factory=list)
+    zeros: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    loud: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     totals: dict[str, float] = field(default_factory=dict)
     ends_only: bool = False
@@ -78,7 +81,15 @@ class State:
         self.origin = origin
         self.run, self.owner, self.parent, self.begun_at = run, owner, "", self.offset
         self.runs, self.live, self.traces, self.backlog = {}, {}, {}, []
-        self.others, self.totals, self.figures, self.about, self.datasets = [], {}, {}, [], []
+        self.zeros, self.loud, self.others, self.totals, self.figures, self.about, self.datasets = (
+            {},
+            [],
+            [],
+            {},
+            {},
+            [],
+            [],
+        )
 
     def add(self, name: str, amount: float) -> None:
         """Add to a total of the present invocation."""

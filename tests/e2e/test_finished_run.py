@@ -39,7 +39,7 @@ def test_every_metric_of_a_training_has_one_point_a_round_and_one_stage_that_wri
     program, result = undisturbed
     points = curves(program, result["run"])
     names = {name for name, _, _ in points}
-    assert {"2 reward/mean", "5 length/mean", "6 data/hint_level_mean", "2 reward/mean.hint2"} <= names
+    assert {"2 reward/mean", "5 length/mean", "6 data/kept_frac", "2 reward/mean.hint2"} <= names
     assert {"8 time/compute_s.rollout", "1 eval/pass_at_1", "5 length/mean.eval", "9 total/cpu_s"} <= names
     assert len(names) <= MAX_ON_RUN
     assert [point for point in points if point[2] != 1] == []
@@ -91,7 +91,7 @@ def test_mlflow_says_what_a_training_was_how_it_ended_and_which_checkpoints_it_m
     assert lines[2].startswith(
         f"- pass@1: {before:.3f} at the start, {after:.3f} at last; gain {result['gain']:+.3f} ("
     )
-    assert "rounds 10 → 1" in lines[3]
+    assert "`rounds 10 → 1`" in lines[3]
     assert f"`gradus train {result['run']} --rounds 2` goes on" in lines[4]
     assert (params["curate.sampler"], params["curate.draw"], params["score.rewards"]) == ("variance", "16", "numeric")
     assert outputs == [(1,)]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,21 @@ def test_a_gain_is_an_end_value_unless_there_are_evaluations_between(every: int,
     assert state.figures == {"start": 0.75, "pass_at_1": 0.75, "gain": 0.25}
 
 
+def test_zeros_that_say_nothing_wait_for_a_value_that_does() -> None:
+    state = State()
+    told: list[Any] = []
+    for round_, share in enumerate((0.0, 0.0, 0.25, 0.0), start=1):
+        call: Which = {"stage": "score", "round": round_, "purpose": "train"}
+        to_parent(call, round_, {"verifier/error_frac": share, "verifier/timeout_frac": 0.0, "reward/mean": 0.0}, state)
+        state = State(**json.loads(json.dumps(asdict(state))))  # as it is kept between two events
+        told.append([(name, step, value) for name, value, _, step in state.backlog if name != "2 reward/mean"])
+    name = "7 verifier/error_frac"
+    assert told[:2] == [[], []]
+    assert told[2] == [(name, 1, 0.0), (name, 2, 0.0), (name, 3, 0.25)]
+    assert told[3][3:] == [(name, 4, 0.0)]
+    assert [step for name, _, _, step in state.backlog if name == "2 reward/mean"] == [1, 2, 3, 4]
+
+
 def test_a_training_tells_itself_in_five_lines(new_run: NewRun) -> None:
     run = new_run("five-lines")
     recipe = {"name": "demo", "seed": 3, "rounds": 2, "policy": "bundled", "problems": "bundled:train"}
@@ -144,7 +160,7 @@ def test_a_training_tells_itself_in_five_lines(new_run: NewRun) -> None:
     assert lines[1].startswith("- Finished after 1 round in ")
     assert lines[1].endswith("(stages: 2 ran, 0 reused, 0 failed).")
     assert lines[2] == "- pass@1: 0.125 at the start, 0.125 at last."
-    assert lines[3] == "- Changed from the defaults: update.lr 1e-05 → 0.0001."
+    assert lines[3] == "- Changed from the defaults: `update.lr 1e-05 → 0.0001`."
     assert lines[4] == "- `gradus train five-lines --rounds 2` goes on; `gradus show five-lines` says more."
     files = {path: digest for name, path, digest in run.files() if name == "five-lines"}
     assert set(files) == {"config.json", "recipe_diff.txt", "summary.md"}
