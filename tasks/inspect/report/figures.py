@@ -240,7 +240,7 @@ def _number(value: float | None) -> float:
 
 def rate_maps(rows: RunRows) -> list[RateMap]:
     """Return the pass rates of the training's problems, and of the evaluated ones, over the rounds."""
-    note = "share of right completions without hints; blank: not sampled in that round"
+    note = "share of right completions without hints; grey: not sampled in that round"
     found = [
         _rate_map(rows, "difficulty", "Training problems", note, held_out=False),
         _rate_map(rows, "held-out", "Evaluated problems", note, held_out=True),
