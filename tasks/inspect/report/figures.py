@@ -228,10 +228,11 @@ def _curves(points: Sequence[Row]) -> list[Curve]:
     return [Curve(name, found[name]) for name in sorted(found, key=_rank)]
 
 
-def _rank(name: str) -> tuple[int, str]:
-    """Training first, then hints, then what is measured before and beside it."""
+def _rank(name: str) -> tuple[int, int, str]:
+    """Training first, then hints, then what is measured before and beside it; numbers in their order."""
     kinds = ("train", "hint", "profile", "eval")
-    return next((place for place, kind in enumerate(kinds) if name.startswith(kind)), len(kinds)), name
+    kind = next((place for place, kind in enumerate(kinds) if name.startswith(kind)), len(kinds))
+    return kind, int(re.sub(r"[^0-9]", "", name)[:9] or 0), name
 
 
 def _number(value: float | None) -> float:
