@@ -109,7 +109,8 @@ class RunRows:
                 hint="a whole query is for `gradus sql`",
             )
         try:
-            self.ask(f"select 1 from sampled where ({condition}\n) limit 0")  # noqa: S608 - the database is locked
+            # Every row is looked at: a conversion may fail on one of them alone.
+            self.ask(f"select count(*) from sampled where ({condition}\n)")  # noqa: S608 - the database is locked
         except duckdb.BinderException:
             self._keep_chosen(condition)
             return "((rollout_id, round, purpose) in (select rollout_id, round, purpose from chosen))"

@@ -90,6 +90,7 @@ def test_the_demo_runs_and_every_stage_verb_works_on_its_artifacts(program: Prog
     demo = program.json("demo", "--rounds", "1", "--run", "mine", *sets)
     assert demo["rounds"] == 1
     assert program.json("doctor")["checks"]
+    assert "</html>" in Path(program.json("report", "mine")["files"][0]).read_text(encoding="utf-8")
     done = program.json("show", "mine")["attempts"]
     rollouts, scores, difficulty = (
         next(attempt["output"] for attempt in done if (attempt["stage"], attempt["purpose"]) == made)

@@ -46,7 +46,7 @@ class FilterForm(ModalScreen[tuple[Filter, str] | None]):
     FilterForm > Vertical { border: round $accent; background: $surface }
     FilterForm Grid { grid-size: 4 1; grid-gutter: 0 1; height: 4 }
     FilterForm Input { border: tall $border-blurred }
-    #problem { color: $error; height: auto }
+    #wrong { color: $error; height: auto }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "leave"),
@@ -69,7 +69,7 @@ class FilterForm(ModalScreen[tuple[Filter, str] | None]):
             yield Label("SQL condition")
             yield Input(self._now.fields.get(_SQL, ""), placeholder="outcome = 'unparsed' and round > 3", id=_SQL)
             yield Label("enter: filter    tab: next field    ctrl+r: no filter    esc: leave")
-            yield Static(id="problem", markup=False)
+            yield Static(id="wrong", markup=False)
 
     def on_input_submitted(self) -> None:
         """Filter, or say what is wrong."""
@@ -77,7 +77,7 @@ class FilterForm(ModalScreen[tuple[Filter, str] | None]):
             found = Filter({each.id or "": each.value for each in self.query(Input)})
             self.dismiss((found, self._matching(found.text) if found.text else EVERYTHING))
         except GradusError as error:
-            self.query_one("#problem", Static).update(plain(str(error), 600))
+            self.query_one("#wrong", Static).update(plain(str(error), 600))
 
     def action_clear(self) -> None:
         """Remove the filter."""

@@ -38,6 +38,7 @@ class _Shown:
 class Browser(App[None]):
     """A run in the terminal."""
 
+    TITLE = "gradus browse"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "quit", "quit")]
 

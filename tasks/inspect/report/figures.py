@@ -228,10 +228,11 @@ def _curves(points: Sequence[Row]) -> list[Curve]:
     return [Curve(name, found[name]) for name in sorted(found, key=_rank)]
 
 
-def _rank(name: str) -> tuple[int, str]:
-    """Training first, then hints, then what is measured before and beside it."""
+def _rank(name: str) -> tuple[int, int, str]:
+    """Training first, then hints, then what is measured before and beside it; numbers in their order."""
     kinds = ("train", "hint", "profile", "eval")
-    return next((place for place, kind in enumerate(kinds) if name.startswith(kind)), len(kinds)), name
+    kind = next((place for place, kind in enumerate(kinds) if name.startswith(kind)), len(kinds))
+    return kind, int(re.sub(r"[^0-9]", "", name)[:9] or 0), name
 
 
 def _number(value: float | None) -> float:
@@ -240,7 +241,7 @@ def _number(value: float | None) -> float:
 
 def rate_maps(rows: RunRows) -> list[RateMap]:
     """Return the pass rates of the training's problems, and of the evaluated ones, over the rounds."""
-    note = "share of right completions without hints; blank: not sampled in that round"
+    note = "share of right completions without hints; grey: not sampled in that round"
     found = [
         _rate_map(rows, "difficulty", "Training problems", note, held_out=False),
         _rate_map(rows, "held-out", "Evaluated problems", note, held_out=True),

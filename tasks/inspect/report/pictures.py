@@ -81,6 +81,7 @@ def draw_map(rates: RateMap) -> Figure:
         cells = np.ma.masked_invalid(np.array(rates.rates, dtype=np.float64))
         drawn = axes.imshow(cells, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0, vmax=1)
         axes.grid(visible=False)
+        axes.set_facecolor((FAINT, 0.3))  # what was not sampled is not taken for a pass rate of 0
         places = np.unique(np.linspace(0, len(rates.rounds) - 1, min(12, len(rates.rounds))).round().astype(int))
         axes.set_xticks(places, [str(rates.rounds[place]) for place in places])
         axes.set_yticks([])

@@ -7,6 +7,7 @@ from markupsafe import Markup, escape
 from gradus.tasks.inspect.groups import Rollout
 from gradus.tasks.tracking.report import MAX_CELL_CHARS, visible
 
+MAX_BRIEF = 90
 UNSURE = ((0.9, ""), (0.5, "u1"), (0.2, "u2"), (0.05, "u3"), (0.0, "u4"))
 """Least probability of a token and the class that it is coloured by."""
 
@@ -39,6 +40,16 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def brief(text: str) -> str:
+    """Return the beginning of a text as one line.
+
+    >>> brief("2 + 2  ="), len(brief("long " * 100))
+    ('2 + 2 =', 90)
+    """
+    line = " ".join(visible(text[:400]).split())
+    return line if len(line) <= MAX_BRIEF else f"{line[: MAX_BRIEF - 1]}…"
 
 
 def band(value: float, low: float, high: float) -> str:

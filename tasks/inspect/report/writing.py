@@ -44,7 +44,7 @@ from gradus.tasks.inspect.report.pictures import (
     write_png,
 )
 from gradus.tasks.inspect.report.samples import sample_table
-from gradus.tasks.inspect.report.text import band, coloured, count, duration, number
+from gradus.tasks.inspect.report.text import band, brief, coloured, count, duration, number
 from gradus.tasks.inspect.run_rows import RunRows, open_run
 from gradus.tasks.inspect.token_pieces import Tokenizers
 from gradus.tasks.runs.journal import read_settings
@@ -58,6 +58,7 @@ _FILTERS: Mapping[str, Callable[..., str]] = {
     "shown": visible,
     "number": number,
     "count": count,
+    "brief": brief,
     "coloured": coloured,
     "why": why,
 }

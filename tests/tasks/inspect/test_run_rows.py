@@ -70,7 +70,17 @@ def test_a_filter_is_a_condition_over_figures_or_texts(rows: Rows, condition: st
 
 @pytest.mark.parametrize(
     "condition",
-    ["reward = 1); drop table sampled; select (1", "nonesuch > 1", "reward >", "select 1", "reward = (", "1; 2", ""],
+    [
+        "reward = 1); drop table sampled; select (1",
+        "nonesuch > 1",
+        "reward >",
+        "select 1",
+        "reward = (",
+        "1; 2",
+        "",
+        "problem_id::int > 1",
+        "?",
+    ],
 )
 def test_what_is_no_condition_is_refused_and_changes_nothing(rows: Rows, condition: str) -> None:
     with pytest.raises(UsageError, match="filter"):

@@ -343,6 +343,12 @@ def test_what_the_end_of_a_training_left_is_a_file_of_its_run_and_told_twice_no_
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
     (named,) = run.ask("select value from tags where key = 'mlflow.loggedArtifacts' and run_uuid in mine")
     assert json.loads(named[0]) == [{"path": SAMPLE_TABLE, "type": "table"}]
+    import mlflow
+
+    mlflow.set_tracking_uri(tracking_uri(run.home))
+    run_id, experiment = run.ask("select run_uuid, experiment_id from runs where run_uuid in mine")[0]
+    loaded = mlflow.MlflowClient().load_table(str(experiment), SAMPLE_TABLE, run_ids=[run_id])
+    assert loaded.to_dict("records") == [{"problem_id": "p1"}]
 
 
 def test_an_event_that_can_never_be_told_is_noted_and_the_rest_is_told(new_run: NewRun) -> None:
