@@ -15,8 +15,9 @@ import pytest
 Program = Any
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-PAGES = "\n".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
-QUICK = {"runs", "show", "sql", "methods", "ingest", "curate", "hint", "score"}
+FOLDER = ROOT / "docs"
+PAGES = "\n".join(page.read_text() for page in [*sorted(FOLDER.glob("*.md")), FOLDER / "how-to" / "does-not-learn.md"])
+QUICK = {"runs", "show", "sql", "methods", "ingest", "curate", "hint", "score", "report"}
 """Verbs that need neither a policy nor another minute."""
 
 
