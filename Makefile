@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Without --no-compile pip compiles all of some 21,000 files (137 s); Python compiles those that are imported.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: setup demo test check format ui bench clean
+.PHONY: setup demo test check format docs ui bench clean
 
 setup: $(VENV)/.installed $(VENV)/.database  ## virtual environment, pinned install, MLflow database
 
@@ -54,6 +54,10 @@ check: $(VENV)/.developer  ## style, types, layers, tests
 format: $(VENV)/.developer
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.developer  ## reference pages from the code, and the site in site/
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 ui: setup  ## Prefect and MLflow on loopback
 	$(BIN)/gradus ui

@@ -18,6 +18,7 @@ from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.processes import start_servers
 from gradus.tasks.servers.secret import secret
+from gradus.tasks.tracking.view import QUERY, experiment_address
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -28,6 +29,7 @@ SETTLED_MS = 8_000
 def photograph(browser: Browser, url: str, path: Path, password: str = "") -> None:
     """Open a page, logged in to Prefect if a password is given, and keep what it shows."""
     with browser.new_context(viewport={"width": 1600, "height": 1000}) as context:
+        context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
         if password:  # where Prefect's own login page keeps it
             login = base64.b64encode(password.encode()).decode()
             context.add_init_script(f"localStorage.setItem('prefect-password', '{login}')")
@@ -49,10 +51,10 @@ def pages(run: str, prefect_url: str, mlflow_url: str, home: Home) -> dict[str, 
     of_run = f"{mlflow_url}/#/experiments/{parent.info.experiment_id}/runs"
     return {
         "prefect-run": f"{prefect_url}/runs/flow-run/{launch}",
-        "mlflow-runs": f"{mlflow_url}/#/experiments/{parent.info.experiment_id}/runs",
-        "mlflow-metrics": f"{of_run}/{parent.info.run_id}/model-metrics",
-        "mlflow-stage": f"{of_run}/{update.info.run_id}",
-        "mlflow-artifacts": f"{of_run}/{update.info.run_id}/artifacts",
+        "mlflow-runs": experiment_address(mlflow_url, parent.info.experiment_id),
+        "mlflow-metrics": f"{of_run}/{parent.info.run_id}/model-metrics?{QUERY}",
+        "mlflow-stage": f"{of_run}/{update.info.run_id}?{QUERY}",
+        "mlflow-artifacts": f"{of_run}/{update.info.run_id}/artifacts?{QUERY}",
     }
 
 

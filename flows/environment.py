@@ -27,6 +27,7 @@ def prepare(home: Home) -> None:
         "PREFECT_API_REQUEST_TIMEOUT": "180",
         "PREFECT_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "gradus",
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
         "DO_NOT_TRACK": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -7,18 +7,27 @@ from gradus.data.errors import GateError
 from gradus.flows.console.answers import StageCounts, SuiteFigures, TrainAnswer
 from gradus.flows.loop.inputs import as_run, run_name, start_of
 from gradus.flows.loop.measuring import pass_at_1
+from gradus.flows.loop.metering import Metered
 from gradus.flows.loop.training import Trained, train
+from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.config import Recipe, lasting, parse_recipe, refuse_unjudged
+from gradus.flows.recipe.differences import changed_settings
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.runs.records import RunSettings
+from gradus.tasks.runs.spending import ComputedSeconds
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.stage_adapter import Session
 
 
 @gradus_flow("train")
-def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, int, str]] | None = None) -> TrainAnswer:
-    """Rounds of curate, rollout, score and update as a recipe says.
+def train_flow(
+    recipe: Recipe,
+    run: str | None = None,
+    forced: list[tuple[str, int, str]] | None = None,
+    budget: Budget | None = None,
+) -> TrainAnswer:
+    """Rounds of curate, rollout, score and update as a recipe says, or until a budget is reached.
 
     The same recipe goes on where it stopped; with more rounds, from the last one.
     """
@@ -31,18 +40,29 @@ def train_flow(recipe: Recipe, run: str | None = None, forced: list[tuple[str, i
         verb="train",
         seed=recipe.seed,
         body={"recipe": body},
+        changed=changed_settings(recipe),
         reported=True,
         lasting=_lasting,
+        rounds=0 if budget else recipe.rounds,
         forced=frozenset((stage, index, purpose) for stage, index, purpose in forced or []),
     )
     with open_session(spec, separate_sampler=bool(recipe.overlap)) as session:
-        trained = train(session, recipe, start_of(session, recipe))
+        trained = _within(session, recipe, budget)
         how = _how(trained)
         session.journal.model_alias("policy", "champion", str(trained.best), note=how)
         session.journal.model_alias("policy", "newest", str(trained.policy))
         if trained.stopped:
             raise _outside(spec.name, trained)
         return _answer(spec.name, session, recipe, trained, time.perf_counter() - started)
+
+
+def _within(session: Session, recipe: Recipe, budget: Budget | None) -> Trained:
+    """Train for the rounds of the recipe, or until the budget is reached."""
+    if budget is None:
+        return train(session, recipe, start_of(session, recipe))
+    metered = Metered(session, ComputedSeconds(session.journal.folder.parent))
+    start = start_of(metered, recipe)
+    return train(metered, recipe, start, lambda index: metered.has_spent(budget, index))
 
 
 def _how(trained: Trained) -> str:
@@ -76,7 +96,7 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
     }
     return {
         "run": run,
-        "rounds": recipe.rounds,
+        "rounds": trained.rounds,
         "updates": sum(o.summary.get("updates", 0) for o in session.outcomes),
         "tokens_generated": sum(o.summary.get("tokens_generated", 0) for o in session.outcomes if not o.reused),
         "tokens_trained": sum(o.summary.get("tokens_trained", 0) for o in session.outcomes if not o.reused),

@@ -20,7 +20,8 @@ from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
 from prefect.types.entrypoint import EntrypointType
 
-from gradus.flows import deployed, stages
+from gradus.flows import comparison, deployed, exchange, stages
+from gradus.flows.notifications import HEARTBEAT_S, notify
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.servers.abandoned_runs import close_abandoned, close_unbegun, left_behind
@@ -53,17 +54,24 @@ def deployments() -> list[RunnerDeployment]:
         stages.profile,
         stages.evaluate,
     ]
-    return [*(_deployment(flow) for flow in flows), _deployment(deployed.train, schedules=[NIGHTLY])]
+    others = [_deployment(comparison.compare), _deployment(exchange.import_rollouts)]
+    return [*(_deployment(flow) for flow in flows), _deployment(deployed.train, schedules=[NIGHTLY]), *others]
 
 
-def serve_all() -> None:
-    """Close what an earlier `serve` left when it was killed, then serve every deployment until stopped."""
+def serve_all(webhook: str = "") -> None:
+    """Close what an earlier `serve` left when it was killed, then serve every deployment until stopped.
+
+    `webhook` is called for every training that fails; without one, what an earlier `serve` set up stays.
+    """
     home = Home.from_environment()
+    if webhook:
+        notify(webhook)
     close_abandoned(left_behind(home.runs))
     found = deployments()
     close_unbegun(_keep_theirs(found))
     # The process of a run imports the flow by its name, from whatever folder this is.
     os.environ |= child_environment()
+    os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", str(HEARTBEAT_S))
     prefect_serve(*found, pause_on_shutdown=False)
 
 

@@ -37,11 +37,15 @@ class RunSpec:
     verb: str
     seed: int = 0
     body: dict[str, Any] = field(default_factory=dict)
+    changed: Mapping[str, Sequence[str]] | None = None
+    """Of a recipe: each setting that is not the default, with the default and its value."""
     forced: frozenset[tuple[str, int, str]] = frozenset()
     reported: bool = False
     """Whether a report is written at the end; a failing report fails no run."""
     lasting: Callable[[RunSettings], Mapping[str, object]] = dict
     """Returns what of a body, stored by this version or an earlier one, may not change."""
+    rounds: int = 0
+    """How many rounds progress is shown of; 0 if that is not known, or there are none."""
 
 
 @contextlib.contextmanager
@@ -65,11 +69,11 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
         outcomes: list[Outcome] = []
         try:
             close_abandoned(left)
-            _label_flow_run(spec)
+            label_flow_run(spec.name, spec.verb)
             sidecar = start_sidecar(folder) if reports_now() else None
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + separate_sampler))})
-            with pool, StageView(rounds=spec.body.get("recipe", {}).get("rounds", 0)) as view:
-                yield Session(
+            with pool, StageView(rounds=spec.rounds) as view:
+                session = Session(
                     open_lake(home.lake, view.note),
                     journal,
                     pool,
@@ -81,6 +85,8 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
                     on_wait=view.note,
                     outcomes=outcomes,
                 )
+                with contextlib.closing(session):
+                    yield session
         except BaseException as error:
             status, why = ending(error)
             raise
@@ -126,7 +132,7 @@ def guard(folder: Path, spec: RunSpec) -> None:
     replace_file(path, json.dumps(body, indent=1, sort_keys=True))
 
 
-def _label_flow_run(spec: RunSpec) -> None:
+def label_flow_run(name: str, verb: str) -> None:
     """Call the flow run in Prefect what the run is called here."""
     from prefect import get_client  # noqa: PLC0415 - as in _facts
     from prefect.runtime import flow_run  # noqa: PLC0415
@@ -134,8 +140,8 @@ def _label_flow_run(spec: RunSpec) -> None:
     if flow_run.id:
         with get_client(sync_client=True) as client:
             given: list[str] = flow_run.tags or []
-            tags = sorted({*given, "gradus", spec.verb})
-            client.update_flow_run(UUID(flow_run.id), name=spec.name, tags=tags)
+            tags = sorted({*given, "gradus", verb})
+            client.update_flow_run(UUID(flow_run.id), name=name, tags=tags)
 
 
 def _facts(spec: RunSpec) -> Mapping[str, object]:
@@ -145,6 +151,7 @@ def _facts(spec: RunSpec) -> Mapping[str, object]:
         "run": spec.name,
         "verb": spec.verb,
         "params": spec.body,
+        **({} if spec.changed is None else {"changed": spec.changed}),
         "prefect_flow_run_id": flow_run.id or "",
         "git_sha": git_sha(Path(__file__).parent),
     }

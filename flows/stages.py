@@ -36,7 +36,7 @@ Answer: TypeAlias = Mapping[str, object]
 
 
 @contextlib.contextmanager
-def _alone(verb: str, seed: int = 0) -> Generator[Session]:
+def alone(verb: str, seed: int = 0) -> Generator[Session]:
     """A session for one verb on its own, named by the time it began."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     with open_session(RunSpec(name=f"{verb}-{stamp}-{os.getpid()}", verb=verb, seed=seed)) as session:
@@ -66,7 +66,7 @@ def ingest(source: str, config: IngestConfig | None = None, out: str | None = No
     started = time.perf_counter()
     refuse_credentials([source])
     settings = (config or IngestConfig()).model_copy(update={"source": source})
-    with _alone("ingest") as session:
+    with alone("ingest") as session:
         return _answer(session, session.stage("ingest", settings, {}), out, started)
 
 
@@ -226,7 +226,7 @@ def profile(
     started = time.perf_counter()
     settings = config or DifficultyConfig()
     refuse_without_verdicts(score_config or ScoreConfig(), "profile", settings.max_unjudged_frac)
-    with _alone("profile", seed) as session:
+    with alone("profile", seed) as session:
         _problems, rollouts, scores = _sampled(session, problems, policy, sample, score_config, rollout_config)
         inputs = {"rollouts": [rollouts], "scores": [scores]}
         return _answer(session, session.stage("difficulty", settings, inputs), out, started)
@@ -261,7 +261,7 @@ def evaluate(
     settings = config or EvaluateConfig()
     refuse_without_verdicts(score_config or ScoreConfig(), "evaluate", settings.max_unjudged_frac)
     check_ks(settings.ks, (sample or SampleConfig()).n)
-    with _alone("evaluate", seed) as session:
+    with alone("evaluate", seed) as session:
 
         def of(name: str, baseline: list[Ref]) -> Outcome:
             table, rollouts, scores = _sampled(session, problems, name, sample, score_config, rollout_config)
@@ -299,7 +299,7 @@ def _single(
 ) -> Answer:
     """One stage alone: inputs resolved by role, run or reused, written out."""
     started = time.perf_counter()
-    with _alone(verb, seed) as session:
+    with alone(verb, seed) as session:
         refs = {role: _resolve(session, role, texts, columns) for role, texts in inputs.items() if texts}
         if verb == "score" and "problems" not in refs:
             refs["problems"] = problems_of(session.store, refs["rollouts"])

@@ -37,6 +37,8 @@ def gradus_flow(name: str) -> Callable[[Callable[P, R]], Flow[P, R]]:
             except (GradusError, OSError) as error:
                 told = in_words(error)
                 return cast("R", Failed(message=str(told), data=told))
+            except Exception as error:  # noqa: BLE001 - the caller gets it; Prefect gets a sentence
+                return cast("R", Failed(message=str(in_words(error)), data=error))
 
         run.__signature__ = inspect.Signature()  # pyright: ignore[reportAttributeAccessIssue] - see _VerbFlow
         made = _VerbFlow(run, name=name, validate_parameters=False, on_crashed=[explain_crash])

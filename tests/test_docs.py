@@ -1,12 +1,17 @@
 """README and docs/: links lead somewhere, commands and settings exist, recipes can be read. Nothing is started."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from typer.main import get_command
 
 from gradus.flows.cli.main import app
@@ -14,7 +19,7 @@ from gradus.flows.recipe.config import load_recipe
 from gradus.tasks.inspect.catalogue import catalogue
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 COMMAND = re.compile(r"(?:^ {4}|^\$ |`)(?:\.venv/bin/)?gradus ([a-z][^`\n]*)", re.MULTILINE)
 RECIPE = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -75,7 +80,7 @@ def test_recipes_of_the_pages_can_be_read(page: Path, tmp_path: Path) -> None:
 
 def test_every_page_is_in_the_table_of_the_readme() -> None:
     linked = {target for target, _ in LINK.findall(PAGES[0].read_text())}
-    assert {f"docs/{page.name}" for page in PAGES[1:]} <= linked
+    assert {str(page.relative_to(ROOT)) for page in PAGES[1:]} <= linked
 
 
 def test_the_pages_have_what_is_checked_here() -> None:
@@ -83,3 +88,30 @@ def test_the_pages_have_what_is_checked_here() -> None:
     assert len(COMMAND.findall(prose)) > 30
     assert len(RECIPE.findall(prose)) == 5
     assert len(DOTTED.findall(prose)) > 10
+
+
+def test_reference_pages_are_what_the_code_says() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "generate.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    listed = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert set(flat(listed)) == pages
+    assert all((tmp_path / page.removesuffix(".md").removesuffix("index")).is_dir() for page in pages)
+
+
+def flat(nav: Any) -> list[str]:
+    """The pages of a navigation."""
+    if isinstance(nav, str):
+        return [nav]
+    inner = nav.values() if isinstance(nav, dict) else nav
+    return [page for each in inner for page in flat(each)]

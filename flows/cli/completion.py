@@ -25,6 +25,11 @@ def recipes(incomplete: str) -> list[str]:
     return _beginning(incomplete, [*(path.stem for path in RECIPES.glob("*.toml")), *files])
 
 
+def recipes_and_runs(incomplete: str) -> list[str]:
+    """Recipes, then names of runs."""
+    return [*recipes(incomplete), *runs(incomplete)]
+
+
 def stages(incomplete: str) -> list[str]:
     """Names of stages."""
     return _beginning(incomplete, list(STAGES))

@@ -20,6 +20,8 @@ import gradus.flows.cli.quiet  # noqa: F401  # pyright: ignore[reportUnusedImpor
 import typer
 
 from gradus.data.errors import GradusError, UsageError, in_words, shortened
+from gradus.flows.cli.compare_verbs import register_comparison
+from gradus.flows.cli.exchange_verbs import register_exchange
 from gradus.flows.cli.reading_verbs import register_reading
 from gradus.flows.cli.run_verbs import register_runs
 from gradus.flows.cli.service_verbs import register_service
@@ -62,6 +64,8 @@ def _options(
 register_stages(app)
 register_runs(app)
 register_reading(app)
+register_comparison(app)
+register_exchange(app)
 register_service(app)
 gc.enable()  # see gradus.flows.cli.quiet
 

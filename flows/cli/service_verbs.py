@@ -19,10 +19,11 @@ Port = Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")]
 def ui(prefect_port: Port = 4200, mlflow_port: Port = 5000) -> None:
     """Start the Prefect and MLflow servers on loopback and say where they are."""
     from gradus.tasks.servers.processes import start_servers
+    from gradus.tasks.tracking.view import address
 
     with start_servers(Home.from_environment().root, prefect_port, mlflow_port) as servers:
         line(f"Prefect  {servers.prefect_url}")
-        line(f"MLflow   {servers.mlflow_url}")
+        line(f"MLflow   {address(servers.mlflow_url)}")
         line(_how_to_log_in(Home.from_environment().root))
         line("Ctrl-C stops both.")
         stop = threading.Event()
@@ -38,7 +39,12 @@ def _how_to_log_in(home: Path) -> str:
     return f"{where}: {secret(home)}" if sys.stdout.isatty() else where
 
 
-def serve() -> None:
+Notify = Annotated[
+    str, typer.Option(envvar="GRADUS_NOTIFY_URL", help="webhook that is called for every training that fails")
+]
+
+
+def serve(notify: Notify = "") -> None:
     """Serve every flow as a deployment until stopped, beside `gradus ui` or a server of its own."""
     from gradus.flows.environment import prefect_api
 
@@ -46,7 +52,7 @@ def serve() -> None:
         from gradus.flows.serve import serve_all
 
         ready()
-        serve_all()
+        serve_all(notify)
 
 
 def doctor(as_json: AsJson = False) -> None:

@@ -1,7 +1,7 @@
 """The training loop: which stage follows which. Reads as the picture in the README."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,15 +15,19 @@ from gradus.tasks.config.base import Config
 from gradus.tasks.config.curation import CurateConfig, EscalateConfig
 from gradus.tasks.runtime.calls import Outcome, Stages
 
+Ends = Callable[[int], bool]
+"""Whether a training ends after a round; 0 is before the first."""
+
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training run ends with: its last and its best policy, and the figures of the reported suites by name.
+    """What a training run ends with: its rounds, its last and best policy, the figures of the reported suites by name.
 
     Without a choice the best policy is the last one. `stopped` is the sentence of the guard that ended the run before
     its last round, with the round of the best policy as `best_round`; there are no figures then.
     """
 
+    rounds: int
     policy: Ref
     best: Ref
     best_round: int
@@ -44,9 +48,12 @@ class Inputs:
     teacher: Ref | None = None
 
 
-def train(session: Stages, recipe: Recipe, start: Inputs) -> Trained:
-    """Profile, build hints, then rounds of curate, rollout, score, update, with evaluations between."""
-    return _Training(session, recipe, start).run()
+def train(session: Stages, recipe: Recipe, start: Inputs, ends: Ends | None = None) -> Trained:
+    """Profile, build hints, then rounds of curate, rollout, score, update, with evaluations between.
+
+    `ends` replaces the number of rounds of the recipe.
+    """
+    return _Training(session, recipe, start, ends or (lambda index: index >= recipe.rounds)).run()
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,8 @@ class _State:
 class _Training:
     """One training run: its rounds in order, and the way back after a guard's breach."""
 
-    def __init__(self, session: Stages, recipe: Recipe, start: Inputs) -> None:
+    def __init__(self, session: Stages, recipe: Recipe, start: Inputs, ends: Ends) -> None:
+        self._ends = ends
         self._steps = _Steps(session, recipe, start)
         self._measured = Measurements(recipe.evaluate, start.suites, self._evaluate)
         self._states: dict[int, _State] = {}
@@ -73,24 +81,26 @@ class _Training:
     def run(self) -> Trained:
         """All rounds, up to the one in which a guard ends the run."""
         recipe, start = self._steps.recipe, self._steps.start
-        self._measured.take(0, start.policy, last=not recipe.rounds)
+        self._measured.take(0, start.policy, last=False)
         state = self._states[0] = _State(start.policy, self._steps.profile(start.policy))
         self._hints = self._steps.hints()
         self._given = self._steps.given()
-        for index in range(1, recipe.rounds + 1):
+        index, over = 0, self._ends(0)
+        while not over:
+            index += 1
             state, metrics = self._round(index, state)
             found = first_outside(recipe.guards, index, metrics)
             if found and not self._may_go_back(found[0]):
                 return self._stopped(found[1], index)
             self._states[index] = state
-            self._measured.take(index, state.policy, last=index == recipe.rounds)
+            over = state.ahead is None and self._ends(index)  # what is made ahead is learned from
+            self._measured.take(index, state.policy, last=over)
             if found:
                 state = self._back(*found, index)
         choice = self._measured.choice()
-        best = choice.round if choice else recipe.rounds
-        policies = self._measured.policies
-        figures = self._measured.figures(best)
-        return Trained(policies[recipe.rounds], policies[best], best, figures, choice, tuple(self._remarks))
+        best = choice.round if choice else index
+        policies, figures = self._measured.policies, self._measured.figures(best)
+        return Trained(index, policies[index], policies[best], best, figures, choice, tuple(self._remarks))
 
     def _evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
         """An evaluation with the settings that hold by now."""
@@ -107,7 +117,7 @@ class _Training:
             return _State(policy, gathered.difficulty), gathered.metrics
         learn = partial(steps.learn, index, policy, gathered, self._given)
         ahead: _Gathered | None = None
-        if steps.recipe.overlap and index < steps.recipe.rounds:
+        if steps.recipe.overlap and not self._ends(index):
             following = partial(steps.gather, index + 1, policy, gathered.difficulty, self._hints)
             learned, ahead = run_concurrently(learn, following, steps.session.halt)
         else:
@@ -142,7 +152,7 @@ class _Training:
     def _stopped(self, sentence: str, index: int) -> Trained:
         best = self._best_before(index)
         policy = self._states[best].policy
-        return Trained(policy, policy, best, {}, None, tuple(self._remarks), sentence)
+        return Trained(index, policy, policy, best, {}, None, tuple(self._remarks), sentence)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ Guarded = Literal[
     "reward/frac_zero_std_groups",
     "reward/frac_all_right",
 ]
-"""What a guard may look at, by the names that the tracker shows: figures of a round's own rollouts and its update."""
+"""What a guard may look at, as stages write it: figures of a round's own rollouts and of its update."""
 
 
 class Guard(Config):

@@ -80,9 +80,22 @@ def tracking_patience_s() -> float:
     return _number("GRADUS_TRACKING_PATIENCE_S", 10.0)
 
 
+@dataclass(frozen=True)
+class Prices:
+    """What an hour of a CPU and of a GPU costs, in the user's money; 0 if it is not counted."""
+
+    cpu_h: float = 0.0
+    gpu_h: float = 0.0
+
+
+def prices() -> Prices:
+    """Prices of an hour: GRADUS_CPU_PRICE and GRADUS_GPU_PRICE, or 0."""
+    return Prices(_number("GRADUS_CPU_PRICE", 0.0), _number("GRADUS_GPU_PRICE", 0.0))
+
+
 def check_environment() -> None:
     """UsageError if a variable of ours has a value that it cannot have."""
-    for read in (wall_limit_s, server_idle_s, traces_per_round, tracking_patience_s, reports_now):
+    for read in (wall_limit_s, server_idle_s, traces_per_round, tracking_patience_s, prices, reports_now, gpu_turns):
         read()
 
 
@@ -120,6 +133,14 @@ def reports_now() -> bool:
     if chosen not in ("now", "later"):
         raise UsageError(f"GRADUS_REPORT is {chosen!r}", hint="set it to now or later, or not at all")
     return chosen == "now"
+
+
+def gpu_turns() -> str:
+    """Whether runs take turns on this machine's GPUs: GRADUS_GPU_TURNS, `auto` (if one is seen), `on` or `off`."""
+    chosen = os.environ.get("GRADUS_GPU_TURNS", "auto")
+    if chosen not in ("auto", "on", "off"):
+        raise UsageError(f"GRADUS_GPU_TURNS is {chosen!r}", hint="set it to auto, on or off, or not at all")
+    return chosen
 
 
 def run_logs() -> Path | None:

@@ -60,12 +60,17 @@ def catalogue() -> dict[str, dict[str, Component]]:
     }
 
 
+def settings_of(model: type[BaseModel]) -> dict[str, Setting]:
+    """Every setting of a model by its dotted key."""
+    return dict(_fields(model, ""))
+
+
 def _first(doc: str | None) -> str:
     return (doc or "").partition("\n")[0]
 
 
 def _component(component: Registered) -> Component:
-    return {"what": component.summary, "paper": component.paper, "settings": dict(_fields(component.settings, ""))}
+    return {"what": component.summary, "paper": component.paper, "settings": settings_of(component.settings)}
 
 
 def _engine(module: str) -> Component:
@@ -81,7 +86,7 @@ def _source_doc(module: str) -> str:
 
 
 def _stage(config: type[Config]) -> Component:
-    return {"what": _first(inspect.getdoc(config)), "paper": "", "settings": dict(_fields(config, ""))}
+    return {"what": _first(inspect.getdoc(config)), "paper": "", "settings": settings_of(config)}
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Setting]]:

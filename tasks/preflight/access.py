@@ -16,13 +16,17 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gradus.data.errors import StageError
+from gradus.data.records import JsonObject
 from gradus.tasks.config.redaction import hide
 
+if TYPE_CHECKING:
+    import requests
+
 _LIMIT_S = 10.0
-_QUESTION = "/api/2.0/mlflow/experiments/get-by-name?experiment_name=gradus"
 _STATUS = {"UNAUTHENTICATED": 401, "CUSTOMER_UNAUTHORIZED": 401, "PERMISSION_DENIED": 403}
 _UNVERIFIED = "CERTIFICATE_VERIFY_FAILED"
 
@@ -60,13 +64,7 @@ def ask_mlflow(uri: str) -> Answer:
     import requests  # noqa: PLC0415 - wanted only where a server is named
 
     try:
-        answered = requests.get(
-            uri.rstrip("/") + _QUESTION,
-            headers=_mlflow_headers(),
-            verify=_mlflow_verify(),
-            cert=os.environ.get("MLFLOW_TRACKING_CLIENT_CERT_PATH"),
-            timeout=_LIMIT_S,
-        )
+        answered = _asked(uri, "experiments/get-by-name?experiment_name=gradus")
     except requests.exceptions.SSLError as error:
         return untrusted("MLflow", uri, error)
     except requests.exceptions.RequestException:
@@ -75,6 +73,33 @@ def ask_mlflow(uri: str) -> Answer:
         return Answer(hide(str(error)), MLFLOW_CA, final=True)
     plugin = os.environ.get("MLFLOW_TRACKING_AUTH") or os.environ.get("MLFLOW_TRACKING_AWS_SIGV4")
     return Answer() if plugin else mlflow_answer(uri, answered.status_code)
+
+
+def call_mlflow(uri: str, path: str, body: JsonObject | None = None) -> JsonObject | None:
+    """Return what an MLflow server answers to a call of its API, a POST if it has a body; None if nothing of use."""
+    import requests  # noqa: PLC0415 - as in ask_mlflow
+
+    try:
+        answered = _asked(uri, path, body)
+        found = answered.json() if answered.ok else None
+    except (requests.exceptions.RequestException, OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _asked(uri: str, path: str, body: JsonObject | None = None) -> "requests.Response":
+    """Send one request as MLflow's client would."""
+    import requests  # noqa: PLC0415 - as in ask_mlflow
+
+    return requests.request(
+        "GET" if body is None else "POST",
+        f"{uri.rstrip('/')}/api/2.0/mlflow/{path}",
+        json=body,
+        headers=_mlflow_headers(),
+        verify=_mlflow_verify(),
+        cert=os.environ.get("MLFLOW_TRACKING_CLIENT_CERT_PATH"),
+        timeout=_LIMIT_S,
+    )
 
 
 def mlflow_answer(uri: str, status: int | str) -> Answer:

@@ -139,6 +139,8 @@ class RunStarted(TypedDict):
     owner: Owner
     verb: NotRequired[str]
     params: NotRequired[JsonObject]
+    changed: NotRequired[Mapping[str, Sequence[str]]]
+    """Of a training: each setting that is not the default, with the default and its value as text."""
     prefect_flow_run_id: NotRequired[str]
     git_sha: NotRequired[str]
 

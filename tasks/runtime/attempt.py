@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -14,6 +16,7 @@ from gradus.data.errors import StageError
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.records import JsonObject
+from gradus.tasks.config.base import Config
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.identity.component_modules import refuse_unpinned
 from gradus.tasks.runs.records import Report
@@ -79,13 +82,28 @@ def computed(task: Job, store: Store, warm: Warm, beat: Beat) -> Report:
         beat=beat,
     )
     function, config = spec.function(), spec.config.model_validate(task.config)
-    started = time.perf_counter()
+    started, cpu_s = time.perf_counter(), _cpu_s()
     result = function(context, config)
     refuse_unpinned(config)
-    timed = replace(result, clock={**result.clock, "perf/compute_s": time.perf_counter() - started})
-    full = checked_report(task.stage, timed)
+    seconds = time.perf_counter() - started
+    used = {"perf/compute_s": seconds, "perf/cpu_s": _cpu_s() - cpu_s}
+    if gpus := num_gpus(config):
+        used["perf/gpu_s"] = seconds * gpus
+    full = checked_report(task.stage, replace(result, clock={**result.clock, **used}))
     _commit(task, out, result)
     return full
+
+
+def _cpu_s() -> float:
+    """CPU time of this process and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
+def num_gpus(config: Config) -> int:
+    """Return how many GPUs a stage held: those that its process sees, if it has a setting `device` that allows one."""
+    torch = sys.modules.get("torch")
+    wanted = getattr(config, "device", "cpu")
+    return int(torch.cuda.device_count()) if torch is not None and wanted != "cpu" else 0
 
 
 def checked_report(stage: str, result: StageResult) -> Report:

@@ -7,6 +7,7 @@ store.find(Ref.parse(job.output))      # the artifact, if the call was computed 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
+from uuid import UUID
 
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
@@ -53,6 +54,8 @@ class Outcome:
     reused: bool
     seconds: float
     report: Report
+    task_run: UUID | None = None
+    """The stage's task run in Prefect."""
 
     @property
     def summary(self) -> Summary:

@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State
-from prefect.states import Completed
+from prefect.client.schemas.objects import State, StateDetails
+from prefect.runtime import task_run
+from prefect.states import Completed, Failed
 
-from gradus.data.errors import GateError
+from gradus.data.errors import GateError, in_words
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.base import Config
 from gradus.tasks.config.settings import wall_limit_s
@@ -30,7 +32,10 @@ from gradus.tasks.runs.records import Report
 from gradus.tasks.runtime.attempt import Job, execute, read_report
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
 from gradus.tasks.runtime.ending import ending
+from gradus.tasks.runtime.gpu_turn import GpuTurn
+from gradus.tasks.runtime.logbook import log_failure, log_outcome
 from gradus.tasks.runtime.progress import ProgressArtifact
+from gradus.tasks.runtime.round_page import publish_round
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from gradus.tasks.runtime.waiting import wait_until_free
 from gradus.tasks.stages.gates import breach
@@ -59,6 +64,11 @@ class Session:
     on_wait: Callable[[str], None] | None = None
     """Called every few seconds with the run that a stage waits for, and with other messages."""
     outcomes: list[Outcome] = field(default_factory=list)
+    gpu: GpuTurn = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Have no turn on a GPU yet."""
+        self.gpu = GpuTurn(self.journal.run, self.say)
 
     def stage(
         self,
@@ -81,11 +91,25 @@ class Session:
         request = _Request(self, call, self.seed if seed is None else seed)
         # No tags: Prefect asks its server for each tag's concurrency slot, seconds a time while that writes events.
         run = _stage_task.with_options(name=name, task_run_name=call.label)
-        outcome = run(request).result()
+        outcome = run(request, wait_for=self._made_by(inputs)).result()
         self.outcomes.append(outcome)
         if self.on_end is not None:
             self.on_end(outcome)
         return outcome
+
+    def _made_by(self, inputs: Inputs) -> list[State[bool]]:
+        """States of the tasks that made the inputs, with which Prefect draws an arrow from each.
+
+        They are made anew, of the tasks' ids alone: the tasks' own hold outcomes, through which Prefect would walk.
+        """
+        given = {ref for refs in inputs.values() for ref in refs}
+        made = {outcome.ref: outcome.task_run for outcome in self.outcomes if outcome.ref in given}
+        details = [StateDetails(task_run_id=task_run) for task_run in made.values() if task_run]
+        return [Completed(data=True, state_details=each) for each in details]  # Prefect asks for some data
+
+    def close(self) -> None:
+        """Let other runs have the GPU."""
+        self.gpu.end()
 
     def halt(self) -> None:
         """End what the workers compute; the threads that wait for it hear of it."""
@@ -113,14 +137,27 @@ class _Request:
 
 @task(cache_policy=NO_CACHE, persist_result=False, retries=0)
 def _stage_task(request: _Request) -> State[Outcome]:
+    try:
+        outcome = _outcome(request)
+    except Exception as error:  # noqa: BLE001 - Prefect's own state would name the type and print a traceback
+        log_failure(error)
+        return Failed(message=str(in_words(error)), data=error)
+    session = request.session
+    log_outcome(outcome, session.store.path(outcome.ref))
+    publish_round(session.journal.run, session.store, outcome, session.outcomes)
+    return Completed(name="Reused" if outcome.reused else "Completed", data=outcome)
+
+
+def _outcome(request: _Request) -> Outcome:
+    """Reuse or compute the stage; raises what it raised."""
     session, call = request.session, request.call
     job = planned(session.store, call, run=session.journal.run, seed=request.seed, forced=request.forced)
     started = time.perf_counter()
     reused = not request.forced and _is_finished(session, Ref.parse(job.output))
     report = _reuse(job, request) if reused else _attempt(job, request)
-    seconds = time.perf_counter() - started
-    outcome = Outcome(call.name, call.purpose, call.round, Ref.parse(job.output), reused, seconds, report)
-    return Completed(name="Reused" if reused else "Completed", data=outcome)
+    seconds, ref = time.perf_counter() - started, Ref.parse(job.output)
+    this = UUID(task_run.id) if task_run.id else None
+    return Outcome(call.name, call.purpose, call.round, ref, reused, seconds, report, this)
 
 
 def _is_finished(session: Session, ref: Ref) -> bool:
@@ -202,6 +239,7 @@ def _compute(job: Job, request: _Request) -> Report:
             session.on_progress(request.call.label, frac, text)
 
     beat(0.0, "begun")
+    session.gpu.take(request.call.config)
     worker = spec.worker_for(request.call.config, separate_sampler=session.separate_sampler)
     if session.separate_sampler and spec.name == "rollout":
         session.pool.prestart("policy")  # what learns from these rollouts is wanted soon

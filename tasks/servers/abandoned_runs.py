@@ -54,10 +54,16 @@ def close_abandoned(left: Sequence[Left]) -> None:
     """End the flow runs of dead processes in Prefect."""
     if not left:
         return
+    why = f"the process was killed; {AGAIN}"
     with get_client(sync_client=True) as client:
         for flow_run_id in (each for run in left for each in run.flow_runs):
             with contextlib.suppress(ObjectNotFound):
-                _end(client, client.read_flow_run(UUID(flow_run_id)), f"the process was killed; {AGAIN}")
+                flow_run = client.read_flow_run(UUID(flow_run_id))
+                _end(client, flow_run, why)
+                if flow_run.parent_task_run_id:  # of a comparison, whose process ended with that of its training
+                    above = client.read_task_run(flow_run.parent_task_run_id).flow_run_id
+                    if above:
+                        _end(client, client.read_flow_run(above), why)
 
 
 def close_unbegun(deployments: Collection[UUID]) -> None:

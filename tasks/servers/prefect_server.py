@@ -212,6 +212,8 @@ def door(home: Path, address: str) -> dict[str, str]:
         "PREFECT_SERVER_API_AUTH_STRING": key,
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{LOOPBACK}:{port},http://localhost:{port}",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        # Leases outlive a restart: one that is forgotten is neither renewed nor ended, and its slot stays taken.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
         "PREFECT__SERVER_FINAL": "1",
     }
 

@@ -1,1 +1,1 @@
-"""Reports of a run for MLflow, written by a process of its own. `reporter` is the only importer of mlflow."""
+"""Reports of a run for MLflow, written by a process of its own; `reporter`, `lineage` and `traces` import mlflow."""

@@ -1,18 +1,37 @@
 """What a journal's events mean for the tracker: which metrics, files and tables follow from them. No MLflow here."""
 
 import json
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias, cast
 
 from gradus.data.lake.manifest import FILE_NAME
+from gradus.tasks.config.settings import Prices
 from gradus.tasks.runs.journal import event_lines
 from gradus.tasks.runs.profiles import kept_trace
-from gradus.tasks.runs.records import Label, MetricRow, Metrics, Report, Sample, StageFinished, StageStarted, Which
-from gradus.tasks.tracking.names import metric_name, run_metric_name
+from gradus.tasks.runs.records import (
+    Label,
+    MetricRow,
+    Metrics,
+    Report,
+    Sample,
+    StageFinished,
+    StageStarted,
+    Summary,
+    Which,
+)
+from gradus.tasks.tracking.metric_table import find
+from gradus.tasks.tracking.names import has_room, is_on_run, kind_of, run_metric_name, shown_name
+from gradus.tasks.tracking.notes import headline, numbers_only
 from gradus.tasks.tracking.report import markdown, table_md, visible, write_report
 from gradus.tasks.tracking.state import Live, State
 
+Point: TypeAlias = tuple[str, float, int, int]
+"""A metric's name, its value, its time in ms and its step."""
+
+NOT_FINITE = "total/num_not_finite"
 REPORT_PAGE, SAMPLE_TABLE = "report.html", "samples.json"
 """Files that the end of a training leaves in the folder of its run; the latter as `mlflow.log_table` writes it."""
 STAGE_COLUMNS = ("stage", "ran", "reused", "failed", "seconds")
@@ -41,25 +60,80 @@ def title(call: Which) -> str:
 def to_parent(call: Which, seconds: float, metrics: Metrics, state: State) -> None:
     """Put a stage's metrics among those of the whole run, at the step of its round: the curves of the run."""
     for name, value in metrics.items():
-        spelled = run_metric_name(call["stage"], call["purpose"], name)
-        state.backlog.append((spelled, value, in_ms(seconds), call["round"]))
+        if math.isfinite(value) and is_on_run(call["stage"], call["purpose"], name):
+            spelled = run_metric_name(call["stage"], call["purpose"], name)
+            if has_room(spelled, state.others):
+                step = 0 if state.ends_only and compares(name) else call["round"]
+                state.backlog.append((spelled, value, in_ms(seconds), step))
+    if call["stage"] == "evaluate" and kind_of(call["purpose"], "eval/") == "eval":
+        _note_figures(metrics, state)
 
 
-def points(rows: Sequence[MetricRow], round_: int) -> list[tuple[str, float, int, int]]:
-    """The points (name, value, time in ms, step) of an attempt's own curves: its optimiser steps, then its end.
+def compares(name: str) -> bool:
+    """Return whether a metric compares an evaluation with that of the starting policy."""
+    metric = find(name)
+    return metric is not None and metric.compares
 
-    The end stands at the step of its round, without what the optimiser steps said already.
+
+def evaluates_at_its_ends(recipe: object) -> bool:
+    """Return whether a recipe evaluates only before the first round and after the last."""
+    plan = recipe.get("evaluate") if isinstance(recipe, Mapping) else None
+    suites = plan.get("suites", ()) if isinstance(plan, Mapping) else ()
+    return bool(suites) and not any(suite.get("every") for suite in suites)
+
+
+def num_not_finite(metrics: Metrics) -> int:
+    """Return how many values are NaN or infinite: MLflow would refuse them, or show them as huge."""
+    return sum(not math.isfinite(value) for value in metrics.values())
+
+
+def _note_figures(metrics: Metrics, state: State) -> None:
+    """Keep what an evaluation of the first suite found, for the note; the first one is that of the starting policy."""
+    found = {name.rpartition("/")[2]: value for name, value in metrics.items()}
+    if "pass_at_1" in found:
+        state.figures.setdefault("start", found["pass_at_1"])
+    kept = ("pass_at_1", "gain", "gain_ci_low", "gain_ci_high")
+    state.figures |= {name: found[name] for name in kept if name in found}
+
+
+def count_usage(summary: Summary, metrics: Metrics, state: State) -> None:
+    """Add what an attempt used to the totals of its command."""
+    state.add("total/tokens_sampled", summary.get("tokens_generated", 0))
+    state.add("total/tokens_trained", summary.get("tokens_trained", 0))
+    state.add("total/cpu_s", metrics.get("perf/cpu_s", 0.0))
+    state.add("total/gpu_s", metrics.get("perf/gpu_s", 0.0))
+
+
+def count_round(call: Which, state: State) -> None:
+    """Note that a round has its update."""
+    if call["stage"] == "update":
+        state.totals["total/rounds"] = max(call["round"], state.totals.get("total/rounds", 0))
+
+
+def total_points(state: State, prices: Prices, time_ms: int) -> list[Point]:
+    """Return the totals of a command, and their cost if there are prices; one that is 0 is left out."""
+    used = state.totals
+    cost = (used.get("total/cpu_s", 0.0) * prices.cpu_h + used.get("total/gpu_s", 0.0) * prices.gpu_h) / 3600
+    known = {name: round(value, 4) for name, value in {**used, "total/cost": cost}.items()}
+    return [(shown_name(name), value, time_ms, 0) for name, value in known.items() if value]
+
+
+def points(rows: Sequence[MetricRow]) -> list[Point]:
+    """Return the points of an attempt's own curves: its optimiser steps, then its end.
+
+    The end stands at step 0, where MLflow draws a bar and not a line of one dot, without what the optimiser steps said
+    already. What is not finite is left out.
     """
     said = {name for row in rows if row["step"] is not None for name in row["metrics"]}
     return [
-        (metric_name(name), value, in_ms(row["time"]), round_ if row["step"] is None else row["step"])
+        (shown_name(name), value, in_ms(row["time"]), row["step"] or 0)
         for row in rows
         for name, value in row["metrics"].items()
-        if row["step"] is not None or name not in said
+        if math.isfinite(value) and (row["step"] is not None or name not in said)
     ]
 
 
-def roles_by_artifact(inputs: Mapping[str, list[str]]) -> dict[str, list[str]]:
+def roles_by_artifact(inputs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Artifact -> the roles that it has: one that has two is one dataset to MLflow."""
     found: dict[str, list[str]] = {}
     for role, refs in inputs.items():
@@ -68,9 +142,12 @@ def roles_by_artifact(inputs: Mapping[str, list[str]]) -> dict[str, list[str]]:
     return found
 
 
-def shown(sample: Sample, keys: tuple[str, ...]) -> dict[str, str]:
-    """Fields of a sample that have a value, as text without hidden characters."""
-    return {key: visible(str(sample[key])) for key in keys if sample.get(key)}
+def shown(sample: Sample, keys: tuple[str, ...]) -> dict[str, dict[str, list[str]]]:
+    """Return the fields of a sample that have a value, as lines without hidden characters.
+
+    Each is an object, which MLflow shows as JSON; it would render a text as Markdown and load the pictures in it.
+    """
+    return {key: {"lines": visible(str(sample[key])).split("\n")} for key in keys if sample.get(key)}
 
 
 def ends(samples: Sequence[Sample], count: int) -> Sequence[Sample]:
@@ -81,22 +158,23 @@ def ends(samples: Sequence[Sample], count: int) -> Sequence[Sample]:
     return [*samples[:front], *samples[len(samples) - (count - front) :]]
 
 
-def write_files(folder: Path, run: Path, artifact: Path, begun: Live, end: StageFinished, report: Report) -> str:
-    """Write what a stage attempt shows as files: summary, settings, manifest, samples; return the summary's text.
+def write_files(folder: Path, run: Path, artifact: Path, begun: Live, end: StageFinished, report: Report) -> None:
+    """Write what a stage attempt shows as files: summary, settings, manifest, samples.
 
     `artifact` is the folder that holds the manifest, if there is one; `run` may hold the attempt's profile.
     """
     trace = kept_trace(run, end["attempt"])
     if trace.is_file():
         shutil.copyfile(trace, folder / trace.name)
-    label = {key: value for key, value in begun.items() if key != "config"}
-    facts = {**label, "status": end["status"], "seconds": end["seconds"], "error": end["error"]}
-    known = {key: value for key, value in facts.items() if value not in ("", None)}
-    write_report(folder, title(begun), known, {**report, "summary": end["summary"]})
+    label = {key: value for key, value in begun.items() if key not in ("config", "inputs")}
+    error = {"error": headline(end["error"])} if end["error"] else {}
+    facts = {**label, "status": end["status"], "seconds": end["seconds"], **error}
+    # The counts that are texts may quote a policy: they are in the journal, and samples in sample.html.
+    counts = cast("Summary", numbers_only(end["summary"]))
+    write_report(folder, title(begun), facts, {**report, "summary": counts})
     (folder / "config.json").write_text(json.dumps(begun["config"], indent=1), encoding="utf-8")
     if (artifact / FILE_NAME).exists():
         (folder / FILE_NAME).write_bytes((artifact / FILE_NAME).read_bytes())
-    return (folder / "summary.md").read_text(encoding="utf-8")
 
 
 def run_page(folder: Path, state: State) -> tuple[str, dict[str, int]]:
@@ -111,15 +189,11 @@ def run_page(folder: Path, state: State) -> tuple[str, dict[str, int]]:
     return "\n\n".join([*map(markdown, notes), table_md(STAGE_COLUMNS, rows)]), counts
 
 
-def end_files(folder: Path, counts: Mapping[str, int]) -> tuple[list[Path], dict[str, str]]:
-    """The files that the end of a training left in its folder, and the tags of its end.
-
-    The tags are the counts, and the one by which MLflow finds a table among the files.
-    """
+def end_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """The files that the end of a training left in its folder, and the tag by which MLflow finds a table among them."""
     there = [folder / name for name in (REPORT_PAGE, SAMPLE_TABLE) if (folder / name).is_file()]
     tables = [{"path": path.name, "type": "table"} for path in there if path.name == SAMPLE_TABLE]
-    tags = {f"gradus.{name}": str(number) for name, number in counts.items()}
-    return there, tags | ({"mlflow.loggedArtifacts": json.dumps(tables)} if tables else {})
+    return there, {"mlflow.loggedArtifacts": json.dumps(tables)} if tables else {}
 
 
 def stage_table(folder: Path, state: State) -> tuple[list[tuple[str | float, ...]], dict[str, int]]:

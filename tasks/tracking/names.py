@@ -2,13 +2,16 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TypeVar
 
 from gradus.data.records import JsonObject
+from gradus.tasks.tracking.metric_table import MAX_ON_RUN, METRICS, Kind, find, section_of
 
 T = TypeVar("T")
 
+MAX_KEY_CHARS = 250
 MAX_PARAM_CHARS = 6000
 """MLflow refuses longer values."""
 MAX_TAG_CHARS = 8000
@@ -20,20 +23,48 @@ _NOT_IN_MODELS = re.compile(r"[^A-Za-z0-9_\- ]")
 
 
 def flat_params(config: JsonObject, prefix: str = "") -> dict[str, str]:
-    """Nested settings as `outer.inner` -> text; lists as JSON, long values cut.
+    """Return nested settings as `outer.inner` -> text, a component always under the same name, long values cut.
 
-    >>> flat_params({"update": {"lr": 0.1, "clip": [0.2, 0.3]}, "name": "demo"})
-    {'update.lr': '0.1', 'update.clip': '[0.2, 0.3]', 'name': 'demo'}
+    A component is its name, with its settings below; a list of named ones is their names, with each one's settings.
+
+    >>> flat_params({"update": {"lr": 0.1, "clip": [0.2, 0.3]}, "loss": {"name": "clip", "low": 0.2}})
+    {'update.lr': '0.1', 'update.clip': '[0.2, 0.3]', 'loss': 'clip', 'loss.low': '0.2'}
+    >>> flat_params({"rewards": [{"name": "numeric"}, {"name": "../mine.py:close", "within": 2}]})
+    {'rewards': 'numeric, ../mine.py:close', 'rewards.mine.py_close.within': '2'}
     """
     found: dict[str, str] = {}
     for key, value in config.items():
-        name = f"{prefix}{_clean(str(key))}"
+        name = f"{prefix}{_key(str(key))}"[:MAX_KEY_CHARS]
         if isinstance(value, Mapping) and value:
-            found.update(flat_params(value, f"{name}."))
+            found |= {name: str(value["name"])} if _names([value]) else {}
+            found |= _settings(value, name)
+        elif isinstance(value, list) and (names := _names(value)):
+            found[name] = cut(", ".join(names), MAX_PARAM_CHARS)
+            parts = [part for part in value if isinstance(part, Mapping)]
+            for part, own in zip(parts, names, strict=True):
+                found |= _settings(part, f"{name}.{_key(own)}")
         else:
             text = value if isinstance(value, str) else json.dumps(value, default=str)
             found[name] = cut(text, MAX_PARAM_CHARS)
     return found
+
+
+def _key(text: str) -> str:
+    """A part of a parameter's name; of a path its file alone, since MLflow refuses names with relative parts."""
+    return _clean(text.rpartition("/")[2]).strip(". ") or "unnamed"
+
+
+def _settings(value: JsonObject, name: str) -> dict[str, str]:
+    """What a mapping holds below its name, without the name of a component."""
+    named = bool(_names([value]))
+    return flat_params({key: part for key, part in value.items() if not (named and key == "name")}, f"{name}.")
+
+
+def _names(values: Sequence[object]) -> list[str]:
+    """The names of components; empty unless every value has one of its own."""
+    names = [value.get("name") for value in values if isinstance(value, Mapping)]
+    texts = [name for name in names if isinstance(name, str)]
+    return texts if len(set(texts)) == len(values) else []
 
 
 def cut(text: str, max_chars: int) -> str:
@@ -52,29 +83,83 @@ def metric_name(name: str) -> str:
     return "/".join(part for part in parts if part.strip(".")) or "unnamed"
 
 
-def run_metric_name(stage: str, purpose: str, name: str) -> str:
-    """A metric's name on the run as a whole, where each name has one writer in a round.
+def shown_name(name: str) -> str:
+    """Return a stage's metric as its own run shows it: the section first, see gradus.tasks.tracking.metric_table.
 
-    Every stage measures its own time, so `perf/` is divided by stage; the purpose comes first unless it is training.
+    >>> shown_name("reward/mean"), shown_name("eval/aime/pass@8"), shown_name("perf/step_s")
+    ('2 reward/mean', '1 eval/pass_at_8', '8 time/step_s')
+    """
+    return "/".join(map(metric_name, section_of(metric_name(name))))
+
+
+def run_metric_name(stage: str, purpose: str, name: str) -> str:
+    """Return a metric as the run of a command shows it, where each name has one writer in a round.
+
+    Behind the name stand the stage, for times, since every stage measures its own, and the purpose unless it is
+    training; of evaluations the suite unless it is the first.
 
     >>> run_metric_name("score", "train", "reward/mean"), run_metric_name("score", "hint1", "reward/mean")
-    ('reward/mean', 'hint1/reward/mean')
-    >>> run_metric_name("rollout", "train", "perf/tokens_per_s")
-    'perf/rollout/tokens_per_s'
+    ('2 reward/mean', '2 reward/mean.hint1')
+    >>> run_metric_name("rollout", "eval", "perf/tokens_per_s")
+    '8 time/tokens_per_s.rollout.eval'
     >>> run_metric_name("rollout", "eval-aime", "length/mean")
-    'eval/aime/length/mean'
-    >>> run_metric_name("evaluate", "eval-aime", "eval/aime/gain")
-    'eval/aime/gain'
+    '5 length/mean.eval-aime'
+    >>> run_metric_name("evaluate", "eval-aime", "eval/aime/gain"), run_metric_name("evaluate", "eval", "eval/own/gain")
+    ('1 eval/gain.aime', '1 eval/gain')
     """
-    spelled = metric_name(name)
-    if spelled.startswith("perf/"):
-        spelled = f"perf/{metric_name(stage)}/{spelled.removeprefix('perf/')}"
-    if purpose in ("", "train"):
-        return spelled
-    kind, _, suite = purpose.partition("-")
-    if kind == "eval" and spelled.startswith("eval/"):
-        return spelled
-    return "/".join(metric_name(part) for part in (kind, suite, spelled) if part)
+    behind = [stage] if name.startswith("perf/") else []
+    if name.startswith("eval/"):
+        behind.append(purpose.partition("-")[2])
+    elif purpose != "train":
+        behind.append(purpose)
+    return ".".join((shown_name(name), *(metric_name(part).replace("/", ".") for part in behind if part)))
+
+
+def kind_of(purpose: str, name: str) -> Kind:
+    """Return what a call of a stage is for; an evaluation on its own is that of the first suite."""
+    match purpose.partition("-"):
+        case ("eval", "-", _):
+            return "suite"
+        case ("eval", _, _):
+            return "eval"
+        case ("profile", _, _):
+            return "profile"
+        case ("given", _, _):
+            return "given"
+        case (other, _, _) if other.startswith("hint"):
+            return "hint"
+        case _:
+            return "eval" if name.startswith("eval/") else "train"
+
+
+def is_on_run(stage: str, purpose: str, name: str) -> bool:
+    """Return whether a metric is also on the run of the command; one that the table lacks is, if it is of training."""
+    metric, kind = find(name), kind_of(purpose, name)
+    if metric is None:
+        return kind == "train"
+    return kind in metric.on_run and (not metric.on_run_of or stage in metric.on_run_of)
+
+
+@cache
+def reserved() -> frozenset[str]:
+    """Return the names that a run of a command always has room for: those that no recipe makes more of."""
+    return frozenset(
+        run_metric_name(stage, kind, metric.name)
+        for metric in METRICS
+        for kind in metric.on_run
+        if kind in ("train", "eval") and not metric.is_open
+        for stage in metric.stages
+    )
+
+
+def has_room(name: str, others: list[str]) -> bool:
+    """Return whether a run may show a metric, and note it among the `others` if it is none of the reserved ones."""
+    if name in reserved() or name in others:
+        return True
+    if len(others) >= MAX_ON_RUN - len(reserved()):
+        return False
+    others.append(name)
+    return True
 
 
 def model_name(run: str, model: str) -> str:

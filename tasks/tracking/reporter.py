@@ -1,11 +1,12 @@
-"""The teller: reads a run's journal and tells MLflow. The only importer of mlflow, in a process of its own.
+"""The teller: reads a run's journal and tells MLflow, in a process of its own.
 
     python -m gradus.tasks.tracking.reporter RUN_FOLDER --owner PID     # follows a living run, ends with it
     python -m gradus.tasks.tracking.reporter RUN_FOLDER --drain         # tells what is there and ends
 
 Told exactly once, whatever is killed: the cursor is saved after every event; the first event after a start is looked up
 by its name before anything is created (tag gradus.attempt); a metric carries the time of its journal row, and MLflow
-keeps one point for each name, time, step and value. While the tracker is down the journal waits.
+keeps one point for each name, time, step and value; files are logged whole, under the same names. While the tracker is
+down the journal waits.
 Left out on purpose: rollouts beyond a few samples (Parquet holds them all) and the weights (logged by reference).
 """
 
@@ -25,43 +26,36 @@ from typing import Any
 import mlflow
 import mlflow.db
 from mlflow import MlflowClient
-from mlflow.entities import (
-    AssessmentSource,
-    AssessmentSourceType,
-    Dataset,
-    DatasetInput,
-    InputTag,
-    LifecycleStage,
-    Metric,
-    NoOpSpan,
-    Param,
-    RunTag,
-)
+from mlflow.entities import LifecycleStage, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from gradus.data.errors import StageError, in_words
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
 from gradus.tasks.config.redaction import hide, hide_in_logs, hide_in_output
-from gradus.tasks.config.settings import Home, traces_per_round, tracking_patience_s
+from gradus.tasks.config.settings import Home, prices, traces_per_round, tracking_patience_s
 from gradus.tasks.preflight.access import mlflow_words
 from gradus.tasks.runs import records
 from gradus.tasks.runs.journal import read_metric_rows
 from gradus.tasks.runtime.attempt import read_report
 from gradus.tasks.tracking.client import artifacts_uri, database, tracker_environment, tracking_uri
 from gradus.tasks.tracking.facts import (
+    NOT_FINITE,
+    count_round,
+    count_usage,
     end_files,
-    ends,
+    evaluates_at_its_ends,
     in_ms,
     label_of,
+    num_not_finite,
     points,
-    roles_by_artifact,
     run_page,
-    shown,
     title,
     to_parent,
+    total_points,
     write_files,
 )
+from gradus.tasks.tracking.lineage import CHECKPOINTS, Lineage
 from gradus.tasks.tracking.loop import Follower, RefusedError, UnreachableError
 from gradus.tasks.tracking.names import (
     MAX_TAG_CHARS,
@@ -72,10 +66,13 @@ from gradus.tasks.tracking.names import (
     flat_params,
     model_name,
 )
+from gradus.tasks.tracking.notes import CHANGES_FILE, changes_text, opening, run_note, stage_note
 from gradus.tasks.tracking.report import visible
-from gradus.tasks.tracking.state import State, setup_lock, status
+from gradus.tasks.tracking.state import Live, State, setup_lock, status
+from gradus.tasks.tracking.traces import Traces
+from gradus.tasks.tracking.view import EXPERIMENT, VIEW_TAG, is_current, saved_view
 
-EXPERIMENT = "gradus"
+_NOTE = "mlflow.note.content"
 _MAX_TRACES_PER_ROUND = 16
 _FINAL = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"})
 _ENDED = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED", "cancelled": "KILLED"}
@@ -114,7 +111,7 @@ class MlflowTeller:
         # After a start nobody knows what an earlier teller told beyond the cursor, so things are looked up before they
         # are created, until the first run that is not there: nothing behind it is.
         self._looks_first = True
-        self._traces_per_round = min(traces_per_round(), _MAX_TRACES_PER_ROUND)
+        self._prices = prices()
         self._place = hashlib.sha256(f"{socket.gethostname()}:{folder.resolve()}".encode()).hexdigest()[:16]
         _settle()
         with _classified(opening=True):
@@ -127,6 +124,8 @@ class MlflowTeller:
             mlflow.set_tracking_uri(uri)
             self._client = MlflowClient(tracking_uri=uri)
             self._experiment = _experiment(self._client, home.root, uri)
+            self._lineage = Lineage(self._client, self._store, self._experiment)
+            self._traces = Traces(self._client, self._experiment, min(traces_per_round(), _MAX_TRACES_PER_ROUND))
 
     def tell(self, event: records.Event, state: State) -> None:
         """Tell one event."""
@@ -140,24 +139,32 @@ class MlflowTeller:
                 case "stage_finished":
                     self._stage_finished(event, state)
                 case "stage_reused":
-                    report = read_report(self._store, Ref.parse(event["output"]))
-                    to_parent(event, event["time"], report.get("metrics", {}), state)
+                    self._stage_reused(event, state)
                 case "model_alias":
                     self._model_alias(event, state)
                 case "run_finished":
                     self._run_finished(event, state)
                 case _:  # of a newer version
                     raise RefusedError(f"the journal holds an event {kind!r}, which this version does not know")
+        state.time_ms = in_ms(event["time"])
 
     def flush(self, state: State) -> None:
         """Tell the parent's metrics that wait in the state."""
-        with _classified():
-            for batch in batches([Metric(*row) for row in state.backlog] if state.parent else [], METRICS_PER_CALL):
-                self._client.log_batch(state.parent, metrics=batch)
+        if state.parent:
+            with _classified():
+                self._metrics(state.parent, [Metric(*point) for point in state.backlog])
 
     def close_as_killed(self, state: State) -> None:
         """End the parent and every open child as KILLED: their process is gone."""
+        ended: records.RunFinished = {
+            "event": "run_finished",
+            "time": state.time_ms / 1000,
+            "status": "killed",
+            "summary": {},
+            "error": "the process was killed",
+        }
         with _classified():
+            self._close(ended, state)
             for run_id in (*(state.runs[attempt] for attempt in state.live), state.parent):
                 self._client.set_terminated(run_id, "KILLED")
         state.live, state.parent = {}, ""
@@ -179,10 +186,15 @@ class MlflowTeller:
         }
         run_id = self._create("gradus.invocation", event["invocation"], event["run"], in_ms(event["time"]), tags)
         self._close_abandoned(run_id, in_ms(event["time"]))
-        params = event.get("params", {})
-        self._params(run_id, params)
+        params, changed = event.get("params", {}), event.get("changed")
+        recipe = params.get("recipe")
+        self._params(run_id, recipe if isinstance(recipe, Mapping) else params)
         self._client.log_text(run_id, json.dumps(params, indent=1), "config.json")
-        state.parent = run_id
+        if changed is not None:
+            self._client.log_text(run_id, changes_text(changed), CHANGES_FILE)
+        state.parent, state.begun_ms, state.about = run_id, in_ms(event["time"]), opening(event)
+        state.ends_only = evaluates_at_its_ends(recipe)
+        self._note(run_id, run_note(state, None, {}))
 
     def _close_abandoned(self, living: str, time_ms: int) -> None:
         """End runs of this folder that claim to run: whoever held the folder before is gone."""
@@ -204,12 +216,20 @@ class MlflowTeller:
             **({"mlflow.parentRunId": state.parent} if state.parent else {}),
         }
         run_id = self._create("gradus.attempt", attempt, title(event), in_ms(event["time"]), tags)
-        datasets = [self._dataset(ref, roles) for ref, roles in roles_by_artifact(event["inputs"]).items()]
-        if datasets:
-            self._client.log_inputs(run_id, datasets)
+        self._lineage.log_inputs(run_id, event["inputs"])
+        self._problems(event, event["inputs"], state)
         self._params(run_id, event["config"])
         state.runs[attempt] = run_id
-        state.live[attempt] = {**label, "config": event["config"]}
+        state.live[attempt] = {**label, "config": event["config"], "inputs": dict(event["inputs"])}
+
+    def _problems(self, call: records.Which, inputs: Mapping[str, Sequence[str]], state: State) -> None:
+        """Log the problems that a command trains on, and those that it evaluates on, as datasets of its run."""
+        roles = {"curate": "training", "evaluate": "evaluation"}
+        role = roles.get(call["stage"], "") if call["purpose"] == "train" or call["stage"] == "evaluate" else ""
+        new = [ref for ref in inputs.get("problems", ()) if f"{role} {ref}" not in state.datasets]
+        if role and new and state.parent:
+            self._lineage.log_inputs(state.parent, {role: new})
+            state.datasets += [f"{role} {ref}" for ref in new]
 
     def _stage_finished(self, event: records.StageFinished, state: State) -> None:
         attempt = event["attempt"]
@@ -220,104 +240,79 @@ class MlflowTeller:
         manifest = self._store.find(ref)
         kept: records.Report = read_report(self._store, ref) if manifest is not None else {}
         rows = read_metric_rows(self._folder, event["metric_bytes"])
-        report: records.Report = {**kept, "metrics": rows[-1]["metrics"] if rows else {}}
-        metrics = [Metric(*point) for point in points(rows, live["round"])]
+        found = rows[-1]["metrics"] if rows else {}
         with tempfile.TemporaryDirectory(prefix="gradus-") as name:
-            note = write_files(Path(name), self._folder, self._store.path(ref), live, event, report)
+            write_files(Path(name), self._folder, self._store.path(ref), live, event, {**kept, "metrics": found})
             self._client.log_artifacts(run_id, name)
-        described = {"mlflow.note.content": note, "gradus.error": event["error"]}
-        tags = [RunTag(key, cut(value, MAX_TAG_CHARS)) for key, value in described.items() if value]
-        for batch in batches(metrics, METRICS_PER_CALL) if metrics else [[]]:
-            self._client.log_batch(run_id, metrics=batch, tags=tags)
+        self._note(run_id, stage_note(state.run, live, event), error=event["error"])
+        self._curves(run_id, live, rows, state)
+        count_usage(event["summary"], found, state)
         if event["status"] == "finished":
-            to_parent(live, event["time"], rows[-1]["metrics"] if rows else {}, state)
-            if ref.table == "checkpoints":
-                self._checkpoint(ref, run_id, {"round": str(live["round"]), "stage": live["stage"], "run": state.run})
+            to_parent(live, event["time"], found, state)
+            self._trained(live, (run_id, state.parent), state)
         self._client.set_terminated(run_id, _ENDED[event["status"]], end_time=in_ms(event["time"]))
         del state.live[attempt]
         if live["stage"] == "score" and event["status"] == "finished":
-            self._traces(run_id, attempt, live["round"], report.get("samples", []), state)
+            key = str(live["round"])
+            samples, done = kept.get("samples", []), state.traces.get(key, 0)
+            state.traces[key] = self._traces.log(run_id, attempt, samples, done, looks_first=self._looks_first)
+
+    def _curves(self, run_id: str, live: Live, rows: Sequence[records.MetricRow], state: State) -> None:
+        """Log an attempt's own metrics; those of an evaluation as metrics of its checkpoint too."""
+        state.add(NOT_FINITE, sum(num_not_finite(row["metrics"]) for row in rows))
+        about = {"run": state.run, "round": str(live["round"])}
+        is_evaluation = live["stage"] == "evaluate"
+        policy = self._lineage.evaluated(live.get("inputs", {}), state.parent, about) if is_evaluation else {}
+        self._metrics(run_id, [Metric(*point, **policy) for point in points(rows)])
+
+    def _trained(self, call: records.Label, runs: Sequence[str], state: State) -> None:
+        """Log the checkpoint that a call made, if it made one, as a model and as an output of the runs."""
+        ref = Ref.parse(call["output"])
+        count_round(call, state)
+        if ref.table == CHECKPOINTS:
+            about = {"run": state.run, "round": str(call["round"]), "stage": call["stage"]}
+            model_id = self._lineage.checkpoint(ref, runs[0], about)
+            for run_id in filter(None, runs):
+                self._lineage.log_output(run_id, model_id, call["round"])
+
+    def _stage_reused(self, event: records.StageReused, state: State) -> None:
+        ref = Ref.parse(event["output"])
+        metrics = read_report(self._store, ref).get("metrics", {})
+        manifest = self._store.find(ref)
+        state.add(NOT_FINITE, num_not_finite(metrics))
+        to_parent(event, event["time"], metrics, state)
+        self._problems(event, manifest.parents if manifest else {}, state)
+        self._trained(event, (state.parent,), state)
+
+    def _model_alias(self, event: records.ModelAlias, state: State) -> None:
+        ref = Ref.parse(event["ref"])
+        model_id = self._lineage.checkpoint(ref, state.parent, {"run": state.run})
+        names = (model_name(state.run, event["model"]), event["alias"])
+        self._lineage.name_checkpoint(model_id, ref, names, state.parent, event.get("note", ""))
 
     def _run_finished(self, event: records.RunFinished, state: State) -> None:
         if not state.parent:
             return
         self.flush(state)
         state.backlog = []
-        page, counts = run_page(self._folder, state)
-        self._client.log_text(state.parent, page, "summary.md")
-        files, tags = end_files(self._folder, counts)
-        for path in files:
-            self._client.log_artifact(state.parent, str(path))
-        self._client.log_batch(state.parent, tags=[RunTag(*tag) for tag in tags.items()])
+        self._close(event, state)
         for attempt in list(state.live):
             self._client.set_terminated(state.runs[attempt], "KILLED", end_time=in_ms(event["time"]))
         self._client.set_terminated(state.parent, _ENDED[event["status"]], end_time=in_ms(event["time"]))
         state.live, state.parent = {}, ""
 
-    def _traces(self, run_id: str, attempt: str, round_: int, samples: Sequence[records.Sample], state: State) -> None:
-        """The best and the worst samples as traces, each with its reward as feedback; a trace costs about 60 ms."""
-        key = str(round_)
-        chosen = ends(samples, max(0, self._traces_per_round - state.traces.get(key, 0)))
-        state.traces[key] = state.traces.get(key, 0) + len(chosen)
-        for index, sample in enumerate(chosen):
-            name = f"{attempt}:{index}"
-            query = f"tags.`gradus.sample` = '{name}'"
-            place = [self._experiment]
-            if not (self._looks_first and self._client.search_traces(locations=place, filter_string=query)):
-                self._trace(run_id, name, sample)
-
-    def _trace(self, run_id: str, name: str, sample: records.Sample) -> None:
-        span = mlflow.start_span_no_context(
-            str(sample.get("problem_id", "rollout")),
-            inputs=shown(sample, ("question", "hint_text", "answer")),
-            tags={"gradus.sample": name},
-            metadata={"mlflow.sourceRun": run_id},
-            experiment_id=self._experiment,
-        )
-        span.end(outputs=shown(sample, ("completion", "extracted", "error")))
-        if isinstance(span, NoOpSpan):
-            raise RefusedError(f"no trace could be made of sample {name}")
-        source = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="gradus.score")
-        for kind in ("reward", "outcome"):
-            if isinstance(value := sample.get(kind), str | float | int):
-                mlflow.log_feedback(trace_id=span.trace_id, name=kind, value=value, source=source)
-
-    def _checkpoint(self, ref: Ref, run_id: str, params: Mapping[str, str]) -> str:
-        """Log the checkpoint as a model by reference, nothing uploaded or pickled; return the model's id."""
-        query = f"tags.`gradus.output` = '{ref}'"
-        known = self._client.search_logged_models([self._experiment], filter_string=query)
-        if known:
-            return known[0].model_id
-        model = mlflow.create_external_model(
-            name="policy",
-            source_run_id=run_id or None,
-            params=dict(params),
-            tags={"gradus.output": str(ref), "gradus.folder": str(self._store.path(ref))},
-            model_type="policy",
-            experiment_id=self._experiment,
-        )
-        return model.model_id
-
-    def _model_alias(self, event: records.ModelAlias, state: State) -> None:
-        ref, name = Ref.parse(event["ref"]), model_name(state.run, event["model"])
-        model_id = self._checkpoint(ref, state.parent, {"run": state.run})
-        try:
-            self._client.create_registered_model(name)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-        query = f"name = '{name}' and tag.`gradus.output` = '{ref}'"
-        versions = self._client.search_model_versions(query)
-        version = (
-            versions[0]
-            if versions
-            else self._client.create_model_version(
-                name, source=f"models:/{model_id}", run_id=state.parent or None, tags={"gradus.output": str(ref)}
-            )
-        )
-        if event.get("note"):
-            self._client.update_model_version(name, version.version, description=event["note"])
-        self._client.set_registered_model_alias(name, event["alias"], version.version)
+    def _close(self, ended: records.RunFinished, state: State) -> None:
+        """Log what a command's run says at its end: summary, totals, note."""
+        page, counts = run_page(self._folder, state)
+        self._client.log_text(state.parent, page, "summary.md")
+        files, tags = end_files(self._folder)
+        for path in files:
+            self._client.log_artifact(state.parent, str(path))
+        self._client.log_batch(state.parent, tags=[RunTag(*tag) for tag in tags.items()])
+        totals = total_points(state, self._prices, in_ms(ended["time"]))
+        self._metrics(state.parent, [Metric(*point) for point in totals])
+        texts = {name: str(number) for name, number in counts.items()}
+        self._note(state.parent, run_note(state, ended, counts), **texts, error=ended.get("error", ""))
 
     def _create(self, key: str, name: str, title: str, time_ms: int, tags: Mapping[str, str]) -> str:
         """Create a run, or take up the one that an earlier teller created."""
@@ -335,14 +330,14 @@ class MlflowTeller:
         for batch in batches([Param(*pair) for pair in flat_params(config).items()], PARAMS_PER_CALL):
             self._client.log_batch(run_id, params=batch)
 
-    def _dataset(self, text: str, roles: list[str]) -> DatasetInput:
-        """An input as a dataset by our digest, its role as context; the rows stay where they are."""
-        ref = Ref.parse(text)
-        manifest = self._store.find(ref)
-        profile = json.dumps({"num_rows": manifest.rows}) if manifest else None
-        source = json.dumps({"uri": str(self._store.path(ref))})
-        dataset = Dataset(name=ref.table, digest=ref.digest, source_type="local", source=source, profile=profile)
-        return DatasetInput(dataset, [InputTag("mlflow.data.context", " + ".join(roles))])
+    def _note(self, run_id: str, note: str, **tags: str) -> None:
+        """Set a run's note, and tags of ours that are not empty."""
+        told = {_NOTE: note, **{f"gradus.{name}": text for name, text in tags.items() if text}}
+        self._client.log_batch(run_id, tags=[RunTag(key, cut(text, MAX_TAG_CHARS)) for key, text in told.items()])
+
+    def _metrics(self, run_id: str, metrics: Sequence[Metric]) -> None:
+        for batch in batches(metrics, METRICS_PER_CALL):
+            self._client.log_batch(run_id, metrics=batch)
 
 
 def _settle() -> None:
@@ -353,13 +348,15 @@ def _settle() -> None:
 
 
 def _experiment(client: MlflowClient, home: Path, uri: str) -> str:
-    """The experiment's id; created, or taken out of the bin, where need be."""
+    """The experiment's id; created, or taken out of the bin, and given its view, where need be."""
     found = client.get_experiment_by_name(EXPERIMENT)
     if found is None:
         artifacts = artifacts_uri(home) if uri.startswith("sqlite:") else None
-        return client.create_experiment(EXPERIMENT, artifact_location=artifacts)
+        found = client.get_experiment(client.create_experiment(EXPERIMENT, artifact_location=artifacts))
     if found.lifecycle_stage == LifecycleStage.DELETED:
         client.restore_experiment(found.experiment_id)
+    if not is_current(found.tags.get(VIEW_TAG)):
+        client.set_experiment_tag(found.experiment_id, VIEW_TAG, saved_view())
     return found.experiment_id
 
 

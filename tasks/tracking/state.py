@@ -24,9 +24,10 @@ _LOCK = ".tracking.lock"
 
 
 class Live(Label):
-    """An attempt that has not ended, with its settings."""
+    """An attempt that has not ended, with its settings and its inputs by role."""
 
     config: JsonObject
+    inputs: dict[str, list[str]]
 
 
 class Refusal(TypedDict):
@@ -45,7 +46,10 @@ class State:
     began at byte `begun_at` and belongs to the process `owner`; `origin` holds the tags that say which launch and which
     commit it is; `runs` maps an attempt of it to its MLflow run, `live` holds the facts of those still open; `traces`
     counts traces by round; `backlog` holds metrics of the parent (name, value, time in ms, step) that wait for the next
-    batch; `refused` what MLflow would not take, with its reason.
+    batch; `others` the names of its metrics that a recipe makes more of; `totals` what the invocation used so far; it
+    began at `begun_ms` and last said something at `time_ms`; `ends_only` is whether it evaluates only before and after;
+    `figures` holds what its evaluations of the first suite found; `about` the lines of its note that are known from its
+    beginning; `datasets` what it was told to have as an input; `refused` what MLflow would not take, with its reason.
     """
 
     offset: int = 0
@@ -58,6 +62,14 @@ class State:
     begun_at: int = 0
     traces: dict[str, int] = field(default_factory=dict)
     backlog: list[tuple[str, float, int, int]] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    totals: dict[str, float] = field(default_factory=dict)
+    ends_only: bool = False
+    begun_ms: int = 0
+    time_ms: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+    about: list[str] = field(default_factory=list)
+    datasets: list[str] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     problem: str = ""
 
@@ -66,6 +78,11 @@ class State:
         self.origin = origin
         self.run, self.owner, self.parent, self.begun_at = run, owner, "", self.offset
         self.runs, self.live, self.traces, self.backlog = {}, {}, {}, []
+        self.others, self.totals, self.figures, self.about, self.datasets = [], {}, {}, [], []
+
+    def add(self, name: str, amount: float) -> None:
+        """Add to a total of the present invocation."""
+        self.totals[name] = self.totals.get(name, 0.0) + amount
 
     def save(self, folder: Path) -> None:
         """Replace the file whole."""

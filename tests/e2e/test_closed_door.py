@@ -18,6 +18,7 @@ import psutil
 import pytest
 import websockets
 
+from gradus.tasks.tracking.view import VIEW_TAG, experiment_address, saved_view
 from tests.patience import patient_client
 
 Program = Any
@@ -57,7 +58,7 @@ def place(new_program: Callable[..., Program]) -> Iterator[Place]:
             time.sleep(0.2)
         urls = dict(line.split() for line in out.splitlines()[:2])
         key = (program.home / "prefect-password").read_text().strip()
-        yield Place(program, urls["Prefect"], urls["MLflow"], key, out)
+        yield Place(program, urls["Prefect"], urls["MLflow"].partition("/#/")[0], key, out)
     finally:
         process.send_signal(signal.SIGINT)
         try:
@@ -212,6 +213,16 @@ def test_websockets_are_behind_the_same_door(place: Place, path: str) -> None:
     rebound = replace(place, prefect=place.prefect.replace("127.0.0.1", "evil.example"))
     there = {"host": "127.0.0.1", "port": int(place.prefect.rpartition(":")[2])}
     assert asyncio.run(opened(rebound, path, place.secret, **there, **prefect)) == "400"
+
+
+def test_the_address_of_mlflow_opens_it_on_trainings(place: Place) -> None:
+    with patient_client() as client:
+        asked = {"experiment_name": "gradus"}
+        found = client.get(f"{place.mlflow}/api/2.0/mlflow/experiments/get-by-name", params=asked).json()["experiment"]
+    opened = experiment_address(place.mlflow, found["experiment_id"])
+    assert f"MLflow   {opened}\n" in place.said
+    assert opened.endswith("/runs?workflowType=machine_learning&viewStateShareKey=gradus")
+    assert {"key": VIEW_TAG, "value": saved_view()} in found["tags"]
 
 
 def test_mlflow_refuses_foreign_names_and_pages(place: Place) -> None:

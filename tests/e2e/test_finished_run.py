@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gradus.tasks.runs.journal import read_events, read_metric_rows
+from gradus.tasks.tracking.metric_table import EVERY_STAGE, MAX_ON_RUN, find
 
 Program = Any
 Undisturbed = tuple[Program, dict[str, Any]]
@@ -38,8 +39,9 @@ def test_every_metric_of_a_training_has_one_point_a_round_and_one_stage_that_wri
     program, result = undisturbed
     points = curves(program, result["run"])
     names = {name for name, _, _ in points}
-    assert {"reward/mean", "length/mean", "data/hint_level_mean", "trained/reward_mean", "hint2/reward/mean"} <= names
-    assert {"perf/rollout/compute_s", "perf/update/compute_s", "eval/heldout/pass_at_1", "eval/length/mean"} <= names
+    assert {"2 reward/mean", "5 length/mean", "6 data/hint_level_mean", "2 reward/mean.hint2"} <= names
+    assert {"8 time/compute_s.rollout", "1 eval/pass_at_1", "5 length/mean.eval", "9 total/cpu_s"} <= names
+    assert len(names) <= MAX_ON_RUN
     assert [point for point in points if point[2] != 1] == []
     # The journal says which stage wrote which: times apart, that each stage has, each name has one.
     folder = program.home / "runs" / result["run"]
@@ -51,6 +53,53 @@ def test_every_metric_of_a_training_has_one_point_a_round_and_one_stage_that_wri
                     stages[name].add(row["stage"])
     shared = {name for name, writers in stages.items() if len(writers) > 1}
     assert {name for name in shared if not name.startswith("perf/")} == set()
+    entries = {name: find(name) for name in stages}
+    assert [name for name, entry in entries.items() if entry is None] == []
+    writers = {name: set(entry.writer.split(", ")) for name, entry in entries.items() if entry is not None}
+    assert [name for name in stages if not stages[name] <= writers[name] and writers[name] != {EVERY_STAGE}] == []
+
+
+def test_mlflow_says_what_a_training_was_how_it_ended_and_which_checkpoints_it_made(undisturbed: Undisturbed) -> None:
+    program, result = undisturbed
+    curves(program, result["run"])  # told to its end
+    with contextlib.closing(sqlite3.connect(program.home / "mlflow" / "mlflow.db")) as database:
+        runs = "select run_uuid from tags where key = 'prefect.flow_run_id' and value = ?"
+
+        def ask(sql: str) -> list[tuple[Any, ...]]:
+            return database.execute(f"with mine as ({runs}) {sql}", [program.launches(result["run"])[0]]).fetchall()
+
+        parent, folder = ask(
+            "select run_uuid, artifact_uri from runs where run_uuid in mine and run_uuid not in "
+            "(select run_uuid from tags where key = 'mlflow.parentRunId')"
+        )[0]
+        ((note,),) = ask(f"select value from tags where key = 'mlflow.note.content' and run_uuid = '{parent}'")
+        params = dict(ask(f"select key, value from params where run_uuid = '{parent}'"))
+        outputs = ask(f"select step from inputs where source_type = 'RUN_OUTPUT' and source_id = '{parent}'")
+        measured = ask(
+            "select g.tag_value, m.metric_step, m.dataset_name from logged_model_metrics m "
+            "join logged_model_tags g using (model_id) where m.run_id in mine "
+            "and m.metric_name = '1 eval/pass_at_1' and g.tag_key = 'gradus.output'"
+        )
+        roles = ask(
+            f"select value from input_tags join inputs using (input_uuid) where destination_id = '{parent}' order by 1"
+        )
+    lines = note.splitlines()
+    assert len(lines) == 5
+    assert "of the recipe tiny: seed 3, rounds 1" in lines[0]
+    assert lines[1].startswith("- Finished after 1 round in ")
+    before, after = (result[when]["pass_at"]["1"]["value"] for when in ("before", "after"))
+    assert lines[2].startswith(
+        f"- pass@1: {before:.3f} at the start, {after:.3f} at last; gain {result['gain']:+.3f} ("
+    )
+    assert "rounds 10 → 1" in lines[3]
+    assert f"`gradus train {result['run']} --rounds 2` goes on" in lines[4]
+    assert (params["curate.sampler"], params["curate.draw"], params["score.rewards"]) == ("variance", "16", "numeric")
+    assert outputs == [(1,)]
+    assert (result["policy"], 0, "problems") in measured
+    assert len(measured) == 2
+    assert roles == [("evaluation",), ("training",)]
+    changes = (Path(folder.removeprefix("file://")) / "recipe_diff.txt").read_text()
+    assert "curate.draw = 16    (default: " in changes
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """`gradus serve` beside a real Prefect server: schedules, wrong parameters, kills, cancellations, people's changes."""
 
 import base64
+import json
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
@@ -103,8 +106,30 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(new_program: Callable[..., Program]) -> Iterator[Served]:
+def notified() -> Iterator[tuple[str, list[str]]]:
+    """A webhook on loopback: its address, and the texts that it was sent."""
+    texts: list[str] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            texts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/hook", texts
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def served(new_program: Callable[..., Program], notified: tuple[str, list[str]]) -> Iterator[Served]:
     program = new_program()
+    program.settings["GRADUS_NOTIFY_URL"] = notified[0]
     shutil.copy(RECIPE, program.home / "mine.toml")
     (program.home / "slow.py").write_text(SLOW)
     (program.home / "rows.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n')
@@ -132,6 +157,20 @@ def test_wrong_parameters_end_as_failed_with_one_sentence(served: Served) -> Non
         assert "Traceback" not in ended["message"]
         assert "\n" not in ended["message"]
     assert served.listed() == {}
+
+
+def test_a_training_that_fails_calls_the_webhook_once_with_its_sentence(
+    served: Served, notified: tuple[str, list[str]]
+) -> None:
+    _, texts = notified
+    until(lambda: any("train needs recipe" in text for text in texts), "notification of the run without a recipe")
+    failed = served.trigger("train", recipe='no "such" recipe.toml')
+    until(lambda: any("such" in text for text in texts), "notification")
+    name = served.ask("GET", f"/flow_runs/{failed}")["name"]
+    (text,) = [text for text in texts if "such" in text]
+    assert text == f"{name}: {served.state(failed)['message']}"
+    assert 'there is no recipe no "such" recipe.toml' in text
+    assert not any("ingest" in text for text in texts)  # a verb that failed is no training
 
 
 def test_serve_alone_starts_a_server_that_fires_schedules(new_program: Callable[..., Program], databases: Path) -> None:
@@ -276,6 +315,8 @@ def test_serve_that_was_killed_closes_its_runs_and_keeps_changes_and_a_cancelled
     served.program.reports = True
     served.start()
     check_what_was_changed(served)
+    names = [automation["name"] for automation in served.ask("POST", "/automations/filter", {})]
+    assert sorted(names) == ["gradus: a training failed", "gradus: a training was killed"]
     assert served.ended(first) == ("CRASHED", "the process was killed; the same command goes on where it stopped")
     assert served.ended(unbegun) == ("CRASHED", "the process was killed before the run began; start it again")
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from gradus.flows.cli import compare_verbs, exchange_verbs, run_verbs, stage_verbs
 from gradus.flows.cli import main as cli
-from gradus.flows.cli import run_verbs, stage_verbs
 
 JARGON = re.compile(r"\b\w+(?:Error|Exception)\b|Traceback|pydantic|Input should|\[type=|\[Errno|codec can't")
 PROBLEMS = ("--problems", "p.jsonl")
 FILTER = ("curate", *PROBLEMS, "--filter")
 TRAIN = ("train", "demo")
+COMPARE = ("compare", "demo", "luffy", "--budget")
 
 COMMANDS = [
     (("ingest", "nowhere.jsonl"), "nowhere.jsonl is neither a file nor a folder"),
@@ -35,6 +36,26 @@ COMMANDS = [
     (("train", "nonesuch"), "there is no recipe nonesuch"),
     (("train", "dmo"), "there is no recipe dmo; did you mean demo?"),
     ((*TRAIN, "--run", "../x"), "the name '../x' holds a slash"),
+    (("compare", "demo", "dmo", "--budget", "rounds=1"), "there is no recipe dmo; did you mean demo?"),
+    (("compare", "demo", "luffy"), "demo is a recipe, and there is no budget to train it with"),
+    (("compare", "nonesuch", "none"), "there is no run nonesuch"),
+    ((*COMPARE, "round=1"), "there is no such budget; did you mean rounds?"),
+    ((*COMPARE, "tokens=0"), "it is no whole number from 1 on"),
+    ((*COMPARE, "tokens=nan"), "it is no whole number from 1 on"),
+    ((*COMPARE, "tokens=many"), "it is no whole number from 1 on"),
+    ((*COMPARE, "rounds=1", "--plot", "x.txt"), "there is no such format; end it in .png, .svg, .pdf"),
+    ((*COMPARE, "rounds=1", "--plot", "none/x.png"), "there is no folder none"),
+    ((*COMPARE, "rounds=1", "--set", "update.lrr=1"), "there is no setting update.lrr"),
+    (("compare", "demo", "--budget", "rounds=1"), "a comparison needs at least two methods"),
+    (("compare", "demo", "demo", "--budget", "rounds=1"), "demo and demo are the same method"),
+    (("export", "demo", "--to", "x"), "demo is no checkpoint; give checkpoints/DIGEST"),
+    (("export", "scores/" + "0" * 32, "--to", "x"), "is a scores artifact; give checkpoints/DIGEST"),
+    (("export", "nonesuch", "--as", "verl", "--to", "x"), "there is no run nonesuch"),
+    (("export", "demo", "--as", "vrl", "--to", "x"), "--as vrl: there is no such format; did you mean verl or trl?"),
+    (("export", "demo", "--as", "verl", "--to", "."), "--to . is not empty; give a new folder"),
+    (("import", "nowhere", "--from", "verl"), "there is no file or folder nowhere"),
+    (("import", "p.jsonl", "--from", "openai"), "--from openai: there is no such format; give one of: verl, trl"),
+    (("import", "p.jsonl", "--from", "open-instruct"), "files of open-instruct hold token ids, no texts"),
 ]
 SETTINGS = [
     (f"name={'x' * 300}", "(300 characters)' is longer than 128 bytes"),
@@ -69,7 +90,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         raise _BegunError
         yield
 
-    for module in (stage_verbs, run_verbs):
+    for module in (stage_verbs, run_verbs, compare_verbs, exchange_verbs):
         monkeypatch.setattr(module, "api", begin)
     monkeypatch.setenv("GRADUS_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)

@@ -11,6 +11,7 @@ from prefect.states import State
 
 from gradus.data.errors import UsageError
 from gradus.flows import deployed, stages
+from gradus.flows.serve import deployments
 from gradus.flows.verbs import gradus_flow, plain_parameters, refuse_unbound
 from gradus.tasks.config.ingest import IngestConfig
 
@@ -62,7 +63,7 @@ def test_a_parameter_of_a_wrong_type_is_a_failed_state_that_names_it() -> None:
     assert "\n" not in state.message
 
 
-def test_parameters_arrive_as_the_declared_types_and_other_errors_pass() -> None:
+def test_parameters_arrive_as_the_declared_types_and_other_errors_keep_their_type_for_the_caller_alone() -> None:
     seen: list[Any] = []
 
     @gradus_flow("typed")
@@ -70,8 +71,10 @@ def test_parameters_arrive_as_the_declared_types_and_other_errors_pass() -> None
         seen.append((count, ratio))
         raise KeyError("a bug")
 
-    with pytest.raises(KeyError):
-        typed.fn("3")
+    state: Any = typed.fn("3")
+    assert (state.type.value, state.message) == ("FAILED", "'a bug'")
+    with pytest.raises(KeyError, match="a bug"):
+        state.result()
     assert seen == [(3, 0.5)]
 
 
@@ -105,3 +108,21 @@ def test_a_form_shows_the_parameters_although_making_the_flow_did_not_look_at_th
     form = deployed.train.to_deployment("train")._parameter_openapi_schema
     assert list(form.properties) == ["recipe", "set", "rounds", "engine", "overlap", "run"]
     assert form.required == deployed.train.parameters.required == ["recipe"]
+
+
+def test_every_parameter_of_every_form_is_described_and_choices_are_choices() -> None:
+    forms = {each.name: each._parameter_openapi_schema for each in deployments()}
+    assert len(forms) >= 10
+    undescribed = [
+        f"{name}: {title}.{key}"
+        for name, form in forms.items()
+        for title, entries in [
+            ("", form.properties),
+            *((t, d.get("properties", {})) for t, d in form.definitions.items()),
+        ]
+        for key, entry in entries.items()
+        if not entry.get("description")
+    ]
+    assert undescribed == []
+    (engine, _) = forms["train"].properties["engine"]["anyOf"]
+    assert engine["enum"] == ["transformers", "vllm", "openai"]

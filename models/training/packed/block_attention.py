@@ -5,19 +5,21 @@ apart, each by a kernel that also returns the logsumexp of its scores, and joine
 out = exp(lse_a - lse) out_a + exp(lse_b - lse) out_b. The backward pass calls each kernel's own with the joined out and
 lse, from which it computes its share of the softmax (as in ring attention, arXiv 2310.01889). A prompt is so encoded
 once for all its completions (Prefix Grouper, arXiv 2506.05433), without a mask of tokens x tokens.
-Left out: sliding windows, caps of scores, sinks (refused); kernels of a GPU, where rows are padded instead.
+Left out: sliding windows, caps of scores, sinks (refused); kernels of a GPU (flex, beside this file).
 Shapes: T tokens end to end, H heads, K key heads, D head size, B sequences of a bucket, L its padded length.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
 from gradus.models.training.packed.ragged import offsets
+
+T = TypeVar("T")
 
 NAME = "gradus_blocks"
 """The attention's name in transformers."""
@@ -214,13 +216,19 @@ def attend(
 
     Raise UnsupportedAttentionError if the layer asks for a window, a cap or a sink.
     """
-    odd = [name for name in ("sliding_window", "softcap", "s_aux", "position_bias") if others.get(name) is not None]
-    if odd or gradus_blocks is None:
-        raise UnsupportedAttentionError(f"the layers attend with {', '.join(odd) or 'arguments of their own'}")
-    gradus_blocks.layers.add(id(module))
+    blocks = refuse_odd(gradus_blocks, others)
+    blocks.layers.add(id(module))
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     flat = (part[0].transpose(0, 1) for part in (query, key, value))
-    return cast("Tensor", _BlockAttention.apply(*flat, gradus_blocks, scale))[None], None
+    return cast("Tensor", _BlockAttention.apply(*flat, blocks, scale))[None], None
+
+
+def refuse_odd(structure: T | None, others: Mapping[str, object]) -> T:
+    """Return the structure that a layer attends by; raise UnsupportedAttentionError if it asks for more than that."""
+    odd = [name for name in ("sliding_window", "softcap", "s_aux", "position_bias") if others.get(name) is not None]
+    if odd or structure is None:
+        raise UnsupportedAttentionError(f"the layers attend with {', '.join(odd) or 'arguments of their own'}")
+    return structure
 
 
 AttentionInterface.register(NAME, attend)

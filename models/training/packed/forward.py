@@ -1,23 +1,26 @@
 """Hidden states of a pack under a policy: end to end with shared prompts, or as padded rows.
 
-End to end is the quick form; it needs attention that this package knows (block_attention, beside this file). What an
-architecture does beyond attention (recurrence, biases of position, windows) can mix sequences that stand end to end, so
-a model is asked first: a few short rows in both forms must agree. Padded rows, every prompt as often as it has
+End to end is the quick form; it needs attention that this package knows: block_attention on a CPU, flex on a GPU. What
+an architecture does beyond attention (recurrence, biases of position, windows) can mix sequences that stand end to end,
+so a model is asked first: a few short rows in both forms must agree. Padded rows, every prompt as often as it has
 completions, are what any causal model computes, and are used wherever the quick form is not sure.
 Everything is computed inside one call of the whole model, so that hooks of its root (FSDP2's, which gather the
 parameters of embeddings, norm and head) see it.
-Left out: kernels of a GPU for the quick form.
 """
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import PreTrainedModel
 
-from gradus.models.training.packed.block_attention import NAME, UnsupportedAttentionError
+from gradus.models.training.packed import block_attention, flex
+from gradus.models.training.packed.block_attention import Blocks, UnsupportedAttentionError
+from gradus.models.training.packed.flex import Visible, padded_ends
 from gradus.models.training.packed.packing import Pack, pack_of
 from gradus.models.training.packed.ragged import Ragged, spans
 
@@ -59,7 +62,7 @@ def _called(model: PreTrainedModel, forward: Callable[[], T]) -> T:
 
 def form_of(model: PreTrainedModel) -> Form:
     """Return the quickest form that is exact for this model."""
-    if model.device.type != "cpu":
+    if model.device.type not in _STRUCTURES:
         return "padded"
     embeddings: Any = model.get_input_embeddings()
     vocabulary = int(embeddings.weight.shape[0])
@@ -70,7 +73,8 @@ def form_of(model: PreTrainedModel) -> Form:
     with torch.no_grad():
         try:
             found, expected = hidden_states(model, pack, "packed"), hidden_states(model, pack, "padded")
-        except (UnsupportedAttentionError, TypeError, ValueError):
+        except (RuntimeError, TypeError, ValueError):
+            # UnsupportedAttentionError among them, and what a compiler of kernels raises.
             return "padded"
     agree = max(_AGREE, _AGREE_EPS * torch.finfo(found.dtype).eps)
     same = torch.allclose(found, expected, rtol=agree, atol=agree * float(expected.abs().max()))
@@ -78,24 +82,57 @@ def form_of(model: PreTrainedModel) -> Form:
 
 
 def _packed(model: PreTrainedModel, pack: Pack) -> Tensor:
-    blocks = pack.blocks()
-    with _attending(model):
+    structure = _STRUCTURES[model.device.type](pack, model.device)
+    with _attending(model, structure.name):
         decoded: Any = model.get_decoder()(
-            input_ids=pack.input_ids[None],
-            position_ids=pack.positions[None],
+            input_ids=structure.lengthened(pack.input_ids)[None].to(model.device),
+            position_ids=structure.lengthened(pack.positions)[None].to(model.device),
             use_cache=False,
-            gradus_blocks=blocks,
+            **structure.argument,
         )
-    if len(blocks.layers) != model.config.num_hidden_layers:
-        raise UnsupportedAttentionError(f"{len(blocks.layers)} of {model.config.num_hidden_layers} layers attend")
-    return decoded.last_hidden_state[0].index_select(0, pack.predictors)
+    if len(structure.layers) != model.config.num_hidden_layers:
+        raise UnsupportedAttentionError(f"{len(structure.layers)} of {model.config.num_hidden_layers} layers attend")
+    return decoded.last_hidden_state[0].index_select(0, pack.predictors.to(model.device))
+
+
+@dataclass(frozen=True)
+class _Structure:
+    """How a pack's tokens attend on a device."""
+
+    name: str
+    """The attention's name in transformers."""
+    argument: dict[str, Blocks | Visible]
+    """What its layers are called with."""
+    layers: set[int]
+    """The layers that have attended by it."""
+    num_tokens: int
+    """The pack's T, and what the attention needs behind it."""
+
+    def lengthened(self, values: Tensor) -> Tensor:
+        """Return values of the T tokens with zeros behind them."""
+        return functional.pad(values, (0, self.num_tokens - len(values)))
+
+
+def _by_blocks(pack: Pack, _device: torch.device) -> _Structure:
+    blocks = pack.blocks()
+    return _Structure(block_attention.NAME, {"gradus_blocks": blocks}, blocks.layers, pack.num_tokens)
+
+
+def _by_flex(pack: Pack, device: torch.device) -> _Structure:
+    ends = padded_ends(pack.seen_until())
+    visible = Visible.of(ends.to(device))
+    return _Structure(flex.NAME, {"gradus_visible": visible}, visible.layers, len(ends))
+
+
+_STRUCTURES: dict[str, Callable[[Pack, torch.device], _Structure]] = {"cpu": _by_blocks, "cuda": _by_flex}
+"""By kind of device; elsewhere rows are padded."""
 
 
 @contextmanager
-def _attending(model: PreTrainedModel) -> Generator[None]:
-    """Attend within blocks for a while."""
+def _attending(model: PreTrainedModel, name: str) -> Generator[None]:
+    """Attend by that attention for a while."""
     before: str = getattr(model.config, "_attn_implementation")  # noqa: B009 - the getter has no public name
-    model.set_attn_implementation(NAME)
+    model.set_attn_implementation(name)
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradus.models.training.packed.block_attention import Blocks
 from gradus.models.training.packed.ragged import Ragged, offsets, spans
-from gradus.models.training.packed.trees import common_beginnings, paths, span_starts, tree_blocks
+from gradus.models.training.packed.trees import common_beginnings, paths, seen_until, span_starts, tree_blocks
 
 
 def packs(prompt: Tensor, prompt_tokens: Tensor, completion_tokens: Tensor, budget_tokens: int) -> list[Tensor]:
@@ -123,6 +123,10 @@ class Pack:
     def blocks(self) -> Blocks:
         """Which of the tokens attend to which."""
         return tree_blocks(self.spans, self.positions)
+
+    def seen_until(self) -> Tensor:
+        """(T,): the place behind the last token that attends to a token."""
+        return seen_until(self.spans, self.positions)
 
 
 def pack_of(rows: Tensor, prompt: Tensor, prompts: Ragged, completions: Ragged, *, trees: bool = True) -> Pack:

@@ -108,6 +108,16 @@ def tree_blocks(starts: Tensor, positions: Tensor) -> Blocks:
     return Blocks.of((starts, lengths), prefixes)
 
 
+def seen_until(starts: Tensor, positions: Tensor) -> Tensor:
+    """Return (T,): the place behind the last token that sees a token, of spans that begin at `starts` (S,).
+
+    Tokens are those of `tree_blocks`: a token is seen by itself and by all that follows from it, up to there.
+    """
+    lengths = torch.cat([starts, starts.new_tensor([len(positions)])]).diff()
+    _, ends = _nested(starts.tolist(), positions[starts].tolist(), len(positions))
+    return torch.repeat_interleave(ends, lengths)
+
+
 def _nested(starts: list[int], positions: list[int], total: int) -> tuple[Tensor, Tensor]:
     """The number of spans that each of S follows from, and where what follows from it ends."""
     ends, level, ancestors = [total] * len(starts), list[int](), list[int]()

@@ -2,11 +2,13 @@
 
 import os
 import shutil
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -15,8 +17,9 @@ from gradus.data.errors import GateError, LockedError
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.curation import CurateConfig
+from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.host.runlock import RunLock
-from gradus.tasks.runtime.attempt import Job, execute, read_report
+from gradus.tasks.runtime.attempt import Job, execute, num_gpus, read_report
 from gradus.tasks.runtime.waiting import hold
 from gradus.tasks.stages.warm import Warm
 
@@ -80,7 +83,21 @@ def test_what_was_finished_meanwhile_is_taken_as_it_is(tmp_path: Path) -> None:
     kept = read_report(Store(tmp_path), REF)
     assert execute(todo, Warm(), never) == kept
     assert kept["summary"] == first["summary"]
-    assert "perf/compute_s" not in kept["metrics"]
+    assert not {"perf/compute_s", "perf/cpu_s"} & kept["metrics"].keys()
+
+
+def test_an_attempt_says_what_cpu_and_gpus_it_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class TwoGpus:
+        """torch on a machine that this test does not have."""
+
+        cuda = SimpleNamespace(device_count=lambda: 2)
+
+    report = execute(job(tmp_path).to_json(), Warm(), lambda frac, text="": None)
+    # The process and its threads: more than the wall time only if several computed.
+    assert 0 <= report["metrics"]["perf/cpu_s"] <= 2 * (os.cpu_count() or 1) * report["metrics"]["perf/compute_s"] + 1
+    assert "perf/gpu_s" not in report["metrics"]
+    monkeypatch.setitem(sys.modules, "torch", TwoGpus)
+    assert [num_gpus(config) for config in (RolloutConfig(), RolloutConfig(device="cpu"), CurateConfig())] == [2, 0, 0]
 
 
 def failing(root: Path) -> Job:

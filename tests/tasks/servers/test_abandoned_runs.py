@@ -43,15 +43,19 @@ def test_only_runs_without_a_living_holder_are_left_behind(tmp_path: Path) -> No
 
 
 class Client:
-    """Flow runs and the states that were set."""
+    """Flow runs, the states that were set, and the flow runs that began others, by task run."""
 
-    def __init__(self, states: dict[UUID, State[Any]]) -> None:
-        self.states = states
+    def __init__(self, states: dict[UUID, State[Any]], above: dict[UUID, UUID]) -> None:
+        self.states, self.above = states, above
 
     def read_flow_run(self, flow_run: UUID) -> Any:
         if flow_run not in self.states:
             raise ObjectNotFound(Exception("gone"))
-        return type("FlowRun", (), {"id": flow_run, "state": self.states[flow_run]})
+        known = {"id": flow_run, "state": self.states[flow_run], "parent_task_run_id": None}
+        return type("FlowRun", (), {**known, **({"parent_task_run_id": flow_run} if flow_run in self.above else {})})
+
+    def read_task_run(self, task_run: UUID) -> Any:
+        return type("TaskRun", (), {"flow_run_id": self.above[task_run]})
 
     def set_flow_run_state(self, flow_run: UUID, state: State[Any], *, force: bool) -> None:
         assert force
@@ -61,8 +65,9 @@ class Client:
 def test_open_flow_runs_of_the_dead_are_ended_and_others_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running, cancelling, completed, deleted = (uuid4() for _ in range(4))
-    client = Client({running: Running(), cancelling: Cancelling(), completed: Completed(message="done")})
+    running, cancelling, completed, deleted, comparison = (uuid4() for _ in range(5))
+    states = {running: Running(), cancelling: Cancelling(), completed: Completed(message="done"), comparison: Running()}
+    client = Client(states, {running: comparison})
 
     @contextlib.contextmanager
     def connected(*, sync_client: bool) -> Iterator[Client]:
@@ -82,6 +87,7 @@ def test_open_flow_runs_of_the_dead_are_ended_and_others_left_alone(
         f"cancelled; {again}",
     )
     assert client.states[completed].message == "done"
+    assert client.states[comparison].type == StateType.CRASHED  # it began the training that was killed
 
 
 @pytest.mark.parametrize("status", ["finished", "failed", "killed", "cancelled"])

@@ -1,5 +1,6 @@
 """Runs with a journal as the stage adapter writes it, and what MLflow's database holds of each."""
 
+import hashlib
 import json
 import secrets
 import sqlite3
@@ -16,6 +17,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.journal import Journal
 from gradus.tasks.tracking.client import database
 
+PROBLEMS = "problems/" + "cd" * 16
 SAMPLES = [
     {"problem_id": "p1", "reward": 1.0, "outcome": "correct", "question": "1+1=", "completion": "#### 2"},
     {"problem_id": "p2", "reward": 0.5, "outcome": "wrong", "question": "1+2=", "completion": "maybe"},
@@ -46,32 +48,36 @@ class Run:
 
     def start(self, **facts: Any) -> None:
         params = {"recipe": {"seed": 7, "update": {"lr": 0.0001}, "long": "x" * 7000}}
-        self.journal.run_started({"run": self.name, "verb": "train", "params": params, "git_sha": "c0ffee", **facts})
+        changed = {"update.lr": ["1e-05", "0.0001"]}
+        about = {"run": self.name, "verb": "train", "params": params, "changed": changed, "git_sha": "c0ffee"}
+        self.journal.run_started({**about, **facts})
 
-    def artifact(self, table: str, report: dict[str, Any]) -> Ref:
+    def artifact(self, table: str, report: dict[str, Any], parents: dict[str, list[str]] | None = None) -> Ref:
         ref = Ref(table, secrets.token_hex(16))
         writer = Store(self.home / "lake").writer(ref)
         writer.write_file("config.json", b"{}")
         writer.write_file(REPORT, json.dumps(report).encode())
-        writer.commit()
+        writer.commit(parents=parents or {})
         return ref
 
     def stage(self, stage: str, round_: int, report: dict[str, Any], status: str = "finished", **more: Any) -> Ref:
-        ref = self.artifact({"score": "scores", "update": "checkpoints"}[stage], report)
-        attempt = self.begin(stage, round_, ref)
+        ref = self.artifact({"score": "scores", "update": "checkpoints", "evaluate": "evaluations"}[stage], report)
+        attempt = self.begin(stage, round_, ref, more.pop("inputs", None), more.pop("purpose", "train"))
         told = {k: v for k, v in report.items() if k != "samples"} if status == "finished" else None
         self.journal.stage_finished(attempt, status=status, seconds=1.5, report=told, **more)
         return ref
 
-    def begin(self, stage: str, round_: int, ref: Ref) -> str:
+    def begin(
+        self, stage: str, round_: int, ref: Ref, inputs: dict[str, list[str]] | None = None, purpose: str = "train"
+    ) -> str:
         rollouts = "rollouts/" + "ab" * 16
         return self.journal.stage_started(
             stage=stage,
             round=round_,
-            purpose="train",
+            purpose=purpose,
             output=str(ref),
             config={"rewards": [{"name": "numeric"}], "lr": 0.1},
-            inputs={"rollouts": [rollouts], "again": [rollouts], "problems": ["problems/" + "cd" * 16]},
+            inputs=inputs or {"rollouts": [rollouts], "again": [rollouts], "problems": [PROBLEMS]},
         )
 
     def score(self, round_: int) -> Ref:
@@ -81,11 +87,18 @@ class Run:
         steps = [{"policy/loss": 0.25}, {"policy/loss": 0.125}]
         return self.stage("update", round_, {"metrics": {"policy/loss": 0.1875, "perf/step_s": 2.0}, "steps": steps})
 
+    def evaluate(self, round_: int, policy: Ref, pass_at_1: float) -> Ref:
+        """An evaluation of a checkpoint's own rollouts on the first suite."""
+        rollouts = self.artifact("rollouts", {}, {"policy": [str(policy)]})
+        report = {"metrics": {"eval/heldout/pass_at_1": pass_at_1}}
+        inputs = {"rollouts": [str(rollouts)], "problems": [PROBLEMS]}
+        return self.stage("evaluate", round_, report, inputs=inputs, purpose="eval")
+
     def whole(self) -> None:
         self.start()
         for round_ in (1, 2):
             self.score(round_)
-            self.update(round_)
+            self.evaluate(round_, self.update(round_), round_ / 4)
         self.journal.run_finished(status="finished")
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
@@ -121,7 +134,32 @@ class Run:
                 "select t.tag_value from logged_model_tags t join logged_models l using (model_id) "
                 "where t.tag_key = 'gradus.output' and l.source_run_id in mine order by 1"
             ),
+            "outputs": self.ask(
+                f"select {name}, t.tag_value, i.step from runs r join inputs i on r.run_uuid = i.source_id "
+                "join logged_model_tags t on t.model_id = i.destination_id and t.tag_key = 'gradus.output' "
+                "where i.source_type = 'RUN_OUTPUT' and r.run_uuid in mine order by 1, 2"
+            ),
+            "measured": self.ask(
+                "select t.tag_value, m.metric_name, m.metric_value, m.metric_step, m.dataset_name, m.dataset_digest "
+                "from logged_model_metrics m join logged_model_tags t on t.model_id = m.model_id "
+                "and t.tag_key = 'gradus.output' where m.run_id in mine order by 1, 2"
+            ),
+            "notes": self.ask(
+                f"select {name}, g.value from runs r join tags g using (run_uuid) "
+                "where g.key = 'mlflow.note.content' and r.run_uuid in mine order by 1"
+            ),
+            "files": self.files(),
         }
+
+    def files(self) -> list[tuple[str, str, str]]:
+        """Every file of the runs' artifacts: the run's name, the path, the digest of its bytes."""
+        found: list[tuple[str, str, str]] = []
+        for name, uri in self.ask("select name, artifact_uri from runs where run_uuid in mine"):
+            folder = Path(uri.removeprefix("file://"))
+            for path in filter(Path.is_file, folder.rglob("*")):
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                found.append((name, str(path.relative_to(folder)), digest))
+        return sorted(found)
 
     def drain(self) -> int:
         """Tell MLflow all that it was not told; the number of events."""

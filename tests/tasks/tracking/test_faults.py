@@ -33,7 +33,7 @@ def test_told_again_from_the_start_nothing_is_doubled(new_run: NewRun) -> None:
     run.drain()
     before = run.told()
     (run.folder / STATE).write_text("{ torn")
-    assert run.drain() == 10
+    assert run.drain() == 14
     after = run.told()
     assert after == before
     assert run.drain() == 0
@@ -86,6 +86,11 @@ def _sizes(run: Run) -> dict[str, Any]:
         "states": sorted(row[2] for row in told["runs"]),
         "values": sorted(row[1:4] for row in told["metrics"]),
         "feedbacks": [count for _, count in told["traces"]],
+        "steps": sorted(row[2] for row in told["outputs"]),
+        "measured": sorted(row[1:] for row in told["measured"]),
+        "notes": sorted(note.count("\n") for _, note in told["notes"]),
+        "files": sorted((stage.partition("-")[0], path) for stage, path, _ in told["files"] if stage != run.name),
+        "of the run": sorted((path, digest) for stage, path, digest in told["files"] if stage == run.name),
     }
 
 
@@ -101,12 +106,12 @@ def test_a_dead_tracker_loses_nothing_and_is_named(new_run: NewRun, monkeypatch:
         with pytest.raises(StageError, match="gradus sync tracker-down"):
             run.drain()
     assert time.monotonic() - started < 5
-    assert status(run.folder).untold == 10
+    assert status(run.folder).untold == 14
     assert "refused" in status(run.folder).problem
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert run.drain() == 10
+    assert run.drain() == 14
     assert status(run.folder).sentence == ""
-    assert len(run.told()["runs"]) == 5
+    assert len(run.told()["runs"]) == 7
 
 
 def test_the_next_start_closes_what_a_killed_process_left_running(new_run: NewRun) -> None:
@@ -142,7 +147,7 @@ def test_two_tellers_of_one_run_exclude_each_other(new_run: NewRun) -> None:
         assert mine
         with pytest.raises(LockedError, match="two-tellers"):
             run.drain()
-    assert run.drain() == 10
+    assert run.drain() == 14
 
 
 def test_a_sidecar_killed_while_it_follows_is_replaced_without_a_trace(new_run: NewRun) -> None:
@@ -163,9 +168,13 @@ def test_a_sidecar_killed_while_it_follows_is_replaced_without_a_trace(new_run: 
     assert (run.folder / "logs" / "tracking.log").read_text() == ""
     told = run.told()
     assert [row[2] for row in told["runs"]] == ["FINISHED"] * 3
-    # Two steps of the update, three final metrics in its child and the score's, three in the parent.
+    # Two steps of the update, its end and the score's, two curves of the run and its number of rounds.
     assert len(told["metrics"]) == 2 + 2 + 3
     assert len(told["traces"]) == 2
+    assert len(told["outputs"]) == 2
+    shown = ["_manifest.json", "config.json", "head.csv", "sample.html", "summary.md"]
+    files = [(stage, path) for stage, path, _ in told["files"] if stage != run.name]
+    assert files == [("score-1", name) for name in shown] + [("update-1", name) for name in (*shown[:2], shown[4])]
 
 
 _FLOW = """
@@ -188,7 +197,12 @@ def test_the_sidecar_of_a_killed_flow_closes_its_runs_and_ends(new_run: NewRun) 
     done = subprocess.run([sys.executable, "-c", _FLOW, str(run.folder)], cwd=root, check=False, timeout=300)
     assert done.returncode == -signal.SIGKILL
     _until(lambda: bool(State.load(run.folder).offset) and not State.load(run.folder).parent)
-    assert [row[2] for row in run.told()["runs"]] == ["KILLED", "KILLED"]
+    told = run.told()
+    assert [row[2] for row in told["runs"]] == ["KILLED", "KILLED"]
+    (note,) = [note for _, note in told["notes"]]
+    assert note.splitlines()[1].startswith(
+        "- Killed after 0 s (stages: 0 ran, 0 reused, 0 failed): the process was killed"
+    )
 
 
 def _until(holds: Callable[[], bool], limit_s: float = 300) -> None:

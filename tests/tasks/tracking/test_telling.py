@@ -13,9 +13,10 @@ import pytest
 from gradus.data.lake.store import Store
 from gradus.tasks.runs.journal import EVENTS
 from gradus.tasks.runs.profiles import keep_trace, trace_of
+from gradus.tasks.runs.records import Which
 from gradus.tasks.tracking.client import status, tracking_uri
-from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE
-from gradus.tasks.tracking.state import STATE
+from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE, evaluates_at_its_ends, to_parent
+from gradus.tasks.tracking.state import STATE, State
 
 Run = Any
 NewRun = Callable[[str], Run]
@@ -29,27 +30,149 @@ pytestmark = [
 def test_a_run_is_told_with_parent_children_params_inputs_and_metrics(new_run: NewRun) -> None:
     run = new_run("told-once")
     run.whole()
-    assert run.drain() == 10
+    assert run.drain() == 14
     told = run.told()
-    names = ("told-once", "score-1", "update-1", "score-2", "update-2")
+    stages = [f"{stage}-{round_}" for round_ in (1, 2) for stage in ("score", "update", "eval-evaluate")]
+    names = ("told-once", *stages)
     assert sorted((name, state) for _, name, state, _ in told["runs"]) == sorted((n, "FINISHED") for n in names)
     parent = run.ask("select run_uuid from runs where run_uuid in mine and name = 'told-once'")[0][0]
     children = run.ask("select value from tags where key = 'mlflow.parentRunId' and run_uuid in mine")
-    assert children == [(parent,)] * 4
-    curve = run.ask(f"select step, value from metrics where key = 'reward/mean' and run_uuid = '{parent}' order by 1")
+    assert children == [(parent,)] * 6
+    curve = run.ask(f"select step, value from metrics where key = '2 reward/mean' and run_uuid = '{parent}' order by 1")
     assert curve == [(1, 0.1), (2, 0.2)]
     steps = run.ask(
         "select m.step, m.value from metrics m join runs r using (run_uuid) where r.name = 'update-2' "
-        "and m.key = 'policy/loss' and run_uuid in mine order by 1"
+        "and m.key = '3 policy/loss' and run_uuid in mine order by 1"
     )
     assert steps == [(0, 0.25), (1, 0.125)]
     params = dict(run.ask(f"select key, value from params where run_uuid = '{parent}'"))
-    assert params["recipe.update.lr"] == "0.0001"
-    assert len(params["recipe.long"]) == 6000
-    assert [row[1:] for row in told["inputs"][:2]] == [
+    assert params["update.lr"] == "0.0001"
+    assert len(params["long"]) == 6000
+    roles = {row[1:] for row in told["inputs"]}
+    assert {
         ("problems", "cd" * 16, "problems"),
         ("rollouts", "ab" * 16, "rollouts + again"),
+        ("problems", "cd" * 16, "evaluation"),
+    } <= roles
+
+
+def test_ends_are_bars_at_step_0_and_what_is_not_finite_is_left_out_and_counted(new_run: NewRun) -> None:
+    run = new_run("ends")
+    run.start()
+    run.update(1)
+    bad = run.artifact("scores", {"metrics": {"reward/mean": float("nan"), "reward/std": float("inf")}})
+    run.journal.stage_reused(stage="score", round=2, purpose="train", output=str(bad))
+    run.journal.run_finished(status="finished")
+    run.drain()
+    points = {(name, key): (value, step) for _, name, key, value, step in run.ask(POINTS)}
+    assert points["update-1", "8 time/step_s"] == (2.0, 0)
+    assert points["update-1", "3 policy/loss"] == (0.125, 1)
+    assert points["ends", "9 total/num_not_finite"] == (2.0, 0)
+    assert points["ends", "9 total/rounds"] == (1.0, 0)
+    assert ("ends", "2 reward/mean") not in points
+
+
+POINTS = """select run_uuid, name, key, value, step from metrics join runs using (run_uuid)
+    where run_uuid in mine order by step"""
+
+
+def test_what_a_command_used_is_summed_and_costs_what_the_user_says(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADUS_CPU_PRICE", "0.36")
+    monkeypatch.setenv("GRADUS_GPU_PRICE", "3.6")
+    run = new_run("dear")
+    run.start()
+    used = {"perf/cpu_s": 100.0, "perf/gpu_s": 10.0}
+    for round_ in (1, 2):
+        run.stage("score", round_, {"metrics": used, "summary": {"tokens_generated": 1000}}, status="finished")
+        run.stage("update", round_, {"metrics": used, "summary": {"tokens_trained": 300}})
+    run.journal.run_finished(status="finished")
+    run.drain()
+    totals = {key: value for _, name, key, value, _ in run.ask(POINTS) if name == "dear" and key.startswith("9 ")}
+    assert totals == {
+        "9 total/rounds": 2,
+        "9 total/tokens_sampled": 2000,
+        "9 total/tokens_trained": 600,
+        "9 total/cpu_s": 400,
+        "9 total/gpu_s": 40,
+        "9 total/cost": pytest.approx(0.04 + 0.04),
+    }
+
+
+def test_a_run_shows_at_most_sixty_metrics_and_those_that_always_are_there_first(new_run: NewRun) -> None:
+    run = new_run("many")
+    run.start()
+    own = {f"reward/part{index}": 0.5 for index in range(100)}
+    run.stage("score", 1, {"metrics": {**own, "reward/mean": 0.25}})
+    run.update(1)
+    run.journal.run_finished(status="finished")
+    run.drain()
+    shown = {key for _, name, key, _, _ in run.ask(POINTS) if name == "many"}
+    assert {"2 reward/mean", "3 policy/loss", "9 total/rounds", "2 reward/part0"} <= shown
+    assert len(shown) < 60
+    assert len([key for _, name, key, _, _ in run.ask(POINTS) if name == "score-1"]) == 101
+
+
+@pytest.mark.parametrize(("every", "step"), [(0, 0), (2, 4)])
+def test_a_gain_is_an_end_value_unless_there_are_evaluations_between(every: int, step: int) -> None:
+    state = State(ends_only=evaluates_at_its_ends({"evaluate": {"suites": [{"every": every}]}}))
+    call: Which = {"stage": "evaluate", "round": 4, "purpose": "eval"}
+    to_parent(call, 1.5, {"eval/own/gain": 0.25, "eval/own/ci_low": 0.5, "eval/own/pass_at_1": 0.75}, state)
+    assert state.backlog == [
+        ("1 eval/gain", 0.25, 1500, step),
+        ("1 eval/pass_ci_low", 0.5, 1500, 4),
+        ("1 eval/pass_at_1", 0.75, 1500, 4),
     ]
+    assert state.figures == {"start": 0.75, "pass_at_1": 0.75, "gain": 0.25}
+
+
+def test_a_training_tells_itself_in_five_lines(new_run: NewRun) -> None:
+    run = new_run("five-lines")
+    recipe = {"name": "demo", "seed": 3, "rounds": 2, "policy": "bundled", "problems": "bundled:train"}
+    run.start(params={"recipe": recipe})
+    start = run.artifact("checkpoints", {})
+    run.evaluate(0, start, 0.125)
+    run.update(1)
+    run.journal.run_finished(status="finished")
+    run.drain()
+    notes = dict(run.told()["notes"])
+    (note,) = [text for text in notes.values() if "of the recipe" in text]
+    lines = note.splitlines()
+    assert len(lines) == 5
+    assert lines[0].startswith("- `train` of the recipe demo: seed 3, rounds 2, policy bundled, problems bundled:train")
+    assert lines[1].startswith("- Finished after 1 round in ")
+    assert lines[1].endswith("(stages: 2 ran, 0 reused, 0 failed).")
+    assert lines[2] == "- pass@1: 0.125 at the start, 0.125 at last."
+    assert lines[3] == "- Changed from the defaults: update.lr 1e-05 → 0.0001."
+    assert lines[4] == "- `gradus train five-lines --rounds 2` goes on; `gradus show five-lines` says more."
+    files = {path: digest for name, path, digest in run.files() if name == "five-lines"}
+    assert set(files) == {"config.json", "recipe_diff.txt", "summary.md"}
+
+
+def test_checkpoints_are_outputs_of_their_round_and_evaluations_measure_them(new_run: NewRun) -> None:
+    run = new_run("outputs")
+    run.start()
+    first, second = run.update(1), run.update(2)
+    run.evaluate(2, second, 0.75)
+    run.journal.stage_reused(stage="update", round=3, purpose="train", output=str(first))
+    run.journal.run_finished(status="finished")
+    run.drain()
+    told = run.told()
+    # Each on the run of its update and on the run as a whole; the reused one is there already.
+    assert sorted(row[1:] for row in told["outputs"]) == sorted([(str(first), 1), (str(second), 2)] * 2)
+    assert told["measured"] == [(str(second), "1 eval/pass_at_1", 0.75, 0, "problems", "cd" * 16)]
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri(run.home))
+    experiment = client.get_experiment_by_name("gradus")
+    assert experiment is not None
+    best = client.search_logged_models(
+        [experiment.experiment_id],
+        filter_string=f"metrics.`1 eval/pass_at_1` > 0.5 AND tags.`gradus.output` = '{second}'",
+        order_by=[{"field_name": "metrics.1 eval/pass_at_1", "ascending": False, "dataset_name": "problems"}],
+    )
+    assert [model.tags["gradus.output"] for model in best] == [str(second)]
 
 
 def test_a_child_holds_files_that_people_can_read_and_nothing_runs_in_them(new_run: NewRun) -> None:
@@ -71,8 +194,9 @@ def test_a_child_holds_files_that_people_can_read_and_nothing_runs_in_them(new_r
     manifest = Store(run.home / "lake").path(ref) / "_manifest.json"
     assert (folder / "_manifest.json").read_bytes() == manifest.read_bytes()
     assert json.loads((folder / "config.json").read_text()) == {"rewards": [{"name": "numeric"}], "lr": 0.1}
-    note = run.ask("select value from tags where key = 'mlflow.note.content' and run_uuid in mine")[0][0]
-    assert "reward/mean" in note
+    (note,) = [text for _, text in run.told()["notes"] if "`score`" in text]
+    assert note.splitlines()[1] == "- Finished after 1.5 s."
+    assert "`gradus why files score`" in note
 
 
 def test_the_profile_of_an_attempt_is_one_of_its_files(new_run: NewRun) -> None:
@@ -133,6 +257,38 @@ def test_a_failed_stage_is_a_failed_run_with_its_sentence(new_run: NewRun) -> No
     assert run.ask("select value from tags where key = 'gradus.error' and run_uuid in mine") == [
         ("6 % of rows could not be judged",)
     ]
+
+
+HOSTILE = "![p](http://127.0.0.1:9/x.png) <img src=http://127.0.0.1:9/y> `#### hi` \x1b[31m [link](http://127.0.0.1:9)"
+
+
+def test_what_a_policy_wrote_is_in_no_note_and_no_markdown_and_in_traces_as_an_object(new_run: NewRun) -> None:
+    run = new_run("hostile")
+    run.start()
+    samples = [{"problem_id": "p1", "reward": 0.0, "outcome": "error", "completion": HOSTILE, "error": HOSTILE}]
+    report = {"metrics": {"reward/mean": 0.5}, "samples": samples, "summary": {"first_failed": [f"r1: {HOSTILE}"]}}
+    run.stage("score", 1, report)
+    gate = f"1 of 1 rows (100.0%) could not be judged, more than max_error_frac 5.0% allows: r1: {HOSTILE}"
+    run.stage("score", 2, report, status="failed", error=gate)
+    run.journal.run_finished(status="failed", error=gate)
+    run.drain()
+    uris = run.ask("select artifact_uri from runs where run_uuid in mine")
+    pages = [path.read_text() for (uri,) in uris for path in Path(uri.removeprefix("file://")).rglob("*.md")]
+    notes = [note for _, note in run.told()["notes"]]
+    assert len(pages) == len(notes) == 3
+    for text in (*pages, *notes):
+        assert not [part for part in ("127.0.0.1", "<img", "![", "####", "\x1b") if part in text]
+    assert [text for text in notes if "could not be judged, more than max\\_error\\_frac 5.0% allows." in text]
+    spans = run.ask(
+        "select s.content from spans s join trace_request_metadata m on m.request_id = s.trace_id "
+        "where m.key = 'mlflow.sourceRun' and m.value in mine"
+    )
+    assert spans
+    for (content,) in spans:
+        attributes = json.loads(content)["attributes"]
+        for kind in ("mlflow.spanInputs", "mlflow.spanOutputs"):
+            fields = json.loads(attributes.get(kind, "{}"))
+            assert all(set(value) == {"lines"} for value in fields.values())
 
 
 def test_a_run_of_reused_stages_is_told_quickly_and_its_curves_are_whole(new_run: NewRun) -> None:
@@ -199,7 +355,7 @@ def test_the_embedded_database_is_named_absolutely(tmp_path: Path, monkeypatch: 
 
 
 def test_asking_for_the_state_imports_no_tracker(tmp_path: Path) -> None:
-    light = "gradus.tasks.tracking.client, gradus.tasks.runs.journal, gradus.tasks.tracking.report"
+    light = "gradus.tasks.tracking.client, gradus.tasks.runs.journal, gradus.tasks.tracking.view"
     code = f"import sys, {light}; print('mlflow' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True

@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 import gradus.models.training.packed.logprobs
 from gradus.models.training.packed.forward import form_of
-from gradus.models.training.packed.logprobs import Asked, TokenLogprobs, token_logprobs
+from gradus.models.training.packed.logprobs import CHUNK_LOGITS, Asked, TokenLogprobs, token_logprobs
+from gradus.models.training.packed.packing import Pack
+from gradus.models.training.packed.ragged import Ragged
 from tests.models.training.packed.test_logprobs import COMPLETIONS, PROMPTS, packed, tiny
 
 TEMPERATURES = [0.5, 1.0, 1.7]
@@ -126,3 +129,32 @@ def test_no_tensor_is_as_large_as_tokens_times_vocabulary(monkeypatch: pytest.Mo
     assert largest.num_bytes <= max(4 * chunk, 4 * 16 * vocabulary) < 4 * rows * length * vocabulary / 9, largest.name
     # The chunks were seen.
     assert largest.num_bytes > 0.9 * 4 * chunk
+
+
+def test_a_long_batch_of_a_large_vocabulary_holds_no_tensor_of_tokens_times_vocabulary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # 64 completions of 4,096 tokens: shapes and storages are real, numbers are not computed.
+    vocabulary, rows, length = 151_936, 64, 4_096
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        max_position_embeddings=2 * length,
+        tie_word_embeddings=True,
+    )
+    pack = packed([[i] for i in range(rows)], [torch.arange(length).tolist()] * rows)
+    blocks, temperature = pack.blocks(), torch.ones(rows)
+    row = pack.completions.row
+    monkeypatch.setattr(Pack, "blocks", lambda _: blocks)
+    monkeypatch.setattr(Ragged, "row", property(lambda _: row))
+    with FakeTensorMode(allow_non_fake_inputs=True), Largest() as largest:
+        model: Any = AutoModelForCausalLM.from_config(config).eval()
+        found = token_logprobs(model, pack, temperature, "packed", Asked(entropy_grad=True, logsumexp=True))
+        assert found.logsumexp is not None
+        assert tuple(found.logp.shape) == (rows * length,)
+        (found.logp + found.entropy + found.logsumexp).sum().backward()
+    assert largest.num_bytes <= 4 * CHUNK_LOGITS < 4 * rows * length * vocabulary / 500, largest.name
+    assert largest.num_bytes > 0.9 * 4 * CHUNK_LOGITS, "no chunk of logits was seen"

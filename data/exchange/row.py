@@ -1,0 +1,108 @@
+"""A rollout on its way in or out: what all systems have in common, and how it is read from fields of any type."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gradus.data.records import Row
+from gradus.data.sources.formats import UnusableRowError
+
+OURS = ("problem_id", "rollout_id", "group_id", "sample", "finish_reason", "hint_level", "hint_text")
+"""Fields that are written beside those of the other system, under these names, and read back."""
+
+MAX_INT = 2**31
+"""Rounds, places and token ids are below this."""
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """One rollout with its reward; an empty id was not given."""
+
+    prompt: str
+    completion: str
+    round: int = 0
+    problem_id: str = ""
+    rollout_id: str = ""
+    group_id: str = ""
+    sample: int | None = None
+    answer: str | None = None
+    """The gold answer."""
+    reward: float | None = None
+    correct: bool | None = None
+    components: Mapping[str, float] = field(default_factory=dict[str, float])
+    finish_reason: str | None = None
+    hint_level: int = 0
+    hint_text: str | None = None
+    prompt_tokens: Sequence[int] | None = None
+    completion_tokens: Sequence[int] | None = None
+    logprobs: Sequence[float] | None = None
+
+    def ours(self) -> dict[str, object]:
+        """Return the fields that are written under our own names."""
+        return {name: getattr(self, name) for name in OURS}
+
+
+def with_ours(exchanged: Exchanged, row: Row) -> Exchanged:
+    """Return a rollout with our own fields as a row has them; those of another type are left out."""
+    found: dict[str, object] = {}
+    for name in OURS:
+        value = row.get(name)
+        if name in ("sample", "hint_level"):
+            if type(value) is int and 0 <= value < MAX_INT:
+                found[name] = value
+        elif isinstance(value, str):
+            found[name] = value
+    return replace(exchanged, **found)
+
+
+def text_of(row: Row, name: str) -> str:
+    """Return a text of a row; UnusableRowError if it has none."""
+    value = row.get(name)
+    if not isinstance(value, str):
+        raise UnusableRowError(f"no {name}" if value is None else f"{name} is not a text")
+    return value
+
+
+def number_of(value: object) -> float | None:
+    """Return a finite number; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def whole_of(value: object) -> int:
+    """Return a whole number from 0 on, such as a step; 0 for anything else."""
+    number = number_of(value)
+    return int(number) if number is not None and 0 <= number < MAX_INT else 0
+
+
+def answer_of(value: object) -> str | None:
+    """Return a gold answer as a text: a list of one as that one, other lists and objects as JSON; None if empty."""
+    if isinstance(value, list | tuple) and len(value) == 1:
+        return answer_of(value[0])
+    if value is None or value in ("", []):
+        return None
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def verdict_of(value: object) -> bool | None:
+    """Return a verdict that is written as true, false, 1 or 0; None for anything else."""
+    return bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None
+
+
+def turns_of(messages: object) -> tuple[str, str]:
+    """Return the texts of a conversation before its last turn, and of that turn, which must be the assistant's.
+
+    Raise UnusableRowError if it is none, or has content other than text.
+    """
+    turns = messages if isinstance(messages, list) else []
+    if not turns or not all(isinstance(turn, Mapping) for turn in turns):
+        raise UnusableRowError("no conversation")
+    *before, last = turns
+    if last.get("role") != "assistant" or not isinstance(last.get("content"), str):
+        raise UnusableRowError("the last turn is no text of the assistant")
+    texts = [turn.get("content") for turn in before]
+    if not all(isinstance(text, str | None) for text in texts):
+        raise UnusableRowError("a turn has content other than text")
+    return "\n".join(text for text in texts if text), last["content"]

@@ -1,0 +1,96 @@
+"""Rollouts of other systems as tables of the lake: rollouts, their scores, their problems."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from gradus.data.exchange.row import Exchanged
+from gradus.data.lake.schema import PROBLEMS, ROLLOUTS, SCORES
+
+_COPIED = ("hint_level", "hint_text", "finish_reason", "prompt_tokens", "completion_tokens", "logprobs", "completion")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Rollouts, scores of those that have a reward or a verdict (None: there are none), and problems."""
+
+    rollouts: pa.Table
+    scores: pa.Table | None
+    problems: pa.Table
+
+
+def tables_of(rows: Sequence[Exchanged], system: str) -> Tables:
+    """Return the tables of rows; ids that were not given come from prompts, rounds and places in a group.
+
+    A problem without an id is named by its prompt; rollouts of one problem and round are a group.
+    """
+    named = _named(rows)
+    judged = [row for row in named if row.reward is not None or row.correct is not None]
+    return Tables(
+        rollouts=pa.Table.from_pylist([_rollout(row, system) for row in named], schema=_with_answers()),
+        scores=pa.Table.from_pylist([_score(row, system) for row in judged], schema=SCORES.arrow) if judged else None,
+        problems=pa.Table.from_pylist(_problems(named, system), schema=PROBLEMS.arrow),
+    )
+
+
+def _named(rows: Sequence[Exchanged]) -> list[Exchanged]:
+    """Return rows with all their ids; a rollout id that occurs twice is made anew."""
+    places: Counter[str] = Counter()
+    taken: set[str] = set()
+    found: list[Exchanged] = []
+    for row in rows:
+        problem = row.problem_id or hashlib.sha256(row.prompt.encode()).hexdigest()[:16]
+        group = row.group_id or f"{problem}@r{row.round}"
+        place = places[group]
+        places[group] += 1
+        name = row.rollout_id
+        while not name or name in taken:
+            name = f"{group}:{place}" if f"{group}:{place}" not in taken else f"{group}:{place}:{len(taken)}"
+        taken.add(name)
+        sample = place if row.sample is None else row.sample
+        found.append(replace(row, problem_id=problem, group_id=group, rollout_id=name, sample=sample))
+    return found
+
+
+def _with_answers() -> pa.Schema:
+    """Rollouts with question and gold answer beside them, so that they can be scored alone."""
+    return ROLLOUTS.arrow.append(pa.field("question", pa.string())).append(pa.field("answer", pa.string()))
+
+
+def _rollout(row: Exchanged, system: str) -> dict[str, object]:
+    return {
+        **{name: getattr(row, name) for name in ("rollout_id", "problem_id", "group_id", "sample", "round")},
+        **{name: getattr(row, name) for name in _COPIED},
+        "engine": system,
+        "question": row.prompt,
+        "answer": row.answer,
+    }
+
+
+def _score(row: Exchanged, system: str) -> dict[str, object]:
+    outcome = None if row.correct is None else "correct" if row.correct else "wrong"
+    return {
+        "rollout_id": row.rollout_id,
+        "problem_id": row.problem_id,
+        "reward": row.reward,
+        "correct": row.correct,
+        "components": sorted(row.components.items()),
+        "outcome": outcome,
+        "verifier": system,
+    }
+
+
+def _problems(rows: Sequence[Exchanged], system: str) -> list[dict[str, object]]:
+    """Return each problem once, as its rollouts with the least hint were asked."""
+    found: dict[str, Exchanged] = {}
+    for row in rows:
+        known = found.get(row.problem_id)
+        if known is None or row.hint_level < known.hint_level:
+            found[row.problem_id] = row
+    return [
+        {"problem_id": name, "question": row.prompt, "answer": row.answer, "domain": system, "source": system}
+        for name, row in found.items()
+    ]

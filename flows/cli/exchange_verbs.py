@@ -1,0 +1,95 @@
+"""The verbs that take rollouts and checkpoints out to other systems, and their rollouts in: export, import."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from gradus.data.errors import UsageError
+from gradus.flows.cli import completion
+from gradus.flows.cli.stage_verbs import AsJson, Maps, mapping
+from gradus.flows.cli.waiting import may_wait
+from gradus.flows.console.output import answer, aside
+from gradus.flows.environment import api
+from gradus.tasks.config.settings import Home
+from gradus.tasks.preflight.checks import REFERENCE, check_out, full_name
+
+if TYPE_CHECKING:
+    from gradus.tasks.inspect.exchange.incoming import System
+
+What = Annotated[
+    str, typer.Argument(help="a checkpoint; or, with --as, a run or rollouts", autocompletion=completion.runs)
+]
+As = Annotated[str | None, typer.Option("--as", help="verl, trl, trinity, openai or parquet")]
+To = Annotated[Path, typer.Option("--to", help="the folder to write to")]
+Scores = Annotated[
+    str | None,
+    typer.Option(help="scores of the rollouts, if they have several", autocompletion=completion.artifacts("scores")),
+]
+Source = Annotated[str, typer.Argument(help="a file, or a folder of files, that another system wrote")]
+From = Annotated[str, typer.Option("--from", help="verl, trl, trinity, open-instruct or art")]
+ModelFolder = Annotated[
+    str | None, typer.Option(help="folder of the model whose tokenizer makes texts of token ids (open-instruct)")
+]
+
+
+def export(what: What, to: To, as_: As = None, scores: Scores = None, as_json: AsJson = False) -> None:
+    """Write a checkpoint as a model folder with its card, or rollouts as another system writes its own."""
+    home = Home.from_environment()
+    if to.is_file() or (to.is_dir() and any(to.iterdir())):
+        raise UsageError(f"--to {to} is {'a file' if to.is_file() else 'not empty'}", hint="give a new folder")
+    check_out(str(to))
+    found = _checkpoint(home, what, to, scores) if as_ is None else _rollouts(home, what, as_, to, scores)
+    answer(found, as_json)
+
+
+def _checkpoint(home: Home, what: str, to: Path, scores: str | None) -> Mapping[str, object]:
+    from gradus.data.lake.store import Ref
+    from gradus.data.lake.upgrade import open_lake
+    from gradus.tasks.inspect.exchange.checkpoint import write_checkpoint
+
+    table = what.partition("/")[0] if REFERENCE.fullmatch(what) else ""
+    if table != "checkpoints":
+        raise UsageError(
+            f"{what} is no checkpoint" if not table else f"{what} is a {table} artifact",
+            hint="give checkpoints/DIGEST (`gradus show RUN` lists them), or --as FORMAT for rollouts",
+        )
+    if scores is not None:
+        raise UsageError("--scores goes with rollouts", hint="leave it out")
+    ref = Ref.parse(full_name(home.lake, what))
+    return {"files": write_checkpoint(open_lake(home.lake, aside), home.runs, ref, to), "out": str(to)}
+
+
+def _rollouts(home: Home, what: str, system: str, to: Path, scores: str | None) -> Mapping[str, object]:
+    from gradus.data.lake.upgrade import open_lake
+    from gradus.tasks.inspect.exchange.outgoing import check_format, uses_of, write_rollouts
+    from gradus.tasks.runs.history import run_folder
+
+    check_format(system)
+    if not REFERENCE.fullmatch(what):
+        run_folder(home.runs, what)  # refused before a lake is made
+    store = open_lake(home.lake, aside)
+    written = write_rollouts(store, uses_of(store, home.runs, what, scores), system, to)
+    return {"rows": written.rows, "files": written.files, "lost": list(written.lost), "out": str(to)}
+
+
+def import_(
+    source: Source, system: From, maps: Maps = None, tokenizer: ModelFolder = None, as_json: AsJson = False
+) -> None:
+    """Take in rollouts of another system, with their rewards, as rollouts, scores, problems and difficulty."""
+    from gradus.tasks.inspect.exchange.incoming import check_source
+
+    columns = mapping(maps)
+    check_source(Path(source), system, Path(tokenizer) if tokenizer else None)
+    with api() as ready:
+        from gradus.flows import exchange
+
+        ready()
+        answer(exchange.import_rollouts(source, cast("System", system), columns, tokenizer), as_json)
+
+
+def register_exchange(app: typer.Typer) -> None:
+    """Add these verbs to the program."""
+    app.command("export")(export)
+    app.command("import")(may_wait(import_))

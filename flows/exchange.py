@@ -1,0 +1,66 @@
+"""`import`: rollouts that another system wrote, as artifacts of the lake."""
+
+import time
+from pathlib import Path
+from typing import NotRequired, TypedDict
+
+from gradus.flows.stages import alone
+from gradus.flows.verbs import gradus_flow
+from gradus.tasks.config.curation import DifficultyConfig
+from gradus.tasks.inspect.exchange.incoming import System, check_source, read_incoming
+
+
+class Imported(TypedDict):
+    """What was imported: artifacts by table, counts, and what the other system's files do not hold."""
+
+    rows: int
+    scored: int
+    files: int
+    refused: dict[str, int]
+    rollouts: str
+    problems: str
+    scores: NotRequired[str]
+    difficulty: NotRequired[str]
+    lost: list[str]
+    seconds: float
+
+
+@gradus_flow("import")
+def import_rollouts(
+    source: str,
+    system: System,
+    columns: dict[str, str] | None = None,
+    tokenizer: str | None = None,
+) -> Imported:
+    """Rollouts of another system: with their problems and, where there are rewards, scores and difficulty.
+
+    Args:
+        source: A file, or a folder of files, that the other system wrote.
+        system: Which system wrote them.
+        columns: Names of their columns that mean another one, theirs by the name that is read.
+        tokenizer: Folder of the model whose tokenizer makes texts of token ids.
+    """
+    started = time.perf_counter()
+    path, model = Path(source), Path(tokenizer) if tokenizer else None
+    check_source(path, system, model)
+    with alone("import") as session:
+        found = read_incoming(path, system, columns or {}, model)
+        tables = found.tables
+        rollouts = session.store.put("rollouts", tables.rollouts)
+        answer: Imported = {
+            "rows": tables.rollouts.num_rows,
+            "scored": tables.scores.num_rows if tables.scores is not None else 0,
+            "files": found.num_files,
+            "refused": dict(found.refused),
+            "rollouts": str(rollouts),
+            "problems": str(session.store.put("problems", tables.problems)),
+            "lost": list(found.lost),
+            "seconds": 0.0,
+        }
+        if tables.scores is not None:
+            scores = session.store.put("scores", tables.scores)
+            inputs = {"rollouts": [rollouts], "scores": [scores]}
+            measured = session.stage("difficulty", DifficultyConfig(max_unjudged_frac=1.0), inputs)
+            answer["scores"], answer["difficulty"] = str(scores), str(measured.ref)
+        answer["seconds"] = round(time.perf_counter() - started, 3)
+        return answer

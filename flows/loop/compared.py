@@ -1,0 +1,79 @@
+"""Trainings that are there, side by side: read from their journals and the lake. No Prefect here."""
+
+import json
+from collections.abc import Sequence
+
+from gradus.data.errors import UsageError
+from gradus.data.lake.upgrade import open_lake
+from gradus.flows.console.output import aside
+from gradus.flows.loop.reruns import stored_recipe
+from gradus.flows.loop.variants import Variant, other_judges, refuse_unpaired
+from gradus.flows.recipe.budget import Budget
+from gradus.flows.recipe.config import lasting
+from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.comparing.report import Comparison, Method, compare
+from gradus.tasks.inspect.comparing.trainings import Training, read_training
+from gradus.tasks.runs.history import run_folder
+from gradus.tasks.runs.spending import ComputedSeconds
+
+
+def compared_trainings(
+    home: Home,
+    methods: Sequence[tuple[Variant, Sequence[str]]],
+    budget: Budget | None = None,
+    remarks: Sequence[str] = (),
+) -> Comparison:
+    """Compare methods by their runs, one a seed; runs are paired in the order given."""
+    store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs)
+    found = [
+        Method(variant.name, [read_training(store, home.runs / run, computed) for run in runs])
+        for variant, runs in methods
+    ]
+    told = [*remarks, *other_judges([variant for variant, _ in methods]), *_of_budget(found, budget)]
+    return compare(found, str(budget) if budget else "", told)
+
+
+def compared_runs(home: Home, names: Sequence[str]) -> Comparison:
+    """Compare runs that are there; those that differ in nothing but their seed are one method.
+
+    Raise UsageError for a run that does not exist or is no training, and for runs that cannot be compared.
+    """
+    runs = list(dict.fromkeys(run_folder(home.runs, name).name for name in names))
+    by_settings: dict[str, list[tuple[int, str, Variant]]] = {}
+    for run in runs:
+        recipe = stored_recipe(home.runs, run)
+        settings = json.dumps({key: value for key, value in lasting(recipe).items() if key != "seed"}, sort_keys=True)
+        by_settings.setdefault(settings, []).append((recipe.seed, run, Variant(run, recipe)))
+    groups = [sorted(group, key=lambda each: each[:2]) for group in by_settings.values()]
+    variants = [Variant(_called(group), group[0][2].recipe) for group in groups]
+    refuse_unpaired(variants)
+    seeds = [[seed for seed, _, _ in group] for group in groups]
+    common = set(seeds[0]).intersection(*seeds[1:])
+    if not common and any(len(each) > 1 for each in seeds):
+        raise UsageError(
+            "the methods have no seed in common", hint="train them with the same seeds: gradus compare RECIPE..."
+        )
+    kept = [[run for seed, run, _ in group if not common or seed in common] for group in groups]
+    apart = [] if common else ["the trainings have different seeds: differences are paired by problem alone"]
+    return compared_trainings(home, list(zip(variants, kept, strict=True)), remarks=apart)
+
+
+def _called(group: Sequence[tuple[int, str, Variant]]) -> str:
+    """Return the name of a method: that of its run, or of its first with the number of runs."""
+    _, run, _ = group[0]
+    return run if len(group) == 1 else f"{run} and {len(group) - 1} more"
+
+
+def _of_budget(methods: Sequence[Method], budget: Budget | None) -> list[str]:
+    """Remark on what a budget does not promise, and on what went over it."""
+    if budget is None or budget.unit == "rounds":
+        return []
+    if budget.unit == "seconds":
+        return ["a budget in seconds does not repeat: another machine, or another hour, trains for other rounds"]
+    told = [f"{m.name} {_over(m.trainings, budget.amount)}" for m in methods]
+    return [f"a training ends after the round in which it reaches {budget}; tokens over it: {', '.join(told)}"]
+
+
+def _over(trainings: Sequence[Training], tokens: int) -> str:
+    over = [t.tokens - tokens for t in trainings]
+    return f"{min(over):,}" if min(over) == max(over) else f"{min(over):,} to {max(over):,}"

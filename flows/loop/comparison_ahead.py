@@ -1,0 +1,76 @@
+"""`compare --dry-run`: what each training would reuse and compute, and what that costs. Nothing starts."""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from gradus.data.errors import UsageError
+from gradus.flows.console.output import line, table
+from gradus.flows.loop.dry_run import look_ahead
+from gradus.flows.loop.reruns import Rerun
+from gradus.flows.loop.variants import Variant
+from gradus.flows.recipe.budget import Budget
+from gradus.tasks.config.settings import Home
+
+
+class ForeseenTraining(TypedDict):
+    """One training of a comparison to come; None for what was never measured."""
+
+    method: str
+    seed: int
+    run: str
+    reused: int
+    computed: int
+    tokens: int | None
+    seconds: float | None
+
+
+class ComparisonForecast(TypedDict):
+    """What a comparison would do."""
+
+    trainings: list[ForeseenTraining]
+    remarks: list[str]
+
+
+def look_ahead_comparison(
+    home: Home, methods: Sequence[Variant], seeds: Sequence[int], budget: Budget
+) -> ComparisonForecast:
+    """Return what a comparison would do; UsageError for a budget that says nothing of rounds."""
+    if budget.unit != "rounds":
+        raise UsageError(
+            f"how many rounds a budget of {budget} makes is not known beforehand", hint="look with --budget rounds=N"
+        )
+    trainings: list[ForeseenTraining] = []
+    for seed in seeds:
+        for method in methods:
+            found = look_ahead(home, Rerun(method.with_seed(seed), None))
+            stages = found["stages"].values()
+            trainings.append(
+                {
+                    "method": method.name,
+                    "seed": seed,
+                    "run": found["run"],
+                    "reused": sum(each["reused"] for each in stages),
+                    "computed": sum(each["computed"] for each in stages),
+                    "tokens": found["tokens"],
+                    "seconds": found["seconds"],
+                }
+            )
+    remark = "each training is looked at alone: what several would compute is computed once, and reused by the others"
+    return {"trainings": trainings, "remarks": [remark]}
+
+
+def render_comparison_ahead(found: ComparisonForecast) -> None:
+    """A line for each training."""
+    rows = [
+        (each["method"], each["seed"], each["run"], each["reused"], each["computed"], _known(each["tokens"]),
+         _known(each["seconds"]))
+        for each in found["trainings"]
+    ]  # fmt: skip
+    table("", ("method", "seed", "run", "reused", "computed", "tokens", "seconds"), rows)
+    for remark in found["remarks"]:
+        line(f"note: {remark}")
+    line("nothing was started; time and tokens are those of the nearest stages computed before")
+
+
+def _known(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"

@@ -1,0 +1,62 @@
+"""A session that counts what a training spends, for a budget. Nothing of Prefect here."""
+
+import threading
+from dataclasses import dataclass, field
+
+from gradus.data.lake.store import Store
+from gradus.flows.recipe.budget import Budget
+from gradus.tasks.config.base import Config
+from gradus.tasks.runs.spending import ComputedSeconds, is_evaluation, sampled_tokens
+from gradus.tasks.runtime.calls import Inputs, Outcome, Stages
+
+
+@dataclass
+class Metered:
+    """The session of a training with a budget: passes every stage on, and counts tokens and seconds.
+
+    Both are of all stages but those of evaluations; one that is reused counts as if it had been computed.
+    """
+
+    session: Stages
+    computed: ComputedSeconds
+    tokens: int = 0
+    """Completion tokens sampled."""
+    seconds: float = 0.0
+    """Seconds of stages."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def store(self) -> Store:
+        """Where artifacts lie."""
+        return self.session.store
+
+    def stage(
+        self,
+        name: str,
+        config: Config,
+        inputs: Inputs,
+        *,
+        round: int = 0,
+        purpose: str = "train",
+        seed: int | None = None,
+    ) -> Outcome:
+        """Return the outcome of one stage."""
+        outcome = self.session.stage(name, config, inputs, round=round, purpose=purpose, seed=seed)
+        if not is_evaluation(purpose):
+            seconds = self.computed.of(str(outcome.ref)) if outcome.reused else outcome.seconds
+            with self._lock:  # two threads of a run that overlaps
+                self.tokens += sampled_tokens(name, outcome.summary)
+                self.seconds += seconds
+        return outcome
+
+    def halt(self) -> None:
+        """End what other threads have under way."""
+        self.session.halt()
+
+    def say(self, text: str) -> None:
+        """Show a sentence at the terminal."""
+        self.session.say(text)
+
+    def has_spent(self, budget: Budget, rounds: int) -> bool:
+        """Return whether a training ends after a round, by what it has spent by then."""
+        return budget.is_reached(rounds, self.tokens, self.seconds)

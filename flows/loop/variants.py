@@ -1,0 +1,101 @@
+"""The methods of a comparison: recipes, and the values of settings that are given several of. No Prefect here.
+
+methods_of(home.runs, ["demo"], ["escalate=[2]", "escalate=[]", "update.lr=1e-4"], rounds=3)
+    # two methods: demo escalate=[2] and demo escalate=[]
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from pathlib import Path
+
+from gradus.data.errors import UsageError
+from gradus.data.lake.manifest import sha256_file
+from gradus.flows.loop.reruns import read_recipe
+from gradus.flows.recipe.config import Recipe, lasting, split_assignment
+from gradus.flows.recipe.suites import Suite
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One method: what it is called in the comparison, and its recipe."""
+
+    name: str
+    recipe: Recipe
+
+    def with_seed(self, seed: int) -> Recipe:
+        """Return its recipe with another seed."""
+        return self.recipe.model_copy(update={"seed": seed})
+
+
+def methods_of(
+    runs: Path, names: Sequence[str], assignments: Sequence[str], rounds: int | None = None
+) -> list[Variant]:
+    """Return each recipe with each combination of the settings that are given several values.
+
+    Raise UsageError as `read_recipe` does, for fewer than two methods, and for two that are the same.
+    """
+    chosen = [
+        Variant(_called(name, varied), read_recipe(runs, name, texts, rounds=rounds)[0])
+        for name in names
+        for texts, varied in _combinations(assignments)
+    ]
+    refuse_unpaired(chosen)
+    return chosen
+
+
+def refuse_unpaired(methods: Sequence[Variant]) -> None:
+    """Raise UsageError for methods that cannot be compared: fewer than two, the same, or evaluated in other ways."""
+    if len(methods) < 2:
+        raise UsageError(
+            "a comparison needs at least two methods",
+            hint="name another recipe, or give a setting twice: --set update.lr=1e-4 --set update.lr=3e-4",
+        )
+    for one, other in combinations(methods, 2):
+        if one.name == other.name or lasting(one.recipe) == lasting(other.recipe):
+            raise UsageError(f"{one.name} and {other.name} are the same method", hint="leave one of them out")
+    first = methods[0]
+    for other in methods[1:]:
+        if differing := _otherwise_evaluated(first.recipe.evaluate.main, other.recipe.evaluate.main):
+            raise UsageError(
+                f"{first.name} and {other.name} are evaluated in different ways: evaluate.{differing}",
+                hint="compare methods on the same problems, sampled in the same way; "
+                "`--set evaluate.KEY=...` sets a key for all",
+            )
+
+
+def other_judges(methods: Sequence[Variant]) -> list[str]:
+    """Remark on methods whose evaluations are judged by different rewards."""
+    judges = {json.dumps((m.recipe.evaluate.main.score or m.recipe.score).model_dump(mode="json")) for m in methods}
+    if len(judges) == 1:
+        return []
+    return ["the methods are judged by different rewards in evaluation, too; set evaluate.score to judge all alike"]
+
+
+def _combinations(assignments: Sequence[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield `key=value` texts, one for each key, and those of them whose key has several values."""
+    values: dict[str, list[str]] = {}
+    for text in assignments:
+        values.setdefault(split_assignment(text)[0], []).append(text.strip())
+    for texts in product(*values.values()):
+        yield list(texts), [text for text, several in zip(texts, values.values(), strict=True) if len(several) > 1]
+
+
+def _called(name: str, varied: Sequence[str]) -> str:
+    return " ".join([Path(name).stem if name.endswith(".toml") else name, *varied])
+
+
+def _otherwise_evaluated(one: Suite, other: Suite) -> str:
+    """Return the first key by which two suites draw different samples; empty if none does."""
+    if not _same_problems(one.problems, other.problems):
+        return "problems"
+    bodies: list[Mapping[str, object]] = [
+        suite.model_dump(mode="json", include={"sample", "seed", "prompt", "stop"}) for suite in (one, other)
+    ]
+    return next((key for key in ("sample", "seed", "prompt", "stop") if bodies[0].get(key) != bodies[1].get(key)), "")
+
+
+def _same_problems(one: str, other: str) -> bool:
+    files = [Path(text) for text in (one, other)]
+    return one == other or (all(f.is_file() for f in files) and len({sha256_file(f) for f in files}) == 1)

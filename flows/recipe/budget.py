@@ -1,0 +1,48 @@
+"""The budget of a training: after how many rounds, sampled tokens or seconds it ends.
+
+--budget rounds=10 | tokens=2e6 | seconds=3600
+"""
+
+import math
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from gradus.data.errors import UsageError, shortened
+from gradus.data.nearest import did_you_mean
+from gradus.tasks.config.base import Config
+
+Unit = Literal["rounds", "tokens", "seconds"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+HOW = "write --budget rounds=10, --budget tokens=2000000 or --budget seconds=3600"
+
+
+class Budget(Config):
+    """What a training may spend. It ends after the round in which the budget is reached, evaluation left out."""
+
+    unit: Unit
+    """What is counted: rounds, completion tokens sampled, or seconds of stages."""
+    amount: int = Field(ge=1)
+    """At how many of them a training ends."""
+
+    def is_reached(self, rounds: int, tokens: int, seconds: float) -> bool:
+        """Return whether a training that did and spent this is at its end."""
+        return {"rounds": rounds, "tokens": tokens, "seconds": seconds}[self.unit] >= self.amount
+
+    def __str__(self) -> str:
+        """The budget as people read it."""
+        return f"{self.amount:,} {self.unit}"
+
+
+def parse_budget(text: str) -> Budget:
+    """Read `rounds=10`; UsageError for another unit or an amount that is no whole number from 1 on."""
+    unit, _, amount = (part.strip() for part in text.partition("="))
+    if unit not in UNITS:
+        raise UsageError(f"--budget {shortened(text)}: there is no such budget", hint=did_you_mean(unit, UNITS, HOW))
+    try:
+        number = float(amount)
+    except ValueError:
+        number = math.nan
+    if not number >= 1 or not number.is_integer():
+        raise UsageError(f"--budget {shortened(text)}: it is no whole number from 1 on", hint=HOW)
+    return Budget(unit=unit, amount=int(number))

@@ -1,0 +1,97 @@
+"""Exact attention over sequences end to end on a GPU: torch's flex_attention with the block structure of a pack.
+
+Tokens are laid out in preorder (trees, beside this file), so the tokens that see a token are one interval that begins
+with it. A block of keys is computed against a block of queries if an interval of the former reaches the latter, and
+without a mask if all of them cover it: both follow from the least and largest end of the block's intervals, so that no
+mask of tokens x tokens is ever made. arXiv 2412.05496 (FlexAttention).
+Left out: sliding windows, caps of scores, sinks (refused); a CPU, for which torch has no backward of it
+(block_attention, beside this file).
+Shapes: T tokens end to end, B blocks of BLOCK tokens, H heads, K key heads, D head size.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from transformers import AttentionInterface
+
+from gradus.models.training.packed.block_attention import refuse_odd
+
+NAME = "gradus_flex"
+"""The attention's name in transformers."""
+BLOCK = 128
+"""Tokens of a block; T is padded to a multiple."""
+
+
+@dataclass
+class Visible:
+    """Which tokens see which."""
+
+    mask: BlockMask
+    """Of (B * BLOCK) x (B * BLOCK) tokens."""
+    layers: set[int] = field(default_factory=set[int], compare=False)
+    """The layers that have attended by it."""
+
+    @classmethod
+    def of(cls, ends: Tensor) -> "Visible":
+        """Return what is visible if token t is seen by the tokens t .. ends[t] - 1; `ends` is (B * BLOCK,) int64."""
+        by_block = ends.view(-1, BLOCK)
+        first = torch.arange(0, len(ends), BLOCK, device=ends.device)
+        below = first[:, None] > first[None, :]
+        reached = (below & (by_block.amax(1)[None, :] > first[:, None])) | torch.eye(
+            len(first), dtype=torch.bool, device=ends.device
+        )
+        covered = below & (by_block.amin(1)[None, :] >= first[:, None] + BLOCK)
+
+        def mask_mod(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (key <= query) & (query < ends[key])
+
+        partly, wholly = _listed(reached & ~covered), _listed(covered)
+        return cls(BlockMask.from_kv_blocks(*partly, *wholly, BLOCK_SIZE=BLOCK, mask_mod=mask_mod))
+
+
+def _listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many key blocks of each query block are chosen of (B, B), (1, 1, B), and which, these first."""
+    indices = torch.argsort(chosen.int(), dim=1, descending=True, stable=True).int()
+    return chosen.sum(1, dtype=torch.int32)[None, None], indices[None, None]
+
+
+def padded_ends(ends: Tensor) -> Tensor:
+    """Return `ends` (T,) lengthened to whole blocks by tokens that only themselves see."""
+    total = -(-len(ends) // BLOCK) * BLOCK
+    return torch.cat([ends, torch.arange(len(ends), total) + 1])
+
+
+@cache
+def _kernel(device: str) -> Callable[..., Tensor]:
+    """The fused kernel; on a CPU, where nothing but tests comes here, the same in torch's own operations."""
+    return flex_attention if device == "cpu" else torch.compile(flex_attention, dynamic=True)
+
+
+def attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,  # noqa: ARG001 - transformers' signature
+    *,
+    scaling: float | None = None,
+    gradus_visible: Visible | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Attend to what is visible, in the form that transformers calls: (1, H, T, D) -> (1, T, H, D).
+
+    Raise UnsupportedAttentionError if the layer asks for a window, a cap or a sink.
+    """
+    visible = refuse_odd(gradus_visible, others)
+    visible.layers.add(id(module))
+    grouped = query.shape[1] != key.shape[1]
+    found = _kernel(query.device.type)(query, key, value, block_mask=visible.mask, scale=scaling, enable_gqa=grouped)
+    return found.transpose(1, 2), None
+
+
+AttentionInterface.register(NAME, attend)

@@ -1,0 +1,79 @@
+"""A comparison as a picture: pass@1 over sampled tokens, and the differences with their intervals."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradus.data.errors import UsageError
+from gradus.data.files import replacing
+from gradus.tasks.inspect.comparing.report import Comparison, Difference, MethodFigures, letters
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMATS = (".png", ".svg", ".pdf")
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's colours, which people with any colour vision can tell apart."""
+_NAME_CHARS = 40
+
+
+def check_plot(path: Path) -> None:
+    """UsageError if no picture can be written there."""
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(f"--plot {path}: there is no such format", hint=f"end it in {', '.join(FORMATS)}")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--plot {path}: there is no folder {path.parent}", hint="make it first")
+
+
+def plot(found: Comparison, path: Path) -> None:
+    """Write the picture of a comparison."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - slow, and for this option alone
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    height = max(4.0, 1.2 + 0.45 * len(found["differences"])) + 0.25 * len(found["methods"])
+    figure = Figure(figsize=(11, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    for method, colour in zip(found["methods"], np.resize(_COLOURS, len(found["methods"])), strict=True):
+        _curve(left, method, f"{letters(found)[method['method']]}  {_plain(method['method'])}", str(colour))
+    left.set(xlabel="completion tokens sampled (evaluation left out)", ylabel="pass@1", title=_title(found))
+    figure.legend(loc="outside lower left", frameon=False)
+    _differences(right, found["differences"], letters(found))
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.lower().removeprefix("."), dpi=150)
+
+
+def _title(found: Comparison) -> str:
+    seeds = found["seeds"]
+    told = f"{found['problems']} problems, {seeds} seed{'s' if seeds > 1 else ''}"
+    return f"{told}, {found['budget']}" if found["budget"] else told
+
+
+def _curve(axes: "Axes", method: MethodFigures, label: str, colour: str) -> None:
+    tokens = [point["tokens"] for point in method["curve"]]
+    value, low, high = (np.array([p["pass_at_1"][key] for p in method["curve"]]) for key in ("value", "low", "high"))
+    ends = np.stack([value - low, high - value])
+    axes.errorbar(tokens, value, ends, marker="o", color=colour, ecolor=(colour, 0.4), capsize=3, label=label)
+
+
+def _differences(axes: "Axes", differences: list[Difference], letter: Mapping[str, str]) -> None:
+    """Draw a line for each pair of methods, grey if 0 is within its interval."""
+    for place, each in enumerate(reversed(differences)):
+        value, low, high = (100 * each["difference"][key] for key in ("value", "low", "high"))
+        colour = _COLOURS[0] if each["differs"] else "0.6"
+        axes.plot([low, high], [place, place], color=colour, linewidth=2)
+        axes.plot([value], [place], marker="o", color=colour)
+    names = [f"{letter[each['method']]} − {letter[each['than']]}" for each in reversed(differences)]
+    axes.axvline(0, color="0.3", linewidth=0.8)
+    axes.set_yticks(range(len(names)), names)
+    axes.set(xlabel="difference in pass@1, points (95 % interval)", ylim=(-0.6, len(names) - 0.4))
+
+
+def _plain(name: str) -> str:
+    """A name as matplotlib shows it as it is: a dollar would begin a formula."""
+    short = name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
+    return short.replace("$", r"\$")

@@ -1,0 +1,147 @@
+"""A checkpoint as a folder that transformers, vLLM and a hub take: the policy alone, and a model card.
+
+The train state, the critic and the table of the update stay in the lake. The card holds settings and figures; nothing
+that a model wrote.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from gradus.data.errors import BadInputError
+from gradus.data.files import replace_file, replacing
+from gradus.data.lake.manifest import FILE_NAME, Manifest
+from gradus.data.lake.store import Ref, Store
+from gradus.tasks.artifacts.policies import base_ref
+from gradus.tasks.runs.history import Attempt, attempts, run_folders
+from gradus.tasks.runs.journal import read_settings
+from gradus.tasks.runs.records import Evaluation
+from gradus.tasks.runtime.attempt import read_report
+
+CARD = "README.md"
+_POLICY = (
+    "config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*", "vocab.*",
+    "merges.txt", "*.model", "special_tokens_map.json", "added_tokens.json", "chat_template*",
+)  # fmt: skip
+"""Names of the files that make a policy."""
+_USE = """
+## Use
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained(".")
+tokenizer = AutoTokenizer.from_pretrained(".")
+```
+"""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The run and the round whose update made a checkpoint, and its evaluations there, by suite."""
+
+    run: str
+    round: int
+    recipe: Mapping[str, object]
+    evaluations: Mapping[str, Evaluation]
+
+
+def write_checkpoint(store: Store, runs: Path, ref: Ref, folder: Path) -> list[str]:
+    """Write a checkpoint's policy and its card into a folder; return the names of the files.
+
+    Raise BadInputError for an adapter, whose base would be left behind, and for a checkpoint without weights.
+    """
+    manifest = store.verify(ref)
+    if base_ref(store, ref) is not None:
+        raise BadInputError(
+            f"{ref} is an adapter, and its base is another checkpoint",
+            hint="merge it into its base (peft's merge_and_unload), or copy both folders",
+        )
+    names = [entry.name for entry in manifest.files if _is_policy(entry.name)]
+    if not any(name.endswith(".safetensors") for name in names):
+        raise BadInputError(f"{ref} holds no weights in safetensors", hint="give a checkpoint that an update made")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        with replacing(folder / name) as temporary:
+            shutil.copyfile(store.path(ref) / name, temporary)
+    replace_file(folder / CARD, model_card(ref, manifest, source_of(store, runs, ref)))
+    return sorted([*names, CARD])
+
+
+def _is_policy(name: str) -> bool:
+    return "/" not in name and name != FILE_NAME and any(fnmatch(name, pattern) for pattern in _POLICY)
+
+
+def source_of(store: Store, runs: Path, ref: Ref) -> Source | None:
+    """Return the newest training that made a checkpoint; None if no run of this home did."""
+    for folder in run_folders(runs):
+        rows = [row for row in attempts(folder) if row["status"] in ("finished", "reused")]
+        made = [row for row in rows if row["output"] == str(ref) and row["stage"] == "update"]
+        settings = read_settings(folder)
+        if made and "recipe" in settings:
+            round_index = made[-1]["round"]
+            found = dict(_evaluations(store, rows, round_index))
+            return Source(folder.name, round_index, settings["recipe"], found)
+    return None
+
+
+def _evaluations(store: Store, rows: list[Attempt], round_index: int) -> Iterator[tuple[str, Evaluation]]:
+    for row in rows:
+        if row["stage"] == "evaluate" and row["round"] == round_index:
+            report = read_report(store, Ref.parse(row["output"]))
+            summary: Evaluation = report.get("summary", {})  # pyright: ignore[reportAssignmentType] - of `evaluate`
+            yield summary["suite"], summary
+
+
+def model_card(ref: Ref, manifest: Manifest, source: Source | None) -> str:
+    """Return the card: where the weights come from, data, evaluation, recipe."""
+    settings: Mapping[str, object] = source.recipe if source else manifest.config
+    parts = [
+        "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- gradus\n- rlvr\n---\n",
+        f"\n# {source.run if source else ref.digest}\n\n",
+        f"The policy after round {source.round} of the training {_code(source.run)}, " if source else "A policy ",
+        f"exported from {_code(str(ref))} by Gradus.\n",
+        *(_data(source.recipe) if source else ()),
+        *(_figures(source.evaluations) if source else ()),
+        _USE,
+        f"\n## {'Recipe' if source else 'Settings'}\n\n{_block(json.dumps(settings, indent=1, ensure_ascii=False))}\n",
+    ]
+    return "".join(parts)
+
+
+def _data(recipe: Mapping[str, object]) -> list[str]:
+    evaluate = recipe.get("evaluate")
+    suites = evaluate.get("suites", []) if isinstance(evaluate, Mapping) else []
+    lines = [f"- trained on: {_code(str(recipe.get('problems')))}\n"]
+    lines += [
+        f"- evaluated on: {_code(str(suite.get('problems')))} ({_code(str(suite.get('name')))})\n" for suite in suites
+    ]
+    return ["\n## Data\n\n", f"- starting policy: {_code(str(recipe.get('policy')))}\n", *lines]
+
+
+def _figures(evaluations: Mapping[str, Evaluation]) -> list[str]:
+    if not evaluations:
+        return ["\n## Evaluation\n\nNot evaluated after this round.\n"]
+    rows = [
+        f"| {_code(suite)} | pass@{k} | {figure['value']:.4f} | {figure['low']:.4f} to {figure['high']:.4f} |\n"
+        for suite, found in evaluations.items()
+        for k, figure in found["pass_at"].items()
+    ]
+    return ["\n## Evaluation\n\n| suite | metric | value | 95 % interval |\n|---|---|---|---|\n", *rows]
+
+
+def _code(text: str) -> str:
+    """Return a text as code in a line of Markdown, where it can begin nothing else."""
+    plain = " ".join(text.replace("|", "/").split()).replace("`", "'")
+    return f"`{plain}`"
+
+
+def _block(text: str) -> str:
+    """Return a text as a block of code that nothing in it can end."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}json\n{text}\n{fence}"

@@ -1,0 +1,111 @@
+"""Rollouts that another system wrote, read into tables: files of a folder in order, unusable rows counted."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+from tokenizers import Tokenizer
+
+from gradus.data.errors import BadInputError, UsageError, shortened
+from gradus.data.exchange import FORMATS, Format
+from gradus.data.exchange.row import Exchanged
+from gradus.data.exchange.tables import Tables, tables_of
+from gradus.data.nearest import did_you_mean
+from gradus.data.sources.formats import UnusableRowError
+from gradus.data.sources.tabular import Located, Refused, read_rows
+from gradus.tasks.inspect.exchange.texts import texts_of, tokenizer_of
+
+System = Literal["verl", "trl", "trinity", "open-instruct", "art"]
+"""The systems whose files are read."""
+_METADATA = "_metadata.jsonl"
+"""How open-instruct names the file about its run, which lies beside its shards."""
+_NUMBER = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """What was read: the tables, how many files, refused rows by reason, and what files of that kind do not hold."""
+
+    tables: Tables
+    num_files: int
+    refused: Mapping[str, int]
+    lost: tuple[str, ...]
+
+
+def reader(name: str) -> Format:
+    """Return the format of a system; UsageError if its files are not read."""
+    known: tuple[str, ...] = get_args(System)
+    if name not in known:
+        listed = f"give one of: {', '.join(known)}"
+        raise UsageError(f"--from {shortened(name)}: there is no such format", hint=did_you_mean(name, known, listed))
+    return FORMATS[name]
+
+
+def check_source(path: Path, name: str, tokenizer: Path | None) -> None:
+    """UsageError if there is nothing to read, or no tokenizer where there are no texts."""
+    found = reader(name)
+    if not path.exists():
+        raise UsageError(f"there is no file or folder {shortened(str(path))}", hint="check the name")
+    if not found.texts and tokenizer is None:
+        raise UsageError(f"files of {name} hold token ids, no texts", hint="give --tokenizer FOLDER of the model")
+
+
+def read_incoming(path: Path, name: str, columns: Mapping[str, str], tokenizer: Path | None = None) -> Incoming:
+    """Read a file, or all files of a folder; `columns` renames what a row has, theirs by the name it should have.
+
+    Raise BadInputError if there is no file, or no row that can be used.
+    """
+    found, refused = reader(name), Refused()
+    files = _files(path, found.suffix)
+    rows = [row for file in files for row in _rows(file, found, columns, refused)]
+    if not rows:
+        told = refused.examples[0] if refused.examples else f"{path} holds no rows"
+        raise BadInputError(f"no row can be read as a rollout of {name}: {told}", hint="is --from right?")
+    if not found.texts and tokenizer is not None:
+        rows = _with_texts(rows, tokenizer_of(tokenizer))
+    return Incoming(tables_of(rows, name), len(files), dict(refused.reasons), found.lost)
+
+
+def _files(path: Path, suffix: str) -> list[Path]:
+    """Return the files of a folder and those below it in the order of the numbers in their names."""
+    if path.is_file():
+        return [path]
+    files = [file for file in path.rglob(f"*{suffix}") if file.is_file() and not file.name.endswith(_METADATA)]
+    if not files:
+        raise BadInputError(f"{path} has no {suffix} file", hint="give the folder that the other system wrote to")
+    return sorted(files, key=_in_order)
+
+
+def _in_order(path: Path) -> list[tuple[int, str]]:
+    """Return a key by which 2.jsonl comes before 10.jsonl."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in _NUMBER.split(str(path))]
+
+
+def _rows(file: Path, found: Format, columns: Mapping[str, str], refused: Refused) -> Iterator[Exchanged]:
+    assert found.read is not None
+    for located in read_rows(file, refused):
+        try:
+            row = found.read(_renamed(located, columns))
+        except UnusableRowError as reason:
+            refused.add(str(reason), located.place)
+            continue
+        yield _of_file(row, file) if found.step_in_name else row
+
+
+def _renamed(located: Located, columns: Mapping[str, str]) -> Mapping[str, object]:
+    return {**located.row, **{ours: located.row.get(theirs) for ours, theirs in columns.items()}}
+
+
+def _of_file(row: Exchanged, file: Path) -> Exchanged:
+    """Return a row with the step that the name of its file says, and a group of that file alone."""
+    numbers = [int(part) for part in _NUMBER.findall(file.stem) if len(part) < 10]
+    return replace(row, round=numbers[-1] if numbers else 0, group_id=f"{file.stem}/{row.group_id}")
+
+
+def _with_texts(rows: list[Exchanged], tokenizer: Tokenizer) -> list[Exchanged]:
+    prompts = texts_of(tokenizer, [row.prompt_tokens or () for row in rows])
+    completions = texts_of(tokenizer, [row.completion_tokens or () for row in rows])
+    both = zip(rows, prompts, completions, strict=True)
+    return [replace(row, prompt=prompt, completion=completion) for row, prompt, completion in both]

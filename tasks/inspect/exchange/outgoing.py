@@ -1,0 +1,185 @@
+"""Rollouts of the lake, written as another system writes its own: those of a run, or one artifact."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tokenizers import Tokenizer
+
+from gradus.data.arrays import positions, take_or_null
+from gradus.data.errors import BadInputError, UsageError, shortened
+from gradus.data.exchange import FORMATS, Format
+from gradus.data.exchange.row import Exchanged
+from gradus.data.files import replacing
+from gradus.data.lake.schema import CHECKPOINTS
+from gradus.data.lake.store import Ref, Store
+from gradus.data.nearest import did_you_mean
+from gradus.tasks.inspect.exchange.texts import TOKENIZER, texts_of, tokenizer_of
+from gradus.tasks.preflight.checks import REFERENCE, full_name
+from gradus.tasks.runs.history import run_folder, run_folders
+from gradus.tasks.runs.lineage import Lineage, Run, Use
+from gradus.tasks.runs.spending import is_evaluation
+
+PARQUET = "parquet"
+"""The format that is ours: every column of the rollouts, with question, gold answer and scores beside them."""
+_PROFILE = "profile"
+_SCORED = ("reward", "correct", "components", "outcome", "extracted", "verifier")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written: files, rows, and what the format does not hold."""
+
+    files: list[str]
+    rows: int
+    lost: tuple[str, ...]
+
+
+def check_format(name: str) -> None:
+    """UsageError if rollouts are not written in that format."""
+    known = [*(each for each, found in FORMATS.items() if found.write is not None), PARQUET]
+    if name not in known:
+        listed = f"give one of: {', '.join(known)}"
+        raise UsageError(f"--as {shortened(name)}: there is no such format", hint=did_you_mean(name, known, listed))
+
+
+def uses_of(store: Store, runs: Path, what: str, scores: str | None = None) -> list[Use]:
+    """Return the rollouts that `what` names, a run's or an artifact, with their scores; `scores` names those to take.
+
+    Of a run those are meant that its updates could learn from: neither its profile nor its evaluations. Raise
+    UsageError if there are none, or if an artifact has several scores and none is named.
+    """
+    if REFERENCE.fullmatch(what):
+        return [_use_of(store, runs, Ref.parse(full_name(store.root, what)), scores)]
+    if scores is not None:
+        raise UsageError("--scores goes with one rollouts artifact", hint="a run has scores of its own")
+    folder = run_folder(runs, what)
+    found = Lineage(store, [Run(folder)], whole_lake=False).uses
+    chosen = [use for use in found if not is_evaluation(use.purpose or "") and use.purpose != _PROFILE]
+    if not chosen:
+        raise UsageError(f"run {folder.name} has no rollouts that were trained on", hint="name a rollouts artifact")
+    return sorted(chosen, key=lambda use: (use.round or 0, use.purpose != "train", use.purpose or ""))
+
+
+def _use_of(store: Store, runs: Path, ref: Ref, scores: str | None) -> Use:
+    if ref.table != "rollouts":
+        raise UsageError(f"{ref} is a {ref.table} artifact", hint="give rollouts or a run, or leave out --as")
+    if scores is not None:
+        return Use(None, None, None, ref, Ref.parse(full_name(store.root, scores)))
+    lineage = Lineage(store, [Run(folder) for folder in run_folders(runs)], whole_lake=True)
+    known = list(dict.fromkeys(use.scores for use in lineage.uses if use.rollouts == ref and use.scores))
+    if len(known) > 1:
+        raise UsageError(f"{ref} was scored {len(known)} times", hint=f"give --scores, one of {_listed(known)}")
+    return Use(None, None, None, ref, known[0] if known else None)
+
+
+def _listed(refs: Sequence[Ref]) -> str:
+    return ", ".join(map(str, refs[:5]))
+
+
+def write_rollouts(store: Store, uses: Sequence[Use], name: str, folder: Path) -> Written:
+    """Write rollouts into a folder in a format; files of the same name are replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tables = (_joined(store, use) for use in uses)
+    if name == PARQUET:
+        table = pa.concat_tables(tables, promote_options="default")
+        with replacing(folder / "rollouts.parquet") as temporary:
+            pq.write_table(table, temporary, compression="zstd")
+        return Written(["rollouts.parquet"], table.num_rows, ())
+    found = FORMATS[name]
+    by_file: dict[str, list[dict[str, object]]] = {}
+    assert found.write is not None
+    assert found.file is not None
+    for table in tables:
+        for row in _exchanged(store, table):
+            by_file.setdefault(found.file(row.round), []).append(found.write(row))
+    for file, rows in by_file.items():
+        _write(folder / file, found, rows)
+    return Written(sorted(by_file), sum(map(len, by_file.values())), found.lost)
+
+
+def _write(path: Path, found: Format, rows: Sequence[Mapping[str, object]]) -> None:
+    with replacing(path) as temporary:
+        if found.suffix == ".parquet":
+            pq.write_table(pa.Table.from_pylist(list(rows)), temporary)
+            return
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+
+
+def _joined(store: Store, use: Use) -> pa.Table:
+    """Return rollouts with their scores, and with question and gold answer of their problems where those are there."""
+    rows = store.read(use.rollouts)
+    if use.scores is not None:
+        scores = store.read(use.scores, ["rollout_id", *_SCORED])
+        at = positions(rows.column("rollout_id"), scores.column("rollout_id"))
+        for name in _SCORED:
+            rows = _with(rows, name, take_or_null(scores.column(name), at))
+    problems = _problems(store, use)
+    if problems is not None:
+        at = positions(rows.column("problem_id"), problems.column("problem_id"))
+        for name in ("question", "answer"):
+            if name not in rows.column_names:
+                rows = _with(rows, name, take_or_null(problems.column(name), at))
+    return rows
+
+
+def _with(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return rows.drop_columns([name] if name in rows.column_names else []).append_column(name, values)
+
+
+def _problems(store: Store, use: Use) -> pa.Table | None:
+    named = [store.manifest(ref).parents.get("problems", []) for ref in (use.rollouts, use.scores) if ref is not None]
+    refs = [ref for texts in named for ref in map(Ref.parse, texts) if store.find(ref) is not None]
+    return store.read(refs[0], ["problem_id", "question", "answer"]) if refs else None
+
+
+def _exchanged(store: Store, rows: pa.Table) -> Iterator[Exchanged]:
+    """Yield the rows of a table; a prompt is the text of its tokens, or its question if no tokenizer is there."""
+    tokenizers: dict[str, Tokenizer | None] = {}
+    for batch in rows.to_batches(max_chunksize=1024):
+        for row in batch.to_pylist():
+            policy = row["policy"] or ""
+            if policy not in tokenizers:
+                tokenizers[policy] = _tokenizer(store, policy)
+            prompt = _prompt(row, tokenizers[policy])
+            yield Exchanged(
+                prompt=prompt,
+                completion=row["completion"],
+                round=row["round"] or 0,
+                problem_id=row["problem_id"],
+                rollout_id=row["rollout_id"],
+                group_id=row["group_id"] or "",
+                sample=row["sample"],
+                answer=row.get("answer"),
+                reward=row.get("reward"),
+                correct=row.get("correct"),
+                components=dict(cast("list[tuple[str, float]]", row.get("components") or [])),
+                finish_reason=row["finish_reason"],
+                hint_level=row["hint_level"] or 0,
+                hint_text=row["hint_text"],
+                prompt_tokens=row["prompt_tokens"],
+                completion_tokens=row["completion_tokens"],
+            )
+
+
+def _prompt(row: Mapping[str, object], tokenizer: Tokenizer | None) -> str:
+    tokens = row["prompt_tokens"]
+    if tokenizer is not None and isinstance(tokens, list) and tokens:
+        return texts_of(tokenizer, [tokens])[0]
+    question = row.get("question")
+    if not isinstance(question, str):
+        raise BadInputError(
+            f"rollout {row['rollout_id']} has neither a question nor a prompt whose tokenizer is there",
+            hint="score it with its problems first, or export it as parquet",
+        )
+    return question
+
+
+def _tokenizer(store: Store, policy: str) -> Tokenizer | None:
+    folder = store.root / CHECKPOINTS / policy
+    return tokenizer_of(folder) if policy and (folder / TOKENIZER).is_file() else None

@@ -1,0 +1,94 @@
+"""Artifacts in MLflow: tables as datasets, checkpoints as models by reference, what was measured on which."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput
+from mlflow.exceptions import MlflowException
+
+from gradus.data.lake.store import Ref, Store
+from gradus.tasks.tracking.facts import roles_by_artifact
+
+CHECKPOINTS = "checkpoints"
+
+
+class Lineage:
+    """Tells MLflow of artifacts; what it would keep twice is looked up before it is created."""
+
+    def __init__(self, client: MlflowClient, store: Store, experiment: str) -> None:
+        self._client = client
+        self._store = store
+        self._experiment = experiment
+
+    def log_inputs(self, run_id: str, inputs: Mapping[str, Sequence[str]]) -> None:
+        """Log artifacts, by role, as the datasets that a run read; MLflow keeps each once."""
+        datasets = [self._input(ref, roles) for ref, roles in roles_by_artifact(inputs).items()]
+        if datasets:
+            self._client.log_inputs(run_id, datasets)
+
+    def _input(self, text: str, roles: Sequence[str]) -> DatasetInput:
+        """An input as a dataset by our digest, its role as context; the rows stay where they are."""
+        ref = Ref.parse(text)
+        manifest = self._store.find(ref)
+        profile = json.dumps({"num_rows": manifest.rows}) if manifest else None
+        source = json.dumps({"uri": str(self._store.path(ref))})
+        dataset = Dataset(name=ref.table, digest=ref.digest, source_type="local", source=source, profile=profile)
+        return DatasetInput(dataset, [InputTag("mlflow.data.context", " + ".join(roles))])
+
+    def checkpoint(self, ref: Ref, run_id: str, params: Mapping[str, str]) -> str:
+        """Log a checkpoint as a model by reference, nothing uploaded or pickled; return the model's id."""
+        query = f"tags.`gradus.output` = '{ref}'"
+        known = self._client.search_logged_models([self._experiment], filter_string=query)
+        if known:
+            return known[0].model_id
+        model = mlflow.create_external_model(
+            name=f"policy-{params['round']}" if "round" in params else "policy",
+            source_run_id=run_id or None,
+            params=dict(params),
+            tags={"gradus.output": str(ref), "gradus.folder": str(self._store.path(ref))},
+            model_type="policy",
+            experiment_id=self._experiment,
+        )
+        return model.model_id
+
+    def log_output(self, run_id: str, model_id: str, round_: int) -> None:
+        """Log a checkpoint as an output of a run, with its round as the step; MLflow would keep it a second time."""
+        outputs = self._client.get_run(run_id).outputs
+        if outputs is None or model_id not in [output.model_id for output in outputs.model_outputs]:
+            self._client.log_outputs(run_id, [LoggedModelOutput(model_id, round_)])
+
+    def evaluated(self, inputs: Mapping[str, Sequence[str]], run_id: str, params: Mapping[str, str]) -> dict[str, str]:
+        """Return what ties an evaluation's metrics to the checkpoint that it is of and to the problems that it used.
+
+        Empty if the rollouts are somebody else's, whose policy is not in the lake.
+        """
+        rollouts = self._store.find(Ref.parse(inputs["rollouts"][0])) if inputs.get("rollouts") else None
+        policies = [Ref.parse(text) for text in rollouts.parents.get("policy", ())] if rollouts else []
+        if not policies or policies[0].table != CHECKPOINTS or not inputs.get("problems"):
+            return {}
+        problems = Ref.parse(inputs["problems"][0])
+        model_id = self.checkpoint(policies[0], run_id, params)
+        return {"model_id": model_id, "dataset_name": problems.table, "dataset_digest": problems.digest}
+
+    def name_checkpoint(self, model_id: str, ref: Ref, names: tuple[str, str], run_id: str, note: str) -> None:
+        """Give a checkpoint an alias of a registered model: `names` are the model's and the alias."""
+        name, alias = names
+        try:
+            self._client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        query = f"name = '{name}' and tag.`gradus.output` = '{ref}'"
+        versions = self._client.search_model_versions(query)
+        version = (
+            versions[0]
+            if versions
+            else self._client.create_model_version(
+                name, source=f"models:/{model_id}", run_id=run_id or None, tags={"gradus.output": str(ref)}
+            )
+        )
+        if note:
+            self._client.update_model_version(name, version.version, description=note)
+        self._client.set_registered_model_alias(name, alias, version.version)

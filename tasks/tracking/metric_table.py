@@ -1,0 +1,307 @@
+"""Every metric: what it is, who writes it, and where MLflow shows it.
+
+    python -m gradus.tasks.tracking.metric_table > docs/metrics.md          # the page is generated
+
+MLflow sorts charts by name, and a section is the name up to its last `/`. So a name begins with the number of its
+section, a section has no parts, and what a metric was measured for (eval, profile, hints) stands behind the name.
+"""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+MAX_ON_RUN = 60
+"""Metrics on the run of a command; the rest are on the runs of its stages."""
+
+EVERY_STAGE = "every stage"
+REPORTER = "the reporter"
+
+Kind = Literal["train", "eval", "suite", "profile", "hint", "given"]
+"""What a stage is called for: a round's own training, the first suite, a further one, profiling, a hint level, …"""
+
+_NO_KINDS: tuple[Kind, ...] = ()
+_TRAIN: tuple[Kind, ...] = ("train",)
+_EVAL: tuple[Kind, ...] = ("eval",)
+_SUITES: tuple[Kind, ...] = ("eval", "suite")
+_TRIES: tuple[Kind, ...] = ("train", "profile", "hint")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of charts, in the order of its number; `families` maps first parts of written names to prefixes."""
+
+    title: str
+    families: Mapping[str, str]
+    doc: str
+
+
+SECTIONS = (
+    Section("1 eval", {"eval": ""}, "Whether the policy got better: evaluation on problems not trained on."),
+    Section("2 reward", {"reward": ""}, "What the rewards of a round's rollouts were, and how much they differ."),
+    Section("3 policy", {"policy": "", "critic": "critic_", "sft": "sft_"}, "What the optimiser did."),
+    Section("4 mismatch", {"mismatch": ""}, "How far the sampler's log-probs are from the trainer's, token by token."),
+    Section("5 length", {"length": ""}, "How long completions are, in tokens."),
+    Section("6 data", {"data": "", "trained": "trained_"}, "Which problems and rows a round used."),
+    Section("7 verifier", {"verifier": ""}, "How judging went."),
+    Section("8 time", {"perf": ""}, "Where the time goes; the stage stands behind the name."),
+    Section("9 total", {"total": ""}, "What the whole command did and cost: written at its end, at step 0."),
+)
+OWN_SECTION = "own"
+"""Metrics of families that no section names."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric, or one for each value of the words in capitals in its name.
+
+    `name` is what the stage writes (journal, SQL, guards); `on_run` says for which calls of its stage it is also on the
+    run of the command, `on_run_of` restricts a metric of every stage to some.
+    """
+
+    name: str
+    unit: str
+    writer: str
+    doc: str
+    on_run: tuple[Kind, ...] = _NO_KINDS
+    on_run_of: tuple[str, ...] = ()
+    by_step: bool = False
+    """Also measured for each optimiser step, on the run of the stage."""
+    compares: bool = False
+    """Compares with the evaluation of the starting policy: an end value if a training evaluates only at its ends."""
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether the name has words in capitals."""
+        return bool(_CAPITALS.search(self.name))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a recipe or a component decides how many such metrics there are."""
+        return bool({"K", "COMPONENT", "OWN"} & set(_CAPITALS.findall(self.name)))
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages whose values are on the run of a command."""
+        return self.on_run_of or tuple(self.writer.split(", "))
+
+    @property
+    def step(self) -> str:
+        """What the step of a point means."""
+        if self.writer == REPORTER:
+            return "0"
+        if self.compares:
+            return "round; 0 if it is evaluated only before and after"
+        return "round; optimiser step on the stage's run" if self.by_step else "round"
+
+
+METRICS: Sequence[Metric] = (
+    Metric("eval/SUITE/pass_at_1", "share", "evaluate", "pass@1, unbiased; the mean over problems.", _SUITES),
+    Metric("eval/SUITE/pass_at_K", "share", "evaluate", "pass@k, unbiased (arXiv 2107.03374), by k.", _EVAL),
+    Metric("eval/SUITE/maj_at_K", "share", "evaluate", "Problems whose most frequent answer of k is right."),
+    Metric("eval/SUITE/ci_low", "share", "evaluate", "Lower end of the bootstrap interval of the first k.", _EVAL),
+    Metric("eval/SUITE/ci_high", "share", "evaluate", "Upper end of the same interval.", _EVAL),
+    Metric(
+        "eval/SUITE/gain",
+        "share",
+        "evaluate",
+        "pass@1 minus that of the starting policy, paired.",
+        _SUITES,
+        compares=True,
+    ),
+    Metric(
+        "eval/SUITE/gain_ci_low",
+        "share",
+        "evaluate",
+        "Lower end of its paired bootstrap interval.",
+        _EVAL,
+        compares=True,
+    ),
+    Metric("eval/SUITE/gain_ci_high", "share", "evaluate", "Upper end of the same interval.", _EVAL, compares=True),
+    Metric(
+        "eval/SUITE/newly_solved",
+        "problems",
+        "evaluate",
+        "Problems solved now and never at the start.",
+        _EVAL,
+        compares=True,
+    ),
+    Metric("eval/SUITE/mean_tokens", "tokens", "evaluate", "Mean length of a completion.", _EVAL),
+    Metric("eval/SUITE/coverage", "share", "evaluate", "Rollouts with a verdict on correctness."),
+    Metric("eval/SUITE/reward_mean", "reward", "evaluate", "Mean reward of the rollouts, judged or not."),
+    Metric("eval/SUITE/reward_mean_ci_low", "reward", "evaluate", "Lower end of its bootstrap interval."),
+    Metric("eval/SUITE/reward_mean_ci_high", "reward", "evaluate", "Upper end of the same interval."),
+    Metric(
+        "eval/SUITE/reward_gain", "reward", "evaluate", "Mean reward minus that of the starting policy.", compares=True
+    ),
+    Metric(
+        "eval/SUITE/reward_gain_ci_low",
+        "reward",
+        "evaluate",
+        "Lower end of its paired bootstrap interval.",
+        compares=True,
+    ),
+    Metric("eval/SUITE/reward_gain_ci_high", "reward", "evaluate", "Upper end of the same interval.", compares=True),
+    Metric("reward/mean", "reward", "score", "Mean reward of the rollouts with one.", _TRIES),
+    Metric("reward/std", "reward", "score", "Standard deviation of the same rewards (ddof 0).", _TRAIN),
+    Metric("reward/frac_zero_std_groups", "share", "score", "Groups whose rewards are all equal.", _TRAIN),
+    Metric("reward/frac_all_right", "share", "score", "Groups with a verdict whose every rollout is right.", _TRAIN),
+    Metric("reward/COMPONENT", "reward", "score", "Mean of one component of the reward.", _TRAIN),
+    Metric("policy/loss", "nats", "update", "Loss of an optimiser step, all terms.", _TRAIN, by_step=True),
+    Metric("policy/entropy", "nats", "update", "Mean entropy of a token's distribution.", _TRAIN, by_step=True),
+    Metric("policy/kl_old", "nats", "update", "KL to the policy before the update (k3).", _TRAIN, by_step=True),
+    Metric("policy/kl_ref", "nats", "update", "KL to the reference policy (k3), if one is used.", _TRAIN, by_step=True),
+    Metric("policy/clip_frac_low", "share", "update", "Tokens clipped at the lower bound.", _TRAIN, by_step=True),
+    Metric("policy/clip_frac_high", "share", "update", "Tokens clipped at the upper bound.", _TRAIN, by_step=True),
+    Metric("policy/grad_norm", "norm", "update", "Gradient norm before clipping.", _TRAIN, by_step=True),
+    Metric("policy/lr", "1", "update", "Learning rate.", _TRAIN, by_step=True),
+    Metric("policy/ratio_mean", "1", "update", "Mean ratio of the policy to that before the update.", by_step=True),
+    Metric("policy/ratio_max", "1", "update", "Largest such ratio.", by_step=True),
+    Metric("policy/advantage_abs", "1", "update", "Mean absolute advantage of a token.", by_step=True),
+    Metric("policy/OWN", "", "update", "A metric of a loss, or of weights of tokens.", _TRAIN, by_step=True),
+    Metric("critic/loss", "reward²", "update", "Loss of the critic.", by_step=True),
+    Metric("critic/grad_norm", "norm", "update", "Gradient norm of the critic before clipping.", by_step=True),
+    Metric("critic/explained_variance", "share", "update", "Variance of the returns it explains.", by_step=True),
+    Metric("sft/loss", "nats", "warmstart", "Cross entropy of a token of the worked solutions.", by_step=True),
+    Metric("mismatch/kl", "nats", "update", "KL of sampler and trainer on the sampled tokens (k3).", _TRAIN),
+    Metric("mismatch/ratio_mean", "1", "update", "Mean of exp(trainer - sampler)."),
+    Metric("mismatch/ratio_max", "1", "update", "Largest such ratio.", _TRAIN),
+    Metric("mismatch/logp_diff_mean", "nats", "update", "Mean absolute difference of the log-probs.", _TRAIN),
+    Metric("mismatch/logp_diff_max", "nats", "update", "Largest such difference."),
+    Metric("mismatch/masked_frac", "share", "update", "Tokens without two finite log-probs, left out."),
+    Metric("mismatch/outside_frac", "share", "update", "Tokens outside the policy's own top_p and top_k."),
+    Metric("length/mean", "tokens", "rollout", "Mean length of a completion.", ("train", "eval")),
+    Metric("length/max", "tokens", "rollout", "Longest completion.", _TRAIN),
+    Metric("length/truncated_frac", "share", "rollout", "Completions cut off by max_tokens.", _TRAIN),
+    Metric("data/pass_rate_mean", "share", "difficulty", "Mean pass rate of the problems that have one.", _TRAIN),
+    Metric("data/reward_variance_mean", "reward²", "difficulty", "Mean variance of a problem's rewards."),
+    Metric("data/fresh_frac", "share", "difficulty", "Problems measured in this round.", _TRAIN),
+    Metric("data/kept_frac", "share", "curate", "Problems that the filters kept.", _TRAIN),
+    Metric("data/planned_hint_level_mean", "level", "curate", "Mean hint level of the plan."),
+    Metric("data/planned_pass_rate_mean", "share", "curate", "Mean pass rate of the problems drawn."),
+    Metric("data/hint_level_mean", "level", "rollout", "Mean hint level of the rollouts.", _TRAIN),
+    Metric("data/escalated_hint_level", "level", "escalate", "Hint level that failed groups are tried with again."),
+    Metric("data/ingested_frac", "share", "ingest", "Rows of the source that could be used."),
+    Metric("data/hinted_frac", "share", "hint", "Problems with a hint."),
+    Metric("data/age_mean", "updates", "update", "Mean age of the rows, in updates since they were sampled.", _TRAIN),
+    Metric("data/age_max", "updates", "update", "Largest age of a row."),
+    Metric("trained/reward_mean", "reward", "update", "Mean reward of the rows learnt from, hinted too.", _TRAIN),
+    Metric("trained/reward_std", "reward", "update", "Standard deviation of the same rewards (ddof 0)."),
+    Metric("trained/frac_zero_std_groups", "share", "update", "Groups learnt from of equal rewards.", _TRAIN),
+    Metric("trained/frac_all_right", "share", "update", "Groups learnt from whose every row is right."),
+    Metric("trained/length_mean", "tokens", "update", "Mean length of a row learnt from."),
+    Metric("trained/length_max", "tokens", "update", "Longest row learnt from."),
+    Metric("trained/truncated_frac", "share", "update", "Rows learnt from that were cut off by max_tokens."),
+    Metric("trained/hint_level_mean", "level", "update", "Mean hint level of the rows learnt from."),
+    Metric("verifier/error_frac", "share", "score", "Rows whose reward raised an error.", _TRAIN),
+    Metric("verifier/timeout_frac", "share", "score", "Rows whose reward took too long.", _TRAIN),
+    Metric("verifier/unparsed_frac", "share", "score", "Completions in which no answer was found.", _TRAIN),
+    Metric("verifier/latency_p95_s", "s", "score", "95th percentile of the time that judging a row took."),
+    Metric("perf/compute_s", "s", EVERY_STAGE, "Wall time of the computation.", _TRAIN, ("rollout", "score", "update")),
+    Metric("perf/cpu_s", "s", EVERY_STAGE, "CPU time of the process that computed, with its ended children."),
+    Metric("perf/gpu_s", "s", EVERY_STAGE, "Wall time times the GPUs that its process sees; absent without one."),
+    Metric("perf/tokens_per_s", "tokens/s", "rollout, update", "Tokens sampled, or trained on.", _TRAIN),
+    Metric("perf/step_s", "s", "update", "Wall time of an optimiser step.", by_step=True),
+    Metric("perf/memory_halvings", "1", "update", "How often memory ran out and packs were halved."),
+    Metric("total/rounds", "rounds", REPORTER, "Last round that has an update.", _TRAIN),
+    Metric("total/tokens_sampled", "tokens", REPORTER, "Tokens generated by this command, for every purpose.", _TRAIN),
+    Metric("total/tokens_trained", "tokens", REPORTER, "Tokens that updates of this command learnt from.", _TRAIN),
+    Metric("total/cpu_s", "s", REPORTER, "CPU time of its stages, as in perf/cpu_s.", _TRAIN),
+    Metric("total/gpu_s", "s", REPORTER, "GPU time of its stages, as in perf/gpu_s.", _TRAIN),
+    Metric("total/cost", "the user's", REPORTER, "Both times GRADUS_CPU_PRICE and GRADUS_GPU_PRICE.", _TRAIN),
+    Metric("total/num_not_finite", "values", REPORTER, "Values left out of the charts: NaN or infinite.", _TRAIN),
+)
+"""All metrics, section by section. `reward/COMPONENT` and `policy/OWN` stand for names that components choose."""
+
+_CAPITALS = re.compile(r"\b[A-Z]+\b|(?<=_)[A-Z]+\b")
+
+
+def find(name: str) -> Metric | None:
+    """Return the entry of a written name; None if there is none.
+
+    >>> find("eval/aime/pass_at_8").name, find("reward/numeric").name
+    ('eval/SUITE/pass_at_K', 'reward/COMPONENT')
+    """
+    if name in _by_name():
+        return _by_name()[name]
+    return next((metric for pattern, metric in _patterns() if pattern.fullmatch(name)), None)
+
+
+def section_of(name: str) -> tuple[str, str]:
+    """Return the section of a written name and the name within it, which has no parts.
+
+    >>> section_of("eval/aime/pass_at_8"), section_of("trained/reward_mean"), section_of("mine/a/b")
+    (('1 eval', 'pass_at_8'), ('6 data', 'trained_reward_mean'), ('own', 'mine.a.b'))
+    """
+    family, _, rest = name.partition("/")
+    if family == "eval" and "/" in rest:
+        rest = rest.partition("/")[2]
+        rest = f"pass_{rest}" if rest in ("ci_low", "ci_high") else rest  # beside the pass@k that they are of
+    for section in SECTIONS:
+        if rest and family in section.families:
+            return section.title, f"{section.families[family]}{rest}".replace("/", ".")
+    return OWN_SECTION, name.replace("/", ".")
+
+
+@cache
+def _by_name() -> Mapping[str, Metric]:
+    return {metric.name: metric for metric in METRICS if not metric.is_pattern}
+
+
+@cache
+def _patterns() -> Sequence[tuple[re.Pattern[str], Metric]]:
+    """The entries with words in capitals; a name with fewer of them first, so that pass_at_1 is not pass_at_K."""
+    found = sorted((metric for metric in METRICS if metric.is_pattern), key=lambda m: len(_CAPITALS.findall(m.name)))
+    return [(re.compile(_pattern(metric.name)), metric) for metric in found]
+
+
+def _pattern(name: str) -> str:
+    """A name's pattern: a number for K, a part of a path for SUITE, anything for what components choose."""
+    values = {"K": "[0-9]+", "SUITE": "[^/]+"}
+    parts = re.split(_CAPITALS, name)
+    words: list[str] = _CAPITALS.findall(name)
+    filled = [values.get(word, ".+") for word in words]
+    return "".join(re.escape(part) + value for part, value in zip(parts, [*filled, ""], strict=True))
+
+
+def page() -> str:
+    """Return the page of all metrics as Markdown, section by section."""
+    parts = [_HEAD]
+    for section in SECTIONS:
+        rows = [metric for metric in METRICS if metric.name.partition("/")[0] in section.families]
+        lines = "\n".join(map(_row, rows))
+        parts.append(f"## {section.title}\n\n{section.doc}\n\n{_COLUMNS}\n{lines}\n")
+    return "\n".join(parts)
+
+
+_HEAD = f"""# Metrics
+
+Generated from `tasks/tracking/metric_table.py`; a test compares them.
+
+A stage writes a metric under its **written** name: so it is called in a run's `metrics.jsonl`, in `gradus sql` and in
+guards. MLflow sorts charts by name and makes a section of what stands before the last `/`, so that **in MLflow** a name
+begins with its section. What the metric was measured for stands behind the name: `2 reward/mean` is of the round's own
+rollouts, `2 reward/mean.hint1` of those tried again with the first hint, `2 reward/mean.profile` of profiling,
+`5 length/mean.eval` of the first evaluation suite, `1 eval/pass_at_1.aime` of the suite `aime`. Times have their stage
+there: `8 time/compute_s.rollout`. On the run of one stage attempt nothing stands behind: it has one purpose.
+
+The run of a command shows the metrics marked *run*, at most {MAX_ON_RUN}; the others are on the runs of its stages. The
+step is the round; what a stage says once, at its end, has the step 0 on its own run. A value that is NaN or infinite is
+in no chart: `9 total/num_not_finite` counts them. Metrics of other names than these are in the section
+`{OWN_SECTION}`.
+"""
+_COLUMNS = "| in MLflow | unit | meaning | written as | by | step | run |\n|---|---|---|---|---|---|---|"
+
+
+def _row(metric: Metric) -> str:
+    section, name = section_of(metric.name)
+    on_run = ", ".join((*metric.on_run, *(f"of {stage}" for stage in metric.on_run_of))) or "-"
+    shown = f"{section}/{name}"
+    unit, cells = metric.unit or "-", (metric.writer, metric.step, on_run)
+    return f"| `{shown}` | {unit} | {metric.doc} | `{metric.name}` | {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,157 @@
+"""What a run in MLflow tells of itself: a note of five lines, and the recipe's changes from its defaults.
+
+MLflow renders notes as Markdown, remote pictures included. So a note holds names, settings and figures, each escaped;
+of an error only what stands before its first detail, since details may quote what a policy wrote.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from gradus.tasks.runs.records import RunFinished, RunStarted, StageFinished
+from gradus.tasks.tracking.report import markdown, visible
+from gradus.tasks.tracking.state import Live, State
+
+MAX_CHANGES = 8
+"""Changed settings that a note lists; the others are in the artifact."""
+CHANGES_FILE = "recipe_diff.txt"
+_DETAIL = re.compile(r": |['\"`\[<\n]")
+
+Change = Sequence[str]
+"""A setting's default and its value here, as text."""
+
+
+def opening(event: RunStarted) -> list[str]:
+    """Return the lines that are known when a command begins: what it is and, of a training, what was changed."""
+    recipe = event.get("params", {}).get("recipe")
+    verb, commit = event.get("verb", ""), event.get("git_sha", "")[:8]
+    by = f", by the commit {markdown(commit)}" if commit else ""
+    if not isinstance(recipe, Mapping):
+        return [f"{code(verb)}, one stage on its own{by}."]
+    facts = ", ".join(
+        f"{key} {markdown(str(recipe[key]))}" for key in ("seed", "rounds", "policy", "problems") if key in recipe
+    )
+    return [f"{code(verb)} of the recipe {markdown(str(recipe.get('name', '')))}: {facts}{by}.", _changed(event)]
+
+
+def _changed(event: RunStarted) -> str:
+    changes = event.get("changed")
+    if changes is None:
+        return "What was changed from the defaults is not known: an earlier version began this run."
+    if not changes:
+        return "Every setting is the default."
+    shown = [f"{markdown(key)} {markdown(old)} → {markdown(new)}" for key, (old, new) in changes.items()]
+    more = len(shown) - MAX_CHANGES
+    rest = f"; {more} more in {CHANGES_FILE}" if more > 0 else ""
+    return f"Changed from the defaults: {'; '.join(shown[:MAX_CHANGES])}{rest}."
+
+
+def changes_text(changes: Mapping[str, Change]) -> str:
+    """Return the changed settings for reading, one a line, with their defaults."""
+    lines = [f"{key} = {_one_line(new)}    (default: {_one_line(old)})" for key, (old, new) in changes.items()]
+    return "\n".join(lines or ["every setting is the default"]) + "\n"
+
+
+def run_note(state: State, ended: RunFinished | None, counts: Mapping[str, int]) -> str:
+    """Return the note of a command's run: what it was, how it ended, what it found, its settings, what goes on."""
+    what, *changed = state.about or ["A run."]
+    training = bool(changed)
+    lines = [what, _ended(state, ended, counts), *([_found(state.figures)] if training else []), *changed]
+    return _listed([*lines, _next_command(state, ended, training=training)])
+
+
+def _ended(state: State, ended: RunFinished | None, counts: Mapping[str, int]) -> str:
+    if ended is None:
+        return "It has not ended."
+    seconds = max(0.0, ended["time"] - state.begun_ms / 1000)
+    done = ", ".join(f"{number} {word}" for word, number in counts.items())
+    num_rounds = int(state.totals.get("total/rounds", 0))
+    after = f"{num_rounds} round{'s' * (num_rounds > 1)} in {seconds:.0f} s" if num_rounds else f"{seconds:.0f} s"
+    how = f"{ended['status'].capitalize()} after {after} (stages: {done})"
+    error = ended.get("error", "")
+    return f"{how}: {markdown(headline(error))}." if error else f"{how}."
+
+
+def _found(figures: Mapping[str, float]) -> str:
+    """What the evaluations of the first suite found."""
+    if "pass_at_1" not in figures:
+        return "No evaluation has ended."
+    start = f"{figures['start']:.3f} at the start, " if "start" in figures else ""
+    found = f"pass@1: {start}{figures['pass_at_1']:.3f} at last"
+    if not {"gain", "gain_ci_low", "gain_ci_high"} <= figures.keys():
+        return f"{found}."
+    return f"{found}; gain {figures['gain']:+.3f} ({figures['gain_ci_low']:+.3f} to {figures['gain_ci_high']:+.3f})."
+
+
+def _next_command(state: State, ended: RunFinished | None, *, training: bool) -> str:
+    show = code(_command("show", state.run))
+    if not training or ended is None:
+        return f"{show} says more."
+    if ended["status"] == "finished":
+        more = 2 * max(1, int(state.totals.get("total/rounds", 1)))
+        return f"{code(_command('train', state.run, '--rounds', str(more)))} goes on; {show} says more."
+    return f"{code(_command('train', state.run))} goes on where it stopped; {show} says more."
+
+
+def _command(*words: str) -> str:
+    return shlex.join(("gradus", *words))
+
+
+def stage_note(run: str, call: Live, end: StageFinished) -> str:
+    """Return the note of a stage attempt: what it was, how it ended, what it read and wrote, what explains it."""
+    purpose = "" if call["purpose"] == "train" else f" ({markdown(call['purpose'])})"
+    read = (
+        ", ".join(f"{role} {code(ref)}" for role, refs in call.get("inputs", {}).items() for ref in refs[:3])
+        or "nothing"
+    )
+    ended = f"{end['status'].capitalize()} after {end['seconds']:.1f} s"
+    return _listed(
+        [
+            f"{code(call['stage'])} of round {call['round']}{purpose} of the run {code(run)}.",
+            f"{ended}: {markdown(headline(end['error']))}." if end["error"] else f"{ended}.",
+            f"It read {read}.",
+            f"It writes {code(call['output'])}.",
+            f"{code(_command('why', run, call['stage']))} says why it was computed.",
+        ]
+    )
+
+
+def headline(error: str) -> str:
+    """Return the beginning of an error's sentence without the details behind it, which may quote a policy.
+
+    >>> headline("2 of 8 rows could not be judged, more than allowed: r1: ![](http://x)")
+    '2 of 8 rows could not be judged, more than allowed'
+    """
+    return _DETAIL.split(error, maxsplit=1)[0].strip()[:200] or "see the tag gradus.error"
+
+
+def code(text: str) -> str:
+    """Return a name or a command in Markdown's form for code, on one line.
+
+    >>> code("gradus show a`b")
+    "`gradus show a'b`"
+    """
+    return f"`{_one_line(text).replace('`', chr(39))}`"
+
+
+def numbers_only(summary: Mapping[str, object]) -> dict[str, object]:
+    """Return those counts of a stage that are numbers, or names with numbers: the others may quote a policy.
+
+    >>> numbers_only({"rows": 8, "first_failed": ["r1: <b>"], "reasons": {"too long": 2}, "note": "x"})
+    {'rows': 8, 'reasons': {'too long': 2}}
+    """
+    kept: dict[str, object] = {}
+    for key, value in summary.items():
+        if isinstance(value, int | float):
+            kept[key] = value
+        elif isinstance(value, Mapping) and (inner := numbers_only(value)):
+            kept[key] = inner
+    return kept
+
+
+def _one_line(text: str) -> str:
+    return visible(text, 300).replace("\n", " ")
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return "".join(f"- {line}\n" for line in lines)

@@ -1,0 +1,120 @@
+"""Files that other systems' own writers made (dumps/README.md) become tables of the lake."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gradus.data.errors import BadInputError
+from gradus.data.lake.store import Store
+from gradus.tasks.inspect.exchange.incoming import Incoming, read_incoming
+
+DUMPS = Path(__file__).parent / "dumps"
+POLICY = Path(__file__).parents[3] / "data" / "samples" / "policy"
+
+
+def read(name: str, **columns: str) -> Incoming:
+    return read_incoming(DUMPS / name, name, columns, POLICY if name == "open-instruct" else None)
+
+
+def rows(found: Incoming, *names: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(found.tables.rollouts.column(name).to_pylist() for name in names), strict=True))
+
+
+def scores(found: Incoming) -> list[dict[str, Any]]:
+    assert found.tables.scores is not None
+    return found.tables.scores.to_pylist()
+
+
+@pytest.mark.parametrize("name", ["verl", "trl", "trinity", "open-instruct", "art"])
+def test_a_dump_is_stored_whole(name: str, tmp_path: Path) -> None:
+    found, store = read(name), Store(tmp_path)
+    for table, content in vars(found.tables).items():
+        assert store.read(store.put(table, content)).num_rows == content.num_rows > 0
+    problems = set(found.tables.problems.column("problem_id").to_pylist())
+    assert set(found.tables.rollouts.column("problem_id").to_pylist()) == problems
+
+
+def test_verls_steps_come_in_order_with_verdicts_and_parts() -> None:
+    found = read("verl")
+    assert rows(found, "round", "completion") == [
+        (2, "12+5=17\n#### 17"), (2, "18"), (10, "12+5=17\n#### 17"), (10, "18")
+    ]  # fmt: skip
+    assert [(s["reward"], s["correct"], dict(s["components"])) for s in scores(found)[:2]] == [
+        (1.0, True, {"format": 0.5}),
+        (0.0, False, {"format": 0.0}),
+    ]
+    assert found.tables.problems.column("answer").to_pylist() == ["17"]
+    assert len({group for (group,) in rows(found, "group_id")}) == 2
+
+
+def test_trls_rewards_are_summed_or_one_of_them_is_chosen() -> None:
+    found = read("trl")
+    assert found.tables.rollouts.num_rows == 8
+    assert found.num_files == 2
+    assert {s["reward"] for s in scores(found)} == {0.25}
+    assert all(dict(s["components"]) == {"right": 0.0, "short": 0.25} for s in scores(found))
+    assert {s["reward"] for s in scores(read("trl", reward="right"))} == {0.0}
+    groups = [group for (group,) in rows(found, "group_id")]
+    assert sorted(groups.count(group) for group in set(groups)) == [2, 2, 2, 2]
+
+
+def test_trinitys_experiences_of_one_and_several_turns_and_no_preference_pairs() -> None:
+    found = read("trinity")
+    assert rows(found, "group_id", "completion", "finish_reason", "round") == [
+        ("4/7", "#### 17", None, 4), ("4/7", "#### 1", "length", 4), ("4/8", "#### 2", None, 4)
+    ]  # fmt: skip
+    assert [s["reward"] for s in scores(found)] == [1.0, 0.0, 0.5]
+    assert found.refused == {"a preference pair, not a rollout": 1}
+    assert found.tables.problems.column("question").to_pylist() == ["12 + 5 =", "Add.\n3 - 1 ="]
+
+
+def test_open_instructs_tokens_become_texts_and_stay() -> None:
+    found = read("open-instruct")
+    assert rows(found, "completion", "finish_reason") == [
+        ("#### 17", "stop"), ("#### 18", "stop"), ("#### 3", "length"), ("#### 2", "stop")
+    ]  # fmt: skip
+    lines = (DUMPS / "open-instruct" / "run1_rollouts_000000.jsonl").read_text().splitlines()
+    written = [json.loads(line) for line in lines]
+    assert rows(found, "prompt_tokens", "completion_tokens", "logprobs") == [
+        (each["prompt_tokens"], each["response_tokens"], each["logprobs"]) for each in written
+    ]
+    assert found.tables.problems.column("question").to_pylist() == ["12 + 5 =", "3 - 1 ="]
+    assert found.tables.problems.column("answer").to_pylist() == ["17", "2"]
+
+
+def test_arts_trajectories_of_each_step_have_groups_of_their_own() -> None:
+    found = read("art")
+    assert rows(found, "round", "completion", "sample") == [
+        (step, text, sample) for step in (1, 2) for text, sample in (("#### 17", 0), ("#### 1", 1), ("#### 2", 0))
+    ]
+    assert len({group for (group,) in rows(found, "group_id")}) == 4
+    assert [s["reward"] for s in scores(found)] == [1.0, 0.0, 0.5] * 2
+
+
+def test_arts_second_version_is_read_from_its_json(tmp_path: Path) -> None:
+    turns = [
+        {"role": "user", "content": "1+1="},
+        {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "2"}},
+    ]
+    written = [
+        {
+            "format_version": 2, "group_index": 0, "trajectory_index": 0, "reward": 1.0, "messages": None,
+            "group_json": "{}", "trajectory_json": json.dumps({"messages_and_choices": turns, "reward": 1.0}),
+        },
+        {"format_version": 2, "group_index": 1, "group_json": "{}"},
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(written), tmp_path / "0007.parquet")
+    found = read_incoming(tmp_path, "art", {})
+    assert rows(found, "question", "completion", "round") == [("1+1=", "2", 7)]
+    assert found.refused == {"a group without trajectories": 1}
+
+
+def test_a_dump_of_another_system_is_refused_with_the_first_reason(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"no row can be read as a rollout of verl: .* no input; is --from right"):
+        read_incoming(DUMPS / "trinity" / "experiences.jsonl", "verl", {})
+    with pytest.raises(BadInputError, match=r"has no \.parquet file"):
+        read_incoming(tmp_path, "trl", {})

@@ -1,0 +1,136 @@
+"""Rollouts of a run out to other systems and in again, and a checkpoint as transformers takes it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gradus.data.lake.store import Ref, Store
+from gradus.tasks.artifacts.resolve import resolve_artifact
+from gradus.tasks.inspect.exchange.incoming import read_incoming
+from gradus.tasks.inspect.exchange.outgoing import uses_of, write_rollouts
+from tests.e2e.conftest import Program
+
+Trained = tuple[Program, dict[str, Any]]
+SAME = ["rollout_id", "problem_id", "group_id", "sample", "round", "completion", "finish_reason", "hint_level"]
+
+
+@pytest.fixture(scope="module")
+def lake(undisturbed: Trained) -> tuple[Store, Path, str]:
+    """The lake of the trained run, its folder of runs, and its name."""
+    program, answer = undisturbed
+    return Store(program.home / "lake"), program.home / "runs", answer["run"]
+
+
+def trained_on(store: Store, runs: Path, run: str) -> tuple[pa.Table, dict[str, float]]:
+    """The rollouts that the run's update learned from, in order of their ids, and their rewards."""
+    uses = uses_of(store, runs, run)
+    assert {use.purpose for use in uses} <= {"train", "hint2"}
+    rows = pa.concat_tables([store.read(use.rollouts, SAME) for use in uses]).sort_by("rollout_id")
+    scores = [row for use in uses if use.scores for row in store.read(use.scores).to_pylist()]
+    return rows, {row["rollout_id"]: row["reward"] for row in scores}
+
+
+@pytest.mark.parametrize("name", ["verl", "trl", "trinity"])
+def test_a_run_goes_out_and_comes_in_as_it_was(lake: tuple[Store, Path, str], tmp_path: Path, name: str) -> None:
+    store, runs, run = lake
+    rows, rewards = trained_on(store, runs, run)
+    written = write_rollouts(store, uses_of(store, runs, run), name, tmp_path)
+    assert written.rows == rows.num_rows > 0
+    assert any("no tokens" in sentence for sentence in written.lost)
+    found = read_incoming(tmp_path, name, {})
+    assert found.refused == {}
+    back = found.tables.rollouts.sort_by("rollout_id")
+    for column in SAME if name != "trinity" else [c for c in SAME if c != "finish_reason"]:
+        assert back.column(column).to_pylist() == rows.column(column).to_pylist(), column
+    assert back.column("completion_tokens").null_count == back.num_rows
+    assert found.tables.scores is not None
+    judged = found.tables.scores.to_pylist()
+    assert {row["rollout_id"]: row["reward"] for row in judged} == rewards
+    questions = dict(
+        zip(*(found.tables.problems.column(c).to_pylist() for c in ("problem_id", "question")), strict=True)
+    )
+    asked = store.read(Ref.parse(store.manifest(uses_of(store, runs, run)[0].rollouts).parents["problems"][0]))
+    gold = dict(zip(*(asked.column(c).to_pylist() for c in ("problem_id", "question")), strict=True))
+    assert all(gold[key] in question for key, question in questions.items())
+
+
+def test_parquet_keeps_every_column_and_is_taken_as_rollouts(lake: tuple[Store, Path, str], tmp_path: Path) -> None:
+    store, runs, run = lake
+    uses = uses_of(store, runs, run)
+    written = write_rollouts(store, uses, "parquet", tmp_path / "out")
+    assert written.lost == ()
+    table = pq.read_table(tmp_path / "out" / "rollouts.parquet")
+    whole = pa.concat_tables([store.read(use.rollouts) for use in uses])
+    assert table.select(whole.column_names).equals(whole)
+    assert {"question", "answer", "reward", "correct", "outcome"} <= set(table.column_names)
+    elsewhere = Store(tmp_path / "lake")
+    ref = resolve_artifact(elsewhere, str(tmp_path / "out" / "rollouts.parquet"), "rollouts")
+    assert elsewhere.read(ref, ["logprobs"]).equals(whole.select(["logprobs"]))
+
+
+def test_conversations_hold_the_question_and_the_completion(lake: tuple[Store, Path, str], tmp_path: Path) -> None:
+    store, runs, run = lake
+    written = write_rollouts(store, uses_of(store, runs, run), "openai", tmp_path)
+    lines = (tmp_path / "chat.jsonl").read_text().splitlines()
+    assert len(lines) == written.rows
+    assert all('"role": "assistant"' in line for line in lines)
+
+
+def test_one_artifact_of_rollouts_goes_out_with_its_scores(lake: tuple[Store, Path, str], tmp_path: Path) -> None:
+    store, runs, run = lake
+    use = uses_of(store, runs, run)[0]
+    found = uses_of(store, runs, str(use.rollouts))
+    assert [(each.rollouts, each.scores) for each in found] == [(use.rollouts, use.scores)]
+
+
+def test_imported_rollouts_are_scored_and_curated(
+    undisturbed: Trained, new_program: Callable[..., Program], tmp_path: Path
+) -> None:
+    source, trained = undisturbed
+    out = source.json("export", trained["run"], "--as", "verl", "--to", str(tmp_path / "dump"))
+    assert out["files"] == ["1.jsonl"]
+    program = new_program()
+    found = program.json("import", str(tmp_path / "dump"), "--from", "verl")
+    assert (found["rows"], found["scored"], found["refused"]) == (out["rows"], out["rows"], {})
+    scored = program.json("score", "--rollouts", found["rollouts"], "--reward", "numeric")
+    store = Store(program.home / "lake")
+    theirs, ours = (store.read(Ref.parse(name)).sort_by("rollout_id") for name in (found["scores"], scored["artifact"]))
+    assert ours.column("correct").to_pylist() == theirs.column("correct").to_pylist()
+    plan = program.json(
+        "curate", "--problems", found["problems"], "--difficulty", found["difficulty"], "--rank", "variance"
+    )
+    assert store.read(Ref.parse(plan["artifact"])).num_rows == store.read(Ref.parse(found["problems"])).num_rows
+    rows = store.read(Ref.parse(found["rollouts"]), ["prompt_tokens", "completion_tokens", "logprobs", "policy"])
+    assert {rows.column(name).null_count for name in rows.column_names} == {rows.num_rows}  # nothing to update from
+
+
+def test_a_checkpoint_is_loaded_by_transformers_as_it_is(undisturbed: Trained, tmp_path: Path) -> None:
+    program, trained = undisturbed
+    folder = tmp_path / "model"
+    found = program.json("export", trained["policy"], "--to", str(folder))
+    names = {path.name for path in folder.iterdir()}
+    assert set(found["files"]) == names
+    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md"} <= names
+    assert not [name for name in names if name.endswith((".state", ".parquet")) or name == "_manifest.json"]
+    model, there = (AutoModelForCausalLM.from_pretrained(path) for path in (folder, trained["out"]))
+    tokens = AutoTokenizer.from_pretrained(folder)("12 + 5 =", return_tensors="pt").input_ids
+    with torch.no_grad():
+        assert torch.equal(model(tokens).logits, there(tokens).logits)
+    card = (folder / "README.md").read_text()
+    assert f"{trained['after']['pass_at']['1']['value']:.4f}" in card
+    assert "`train.jsonl`" in card
+    assert trained["run"] in card
+    rollouts = (program.home / "lake" / "rollouts").glob("*/part-*.parquet")
+    texts = {
+        text for path in rollouts for text in pq.read_table(path, columns=["completion"])["completion"].to_pylist()
+    }
+    assert not [text for text in texts if len(text) > 12 and text in card]
+    code, _, err = program.run("export", trained["policy"], "--to", str(program.home))
+    assert code == 2
+    assert "is not empty" in err

@@ -1,0 +1,76 @@
+"""Recipes for real models, run for two rounds with a tiny random model of the same architecture."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from gradus.models.tiny_tokenizer import tiny_tokenizer
+
+Program = Any
+
+PARITY = """
+def parity(rows):
+    return [float(len(row["completion"]) % 2) for row in rows]
+"""
+ON_A_CPU = {
+    "rollout.engine": "transformers",
+    "rollout.max_truncated_frac": "1.0",
+    "score.rewards": '[{name="parity.py:parity"}]',
+    "curate.draw": "4",
+    "curate.sample.max_tokens": "12",
+    "evaluate.sample.max_tokens": "12",
+    "evaluate.problems": "gsm8k-test.jsonl",
+    "problems": "gsm8k-train.jsonl",
+    "policy": "policy",
+    "guards": "[]",
+}
+"""What a machine without a GPU, the model and the data sets otherwise; random weights are as uncertain as can be."""
+
+
+def qwen(folder: Path) -> None:
+    """Save a random Qwen2.5 policy in bfloat16 with a tokenizer of single characters."""
+    tokenizer = tiny_tokenizer()
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def problem(number: int) -> dict[str, str]:
+    """A problem in the form of GSM8K, of three steps."""
+    steps = [f"Ann has {number}+3=<<{number}+3={number + 3}>>{number + 3}.", "Bob has 2.", f"Both: {number + 5}."]
+    return {"question": f"Ann has {number} and buys 3.", "answer": "\n".join([*steps, f"#### {number + 5}"])}
+
+
+@pytest.mark.parametrize("recipe", ["qwen2.5-0.5b-gsm8k"])
+def test_a_recipe_trains_for_two_rounds(new_program: Callable[..., Program], recipe: str) -> None:
+    program = new_program()
+    qwen(program.home / "policy")
+    (program.home / "parity.py").write_text(PARITY)
+    for name, numbers in (("train", range(2, 10)), ("test", range(20, 23))):
+        lines = [problem(i) for i in numbers]
+        (program.home / f"gsm8k-{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    changes = [word for key, value in ON_A_CPU.items() for word in ("--set", f"{key}={value}")]
+    told = program.json("train", recipe, "--rounds", "2", *changes)
+    assert told["updates"] == 2
+    assert told["after"]["rows"] == 3
+    config = json.loads((program.home / "lake" / told["policy"] / "config.json").read_text())
+    assert (config["model_type"], config["dtype"]) == ("qwen2", "bfloat16")

@@ -1,0 +1,94 @@
+"""Where a training with a budget ends: the loop on a session that makes up what stages cost."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradus.data.lake.store import Ref
+from gradus.flows.loop.metering import Metered
+from gradus.flows.loop.training import Inputs, Trained, train
+from gradus.flows.recipe.budget import Budget, parse_budget
+from gradus.flows.recipe.config import parse_recipe
+from gradus.tasks.runs.spending import ComputedSeconds
+from gradus.tasks.runtime.calls import Outcome
+
+TABLES = {"rollout": "rollouts", "score": "scores", "update": "checkpoints", "evaluate": "evaluations"}
+EVALUATION_TOKENS = 10**9
+
+
+class Costs:
+    """A session whose rollouts take the tokens that they are said to, and every stage a second."""
+
+    store: Any = None
+
+    def __init__(self, tokens: dict[str, int], *, reused: bool = False) -> None:
+        self.calls: list[tuple[str, int, str]] = []
+        self.tokens, self.reused = tokens, reused
+
+    def stage(
+        self, name: str, config: Any, inputs: Any, *, round: int = 0, purpose: str = "train", seed: Any = None
+    ) -> Outcome:
+        self.calls.append((name, round, purpose))
+        figures = {"suite": "heldout", "pass_at": {"1": {"value": 0.5}}}
+        told = {
+            "rollout": {"tokens": self.tokens.get(purpose, EVALUATION_TOKENS)},
+            "escalate": {"groups": 1},
+            "evaluate": figures,
+        }
+        ref = Ref(TABLES.get(name, "plan"), f"{name}{round}{purpose}".encode().hex().ljust(8, "0")[:64])
+        report: Any = {"summary": told.get(name, {})}
+        return Outcome(name, purpose, round, ref, reused=self.reused, seconds=1.0, report=report)
+
+    def halt(self) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+def trained(budget: Budget, tokens: dict[str, int], tmp_path: Any, **recipe: Any) -> tuple[Trained, Costs, Metered]:
+    body = {"name": "x", "rounds": 3, "profile": {"n": 1}, "escalate": [1], **recipe}
+    start = Inputs(Ref("checkpoints", "0" * 8), Ref("problems", "1" * 8), {"heldout": Ref("problems", "2" * 8)})
+    costs = Costs(tokens)
+    metered = Metered(costs, ComputedSeconds(tmp_path))
+    found = train(metered, parse_recipe(body, "x.toml"), start, lambda index: metered.has_spent(budget, index))
+    return found, costs, metered
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@given(profile=st.integers(1, 50), bare=st.integers(1, 30), hinted=st.integers(0, 30), amount=st.integers(1, 200))
+@settings(max_examples=40, deadline=None)
+def test_a_training_ends_after_the_first_round_that_reaches_its_tokens(
+    overlap: int, profile: int, bare: int, hinted: int, amount: int, tmp_path_factory: Any
+) -> None:
+    tokens = {"profile": profile, "train": bare, "hint1": hinted}
+    budget = Budget(unit="tokens", amount=amount)
+    found, costs, metered = trained(budget, tokens, tmp_path_factory.getbasetemp(), overlap=overlap)
+    rounds = 0
+    while profile + rounds * (bare + hinted) < amount:
+        rounds += 1
+    assert found.rounds == rounds
+    assert metered.tokens == profile + rounds * (bare + hinted)  # nothing made ahead is thrown away
+    assert [index for name, index, _ in costs.calls if name == "evaluate"] == list(dict.fromkeys([0, rounds]))
+    assert [index for name, index, _ in costs.calls if name == "update"] == list(range(1, rounds + 1))
+
+
+def test_seconds_are_those_of_all_stages_but_evaluations(tmp_path: Any) -> None:
+    found, costs, metered = trained(Budget(unit="seconds", amount=20), {"profile": 1, "train": 1, "hint1": 1}, tmp_path)
+    others = [name for name, _, purpose in costs.calls if purpose != "eval"]
+    assert metered.seconds == len(others)
+    before = [name for name, index, purpose in costs.calls if purpose != "eval" and index < found.rounds]
+    assert len(before) < 20 <= len(others)
+
+
+def test_rounds_of_the_recipe_count_without_a_budget(tmp_path: Any) -> None:
+    start = Inputs(Ref("checkpoints", "0" * 8), Ref("problems", "1" * 8), {"heldout": Ref("problems", "2" * 8)})
+    for rounds in (0, 1, 3):
+        recipe = parse_recipe({"name": "x", "rounds": rounds, "escalate": []}, "x.toml")
+        assert train(Costs({"train": 1}), recipe, start).rounds == rounds
+
+
+def test_budgets_are_read_from_texts() -> None:
+    assert parse_budget("tokens=2e6") == Budget(unit="tokens", amount=2_000_000)
+    assert parse_budget(" rounds = 3 ") == Budget(unit="rounds", amount=3)
+    assert str(parse_budget("seconds=3600")) == "3,600 seconds"
