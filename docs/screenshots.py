@@ -1,46 +1,92 @@
-"""Pictures of a finished run in both web interfaces, made by a headless browser.
+"""Pictures of a finished training: Prefect, MLflow, its report and the browser in the terminal.
 
     python docs/screenshots.py RUN            # a run of this GRADUS_HOME, as `gradus runs` lists it
 
 Needs Chromium and playwright (`apt-get install chromium`, `pip install playwright`). Starts both servers on loopback,
-writes PNG files beside this script and ends the servers.
+writes PNG and SVG files beside this script and ends the servers. Exits with 1 if a page still shows that it is loading.
 """
 
+import asyncio
 import base64
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import mlflow
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
+from prefect.client.orchestration import get_client
+from textual.app import App
 
+from gradus.flows.console.browser.lists import Browser as RunBrowser
+from gradus.flows.console.output import aside
 from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.run_rows import open_run
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.processes import start_servers
 from gradus.tasks.servers.secret import secret
+from gradus.tasks.tracking.facts import REPORT_PAGE
 from gradus.tasks.tracking.view import QUERY, experiment_address
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SETTLED_MS = 8_000
 """After how long a page is taken to be drawn."""
+LOADING = "[class*=spinner]:visible, [class*=skeleton]:visible, [aria-busy=true]:visible, [role=progressbar]:visible"
+"""What pages show instead of what they wait for."""
+LOADING_MS = 60_000
 
 
-def photograph(browser: Browser, url: str, path: Path, password: str = "") -> None:
-    """Open a page, logged in to Prefect if a password is given, and keep what it shows."""
-    with browser.new_context(viewport={"width": 1600, "height": 1000}) as context:
+@dataclass(frozen=True)
+class Picture:
+    """One picture and where it is taken."""
+
+    name: str
+    url: str
+    password: str = ""
+    """Of Prefect, whose own login page keeps it."""
+    scheme: Literal["light", "dark"] = "light"
+    click: str = ""
+    """A text to click on first."""
+    at: str = ""
+    """A selector that is scrolled to."""
+
+
+def photograph(browser: Browser, picture: Picture) -> bool:
+    """Open a page, keep what it shows; return whether it still was loading."""
+    size = {"width": 1600, "height": 1000}
+    with browser.new_context(viewport=size, color_scheme=picture.scheme) as context:
         context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
-        if password:  # where Prefect's own login page keeps it
-            login = base64.b64encode(password.encode()).decode()
+        if picture.password:
+            login = base64.b64encode(picture.password.encode()).decode()
             context.add_init_script(f"localStorage.setItem('prefect-password', '{login}')")
         page = context.new_page()
-        page.goto(url)
+        page.goto(picture.url)
         page.wait_for_timeout(SETTLED_MS)
-        page.screenshot(path=path)
+        if picture.click:
+            page.get_by_text(picture.click, exact=True).first.click()
+            page.wait_for_timeout(SETTLED_MS)
+        if picture.at:
+            page.locator(picture.at).first.scroll_into_view_if_needed()
+        loads = _loads(page)
+        page.screenshot(path=HERE / f"{picture.name}.png")
+        return loads
 
 
-def pages(run: str, prefect_url: str, mlflow_url: str, home: Home) -> dict[str, str]:
-    """Name of each picture and its address."""
+def _loads(page: Page) -> bool:
+    """Whether a page shows that it is loading after LOADING_MS."""
+    waited_ms = 0
+    while page.locator(LOADING).count():
+        if waited_ms >= LOADING_MS:
+            return True
+        page.wait_for_timeout(1_000)
+        waited_ms += 1_000
+    return False
+
+
+def pictures(run: str, prefect_url: str, mlflow_url: str, home: Home, form: str) -> list[Picture]:
+    """Every picture of a browser."""
     launch = next(e for e in read_events(home.runs / run) if e["event"] == "run_started")["prefect_flow_run_id"]
     mlflow.set_tracking_uri(mlflow_url)
     client = mlflow.MlflowClient()
@@ -49,28 +95,61 @@ def pages(run: str, prefect_url: str, mlflow_url: str, home: Home) -> dict[str, 
     parent = next(r for r in found if "gradus.stage" not in r.data.tags)
     update = max((r for r in found if r.data.tags.get("gradus.stage") == "update"), key=lambda r: r.info.start_time)
     of_run = f"{mlflow_url}/#/experiments/{parent.info.experiment_id}/runs"
-    return {
-        "prefect-run": f"{prefect_url}/runs/flow-run/{launch}",
-        "mlflow-runs": experiment_address(mlflow_url, parent.info.experiment_id),
-        "mlflow-metrics": f"{of_run}/{parent.info.run_id}/model-metrics?{QUERY}",
-        "mlflow-stage": f"{of_run}/{update.info.run_id}?{QUERY}",
-        "mlflow-artifacts": f"{of_run}/{update.info.run_id}/artifacts?{QUERY}",
-    }
+    key, report = secret(home.root), (home.runs / run / REPORT_PAGE).as_uri()
+    return [
+        Picture("prefect-run", f"{prefect_url}/runs/flow-run/{launch}", key),
+        Picture("prefect-form", f"{prefect_url}/deployments/deployment/{form}/run", key),
+        Picture("mlflow-runs", experiment_address(mlflow_url, parent.info.experiment_id)),
+        Picture("mlflow-metrics", f"{of_run}/{parent.info.run_id}/model-metrics?{QUERY}"),
+        Picture("mlflow-stage", f"{of_run}/{update.info.run_id}?{QUERY}"),
+        Picture("mlflow-artifacts", f"{of_run}/{update.info.run_id}/artifacts?{QUERY}"),
+        Picture("report", report),
+        Picture("report-dark", report, scheme="dark"),
+        Picture("report-group", report, at="#groups"),
+    ]
+
+
+def deployed() -> str:
+    """Send the deployment `train` to the server and return its id; nobody serves it."""
+    from gradus.flows.serve import deployments  # noqa: PLC0415 - the server's address comes first
+
+    train = next(each for each in deployments() if each.name == "train")
+    train.apply()
+    with get_client(sync_client=True) as client:
+        return str(client.read_deployment_by_name(train.full_name).id)
+
+
+def browsed(home: Home, run: str) -> None:
+    """Keep what the browser in the terminal shows first, and a group side by side."""
+
+    async def shown(app: App[None]) -> None:
+        async with app.run_test(size=(110, 32)) as pilot:
+            await pilot.pause(2.0)
+            for name, key in (("browse", ""), ("browse-problems", "enter"), ("browse-group", "enter")):
+                if key:
+                    await pilot.press(key)
+                    await pilot.pause(2.0)
+                (HERE / f"{name}.svg").write_text(app.export_screenshot(), encoding="utf-8")
+
+    with open_run(home, run, aside) as rows:
+        asyncio.run(shown(RunBrowser(rows)))
 
 
 def main() -> None:
+    """Take every picture."""
     if len(sys.argv) != 2:
         sys.exit("usage: python docs/screenshots.py RUN")
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         sys.exit("no Chromium here: apt-get install chromium")
-    home = Home.from_environment()
+    home, run = Home.from_environment(), sys.argv[1]
+    browsed(home, run)
     with start_servers(home.root) as servers, sync_playwright() as player:
         opened = player.chromium.launch(executable_path=browser)
-        for name, url in pages(sys.argv[1], servers.prefect_url, servers.mlflow_url, home).items():
-            password = secret(home.root) if url.startswith(servers.prefect_url) else ""
-            photograph(opened, url, HERE / f"{name}.png", password)
-            print(HERE / f"{name}.png")
+        taken = pictures(run, servers.prefect_url, servers.mlflow_url, home, deployed())
+        loading = [picture.name for picture in taken if photograph(opened, picture)]
+    if loading:
+        sys.exit(f"still loading: {', '.join(loading)}")
 
 
 if __name__ == "__main__":

@@ -266,7 +266,7 @@ def _rate_map(rows: RunRows, key: str, title: str, note: str, *, held_out: bool)
     ordered = sorted(by_problem, key=lambda name: (sum(by_problem[name].values()) / len(by_problem[name]), name))
     step = -(-len(ordered) // MAX_PROBLEMS) or 1
     shown = ordered[::step]
-    what = f"every {step}th of {len(ordered):,} problems" if step > 1 else f"{len(ordered):,} problems"
+    what = f"one in {step} of {len(ordered):,} problems" if step > 1 else f"{len(ordered):,} problems"
     rates = [[by_problem[name].get(at, math.nan) for at in rounds] for name in shown]
     return RateMap(key, title, f"{what}, the hardest at the top; {note}", shown, rounds, rates)
 
