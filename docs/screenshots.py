@@ -3,7 +3,7 @@
     python docs/screenshots.py RUN            # a run of this GRADUS_HOME, as `gradus runs` lists it
 
 Needs Chromium and playwright (`apt-get install chromium`, `pip install playwright`). Starts both servers on loopback,
-writes PNG and SVG files beside this script and ends the servers. Exits with 1 if a page still shows that it is loading.
+writes PNG files beside this script and ends the servers. Exits with 1 if a page still shows that it is loading.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import mlflow
@@ -51,12 +52,14 @@ class Picture:
     """A text to click on first."""
     at: str = ""
     """A selector that is scrolled to."""
+    size: tuple[int, int] = (1600, 1000)
+    """Of the browser's page, pixels."""
 
 
 def photograph(browser: Browser, picture: Picture) -> bool:
     """Open a page, keep what it shows; return whether it still was loading."""
-    size = {"width": 1600, "height": 1000}
-    with browser.new_context(viewport=size, color_scheme=picture.scheme) as context:
+    width, height = picture.size
+    with browser.new_context(viewport={"width": width, "height": height}, color_scheme=picture.scheme) as context:
         context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
         if picture.password:
             login = base64.b64encode(picture.password.encode()).decode()
@@ -119,20 +122,22 @@ def deployed() -> str:
         return str(client.read_deployment_by_name(train.full_name).id)
 
 
-def browsed(home: Home, run: str) -> None:
-    """Keep what the browser in the terminal shows first, and a group side by side."""
+def browsed(home: Home, run: str, folder: Path) -> list[Picture]:
+    """Return what the browser in the terminal shows: rounds, problems of one, a group; drawn in a folder."""
+    names = {"browse": "", "browse-problems": "enter", "browse-group": "enter"}
 
     async def shown(app: App[None]) -> None:
         async with app.run_test(size=(110, 32)) as pilot:
             await pilot.pause(2.0)
-            for name, key in (("browse", ""), ("browse-problems", "enter"), ("browse-group", "enter")):
+            for name, key in names.items():
                 if key:
                     await pilot.press(key)
                     await pilot.pause(2.0)
-                (HERE / f"{name}.svg").write_text(app.export_screenshot(), encoding="utf-8")
+                (folder / f"{name}.svg").write_text(app.export_screenshot(), encoding="utf-8")
 
     with open_run(home, run, aside) as rows:
         asyncio.run(shown(RunBrowser(rows)))
+    return [Picture(name, (folder / f"{name}.svg").as_uri(), size=(1400, 880)) for name in names]
 
 
 def main() -> None:
@@ -143,10 +148,10 @@ def main() -> None:
     if browser is None:
         sys.exit("no Chromium here: apt-get install chromium")
     home, run = Home.from_environment(), sys.argv[1]
-    browsed(home, run)
-    with start_servers(home.root) as servers, sync_playwright() as player:
+    with TemporaryDirectory() as folder, start_servers(home.root) as servers, sync_playwright() as player:
         opened = player.chromium.launch(executable_path=browser)
         taken = pictures(run, servers.prefect_url, servers.mlflow_url, home, deployed())
+        taken += browsed(home, run, Path(folder))
         loading = [picture.name for picture in taken if photograph(opened, picture)]
     if loading:
         sys.exit(f"still loading: {', '.join(loading)}")
