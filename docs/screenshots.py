@@ -18,10 +18,12 @@ from typing import Literal
 import mlflow
 from playwright.sync_api import Browser, Page, sync_playwright
 from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from textual.app import App
 
 from gradus.flows.console.browser.lists import Browser as RunBrowser
 from gradus.flows.console.output import aside
+from gradus.flows.serve import deployments
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.run_rows import open_run
 from gradus.tasks.runs.journal import read_events
@@ -112,13 +114,12 @@ def pictures(run: str, prefect_url: str, mlflow_url: str, home: Home, form: str)
     ]
 
 
-def deployed() -> str:
+def deployed(prefect_url: str, home: Home) -> str:
     """Send the deployment `train` to the server and return its id; nobody serves it."""
-    from gradus.flows.serve import deployments  # noqa: PLC0415 - the server's address comes first
-
     train = next(each for each in deployments() if each.name == "train")
-    train.apply()
-    with get_client(sync_client=True) as client:
+    known = {PREFECT_API_URL: f"{prefect_url}/api", PREFECT_API_AUTH_STRING: secret(home.root)}
+    with temporary_settings(known), get_client(sync_client=True) as client:
+        train.apply()
         return str(client.read_deployment_by_name(train.full_name).id)
 
 
@@ -148,11 +149,12 @@ def main() -> None:
     if browser is None:
         sys.exit("no Chromium here: apt-get install chromium")
     home, run = Home.from_environment(), sys.argv[1]
-    with TemporaryDirectory() as folder, start_servers(home.root) as servers, sync_playwright() as player:
-        opened = player.chromium.launch(executable_path=browser)
-        taken = pictures(run, servers.prefect_url, servers.mlflow_url, home, deployed())
-        taken += browsed(home, run, Path(folder))
-        loading = [picture.name for picture in taken if photograph(opened, picture)]
+    with TemporaryDirectory() as folder, start_servers(home.root) as servers:
+        taken = browsed(home, run, Path(folder))
+        taken += pictures(run, servers.prefect_url, servers.mlflow_url, home, deployed(servers.prefect_url, home))
+        with sync_playwright() as player:
+            opened = player.chromium.launch(executable_path=browser)
+            loading = [picture.name for picture in taken if photograph(opened, picture)]
     if loading:
         sys.exit(f"still loading: {', '.join(loading)}")
 
