@@ -73,7 +73,7 @@ def photograph(browser: Browser, picture: Picture) -> bool:
             page.get_by_text(picture.click, exact=True).first.click()
             page.wait_for_timeout(SETTLED_MS)
         if picture.at:
-            page.locator(picture.at).first.scroll_into_view_if_needed()
+            page.locator(picture.at).first.evaluate("shown => shown.scrollIntoView()")
         loads = _loads(page)
         page.screenshot(path=HERE / f"{picture.name}.png")
         return loads

@@ -20,7 +20,7 @@ _log.addHandler(logging.NullHandler())
 
 
 def log_outcome(outcome: Outcome, folder: Path) -> None:
-    """Log how a stage ended well: computed or reused, its counts and its artifact. Inside its Prefect task."""
+    """Log how a stage ended well: computed or reused, its counts above 0, its artifact. Inside its Prefect task."""
     how = "reused" if outcome.reused else f"computed in {outcome.seconds:.1f} s"
     counts = [f"{name.replace('_', ' ')} {value:,}" for name, value in outcome.summary.items() if _is_count(value)]
     _log.info("%s: %s; %s", outcome.label, how, ", ".join([*counts, str(folder)]))
@@ -32,4 +32,4 @@ def log_failure(error: Exception) -> None:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and value != 0
