@@ -26,8 +26,6 @@ from gradus.tasks.config.settings import gpu_turns
 LIMIT = "gradus-gpu"
 LEASE_S = 300.0
 """How long a killed run keeps its slot."""
-_TRY_S = 2.0
-"""How long a turn is waited for in silence."""
 
 
 class GpuTurn:
@@ -55,21 +53,9 @@ class GpuTurn:
         self._taken = False
 
     def _wait(self) -> None:
-        _make_limit()
-        try:
-            self._enter(_TRY_S)
-        except TimeoutError:
+        if _all_taken():
             self._say(f"{self._run} waits for a GPU, which other runs use (Prefect's limit {LIMIT})")
-            self._enter(None)
-
-    def _enter(self, timeout_s: float | None) -> None:
-        held = concurrency(
-            LIMIT,
-            timeout_seconds=timeout_s,
-            lease_duration=LEASE_S,
-            strict=True,
-            raise_on_lease_renewal_failure=False,
-        )
+        held = concurrency(LIMIT, lease_duration=LEASE_S, strict=True, raise_on_lease_renewal_failure=False)
         self._held.enter_context(held)
 
 
@@ -85,9 +71,12 @@ def computes_on_gpu(settings: Config) -> bool:
             return False
 
 
-def _make_limit() -> None:
+def _all_taken() -> bool:
+    """Whether every slot of the limit is taken; it is made if it is missing."""
     with get_client(sync_client=True) as client:
         try:
-            client.read_global_concurrency_limit_by_name(LIMIT)
+            limit = client.read_global_concurrency_limit_by_name(LIMIT)
         except ObjectNotFound:
             client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=LIMIT, limit=1))
+            return False
+    return limit.active_slots >= limit.limit
