@@ -150,7 +150,7 @@ def rollouts(home: Path) -> None:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:  # a reporter may still be writing
         home = Path(scratch)
         ensure_database(home)
         stage_overhead(home)
