@@ -43,7 +43,7 @@ LOADING_MS = 60_000
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture and where it is taken."""
+    """A screenshot: its file, its page and what is done there first."""
 
     name: str
     url: str

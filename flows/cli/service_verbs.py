@@ -12,6 +12,7 @@ from gradus.flows.cli.run_verbs import KnownRun
 from gradus.flows.cli.stage_verbs import AsJson
 from gradus.flows.console.output import answer, aside, line, table
 from gradus.tasks.config.settings import Home
+from gradus.tasks.preflight.checks import check_webhook
 
 Port = Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")]
 
@@ -47,6 +48,9 @@ Notify = Annotated[
 def serve(notify: Notify = "") -> None:
     """Serve every flow as a deployment until stopped, beside `gradus ui` or a server of its own."""
     from gradus.flows.environment import prefect_api
+
+    if notify:
+        check_webhook(notify)
 
     with prefect_api(Home.from_environment(), schedules=True) as ready:
         from gradus.flows.serve import serve_all

@@ -12,7 +12,7 @@ from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 
 MAX_TOKENS = 2000
-"""Tokens of a completion that are told apart; longer ones are shown as text."""
+"""Tokens above which a completion is shown as text, without colours."""
 _FILE = "tokenizer.json"
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 

@@ -12,6 +12,7 @@ import os
 import re
 import unicodedata
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -230,3 +231,14 @@ def _check_policy(lake: Path, text: str) -> None:
         raise UsageError(f"{shortened(text)} has no config.json", hint="give a folder that transformers can load")
     if below:
         check_input(lake, below, CHECKPOINTS)
+
+
+def check_webhook(url: str) -> None:
+    """UsageError if this is not an address that can be called over HTTP."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # a port that is no number, half an IPv6 address
+        usable = False
+    if not usable:
+        raise UsageError("--notify needs the address of a webhook", hint="such as https://hooks.example.com/T0/B0")

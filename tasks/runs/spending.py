@@ -1,4 +1,4 @@
-"""What a training spends: completion tokens and seconds of its stages, evaluation told apart.
+"""What a training spends: completion tokens and seconds of its stages, evaluation apart.
 
 A stage that is reused counts as much as it cost when it was computed, in whichever run: a training costs the same
 whether it shares its profile with another or not.
@@ -31,7 +31,7 @@ class ComputedSeconds:
     runs: Path
 
     def of(self, output: str) -> float:
-        """Return the seconds of an artifact; 0 if no journal tells."""
+        """Return the seconds of an artifact; 0 if no journal has it."""
         return self._seconds.get(output, 0.0)
 
     @cached_property

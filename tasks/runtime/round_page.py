@@ -36,7 +36,7 @@ def publish_round(run: str, store: Store, outcome: Outcome, earlier: Sequence[Ou
     """Publish the page of the round that an update ends; nothing for other stages. Inside the update's task."""
     if (outcome.stage, outcome.purpose) != ("update", "train") or not outcome.round:
         return
-    of_round = [*(each for each in earlier if each.round == outcome.round and not _evaluates(each)), outcome]
+    of_round = [*(each for each in earlier if each.round == outcome.round), outcome]
     title = f"round {outcome.round} of {run}"
     create_markdown_artifact(round_page(title, run, store, of_round), key=KEY, description=title)
 
@@ -77,7 +77,3 @@ def _count(outcome: Outcome, *names: str) -> str:
     summary: Mapping[str, object] = outcome.summary
     found = [summary[name] for name in names if isinstance(summary.get(name), int)]
     return f"{found[0]:,}" if found else ""
-
-
-def _evaluates(outcome: Outcome) -> bool:
-    return outcome.purpose.startswith("eval")

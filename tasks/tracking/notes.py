@@ -1,4 +1,4 @@
-"""What a run in MLflow tells of itself: a note of five lines, and the recipe's changes from its defaults.
+"""The description of a run in MLflow: a note of five lines, and how its recipe differs from the defaults.
 
 MLflow renders notes as Markdown, remote pictures included. So a note holds names, settings and figures, each escaped;
 of an error only what stands before its first detail, since details may quote what a policy wrote.

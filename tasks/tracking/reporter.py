@@ -1,4 +1,4 @@
-"""The teller: reads a run's journal and tells MLflow, in a process of its own.
+"""The reporter: reads a run's journal and logs it to MLflow, in a process of its own.
 
     python -m gradus.tasks.tracking.reporter RUN_FOLDER --owner PID     # follows a living run, ends with it
     python -m gradus.tasks.tracking.reporter RUN_FOLDER --drain         # tells what is there and ends

@@ -1,4 +1,4 @@
-"""Runs take turns on the GPUs of a machine; here each run is told that it computes on one."""
+"""Runs take turns on the GPUs of a machine; GRADUS_GPU_TURNS makes each count as one that computes there."""
 
 import os
 import signal

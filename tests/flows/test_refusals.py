@@ -56,6 +56,8 @@ COMMANDS = [
     (("import", "nowhere", "--from", "verl"), "there is no file or folder nowhere"),
     (("import", "p.jsonl", "--from", "openai"), "--from openai: there is no such format; give one of: verl, trl"),
     (("import", "p.jsonl", "--from", "open-instruct"), "files of open-instruct hold token ids, no texts"),
+    (("serve", "--notify", "ftp://hooks.example.com"), "--notify needs the address of a webhook"),
+    (("serve", "--notify", "http://h:port"), "--notify needs the address of a webhook"),
 ]
 SETTINGS = [
     (f"name={'x' * 300}", "(300 characters)' is longer than 128 bytes"),

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
+from torch._dynamo.exc import TorchDynamoException
 from torch.nn import functional
 from transformers import PreTrainedModel
 
@@ -73,8 +74,8 @@ def form_of(model: PreTrainedModel) -> Form:
     with torch.no_grad():
         try:
             found, expected = hidden_states(model, pack, "packed"), hidden_states(model, pack, "padded")
-        except (RuntimeError, TypeError, ValueError):
-            # UnsupportedAttentionError among them, and what a compiler of kernels raises.
+        except (UnsupportedAttentionError, TorchDynamoException, TypeError, ValueError):
+            # The second is what is raised if a kernel cannot be compiled; memory that runs out is not caught.
             return "padded"
     agree = max(_AGREE, _AGREE_EPS * torch.finfo(found.dtype).eps)
     same = torch.allclose(found, expected, rtol=agree, atol=agree * float(expected.abs().max()))

@@ -37,7 +37,7 @@ class Place:
         before: Any = (0, 2, 4, 4),
         ids: Any = IDS,
     ) -> Training:
-        """One round; of four rollouts of each problem so many are right before and after it (-1: none was judged)."""
+        """One round; N of four rollouts of each problem are right before and after it (-1: none was judged)."""
         journal = Journal(self.runs / name)
         (journal.folder / "run.json").write_text(json.dumps({"verb": "train", "seed": seed, "recipe": {"seed": seed}}))
         journal.run_started({"run": name})

@@ -152,7 +152,7 @@ def test_mlflow_takes_every_parameter_of_any_settings(config: dict[str, Any]) ->
 
 
 BANNED = {"log_table", "log_image"}
-"""One appends, the other names at random: a reporter that is killed would have told twice."""
+"""One appends, the other names at random: after a kill the reporter would log twice."""
 
 
 def test_nothing_of_ours_calls_what_mlflow_keeps_twice() -> None:

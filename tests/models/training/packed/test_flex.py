@@ -10,17 +10,15 @@ import pytest
 import torch
 import torch.nn.attention.flex_attention
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, MistralConfig
 
 import gradus.models.training.packed.forward
-import gradus.models.training.packed.trees
 from gradus.models.training.packed.block_attention import UnsupportedAttentionError
 from gradus.models.training.packed.flex import BLOCK, Visible, padded_ends
 from gradus.models.training.packed.forward import form_of
 from gradus.models.training.packed.packing import Pack, pack_of
 from gradus.models.training.packed.ragged import Ragged, distinct
-from tests.models.training.packed.test_forward import gradients, pack
+from tests.models.training.packed.test_forward import branching_packs, gradients
 from tests.models.training.packed.test_logprobs import SIZES, tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -91,19 +89,11 @@ def test_blocks_are_left_out_and_unmasked_exactly_where_a_count_by_hand_says_so(
     assert (int(whole.sum()) > 0, bool(some.all())) == (True, False)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(0, 40), st.integers(0, 3)), max_size=12),
-    st.integers(1, 9),
-)
+@given(branching_packs())
 @settings(max_examples=10, deadline=None)
-def test_values_and_gradients_are_those_of_padded_rows(drawn: list[tuple[int, int, int, int]], min_shared: int) -> None:
-    trunk = [(7 * i) % 29 for i in range(20)]
-    branches = [[(k * i + 3) % 29 for i in range(20)] for k in (0, 1, 5, 11)]
-    given_rows = [(p, [*trunk, *branches[b]][:cut] + [28] * end) for p, b, cut, end in drawn] + [(0, [1])]
+def test_values_and_gradients_are_those_of_padded_rows(given_pack: Pack) -> None:
     model = tiny("qwen2").double()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gradus.models.training.packed.trees, "MIN_SHARED", min_shared)
-        given_pack = pack([[3, 4, 5], [6]], given_rows)
         attend_by_flex(patch)
         found = gradients(model, given_pack, "packed")
     for ours, expected in zip(found, gradients(model, given_pack, "padded"), strict=True):
@@ -133,6 +123,17 @@ def test_a_kernel_that_cannot_be_compiled_leaves_padded_rows(monkeypatch: pytest
 
     monkeypatch.setattr(gradus.models.training.packed.forward, "_packed", failing)
     assert form_of(tiny("qwen2")) == "padded"
+
+
+def test_memory_that_runs_out_is_not_taken_for_a_kernel_that_cannot_be_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(gradus.models.training.packed.forward, "_packed", failing)
+    with pytest.raises(torch.OutOfMemoryError):
+        form_of(tiny("qwen2"))
 
 
 def test_a_layer_without_a_structure_is_refused() -> None:

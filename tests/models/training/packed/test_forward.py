@@ -46,22 +46,23 @@ def test_both_forms_have_the_same_values_and_gradients(
         assert float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(0, 40), st.integers(0, 3)), max_size=12),
-    st.integers(1, 9),
-)
-@settings(max_examples=25, deadline=None)
-def test_common_beginnings_have_the_values_and_gradients_of_rows_of_their_own(
-    drawn: list[tuple[int, int, int, int]], min_shared: int
-) -> None:
-    # A trunk, a branch of it, a cut anywhere, an ending: rows begin alike over any number of tokens, and repeat.
+@st.composite
+def branching_packs(draw: st.DrawFn) -> Pack:
+    """Packs whose rows begin alike over any number of tokens, and repeat: a trunk, a branch of it, a cut, an ending."""
+    four = st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(0, 40), st.integers(0, 3))
     trunk = [(7 * i) % 29 for i in range(20)]
     branches = [[(k * i + 3) % 29 for i in range(20)] for k in (0, 1, 5, 11)]
+    drawn = draw(st.lists(four, max_size=12))
     given_rows = [(p, [*trunk, *branches[b]][:cut] + [28] * end) for p, b, cut, end in drawn] + [(0, [1])]
-    model = tiny("qwen2").double()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gradus.models.training.packed.trees, "MIN_SHARED", min_shared)
-        given_pack = pack([[3, 4, 5], [6]], given_rows)
+        patch.setattr(gradus.models.training.packed.trees, "MIN_SHARED", draw(st.integers(1, 9)))
+        return pack([[3, 4, 5], [6]], given_rows)
+
+
+@given(branching_packs())
+@settings(max_examples=25, deadline=None)
+def test_common_beginnings_have_the_values_and_gradients_of_rows_of_their_own(given_pack: Pack) -> None:
+    model = tiny("qwen2").double()
     paired = zip(*(gradients(model, given_pack, form) for form in ("packed", "padded")), strict=True)
     for found, expected in paired:
         assert float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
