@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.attention.flex_attention
-from hypothesis import given, settings
+from hypothesis import settings
 from transformers import AutoModelForCausalLM, MistralConfig
 
 import gradus.models.training.packed.forward
@@ -18,7 +18,7 @@ from gradus.models.training.packed.flex import BLOCK, Visible, padded_ends
 from gradus.models.training.packed.forward import form_of
 from gradus.models.training.packed.packing import Pack, pack_of
 from gradus.models.training.packed.ragged import Ragged, distinct
-from tests.models.training.packed.test_forward import branching_packs, gradients
+from tests.models.training.packed.test_forward import BRANCHING, branching_pack, gradients
 from tests.models.training.packed.test_logprobs import SIZES, tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -89,10 +89,10 @@ def test_blocks_are_left_out_and_unmasked_exactly_where_a_count_by_hand_says_so(
     assert (int(whole.sum()) > 0, bool(some.all())) == (True, False)
 
 
-@given(branching_packs())
+@BRANCHING
 @settings(max_examples=10, deadline=None)
-def test_values_and_gradients_are_those_of_padded_rows(given_pack: Pack) -> None:
-    model = tiny("qwen2").double()
+def test_values_and_gradients_are_those_of_padded_rows(drawn: list[tuple[int, int, int, int]], min_shared: int) -> None:
+    model, given_pack = tiny("qwen2").double(), branching_pack(drawn, min_shared)
     with pytest.MonkeyPatch.context() as patch:
         attend_by_flex(patch)
         found = gradients(model, given_pack, "packed")

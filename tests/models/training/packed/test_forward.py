@@ -46,22 +46,26 @@ def test_both_forms_have_the_same_values_and_gradients(
         assert float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
-@st.composite
-def branching_packs(draw: st.DrawFn) -> Pack:
-    """Packs whose rows begin alike over any number of tokens, and repeat: a trunk, a branch of it, a cut, an ending."""
-    four = st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(0, 40), st.integers(0, 3))
+FOUR = st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(0, 40), st.integers(0, 3))
+BRANCHING = given(st.lists(FOUR, max_size=12), st.integers(1, 9))
+
+
+def branching_pack(drawn: list[tuple[int, int, int, int]], min_shared: int) -> Pack:
+    """Return a pack whose rows begin alike over any number of tokens: of a trunk or a branch of it, cut, with an end."""
     trunk = [(7 * i) % 29 for i in range(20)]
     branches = [[(k * i + 3) % 29 for i in range(20)] for k in (0, 1, 5, 11)]
-    drawn = draw(st.lists(four, max_size=12))
     given_rows = [(p, [*trunk, *branches[b]][:cut] + [28] * end) for p, b, cut, end in drawn] + [(0, [1])]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gradus.models.training.packed.trees, "MIN_SHARED", draw(st.integers(1, 9)))
+        patch.setattr(gradus.models.training.packed.trees, "MIN_SHARED", min_shared)
         return pack([[3, 4, 5], [6]], given_rows)
 
 
-@given(branching_packs())
+@BRANCHING
 @settings(max_examples=25, deadline=None)
-def test_common_beginnings_have_the_values_and_gradients_of_rows_of_their_own(given_pack: Pack) -> None:
+def test_common_beginnings_have_the_values_and_gradients_of_rows_of_their_own(
+    drawn: list[tuple[int, int, int, int]], min_shared: int
+) -> None:
+    given_pack = branching_pack(drawn, min_shared)
     model = tiny("qwen2").double()
     paired = zip(*(gradients(model, given_pack, form) for form in ("packed", "padded")), strict=True)
     for found, expected in paired:
