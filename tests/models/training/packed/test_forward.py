@@ -51,7 +51,7 @@ BRANCHING = given(st.lists(FOUR, max_size=12), st.integers(1, 9))
 
 
 def branching_pack(drawn: list[tuple[int, int, int, int]], min_shared: int) -> Pack:
-    """Return a pack whose rows begin alike over any number of tokens: of a trunk or a branch of it, cut, with an end."""
+    """Return a pack whose rows begin alike over any number of tokens: a trunk or a branch, cut, with an end."""
     trunk = [(7 * i) % 29 for i in range(20)]
     branches = [[(k * i + 3) % 29 for i in range(20)] for k in (0, 1, 5, 11)]
     given_rows = [(p, [*trunk, *branches[b]][:cut] + [28] * end) for p, b, cut, end in drawn] + [(0, [1])]
