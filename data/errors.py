@@ -33,6 +33,10 @@ class CorruptArtifactError(GradusError):
     """An artifact's bytes are not the ones that its manifest names."""
 
 
+class PrunedError(GradusError):
+    """A file of an artifact was removed to make room."""
+
+
 class GateError(GradusError):
     """A gate between two stages was breached; the message says by which rows."""
 

@@ -1,5 +1,6 @@
-"""The keys of a table's rows: there, and each once."""
+"""The keys of a table's rows, there and each once, and the digest of all of them."""
 
+import hashlib
 from collections import Counter
 from pathlib import Path
 
@@ -28,3 +29,12 @@ def row_keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[o
 def key_hashes(keys: list[tuple[object, ...]]) -> npt.NDArray[np.int64]:
     """64 bits a key, which this process alone understands."""
     return np.fromiter(map(hash, keys), np.int64, len(keys))
+
+
+def content_digest(table: pa.Table) -> str:
+    """Return 32 hex digits that are the same for the same rows."""
+    sink = pa.BufferOutputStream()
+    compact = table.combine_chunks()
+    with pa.ipc.new_stream(sink, compact.schema) as stream:
+        stream.write_table(compact)
+    return hashlib.sha256(sink.getvalue()).hexdigest()[:32]

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gradus.data.errors import BadInputError, CorruptArtifactError, StageError
+from gradus.data.errors import BadInputError, CorruptArtifactError, PrunedError
 from gradus.data.files import TEMPORARY, replace_file, replacing
 from gradus.data.lake.manifest import (
     CURE,
@@ -34,12 +34,11 @@ from gradus.data.lake.manifest import (
     read_manifest,
     sha256_file,
 )
-from gradus.data.lake.row_keys import key_hashes, row_keys
+from gradus.data.lake.pruned import read_pruned
+from gradus.data.lake.room import check_headroom, disk_errors
+from gradus.data.lake.row_keys import content_digest, key_hashes, row_keys
 from gradus.data.lake.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, TableSchema, cast_to_schema
 from gradus.data.records import JsonObject
-
-HEADROOM_BYTES = 256 * 1024 * 1024
-"""A shard is not begun with less free disk than this."""
 
 _RECEIPTS = ".receipts"
 _SCRATCH = ".scratch"
@@ -82,7 +81,7 @@ class Store:
         return self.root / ref.table / ref.digest
 
     def find(self, ref: Ref) -> Manifest | None:
-        """The manifest, if the artifact is finished and every file has its size; None otherwise."""
+        """The manifest, if the artifact is finished and every file has its size, or was pruned; None otherwise."""
         folder = self.path(ref)
         if not (folder / FILE_NAME).exists():
             return None
@@ -90,8 +89,13 @@ class Store:
             manifest = self.manifest(ref)
         except CorruptArtifactError:
             return None
-        sizes_hold = all(_size(folder / f.name) == f.bytes for f in manifest.files)
+        pruned = self.pruned(ref)
+        sizes_hold = all(_size(folder / f.name) == f.bytes for f in manifest.files if f.name not in pruned)
         return manifest if sizes_hold else None
+
+    def pruned(self, ref: Ref) -> frozenset[str]:
+        """Names of the files of an artifact that were removed to make room; its manifest still names them."""
+        return read_pruned(self.path(ref)).files
 
     def manifest(self, ref: Ref) -> Manifest:
         """Return the manifest; raise CorruptArtifactError if there is none or it is that of another artifact."""
@@ -123,13 +127,23 @@ class Store:
         """Check every file of an artifact against its SHA-256; CorruptArtifactError names the first that differs."""
         manifest = self.manifest(ref)
         for entry in manifest.files:
-            self._verify_file(self.path(ref) / entry.name, entry)
+            self._verify_file(ref, entry)
+        return manifest
+
+    def verify_kept(self, ref: Ref) -> Manifest:
+        """Check every file of an artifact that was not pruned."""
+        manifest, pruned = self.manifest(ref), self.pruned(ref)
+        for entry in manifest.files:
+            if entry.name not in pruned:
+                self._verify_file(ref, entry)
         return manifest
 
     def files(self, ref: Ref) -> list[Path]:
         """The verified Parquet shards, in order."""
-        manifest = self.verify(ref)
-        return [self.path(ref) / f.name for f in manifest.shards]
+        shards = self.manifest(ref).shards
+        for entry in shards:
+            self._verify_file(ref, entry)
+        return [self.path(ref) / entry.name for entry in shards]
 
     def columns(self, ref: Ref) -> list[str]:
         """Names of the columns of a table: those of its schema, then those that its files have beside them."""
@@ -151,9 +165,8 @@ class Store:
         entry = next((f for f in self.manifest(ref).files if f.name == name), None)
         if entry is None:
             return None
-        path = self.path(ref) / name
-        self._verify_file(path, entry)
-        return path
+        self._verify_file(ref, entry)
+        return self.path(ref) / name
 
     def read_file(self, ref: Ref, name: str) -> bytes | None:
         """The verified content of one file of an artifact; None if the artifact has no such file."""
@@ -190,7 +203,7 @@ class Store:
     def put(self, table_name: str, table: pa.Table) -> Ref:
         """Store a user's rows as an artifact named by their content."""
         conformed = cast_to_schema(table, TABLES[table_name])
-        identity: JsonObject = {"table": table_name, "rows": _content_digest(conformed)}
+        identity: JsonObject = {"table": table_name, "rows": content_digest(conformed)}
         ref = Ref(table_name, identity_digest(identity))
         if self.find(ref) is None:
             writer = self.writer(ref)
@@ -218,10 +231,16 @@ class Store:
             writer.commit(identity=identity, parents=parents)
         return ref
 
-    def _verify_file(self, path: Path, entry: FileEntry) -> None:
+    def _verify_file(self, ref: Ref, entry: FileEntry) -> None:
+        path = self.path(ref) / entry.name
         try:
             stat = path.stat()
         except FileNotFoundError:
+            if entry.name in self.pruned(ref):
+                raise PrunedError(
+                    f"{entry.name} of {ref} was pruned on {read_pruned(self.path(ref)).at}",
+                    hint=f"`gradus restore {ref}` computes it again, and says before what that takes",
+                ) from None
             raise CorruptArtifactError(f"{path} is missing", hint=CURE) from None
         # Hashing is skipped only for a file already hashed by this process and not written since.
         seen = (stat.st_size, stat.st_mtime_ns, entry.sha256)
@@ -250,6 +269,11 @@ class ShardWriter:
         return frozenset(name.removesuffix(".parquet") for name in self._entries if name.endswith(".parquet"))
 
     @property
+    def entries(self) -> tuple[FileEntry, ...]:
+        """The files that are whole, by name."""
+        return tuple(self._entries[name] for name in sorted(self._entries))
+
+    @property
     def scratch(self) -> Path:
         """A folder for resumable state, removed when the artifact is committed."""
         folder = self.folder / _SCRATCH
@@ -267,17 +291,33 @@ class ShardWriter:
         self._hashes[name] = key_hashes(keys)
         return self._receive(name, rows=conformed.num_rows)
 
-    def write_file(self, name: str, content: bytes) -> FileEntry:
-        """Write one file of a checkpoint atomically; the name may have a folder before it."""
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Generator[Path]:
+        """Return a temporary path; what lies there at the end of the block becomes the file, whole or not at all.
+
+        The name may have a folder before it.
+        """
         with self._replacing(name) as temporary:
+            yield temporary
+        self._receive(name)
+
+    def write_file(self, name: str, content: bytes) -> FileEntry:
+        """Write one file atomically; the name may have a folder before it."""
+        with self.writing(name) as temporary:
             temporary.write_bytes(content)
-        return self._receive(name)
+        return self._entries[name]
 
     def copy_file(self, name: str, source: Path) -> FileEntry:
-        """Copy one file of a checkpoint atomically; weights never pass through memory as a whole."""
-        with self._replacing(name) as temporary:
+        """Copy one file atomically; weights never pass through memory as a whole."""
+        with self.writing(name) as temporary:
             shutil.copyfile(source, temporary)
-        return self._receive(name)
+        return self._entries[name]
+
+    def move_file(self, name: str, source: Path) -> FileEntry:
+        """Take a file of the same file system, such as one in `scratch`, without a copy."""
+        with self.writing(name) as temporary:
+            source.replace(temporary)
+        return self._entries[name]
 
     def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """Read back a shard that an earlier attempt finished (its bytes were verified when this writer opened)."""
@@ -292,7 +332,7 @@ class ShardWriter:
         versions: dict[str, str] | None = None,
     ) -> Manifest:
         """Write the manifest, the last act: keys checked across shards, receipts and scratch removed after."""
-        entries = tuple(self._entries[name] for name in sorted(self._entries))
+        entries = self.entries
         if self.ref.table in TABLES:
             self._check_unique_across([e.name for e in entries if e.name.endswith(".parquet")])
         whole = Manifest(
@@ -313,17 +353,12 @@ class ShardWriter:
 
     @contextlib.contextmanager
     def _replacing(self, name: str) -> Generator[Path]:
-        _check_headroom(self.folder)
+        check_headroom(self.folder)
         final = self.folder / name
-        final.parent.mkdir(exist_ok=True)
-        try:
+        with disk_errors(final):
+            final.parent.mkdir(exist_ok=True)
             with replacing(final, durable=True) as temporary:
                 yield temporary
-        except OSError as error:
-            raise StageError(
-                f"{final} cannot be written: {error.strerror or error}",
-                hint="make room, or make the folder writable, and repeat the command: what is finished is kept",
-            ) from None
 
     def _check_unique_across(self, shards: list[str]) -> None:
         """Compare the keys of all shards, by their hashes; only where two are equal the keys themselves."""
@@ -364,23 +399,6 @@ class ShardWriter:
 def _read_shard(path: Path, schema: TableSchema, columns: Sequence[str] | None) -> pa.Table:
     there = None if columns is None else [name for name in pq.read_schema(path).names if name in columns]
     return cast_to_schema(pq.read_table(path, columns=there, memory_map=True), schema)
-
-
-def _check_headroom(folder: Path) -> None:
-    free_bytes = shutil.disk_usage(folder).free
-    if free_bytes < HEADROOM_BYTES:
-        raise BadInputError(
-            f"only {free_bytes / 1e6:.0f} MB are free where {folder} lies",
-            hint=f"free at least {HEADROOM_BYTES / 1e6:.0f} MB and run the same command again",
-        )
-
-
-def _content_digest(table: pa.Table) -> str:
-    sink = pa.BufferOutputStream()
-    compact = table.combine_chunks()
-    with pa.ipc.new_stream(sink, compact.schema) as stream:
-        stream.write_table(compact)
-    return hashlib.sha256(sink.getvalue()).hexdigest()[:32]
 
 
 def _size(path: Path) -> int:

@@ -144,6 +144,11 @@ class UpdateConfig(Config):
     `profiles` and in MLflow; an update that is reused leaves none."""
     save_every_steps: int = Field(default=0, ge=0)
     """Optimiser steps between two saves of resumable state inside a long update; 0 for none."""
+    save_state: Literal["now", "behind", "never"] = Field(
+        default="now", exclude_if=partial(eq, "now"), json_schema_extra=INCIDENTAL
+    )
+    """Whether what the next update continues from is written: before the stage ends, while the next stages compute, or
+    not at all where it can be computed again. A training sets it, see save_state_every."""
     keep_logprobs: bool = Field(default=False, exclude_if=empty)
     """Whether the update's table has the trainer's log-probs of every token, too."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gradus.data.lake.store import HEADROOM_BYTES
+from gradus.data.lake.room import HEADROOM_BYTES
 from gradus.data.package import package_file
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home

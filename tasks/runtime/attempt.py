@@ -18,9 +18,9 @@ from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.records import JsonObject
 from gradus.tasks.config.base import Config
 from gradus.tasks.host.faults import fault_point
+from gradus.tasks.host.waiting import hold
 from gradus.tasks.identity.component_modules import refuse_unpinned
 from gradus.tasks.runs.records import Report
-from gradus.tasks.runtime.waiting import hold
 from gradus.tasks.stages.context import Beat, StageContext, StageResult
 from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.warm import Warm

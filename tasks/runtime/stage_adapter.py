@@ -25,6 +25,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.base import Config
 from gradus.tasks.config.settings import wall_limit_s
 from gradus.tasks.host.interrupt import raise_if_interrupted
+from gradus.tasks.host.waiting import wait_until_free
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.runs.journal import Journal
 from gradus.tasks.runs.profiles import keep_trace
@@ -37,7 +38,6 @@ from gradus.tasks.runtime.logbook import log_failure, log_outcome
 from gradus.tasks.runtime.progress import ProgressArtifact
 from gradus.tasks.runtime.round_page import publish_round
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
-from gradus.tasks.runtime.waiting import wait_until_free
 from gradus.tasks.stages.gates import breach
 from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.warm import Warm

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from gradus.data.errors import BadInputError, StageError
+from gradus.data.lake.room import disk_errors
 from gradus.data.records import Problem
 from gradus.data.seeds import derive_seed
 from gradus.data.sources.chain_sum import completion_text
@@ -39,7 +40,8 @@ def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
         raise StageError(str(error), hint="lower warmstart's lr") from None
     scratch = ctx.out.scratch / "policy"
     scratch.mkdir(exist_ok=True)
-    write_policy(policy, scratch, ctx.out.write_file)
+    with disk_errors(ctx.out.folder):
+        write_policy(policy, scratch, ctx.out.move_file)
     steps = [{"sft/loss": loss} for loss in losses]
     summary = {"updates": config.steps, "problems": len(examples), "first_loss": losses[0], "last_loss": losses[-1]}
     return StageResult(metrics={"sft/loss": losses[-1]}, summary=summary, steps=steps)

@@ -64,7 +64,7 @@ def test_what_does_not_fit_is_one_sentence_and_loses_nothing(
         (
             ("update", *given[:4], "--policy", checkpoint, "--set", "optimizer=SGD", "--set", "max_age=9"),
             1,
-            "set update.optimizer=adamw, or give a policy without state.json",
+            "set update.optimizer=adamw; for a fresh optimiser train what `gradus export",
         ),
         (
             ("rollout", *plan, "--policy", str(tmp_path / "grown")),

@@ -22,15 +22,6 @@ from gradus.models.engines.sampling import SamplingParams
 from gradus.models.objectives.importance_sampling.truncated import token_truncated
 from gradus.models.policy import Policy, load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.models.training.checkpoint import (
-    OPTIMIZER,
-    RNG,
-    STATE,
-    restore_train_state,
-    restore_weights,
-    train_state_bytes,
-    weights_bytes,
-)
 from gradus.models.training.mismatch import mismatch
 from gradus.models.training.packed.ragged import Ragged
 from gradus.models.training.passes import Budget, all_logprobs
@@ -44,6 +35,7 @@ from gradus.models.training.warmstart import Example, finetune
 from gradus.models.training.warmstart import FinetuneSettings as WarmstartSettings
 from gradus.models.weight_check import verify_weights
 from tests.models.elsewhere import elsewhere
+from tests.models.training.saved import CURSOR, OPTIMIZER, RNG, restore_bytes, state_bytes, weights_bytes
 
 SETTINGS = UpdateSettings(
     lr=1e-3, epochs=2, minibatch_groups=1, micro_tokens=12, kl_coef=0.1, entropy_coef=0.01, correction=token_truncated
@@ -152,20 +144,19 @@ def test_an_update_there_is_the_update_here(there: torch.device) -> None:
     for ours, expected in zip(moved_log, log, strict=True):
         assert ours == close(expected)
     hold(weights_bytes(moved), weights_bytes(train_state))
-    ours, expected = train_state_bytes(moved), train_state_bytes(train_state)
+    ours, expected = state_bytes(moved), state_bytes(train_state)
     hold(ours[OPTIMIZER], expected[OPTIMIZER])
-    assert (ours[RNG], ours[STATE]) == (expected[RNG], expected[STATE])
+    assert (ours[RNG], ours[CURSOR]) == (expected[RNG], expected[CURSOR])
 
 
 def test_a_train_state_goes_on_there_from_what_was_saved_here(there: torch.device) -> None:
     train_state, _ = updated(policy(), rollouts(), policy(seed=4))
-    state, weights = train_state_bytes(train_state), weights_bytes(train_state)
+    state, weights = state_bytes(train_state), weights_bytes(train_state)
     rows = replace(rollouts(), advantage=torch.tensor([-1.0, 1.0, 0.25, -0.5], dtype=torch.float64))
     plan = StepPlan.of(rows, SETTINGS, np.random.default_rng(0))
     hooks = Hooks(lambda _trainer: None, lambda _index, _metrics: None, lambda _num: None)
     moved = TrainState.new(policy(there=there).model, SETTINGS, seed=1)
-    restore_weights(moved, weights)
-    restore_train_state(moved, state)
+    restore_bytes(moved, state)
     assert weights_bytes(moved) == weights
     for one in (train_state, moved):
         old = all_logprobs(one.model, rows, Budget(SETTINGS.micro_tokens), lambda _num: None)

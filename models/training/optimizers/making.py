@@ -71,9 +71,9 @@ def blank_state(optimizer: Optimizer) -> dict[Parameter, Entry]:
 
 
 def as_tensors(entry: Mapping[str, Any]) -> dict[str, Tensor]:
-    """What is kept of a parameter, as tensors on the CPU; numbers become tensors without dimensions."""
+    """What is kept of a parameter, as tensors; numbers become tensors without dimensions."""
     kept = {key: value for key, value in entry.items() if value is not None}
-    return {key: torch.as_tensor(_plain(value)).detach().cpu().contiguous() for key, value in kept.items()}
+    return {key: torch.as_tensor(_plain(value)).detach() for key, value in kept.items()}
 
 
 def _plain(value: Tensor | float) -> Tensor | float:
@@ -90,5 +90,7 @@ def as_kept(tensors: Mapping[str, Tensor], blank: Entry) -> Entry:
         if value is None:
             entry[key] = None
         else:
-            entry[key] = tensors[key].to(value.device) if isinstance(value, Tensor) else tensors[key].item()
+            # Copied: what comes from a file may still lie in it.
+            own = tensors[key]
+            entry[key] = own.to(value.device, copy=True) if isinstance(value, Tensor) else own.item()
     return entry

@@ -57,6 +57,12 @@ class Critic(torch.nn.Module):
         """Return a new critic that begins as a copy of a policy's transformer."""
         return cls(copy.deepcopy(policy).float().eval(), settings)
 
+    def adopt(self, settings: CriticSettings) -> None:
+        """Continue with other settings."""
+        self.settings = settings
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.lr
+
     def values_of(self, pack: Pack, form: Form) -> Tensor:
         """Values (m,) float32 of a pack's completion tokens, on the CPU."""
         return self.head(hidden_states(self.backbone, pack, form).float())[:, 0].cpu()

@@ -1,39 +1,39 @@
-"""A critic as files of a checkpoint: weights and the state of its optimiser, as safetensors."""
+"""A critic as files of a train state: weights and the state of its optimiser, as safetensors."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
-from gradus.models.training.checkpoint import CheckpointError, tensors_of
 from gradus.models.training.steps.critic import Critic
+from gradus.models.training.tensor_files import SavedTensors, Write, copy_into, tensor_writers
 
-CRITIC, CRITIC_OPTIMIZER = "critic.state", "critic_optimizer.state"
-CRITIC_FILES = (CRITIC, CRITIC_OPTIMIZER)
+CRITIC, CRITIC_OPTIMIZER = "critic", "critic_optimizer"
+"""Stems of the files."""
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
-def critic_bytes(critic: Critic) -> dict[str, bytes]:
-    """Return the critic's files by name."""
-    weights = {name: p.detach().cpu().contiguous() for name, p in critic.trained.items()}
-    return {CRITIC: save(weights), CRITIC_OPTIMIZER: save(_moments(critic))}
+def critic_writers(critic: Critic) -> dict[str, Write]:
+    """Return the critic's files by name and how each is written."""
+    return {**tensor_writers(CRITIC, critic.trained), **tensor_writers(CRITIC_OPTIMIZER, _moments(critic))}
 
 
-def restore_critic(critic: Critic, files: Mapping[str, bytes]) -> None:
+def restore_critic(critic: Critic, files: Mapping[str, Path]) -> None:
     """Restore a saved critic in place; raise CheckpointError, and change nothing, if it does not fit exactly."""
-    missing = [name for name in CRITIC_FILES if name not in files]
-    if missing:
-        raise CheckpointError(f"{missing[0]} is missing")
-    weights = tensors_of(files[CRITIC], CRITIC, {name: p.shape for name, p in critic.trained.items()})
-    shapes = {f"{m}.{name}": () if m == "step" else p.shape for name, p in critic.trained.items() for m in _MOMENTS}
-    moments = tensors_of(files[CRITIC_OPTIMIZER], CRITIC_OPTIMIZER, shapes)
-    with torch.no_grad():
-        for name, parameter in critic.trained.items():
-            parameter.copy_(weights[name])
-            critic.optimizer.state[parameter] = {
-                m: moments[f"{m}.{name}"].to("cpu" if m == "step" else parameter.device) for m in _MOMENTS
-            }
+    weights = SavedTensors.of(CRITIC, files)
+    weights.require({name: tuple(p.shape) for name, p in critic.trained.items()})
+    shapes = {
+        f"{m}.{name}": () if m == "step" else tuple(p.shape) for name, p in critic.trained.items() for m in _MOMENTS
+    }
+    saved = SavedTensors.of(CRITIC_OPTIMIZER, files)
+    saved.require(shapes)
+    copy_into(critic.trained, weights)
+    moments = dict(saved)
+    for name, parameter in critic.trained.items():
+        critic.optimizer.state[parameter] = {
+            m: moments[f"{m}.{name}"].to("cpu" if m == "step" else parameter.device, copy=True) for m in _MOMENTS
+        }
 
 
 def _moments(critic: Critic) -> dict[str, Tensor]:
@@ -43,5 +43,5 @@ def _moments(critic: Critic) -> dict[str, Tensor]:
         state = critic.optimizer.state.get(parameter, {})
         for moment in _MOMENTS:
             fresh = torch.tensor(0.0) if moment == "step" else torch.zeros_like(parameter)
-            found[f"{moment}.{name}"] = state.get(moment, fresh).detach().cpu().contiguous()
+            found[f"{moment}.{name}"] = state.get(moment, fresh).detach()
     return found

@@ -1,20 +1,21 @@
 """The other models of an update: reference, teacher and critic, loaded if the objective needs them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from gradus.data.errors import BadInputError, CorruptArtifactError
 from gradus.models.policy import Policy
-from gradus.models.training.checkpoint import CheckpointError
 from gradus.models.training.packed.logprobs import Asked, Logprobs, TokenLogprobs, vocabulary
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic, CriticSettings
-from gradus.models.training.steps.critic_files import CRITIC_FILES, restore_critic
+from gradus.models.training.steps.critic_files import CRITIC, restore_critic
 from gradus.models.training.steps.step_rows import ReferenceLogprobs, TeacherTokens
+from gradus.models.training.tensor_files import CheckpointError
 from gradus.tasks.artifacts.loading import loaded_policy
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.stages.context import StageContext
@@ -77,20 +78,17 @@ class RolePasses:
         return TeacherTokens(found.top_ids, found.top_logp)
 
 
-def critic_of(ctx: StageContext, config: UpdateConfig, policy: Policy) -> Critic | None:
-    """The critic that the policy's checkpoint has, or a new one; None if the advantage needs none."""
+def critic_of(config: UpdateConfig, policy: Policy, files: Mapping[str, Path]) -> Critic | None:
+    """The critic among the files of a checkpoint's train state, or a new one; None if the advantage needs none."""
     if not config.needs_critic:
         return None
-    settings = CriticSettings(**config.critic.model_dump())
-    ref = ctx.one("policy")
-    critic = Critic.of(policy.model, settings)
-    files = {name: content for name in CRITIC_FILES if (content := ctx.store.read_file(ref, name)) is not None}
-    if files:
+    critic = Critic.of(policy.model, CriticSettings(**config.critic.model_dump()))
+    if any(name.startswith(CRITIC) for name in files):
         try:
             restore_critic(critic, files)
         except CheckpointError as error:
             raise CorruptArtifactError(
-                f"the critic of {ref} does not fit: {error}", hint="begin with a policy that has no critic"
+                f"the policy's critic does not fit: {error}", hint="begin with a policy that has no critic"
             ) from None
     torch.nn.Module.to(critic, policy.model.device)
     return critic

@@ -1,14 +1,15 @@
 """The table of an update: what it did with each row, as a Parquet file of the checkpoint."""
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors.torch import load, save
 from torch import Tensor
 
 from gradus.data.arrays import one_array, pc
@@ -17,10 +18,11 @@ from gradus.models.training.mismatch import row_differences
 from gradus.models.training.packed.logprobs import Logprobs
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.steps.step import RowResults
+from gradus.models.training.tensor_files import SavedTensors, Write, tensor_writers
 from gradus.tasks.stages.update.rows import ScoredRows
 
-ROWS_STATE = "rows.state"
-"""File of resumable state."""
+_STATE = "rows"
+"""Stem of the file of resumable state."""
 
 
 @dataclass
@@ -48,14 +50,14 @@ class RowTable:
         self.zero_gradient[results.rows] = results.zero_gradient
         self.taken[results.rows] = True
 
-    def state(self) -> bytes:
-        """Return the table for resumable state."""
-        return save({name: getattr(self, name).clone() for name in self.__dataclass_fields__})
+    def state_writers(self) -> dict[str, Write]:
+        """Return the file of resumable state and how it is written."""
+        return tensor_writers(_STATE, {name: getattr(self, name).clone() for name in self.__dataclass_fields__})
 
-    def restore(self, content: bytes) -> None:
+    def restore(self, files: Mapping[str, Path]) -> None:
         """Go back to saved state."""
-        for name, value in load(content).items():
-            setattr(self, name, value)
+        for name, value in SavedTensors.of(_STATE, files):
+            setattr(self, name, value.clone())
 
     def parquet(self, rows: ScoredRows, rollouts: Rollouts, trainer: Logprobs | None, *, keep_logprobs: bool) -> bytes:
         """Return the file's bytes; `trainer` holds the policy's log-probs before the update."""

@@ -1,83 +1,47 @@
-"""The train state of an update: from disk or from this worker's memory (the same bits), and its checkpoint."""
+"""The train state of an update on disk: how it begins from a checkpoint, and the checkpoint that it ends in.
 
-from dataclasses import dataclass
+What a checkpoint needs to go on from is an artifact beside it (gradus.tasks.artifacts.train_states), which may be left
+out where computing it again makes the same bits (gradus.tasks.stages.update.replay).
+"""
+
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import get_args
 
+import torch
+
 from gradus.data.errors import BadInputError, CorruptArtifactError
+from gradus.data.lake.manifest import FileEntry
+from gradus.data.lake.room import disk_errors
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.seeds import derive_seed
-from gradus.models.devices import Device
-from gradus.models.policy import Dtype, Policy, saved_dtype
-from gradus.models.training.checkpoint import (
-    AVERAGE,
-    MASTERS,
-    STATE,
-    TRAIN_STATE_FILES,
-    CheckpointError,
-    OtherOptimizerError,
-    SavedDtype,
-    average_bytes,
-    restore_average,
-    restore_train_state,
-    restore_weights,
-    train_state_bytes,
-    weights_bytes,
-    write_policy,
-)
+from gradus.models.policy import Policy, saved_dtype
+from gradus.models.training.checkpoint import SavedDtype, write_policy
 from gradus.models.training.optimizers.arguments import OptimizerError
 from gradus.models.training.recomputation import layers_of
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
-from gradus.tasks.artifacts.loading import ROOM, LoadedPolicies, PolicyKey, loaded_policy, oom_as_stage_error
+from gradus.models.training.tensor_files import CheckpointError, Write
+from gradus.models.training.train_state_files import OtherOptimizerError, restore_train_state, train_state_writers
+from gradus.tasks.artifacts.loading import ROOM, loaded_policy, oom_as_stage_error
 from gradus.tasks.artifacts.policies import EMA
+from gradus.tasks.artifacts.train_states import CHECKPOINT, POINTER, pointer, state_identity, weights_config
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.stages.context import StageContext
 
 _WORK = "policy"
+Writers = Mapping[str, Write]
+"""Files by name and how each is written."""
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A checkpoint that this worker has just made: its digest, number format, device, train state and policy."""
-
-    digest: str
-    dtype: Dtype
-    device: Device
-    train_state: TrainState
-    policy: Policy
-
-    def fits(self, ref: Ref, settings: UpdateSettings, config: UpdateConfig) -> bool:
-        """Whether an update of this policy continues from here."""
-        same = (self.digest, self.dtype, self.device) == (ref.digest, config.dtype, config.device)
-        return same and self.train_state.chosen == settings.optimizer
-
-
-@dataclass
-class KeptTraining:
-    """What a worker keeps of the last update for the next."""
-
-    latest: Trained | None = None
-
-
-def train_state_of(ctx: StageContext, settings: UpdateSettings, config: UpdateConfig) -> tuple[TrainState, Policy]:
-    """The policy with its optimiser: as this worker left it, or from disk.
-
-    Whatever the worker keeps loaded is let go first: the steps change weights in place, and should they be refused
-    half-way, no later stage may take those weights for the old policy's.
-    """
-    ref = ctx.one("policy")
-    ctx.warm.of(LoadedPolicies).clear()
-    kept = ctx.warm.of(KeptTraining)
-    found, kept.latest = kept.latest, None
-    if found is not None and found.fits(ref, settings, config):
-        found.train_state.adopt(settings)
-        return found.train_state, found.policy
-    exact = loaded_policy(ctx.store, ref, "float32", config.device)
-    _saved_in(ctx.store, ref, config)  # refuses now what could not be written after the steps
+def new_train_state(
+    store: Store, ref: Ref, settings: UpdateSettings, config: UpdateConfig, seed: int
+) -> tuple[TrainState, Policy]:
+    """A checkpoint's policy with a fresh optimiser; BadInputError if no update can be made of it."""
+    exact = loaded_policy(store, ref, "float32", config.device)
+    saved_in(store, ref, config)  # refuses now what could not be written after the steps
     narrow = config.dtype != "float32"
-    policy = loaded_policy(ctx.store, ref, config.dtype, config.device) if narrow else exact
+    policy = loaded_policy(store, ref, config.dtype, config.device) if narrow else exact
     if config.activation_checkpointing and not layers_of(policy.model):
         raise BadInputError(
             f"{type(policy.model).__name__} has no layers that transformers can compute again",
@@ -85,86 +49,65 @@ def train_state_of(ctx: StageContext, settings: UpdateSettings, config: UpdateCo
         )
     weights = dict(exact.model.named_parameters()) if narrow else None
     try:
-        train_state = TrainState.new(policy.model, settings, derive_seed(ctx.seed, "update"), weights)
+        train_state = TrainState.new(policy.model, settings, derive_seed(seed, "update"), weights)
     except OptimizerError as error:
         raise BadInputError(
             f"update.optimizer: {error}", hint="set update.optimizer to adamw for the usual one"
         ) from None
-    if ctx.store.file(ref, STATE) is not None:
-        _restore(train_state, ctx.store, ref)
-    train_state.adopt(settings)
     return train_state, policy
 
 
-def _restore(train_state: TrainState, store: Store, ref: Ref) -> None:
-    """Continue from the files that the checkpoint's manifest names, whatever else lies beside them."""
-    folder = store.path(ref)
+def restore(train_state: TrainState, store: Store, ref: Ref, files: Mapping[str, Path]) -> None:
+    """Continue from the files of a checkpoint's train state; BadInputError or CorruptArtifactError if they misfit."""
+    fresh = f"for a fresh optimiser train what `gradus export {ref} --to FOLDER` writes"
     try:
         with oom_as_stage_error("loading the optimiser's state", ROOM):
-            files = _state_files(store, ref)
-            if MASTERS in files:
-                restore_weights(train_state, files[MASTERS], _format(folder))
-            restore_train_state(train_state, {name: files[name] for name in TRAIN_STATE_FILES})
-            if AVERAGE in files:
-                restore_average(train_state, files[AVERAGE])
+            restore_train_state(train_state, files, policy_dtype(store.path(ref)))
     except OtherOptimizerError as error:
         raise BadInputError(
-            f"{folder} cannot be gone on from: {error}",
-            hint=f"set update.optimizer={error.saved}, or give a policy without {STATE} for a fresh optimiser",
+            f"{ref} cannot be gone on from: {error}", hint=f"set update.optimizer={error.saved}; {fresh}"
         ) from None
     except CheckpointError as error:
         raise CorruptArtifactError(
-            f"{folder} is not a checkpoint that this version can go on from: {error}",
-            hint=f"give a policy without {STATE} to begin with a fresh optimiser",
+            f"{ref} is not a checkpoint that this version can go on from: {error}", hint=fresh
         ) from None
 
 
-def _state_files(store: Store, ref: Ref) -> dict[str, bytes]:
-    """The files of a checkpoint's train state; CheckpointError if one that every train state has is missing."""
-    names = (MASTERS, AVERAGE, *TRAIN_STATE_FILES)
-    files = {name: content for name in names if (content := store.read_file(ref, name)) is not None}
-    missing = [name for name in TRAIN_STATE_FILES if name not in files]
-    if missing:
-        raise CheckpointError(f"{missing[0]} is missing")
-    return files
+def write_checkpoint(out: ShardWriter, policy: Policy, train_state: TrainState, dtype: SavedDtype) -> None:
+    """Write the policy, its average if there is one, and the name of the train state, as files of an artifact."""
+    with disk_errors(out.folder):
+        # In its own number format the model has what the masters are rounded to.
+        own = getattr(torch, dtype) == policy.model.dtype
+        write_policy(policy, _empty(out.scratch / _WORK), out.move_file, None if own else train_state.masters, dtype)
+        if train_state.average:
+            take = partial(_move_below, out, EMA)
+            write_policy(policy, _empty(out.scratch / _WORK), take, train_state.average, dtype)
+    out.write_file(POINTER, pointer(out.ref, train_state.step, train_state.chosen.label))
 
 
-def write_checkpoint(ctx: StageContext, policy: Policy, train_state: TrainState, config: UpdateConfig) -> None:
-    """Write the policy, its average if there is one, and the train state, as files of the stage's output."""
-    dtype = _saved_in(ctx.store, ctx.one("policy"), config)
-    write_policy(policy, _empty(ctx.out.scratch / _WORK), ctx.out.write_file, train_state.masters, dtype)
-    if dtype != "float32":
-        ctx.out.write_file(MASTERS, weights_bytes(train_state))
-    if train_state.average:
-        write = partial(_write_below, ctx.out, EMA)
-        write_policy(policy, _empty(ctx.out.scratch / _WORK), write, train_state.average, dtype)
-        ctx.out.write_file(AVERAGE, average_bytes(train_state))
-    for name, content in train_state_bytes(train_state).items():
-        ctx.out.write_file(name, content)
+def write_train_state(out: ShardWriter, checkpoint: Ref, policy_files: Iterable[FileEntry], files: Writers) -> None:
+    """Write and commit the train state of a checkpoint that consists of these files of a policy."""
+    for name, write in files.items():
+        with out.writing(name) as path:
+            write(path)
+    out.commit(
+        identity=state_identity(checkpoint),
+        config=weights_config(policy_files),
+        parents={CHECKPOINT: [str(checkpoint)]},
+    )
 
 
-def _write_below(out: ShardWriter, folder: str, name: str, content: bytes) -> None:
-    out.write_file(f"{folder}/{name}", content)
+def state_writers(train_state: TrainState, dtype: SavedDtype, others: Writers) -> dict[str, Write]:
+    """The files of a train state beside a policy that is saved in `dtype`, and how each is written."""
+    return {**train_state_writers(train_state, masters=dtype != "float32"), **others}
 
 
-def keep_warm(ctx: StageContext, policy: Policy, train_state: TrainState, config: UpdateConfig) -> None:
-    """Leave the new policy where this worker's next rollout and update find it, as they would on disk."""
-    digest, device, dtype = ctx.out.ref.digest, config.device, config.dtype
-    ctx.warm.of(KeptTraining).latest = Trained(digest, dtype, device, train_state, policy)
-    saved = _saved_in(ctx.store, ctx.one("policy"), config)
-    if saved not in ("float32", dtype):
-        return  # what is on disk is rounded otherwise than the weights in memory
-    loaded = ctx.warm.of(LoadedPolicies)
-    for name in (dtype, "auto") if dtype == saved else (dtype,):
-        loaded.by_key[PolicyKey(digest, name, device)] = policy
-
-
-def _saved_in(store: Store, ref: Ref, config: UpdateConfig) -> SavedDtype:
+def saved_in(store: Store, ref: Ref, config: UpdateConfig) -> SavedDtype:
     """The number format to save the new policy in."""
-    return _format(store.path(ref)) if config.saved_dtype == "policy" else config.saved_dtype
+    return policy_dtype(store.path(ref)) if config.saved_dtype == "policy" else config.saved_dtype
 
 
-def _format(folder: Path) -> SavedDtype:
+def policy_dtype(folder: Path) -> SavedDtype:
     """The number format that a policy is saved in; BadInputError if no update can save in it."""
     found = saved_dtype(folder)
     for known in get_args(SavedDtype):
@@ -173,6 +116,10 @@ def _format(folder: Path) -> SavedDtype:
     raise BadInputError(
         f"{folder} is saved in {found}, which no update writes", hint="set update.saved_dtype to float32"
     )
+
+
+def _move_below(out: ShardWriter, folder: str, name: str, path: Path) -> None:
+    out.move_file(f"{folder}/{name}", path)
 
 
 def _empty(folder: Path) -> Path:

@@ -20,7 +20,6 @@ from gradus.models.engines.hf import HfEngine
 from gradus.models.engines.sampling import SamplingParams, truncated_logprobs
 from gradus.models.policy import Policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.models.training.checkpoint import weights_bytes
 from gradus.models.training.mismatch import mismatch, num_outside
 from gradus.models.training.packed.logprobs import Logprobs
 from gradus.models.training.packed.ragged import Ragged
@@ -33,6 +32,7 @@ from gradus.models.training.steps.step_rows import ReferenceLogprobs
 from gradus.models.training.update import StepPlan, optimise
 from gradus.tasks.config.components import ImportanceConfig
 from gradus.tasks.identity.loading import load
+from tests.models.training.saved import weights_bytes
 
 
 def correcting(how: str, cap: float = 2.0) -> Any:

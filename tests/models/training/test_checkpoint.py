@@ -10,20 +10,11 @@ from safetensors.torch import load, save
 
 from gradus.models.policy import load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.models.training.checkpoint import (
-    OPTIMIZER,
-    RNG,
-    STATE,
-    TRAIN_STATE_FILES,
-    CheckpointError,
-    restore_train_state,
-    restore_weights,
-    train_state_bytes,
-    weights_bytes,
-    write_policy,
-)
+from gradus.models.training.checkpoint import write_policy
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
+from gradus.models.training.tensor_files import CheckpointError
+from tests.models.training.saved import CURSOR, MASTERS, OPTIMIZER, RNG, restore_bytes, state_bytes, weights_bytes
 
 
 def train_state(seed: int = 0, layers: int = 1) -> TrainState:
@@ -45,8 +36,7 @@ def trained(steps: int, start: TrainState | None = None) -> TrainState:
 
 def restored(source: TrainState) -> TrainState:
     found = train_state(seed=9)
-    restore_weights(found, weights_bytes(source))
-    restore_train_state(found, train_state_bytes(source))
+    restore_bytes(found, state_bytes(source))
     return found
 
 
@@ -55,17 +45,17 @@ def test_a_restored_train_state_goes_on_bit_for_bit() -> None:
     assert broken_off.step == 2
     again = trained(3, broken_off)
     assert weights_bytes(again) == weights_bytes(straight)
-    assert train_state_bytes(again) == train_state_bytes(straight)
+    assert state_bytes(again) == state_bytes(straight)
     assert weights_bytes(straight) != weights_bytes(trained(2))
 
 
 def test_random_numbers_continue_where_they_stood() -> None:
     source = train_state()
     source.rng.integers(0, 10, dtype=np.uint32)  # leaves half of a 64-bit draw behind
-    kept = train_state_bytes(source)
+    kept = state_bytes(source)
     expected = source.rng.integers(0, 10, 8, dtype=np.uint32).tolist()
     other = TrainState.new(train_state().model, UpdateSettings(), seed=77)
-    restore_train_state(other, kept)
+    restore_bytes(other, kept)
     assert other.rng.integers(0, 10, 8, dtype=np.uint32).tolist() == expected
 
 
@@ -80,9 +70,9 @@ def test_a_parameter_that_no_gradient_reached_is_restored_as_untouched() -> None
 
 
 def test_every_file_is_plain_json_or_safetensors() -> None:
-    files = train_state_bytes(trained(1))
-    assert tuple(files) == TRAIN_STATE_FILES
-    assert json.loads(files[STATE]) == {"step": 1}
+    files = state_bytes(trained(1))
+    assert set(files) == {OPTIMIZER, RNG, CURSOR, MASTERS}
+    assert json.loads(files[CURSOR]) == {"step": 1}
     assert set(load(files[RNG])) == {"state", "inc", "has_uint32", "uinteger"}
     assert {name.split(".")[0] for name in load(files[OPTIMIZER])} == {"exp_avg", "exp_avg_sq", "step"}
 
@@ -90,25 +80,25 @@ def test_every_file_is_plain_json_or_safetensors() -> None:
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        (STATE, b'{"step": 1, "epoch": 2}', "the cursor has"),
-        (STATE, b"{}", "the cursor has"),
-        (STATE, b'{"step": "1"}', "the cursor has"),
-        (STATE, b"[1]", "the cursor has"),
-        (STATE, b'{"step": 1', "state.json cannot be read"),
-        (OPTIMIZER, b"torn", "optimizer.state cannot be read"),
-        (RNG, save({"state": torch.zeros(16, dtype=torch.uint8)}), "rng.state and the model disagree on"),
+        (CURSOR, b'{"step": 1, "epoch": 2}', "the cursor has"),
+        (CURSOR, b"{}", "the cursor has"),
+        (CURSOR, b'{"step": "1"}', "the cursor has"),
+        (CURSOR, b"[1]", "the cursor has"),
+        (CURSOR, b'{"step": 1', "state.json cannot be read"),
+        (OPTIMIZER, b"torn", "optimizer.safetensors cannot be read"),
+        (RNG, save({"state": torch.zeros(16, dtype=torch.uint8)}), "rng.safetensors and the model disagree on"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(file: str, content: bytes, message: str) -> None:
     target = trained(1)
-    before = train_state_bytes(target)
+    before = state_bytes(target)
     with pytest.raises(CheckpointError, match=message):
-        restore_train_state(target, {**train_state_bytes(trained(2)), file: content})
-    assert train_state_bytes(target) == before
+        restore_bytes(target, {**state_bytes(trained(2)), file: content})
+    assert state_bytes(target) == before
 
 
 def test_fields_missing_unknown_or_of_another_shape_are_named() -> None:
-    files = train_state_bytes(trained(1))
+    files = state_bytes(trained(1))
     moments = load(files[OPTIMIZER])
     name = "exp_avg.model.norm.weight"
     lacking = {k: v for k, v in moments.items() if k != name}
@@ -118,9 +108,9 @@ def test_fields_missing_unknown_or_of_another_shape_are_named() -> None:
         ({**moments, name: torch.zeros(3)}, rf"{name} has shape \(3,\), expected \(16,\)"),
     ):
         with pytest.raises(CheckpointError, match=message):
-            restore_train_state(train_state(), {**files, OPTIMIZER: save(changed)})
+            restore_bytes(train_state(), {**files, OPTIMIZER: save(changed)})
     with pytest.raises(CheckpointError, match="disagree on"):
-        restore_weights(train_state(layers=2), weights_bytes(train_state()))
+        restore_bytes(train_state(layers=2), state_bytes(train_state()))
 
 
 def test_a_written_policy_loads_with_the_same_weights(tmp_path: Path) -> None:
@@ -128,7 +118,7 @@ def test_a_written_policy_loads_with_the_same_weights(tmp_path: Path) -> None:
     scratch, folder = tmp_path / "scratch", tmp_path / "policy"
     scratch.mkdir()
     folder.mkdir()
-    write_policy(policy, scratch, lambda name, content: (folder / name).write_bytes(content))
+    write_policy(policy, scratch, lambda name, path: path.replace(folder / name))
     assert not list(scratch.iterdir())
     names = {path.name for path in folder.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= names

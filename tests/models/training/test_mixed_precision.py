@@ -10,18 +10,12 @@ from torch import Tensor
 
 from gradus.models.policy import Policy, load_policy, new_policy, saved_dtype
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.models.training.checkpoint import (
-    CheckpointError,
-    SavedDtype,
-    restore_train_state,
-    restore_weights,
-    train_state_bytes,
-    weights_bytes,
-    write_policy,
-)
+from gradus.models.training.checkpoint import SavedDtype, write_policy
 from gradus.models.training.packed.forward import form_of
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
+from gradus.models.training.tensor_files import CheckpointError
+from tests.models.training.saved import restore_bytes, state_bytes, weights_bytes
 
 BUNDLED = Path(__file__).parents[3] / "data" / "samples" / "policy"
 
@@ -113,11 +107,10 @@ def test_a_restored_train_state_continues_from_the_masters_bit_for_bit() -> None
     straight = stepped(mixed(lr=1e-5), range(6))
     half = stepped(mixed(lr=1e-5), range(3))
     again = mixed(lr=1e-5)
-    restore_weights(again, weights_bytes(half))
-    restore_train_state(again, train_state_bytes(half))
+    restore_bytes(again, state_bytes(half))
     stepped(again, range(3, 6))
     assert weights_bytes(again) == weights_bytes(straight)
-    assert train_state_bytes(again) == train_state_bytes(straight)
+    assert state_bytes(again) == state_bytes(straight)
     for name, parameter in again.model.named_parameters():
         assert torch.equal(parameter, straight.masters[name].to(torch.bfloat16)), name
     rounded = {name: p.float() for name, p in half.model.named_parameters()}
@@ -128,7 +121,7 @@ def written(policy: Policy, folder: Path, state: TrainState | None, dtype: Saved
     scratch = folder / "scratch"
     scratch.mkdir(parents=True)
     weights = None if state is None else state.masters
-    write_policy(policy, scratch, lambda name, content: (folder / name).write_bytes(content), weights, dtype)
+    write_policy(policy, scratch, lambda name, path: path.replace(folder / name), weights, dtype)
     return folder
 
 
@@ -169,13 +162,13 @@ def test_masters_of_other_weights_are_refused() -> None:
     state = stepped(mixed(), range(2))
     loaded = TrainState.new(load_policy(BUNDLED, "float32").model, UpdateSettings(), 0)
     before = weights_bytes(loaded)
-    with pytest.raises(CheckpointError, match=r"master\.state is not what the policy's .* was rounded from"):
-        restore_weights(loaded, weights_bytes(state), "bfloat16")
+    with pytest.raises(CheckpointError, match=r"masters\.safetensors is not what the policy's .* was rounded from"):
+        restore_bytes(loaded, state_bytes(state), "bfloat16")
     assert weights_bytes(loaded) == before
     with torch.no_grad():
         for name, master in loaded.masters.items():
             master.copy_(state.masters[name].to(torch.bfloat16))
-    restore_weights(loaded, weights_bytes(state), "bfloat16")
+    restore_bytes(loaded, state_bytes(state), "bfloat16")
     found = load(weights_bytes(loaded))
     assert all(torch.equal(found[name], master) for name, master in state.masters.items())
 

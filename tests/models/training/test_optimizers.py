@@ -13,19 +13,13 @@ import torch
 from safetensors.torch import load, save
 
 from gradus.models.policy import load_policy
-from gradus.models.training.checkpoint import (
-    OPTIMIZER,
-    CheckpointError,
-    OtherOptimizerError,
-    restore_train_state,
-    restore_weights,
-    train_state_bytes,
-    weights_bytes,
-)
 from gradus.models.training.optimizers.arguments import OptimizerError, arguments, check_optimizer
 from gradus.models.training.optimizers.making import blank_state
 from gradus.models.training.settings import OptimizerChoice, UpdateSettings
 from gradus.models.training.state import TrainState
+from gradus.models.training.tensor_files import CheckpointError
+from gradus.models.training.train_state_files import OtherOptimizerError
+from tests.models.training.saved import OPTIMIZER, restore_bytes, state_bytes, weights_bytes
 
 BUNDLED = Path(__file__).parents[3] / "data" / "samples" / "policy"
 needs_bitsandbytes = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
@@ -67,22 +61,20 @@ def test_every_optimizer_learns_and_continues_bit_for_bit(choice: OptimizerChoic
     before = weights_bytes(train_state(choice, dtype))
     straight, half = stepped(train_state(choice, dtype), range(4)), stepped(train_state(choice, dtype), range(2))
     again = train_state(choice, dtype)
-    restore_weights(again, weights_bytes(half))
-    kept = weights_bytes(again)
-    restore_train_state(again, train_state_bytes(half))
-    assert weights_bytes(again) == kept != before
-    assert train_state_bytes(again) == train_state_bytes(half)
+    restore_bytes(again, state_bytes(half))
+    assert weights_bytes(again) != before
+    assert state_bytes(again) == state_bytes(half)
     stepped(again, range(2, 4))
     assert weights_bytes(again) == weights_bytes(straight)
-    assert train_state_bytes(again) == train_state_bytes(straight)
+    assert state_bytes(again) == state_bytes(straight)
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=name_of)
 def test_a_blank_state_has_the_keys_and_shapes_of_a_real_one_and_changes_nothing(choice: OptimizerChoice) -> None:
     found = stepped(train_state(choice), range(1))
-    state, weights, rates = train_state_bytes(found), weights_bytes(found), found.optimizer.param_groups[0]["lr"]
+    state, weights, rates = state_bytes(found), weights_bytes(found), found.optimizer.param_groups[0]["lr"]
     blank = blank_state(found.optimizer)
-    assert (train_state_bytes(found), weights_bytes(found), found.optimizer.param_groups[0]["lr"]) == (
+    assert (state_bytes(found), weights_bytes(found), found.optimizer.param_groups[0]["lr"]) == (
         state,
         weights,
         rates,
@@ -108,7 +100,7 @@ def test_sgd_without_momentum_is_the_formula() -> None:
 @needs_bitsandbytes
 def test_the_8bit_state_is_a_quarter_and_steps_nearly_as_adamw_does() -> None:
     eight, exact = (stepped(train_state(OptimizerChoice(n)), range(8)) for n in ("adamw_8bit", "adamw"))
-    sizes = [len(train_state_bytes(each)[OPTIMIZER]) for each in (eight, exact)]
+    sizes = [len(state_bytes(each)[OPTIMIZER]) for each in (eight, exact)]
     assert sizes[0] < 0.3 * sizes[1]
     moved = [
         torch.cat([(m - p).detach().flatten() for m, p in zip(each.masters.values(), start.parameters(), strict=True)])
@@ -118,41 +110,44 @@ def test_the_8bit_state_is_a_quarter_and_steps_nearly_as_adamw_does() -> None:
 
 
 def test_adamw_keeps_the_tensors_that_it_has_always_kept() -> None:
-    content = train_state_bytes(stepped(train_state(OptimizerChoice()), range(1)))[OPTIMIZER]
+    content = state_bytes(stepped(train_state(OptimizerChoice()), range(1)))[OPTIMIZER]
     assert {name.split(".")[0] for name in load(content)} == {"exp_avg", "exp_avg_sq", "step"}
     assert "__metadata__" not in json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    named = train_state_bytes(stepped(train_state(OptimizerChoice("AdamW")), range(1)))[OPTIMIZER]
+    named = state_bytes(stepped(train_state(OptimizerChoice("AdamW")), range(1)))[OPTIMIZER]
     assert named == content
 
 
 @pytest.mark.parametrize(
     ("saved", "wanted", "message"),
     [
-        ("SGD", "adamw", r"optimizer\.state is the state of SGD, and the optimizer is adamw"),
-        ("adamw", "Adafactor", r"optimizer\.state is the state of adamw, and the optimizer is Adafactor"),
+        ("SGD", "adamw", r"the saved state is of SGD, and the optimizer is adamw"),
+        ("adamw", "Adafactor", r"the saved state is of adamw, and the optimizer is Adafactor"),
     ],
 )
 def test_the_state_of_another_optimizer_is_refused(saved: str, wanted: str, message: str) -> None:
-    files = train_state_bytes(stepped(train_state(OptimizerChoice(saved, {})), range(1)))
+    files = state_bytes(stepped(train_state(OptimizerChoice(saved, {})), range(1)))
     with pytest.raises(OtherOptimizerError, match=message):
-        restore_train_state(train_state(OptimizerChoice(wanted)), files)
+        restore_bytes(train_state(OptimizerChoice(wanted)), files)
 
 
 def test_tensors_missing_unknown_or_of_another_shape_are_named_with_the_optimizer() -> None:
     choice = OptimizerChoice("SGD", {"momentum": 0.9})
-    files = train_state_bytes(stepped(train_state(choice), range(1)))
+    files = state_bytes(stepped(train_state(choice), range(1)))
     tensors, name = load(files[OPTIMIZER]), "momentum_buffer.model.norm.weight"
     for changed, message in (
         (
             {**tensors, "exp_avg.more": torch.zeros(1)},
-            r"optimizer\.state of SGD and the model disagree on exp_avg\.more",
+            r"optimizer\.safetensors of SGD and the model disagree on exp_avg\.more",
         ),
-        ({**tensors, name: torch.zeros(3)}, rf"optimizer\.state of SGD: {name} has shape \(3,\), expected \(128,\)"),
+        (
+            {**tensors, name: torch.zeros(3)},
+            rf"optimizer\.safetensors of SGD: {name} has shape \(3,\), expected \(128,\)",
+        ),
     ):
         with pytest.raises(CheckpointError, match=message):
-            restore_train_state(train_state(choice), {**files, OPTIMIZER: save(changed, {"optimizer": "SGD"})})
+            restore_bytes(train_state(choice), {**files, OPTIMIZER: save(changed, {"optimizer": "SGD"})})
     with pytest.raises(CheckpointError, match=r"SGD and the model disagree on momentum_buffer.*only the file has it"):
-        restore_train_state(train_state(OptimizerChoice("SGD")), files)
+        restore_bytes(train_state(OptimizerChoice("SGD")), files)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from gradus.models.objectives.aggregations.means import sequence_mean, token_mea
 from gradus.models.objectives.batch import StepView, TokenBatch
 from gradus.models.objectives.losses.linear import reinforce
 from gradus.models.objectives.token_weights.entropy import top_entropy
-from gradus.models.training.checkpoint import weights_bytes
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.update import StepPlan
+from tests.models.training.saved import weights_bytes
 from tests.models.training.test_update import (
     ONE_STEP,
     SETTINGS,

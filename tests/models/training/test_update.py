@@ -15,7 +15,6 @@ from gradus.models.objectives.aggregations import Aggregation
 from gradus.models.objectives.aggregations.means import fixed_length, sequence_mean, token_mean
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.models.training.checkpoint import restore_train_state, restore_weights, train_state_bytes, weights_bytes
 from gradus.models.training.mismatch import mismatch, row_differences
 from gradus.models.training.packed.logprobs import Logprobs
 from gradus.models.training.packed.ragged import Ragged
@@ -26,6 +25,7 @@ from gradus.models.training.state import TrainState
 from gradus.models.training.steps.step import Hooks
 from gradus.models.training.steps.step_rows import ReferenceLogprobs, UpdateError
 from gradus.models.training.update import StepPlan, optimise
+from tests.models.training.saved import restore_bytes, state_bytes, weights_bytes
 
 LENGTH_TOKENS = 6
 NO_METRICS: list[dict[str, float]] = [{"policy/kl_old": 0.0}] * 9
@@ -191,11 +191,10 @@ def test_the_same_update_gives_the_same_bits_and_resuming_changes_none() -> None
     assert weights_bytes(trained(SETTINGS)[0]) == weights_bytes(straight)
     half, _ = trained(SETTINGS, stop=2)
     again = train_state(seed=8)
-    restore_weights(again, weights_bytes(half))
-    restore_train_state(again, train_state_bytes(half))
+    restore_bytes(again, state_bytes(half))
     resumed, rest = trained(SETTINGS, start=again, taken=2)
     assert weights_bytes(resumed) == weights_bytes(straight)
-    assert train_state_bytes(resumed) == train_state_bytes(straight)
+    assert state_bytes(resumed) == state_bytes(straight)
     assert rest == log[2:]
 
 

@@ -19,8 +19,8 @@ from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.host.runlock import RunLock
+from gradus.tasks.host.waiting import hold
 from gradus.tasks.runtime.attempt import Job, execute, num_gpus, read_report
-from gradus.tasks.runtime.waiting import hold
 from gradus.tasks.stages.warm import Warm
 
 IDENTITY = {"stage": "curate", "version": 1}

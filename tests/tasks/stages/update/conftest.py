@@ -15,6 +15,7 @@ from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.packed.logprobs import token_logprobs
 from gradus.models.training.packed.packing import pack_of
 from gradus.models.training.packed.ragged import Ragged, distinct
+from gradus.tasks.artifacts.train_states import POINTER, state_ref
 from gradus.tasks.runtime.attempt import Job, execute
 from gradus.tasks.stages.warm import Warm
 
@@ -42,6 +43,12 @@ def policy_ref(store: Store, folder: Path, seed: int = 0) -> Ref:
     made.model.save_pretrained(folder)
     made.tokenizer.save_pretrained(folder)
     return store.adopt(folder)
+
+
+def state_folder(checkpoint: Path) -> Path:
+    """The folder of a checkpoint's train state."""
+    ref = state_ref(Ref("checkpoints", checkpoint.name))
+    return checkpoint.parent.parent / ref.table / ref.digest
 
 
 class House:
@@ -130,9 +137,14 @@ class House:
     @staticmethod
     def same_files(first: Path, second: Path, but: frozenset[str] = frozenset()) -> bool:
         """Whether two checkpoints hold the same, their manifests and reports, and `but`, apart."""
-        names = {p.name for p in first.iterdir() if p.is_file()} - {"_manifest.json", "_report.json"} - but
-        assert {"model.safetensors", "optimizer.state", "rng.state", "state.json", "config.json"} <= names
-        return all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
+        names = {p.name for p in first.iterdir() if p.is_file()} - {"_manifest.json", "_report.json", POINTER} - but
+        assert {"model.safetensors", "config.json"} <= names
+        states = state_folder(first), state_folder(second)
+        kept = {p.name for p in states[0].iterdir()} - {"_manifest.json"}
+        assert {"optimizer.safetensors", "rng.safetensors", "state.json"} <= kept
+        pairs = [(first / name, second / name) for name in names]
+        pairs += [(states[0] / name, states[1] / name) for name in kept]
+        return all(one.read_bytes() == other.read_bytes() for one, other in pairs)
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from gradus.tasks.artifacts.resolve import export, resolve_artifact
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.preflight.checks import check_input
 from gradus.tasks.runtime.attempt import execute
-from gradus.tasks.stages.update.train_state import KeptTraining
+from gradus.tasks.stages.update.start import KeptTraining
 from gradus.tasks.stages.warm import Warm
+from tests.tasks.stages.update.conftest import state_folder
 from tests.tasks.stages.update.test_formats import FORMATS, chained
 
 House = Any
@@ -26,7 +27,7 @@ DECAY = 0.75
 
 
 def averages(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "ema.state")
+    return load_file(state_folder(folder) / "ema.safetensors")
 
 
 def inputs_of(house: House, policy: Ref, rows: list[dict[str, Any]], **more: Any) -> dict[str, list[Ref]]:
@@ -94,7 +95,7 @@ def test_without_decay_there_is_no_average_and_one_that_there_was_is_let_go(hous
     second, _ = house.run(house.job(inputs_of(house, policy, house.rows(policy))), warm)
     cold, _ = house.run(house.job(inputs_of(house, policy, house.rows(policy))))
     for folder in (second, cold):
-        assert not (folder / "ema.state").exists()
+        assert not (state_folder(folder) / "ema.safetensors").exists()
         assert not (folder / "ema").exists()
     latest = warm.of(KeptTraining).latest
     assert latest is not None

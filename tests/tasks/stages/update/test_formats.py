@@ -15,8 +15,9 @@ from gradus.models.policy import load_policy
 from gradus.models.training.checkpoint import write_policy
 from gradus.tasks.artifacts.loading import LoadedPolicies, loaded_policy
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.stages.update.train_state import KeptTraining
+from gradus.tasks.stages.update.start import KeptTraining
 from gradus.tasks.stages.warm import Warm
+from tests.tasks.stages.update.conftest import state_folder
 
 House = Any
 FORMATS = [("float32", "bfloat16"), ("bfloat16", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "policy")]
@@ -39,7 +40,7 @@ def narrowed(house: House, folder: Path) -> Ref:
     """The house's policy, saved in bfloat16."""
     policy = load_policy(house.store.path(house.policy), "bfloat16")
     (folder / "scratch").mkdir(parents=True)
-    write_policy(policy, folder / "scratch", lambda name, content: (folder / name).write_bytes(content))
+    write_policy(policy, folder / "scratch", lambda name, path: path.replace(folder / name))
     return house.store.adopt(folder)
 
 
@@ -72,7 +73,7 @@ def test_the_policy_keeps_its_number_format_unless_another_is_asked_for(
         assert json.loads((folder / "config.json").read_text())["dtype"] == saved
         weights = load_file(folder / "model.safetensors")
         assert {str(tensor.dtype) for tensor in weights.values()} == {f"torch.{saved}"}
-        assert (folder / "master.state").exists() is (saved == "bfloat16")
+        assert (state_folder(folder) / "masters.safetensors").exists() is (saved == "bfloat16")
         assert str(load_policy(folder).model.dtype) == f"torch.{saved}"
 
 
@@ -80,13 +81,13 @@ def test_masters_beside_rounded_weights_make_the_update_of_unrounded_ones(new_ho
     """Saving in bfloat16 must change what is sampled from, not what is learnt from the same rows."""
     exact, rounded = new_house("exact"), new_house("rounded")
     ends: list[dict[str, torch.Tensor]] = []
-    for house, saved, file in ((exact, "float32", "model.safetensors"), (rounded, "bfloat16", "master.state")):
+    for house, saved, file in ((exact, "float32", "model.safetensors"), (rounded, "bfloat16", "masters.safetensors")):
         first, _ = house.update(house.rows(), house.rewards, lr=1e-2, saved_dtype=saved)
         policy = Ref("checkpoints", first.name)
         rows = [{**row, "policy": policy.digest} for row in house.rows()]
         inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [policy]}
         second, _ = house.run(house.job(inputs, lr=1e-2, saved_dtype=saved))
-        ends.append(load_file(second / file))
+        ends.append(load_file((second if saved == "float32" else state_folder(second)) / file))
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
     assert not house.same_files(first, second)
 
@@ -101,9 +102,13 @@ def test_another_policys_masters_and_formats_that_no_update_writes_are_refused(h
     narrow = house.store.path(narrowed(house, tmp_path / "narrow"))
     (strange / "model.safetensors").write_bytes((narrow / "model.safetensors").read_bytes())
     house.policy = house.store.adopt(strange)
-    with pytest.raises(
-        CorruptArtifactError, match=r"master\.state is not what the policy's .* rounded from.*give a po"
-    ):
+    with pytest.raises(CorruptArtifactError, match="is the train state of other weights than checkpoints/"):
+        house.update(house.rows(), house.rewards)
+    state = {f"{new}.safetensors": f"{old}.state" for new, old in (("optimizer", "optimizer"), ("masters", "master"))}
+    for new, old in {**state, "rng.safetensors": "rng.state", "state.json": "state.json"}.items():
+        (strange / old).write_bytes((state_folder(made) / new).read_bytes())
+    house.policy = house.store.adopt(strange)
+    with pytest.raises(CorruptArtifactError, match=r"master\.state is not what the policy's .* rounded from.*for a fr"):
         house.update(house.rows(), house.rewards)
 
     wide = load_policy(house.store.path(house.other), "float32")

@@ -40,7 +40,7 @@ def test_the_state_of_another_optimizer_says_what_to_type(house: House, worker: 
     rows = house.rows()
     inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [house.policy]}
     first, _ = house.run(house.job(inputs, optimizer=SGD), warm)
-    message = r"optimizer\.state is the state of SGD, and the optimizer is adamw.*set update\.optimizer=SGD, or give"
+    message = r"the saved state is of SGD, and the optimizer is adamw; set update\.optimizer=SGD; for a fresh"
     with pytest.raises(BadInputError, match=message):
         then(house, first, warm if worker == "warm" else None)
     then(house, first, optimizer=SGD)

@@ -14,7 +14,7 @@ from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.store import Ref
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from tests.tasks.stages.update.conftest import ROW_TYPES, House, Row
+from tests.tasks.stages.update.conftest import ROW_TYPES, House, Row, state_folder
 
 SPAN = pa.struct(
     [
@@ -186,14 +186,15 @@ def test_a_teacher_of_another_vocabulary_is_refused(house: House, tmp_path: Path
 def test_a_critic_is_kept_in_the_checkpoint_and_goes_on(house: House) -> None:
     settings = {"advantage": "gae", "epochs": 2, "critic": {"lr": 0.01}}
     first, report = house.run(house.job(inputs(house, house.rows(), house.rewards), **settings))
-    assert {"critic.state", "critic_optimizer.state"} <= {path.name for path in first.iterdir()}
+    assert {"critic.safetensors", "critic_optimizer.safetensors"} <= {p.name for p in state_folder(first).iterdir()}
     assert report["steps"][0]["critic/explained_variance"] == 0.0  # of a critic that knows nothing
     policy = Ref("checkpoints", first.name)
     rows = house.rows(policy)
     following = {**inputs(house, rows, house.rewards), "policy": [policy]}
     second, later = house.run(house.job(following, **settings))
     assert later["steps"][0]["critic/explained_variance"] > 0.05
-    assert (second / "critic.state").read_bytes() != (first / "critic.state").read_bytes()
+    name = "critic.safetensors"
+    assert (state_folder(second) / name).read_bytes() != (state_folder(first) / name).read_bytes()
     advantages = {row["rollout_id"]: row["advantage"] for row in table_of(second)}
     assert len(set(advantages.values())) == 12  # one a token, not one a group
 
@@ -215,7 +216,8 @@ def test_an_interrupted_update_with_a_critic_goes_on_where_it_stood(house: House
         execute(job, Warm(), interrupted)
     folder, _ = house.run(job)
     assert house.same_files(folder, calm)
-    assert {"rows.parquet", "critic.state"} <= {path.name for path in folder.iterdir()}
+    assert (folder / "rows.parquet").is_file()
+    assert (state_folder(folder) / "critic.safetensors").is_file()
 
 
 def test_a_critic_learns_from_groups_that_have_no_variance_in_themselves(house: House) -> None:

@@ -18,8 +18,9 @@ from gradus.data.lake.store import Ref
 from gradus.models.policy import load_policy
 from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey
 from gradus.tasks.runtime.attempt import execute
-from gradus.tasks.stages.update.train_state import KeptTraining
+from gradus.tasks.stages.update.start import KeptTraining
 from gradus.tasks.stages.warm import Warm
+from tests.tasks.stages.update.conftest import state_folder
 
 House = Any
 ROOT = Path(__file__).parents[4]
@@ -54,7 +55,7 @@ def test_an_update_reports_what_it_did_and_leaves_a_loadable_policy(house: House
     assert (best["rollout_id"], best["reward"], best["completion"]) == ("a@r1h0:0", 1.0, "<b>text</b>")
     assert best["advantage"] == pytest.approx(0.75 / 0.5001)
     assert worst["advantage"] == pytest.approx(-0.5 / (math.sqrt(1 / 3) + 1e-4))
-    assert json.loads((folder / "state.json").read_text()) == {"step": 1}
+    assert json.loads((state_folder(folder) / "state.json").read_text()) == {"step": 1}
     before, after = house.weights(house.store.path(house.policy)), house.weights(folder)
     assert any(not torch.equal(before[name], after[name]) for name in before)
     load_policy(folder, "float32")
@@ -140,10 +141,10 @@ def test_a_warm_train_state_gives_the_bits_of_a_loaded_one(new_house: Callable[[
     house = new_house("warm")
     warm, cold = chained(house, lambda: kept), chained(new_house("cold"), Warm)
     assert all(house.same_files(first, second) for first, second in zip(warm, cold, strict=True))
-    assert json.loads((warm[-1] / "state.json").read_text()) == {"step": 12}
+    assert json.loads((state_folder(warm[-1]) / "state.json").read_text()) == {"step": 12}
     latest, made = kept.of(KeptTraining).latest, warm[-1].name
     assert latest is not None
-    assert (latest.digest, latest.device) == (made, "auto")
+    assert (kept.of(KeptTraining).digest, latest.device) == (made, "auto")
     assert {PolicyKey(made, "auto", "auto"), PolicyKey(made, "float32", "auto")} == set(kept.of(LoadedPolicies).by_key)
 
 
@@ -178,9 +179,9 @@ def test_an_interrupted_update_goes_on_from_its_newest_whole_state(house: House,
     assert [p.name for p in scratch.iterdir()] == ["step-000003"]
     if damage == "torn":  # as if the process had died while it kept a newer state
         (scratch / "step-000004").mkdir()
-        (scratch / "step-000004" / "master.state").write_bytes(b"half")
+        (scratch / "step-000004" / "masters.safetensors").write_bytes(b"half")
     elif damage == "changed":
-        file = scratch / "step-000003" / "master.state"
+        file = scratch / "step-000003" / "masters.safetensors"
         content = bytearray(file.read_bytes())
         content[-1] ^= 1
         file.write_bytes(content)

@@ -1,0 +1,48 @@
+"""Files of an artifact that were removed to make room: a note beside its manifest, which still names them.
+
+What was pruned is not corrupt: a reader says so, and what to type to have it back.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradus.data.files import replace_file
+
+_MARKER = "_pruned.json"
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was removed of an artifact, and on which day."""
+
+    files: frozenset[str] = frozenset()
+    at: str = ""
+
+
+def read_pruned(folder: Path) -> Pruned:
+    """Return what was removed of an artifact; nothing if no note says so or it cannot be read."""
+    try:
+        body = json.loads((folder / _MARKER).read_bytes())
+        return Pruned(frozenset(map(str, body["files"])), str(body["at"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Pruned()
+
+
+def mark_pruned(folder: Path, names: Iterable[str], at: str) -> None:
+    """Note the files as removed, then remove them: a reader never misses one that no note names."""
+    removed = sorted({*names, *read_pruned(folder).files})
+    replace_file(folder / _MARKER, json.dumps({"files": removed, "at": at}), durable=True)
+    for name in removed:
+        (folder / name).unlink(missing_ok=True)
+
+
+def mark_restored(folder: Path, names: Iterable[str]) -> None:
+    """Note that the files are back."""
+    before = read_pruned(folder)
+    left = sorted(before.files - set(names))
+    if left:
+        replace_file(folder / _MARKER, json.dumps({"files": left, "at": before.at}), durable=True)
+    else:
+        (folder / _MARKER).unlink(missing_ok=True)

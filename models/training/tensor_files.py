@@ -1,0 +1,140 @@
+"""Named tensors in safetensors files of bounded size: written one file at a time, read one tensor at a time.
+
+    for name, write in tensor_writers("optimizer", tensors).items():   # optimizer.safetensors, or -00001-of-00003 ...
+        write(folder / name)
+    saved = SavedTensors.of("optimizer", {path.name: path for path in folder.iterdir()})
+
+So a state of any size passes through memory in pieces. No pickle is written or read.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+FILE_BYTES = 2 << 30
+"""A file takes tensors up to this size together, and at least one."""
+
+Write = Callable[[Path], None]
+"""Writes one file, at the path that it is called with."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint whose state is not what this version writes."""
+
+
+def tensor_writers(
+    stem: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, file_bytes: int = FILE_BYTES
+) -> dict[str, Write]:
+    """Return the files that hold the tensors, by name, and how each is written; copies of a device are made then."""
+    parts: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        if parts[-1] and size + tensor.nbytes > file_bytes:
+            parts.append({})
+            size = 0
+        parts[-1][name] = tensor
+        size += tensor.nbytes
+    write = partial(_write, metadata=dict(metadata) if metadata else None)
+    if len(parts) == 1:
+        return {f"{stem}.safetensors": partial(write, parts[0])}
+    return {
+        f"{stem}-{index:05d}-of-{len(parts):05d}.safetensors": partial(write, part)
+        for index, part in enumerate(parts, start=1)
+    }
+
+
+def _write(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[str, str] | None) -> None:
+    """Write one file; OSError if the disk does not take it."""
+    seen: set[int] = set()
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        here = tensor.detach().cpu().contiguous()
+        # Some optimisers' tables share memory, which no file can.
+        found[name] = here.clone() if here.data_ptr() in seen else here
+        seen.add(here.data_ptr())
+    try:
+        save_file(found, path, metadata)
+    except SafetensorError as error:
+        raise OSError(str(error)) from None
+
+
+@dataclass(frozen=True)
+class SavedTensors:
+    """The tensors of one or several files."""
+
+    stem: str
+    files: tuple[Path, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    metadata: Mapping[str, str]
+
+    @classmethod
+    def of(cls, stem: str, files: Mapping[str, Path]) -> "SavedTensors":
+        """Find the files of a stem among files by name; raise CheckpointError if one is missing or unreadable."""
+        found = tuple(files[name] for name in names_of(stem, files))
+        shapes: dict[str, tuple[int, ...]] = {}
+        metadata: dict[str, str] = {}
+        for path in found:
+            try:
+                with safe_open(path, framework="pt") as file:
+                    metadata |= file.metadata() or {}
+                    for name in file.keys():  # noqa: SIM118 - not a mapping
+                        shapes[name] = tuple(file.get_slice(name).get_shape())
+            except (SafetensorError, OSError) as error:
+                raise CheckpointError(f"{path.name} cannot be read: {error}") from None
+        return cls(stem, found, shapes, metadata)
+
+    def require(self, shapes: Mapping[str, tuple[int, ...]], whose: str = "") -> None:
+        """Raise CheckpointError unless the tensors are exactly those named, of those shapes."""
+        what = f"{self.files[0].name}{whose}"
+        odd = sorted(set(self.shapes) ^ set(shapes))
+        if odd:
+            where = "only the file has it" if odd[0] in self.shapes else "the file lacks it"
+            raise CheckpointError(f"{what} and the model disagree on {odd[0]}: {where}")
+        for name, shape in self.shapes.items():
+            if shape != tuple(shapes[name]):
+                raise CheckpointError(f"{what}: {name} has shape {shape}, expected {tuple(shapes[name])}")
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """Return name and tensor, one at a time, on the CPU."""
+        for path in self.files:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 - not a mapping
+                    yield name, file.get_tensor(name)
+
+
+def names_of(stem: str, names: Iterable[str]) -> list[str]:
+    """The names of a stem's files in order; raise CheckpointError if there is none, or a part is missing."""
+    whole, parts = f"{stem}.safetensors", list[str]()
+    expected = 0
+    for name in sorted(names):
+        if name == whole:
+            return [name]
+        if part := re.fullmatch(rf"{re.escape(stem)}-\d{{5}}-of-(\d{{5}})\.safetensors", name):
+            parts.append(name)
+            expected = int(part[1])
+    if not parts or len(parts) != expected:
+        raise CheckpointError(f"{whole} is missing" if not parts else f"{stem} has {len(parts)} of {expected} files")
+    return parts
+
+
+def copy_into(targets: Mapping[str, Tensor], saved: SavedTensors) -> None:
+    """Set tensors in place to the saved ones of the same names."""
+    with torch.no_grad():
+        for name, tensor in saved:
+            targets[name].copy_(tensor)
+
+
+def read_json(path: Path) -> object:
+    """The content of a JSON file; CheckpointError if it is none."""
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise CheckpointError(f"{path.name} cannot be read: {error}") from None

@@ -1,0 +1,172 @@
+"""What a training continues from beside the policy: optimiser, masters, average, random numbers and cursor, as files.
+
+Reading is strict: a field that is missing, or one that nobody knows, raises. No pickle is written or read.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradus.models.training.checkpoint import SavedDtype
+from gradus.models.training.optimizers.making import Entry, as_kept, as_tensors, blank_state
+from gradus.models.training.state import TrainState
+from gradus.models.training.tensor_files import (
+    CheckpointError,
+    SavedTensors,
+    Write,
+    copy_into,
+    read_json,
+    tensor_writers,
+)
+
+OPTIMIZER, RNG, MASTERS, AVERAGE = "optimizer", "rng", "masters", "ema"
+"""Stems of the files: NAME.safetensors, or NAME-00001-of-00003.safetensors and so on."""
+CURSOR = "state.json"
+_RNG_FIELDS = ("state", "inc", "has_uint32", "uinteger")
+_RNG_BYTES = 16
+_NAME, _USUAL = "optimizer", "adamw"
+"""Where a file of state names its optimiser, and the one that it need not name."""
+
+Files = Mapping[str, Path]
+
+
+class OtherOptimizerError(CheckpointError):
+    """A checkpoint with the state of another optimiser than the one that is to go on from it."""
+
+    def __init__(self, saved: str, wanted: str) -> None:
+        super().__init__(f"the saved state is of {saved}, and the optimizer is {wanted}")
+        self.saved = saved
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Optimiser steps taken since the run began."""
+
+    step: int
+
+
+def train_state_writers(train_state: TrainState, *, masters: bool) -> dict[str, Write]:
+    """Return the files of a train state by name and how each is written.
+
+    `masters`: with the float32 weights, where the policy's own files do not have them.
+    """
+    average = tensor_writers(AVERAGE, train_state.average) if train_state.average else {}
+    return {
+        **(tensor_writers(MASTERS, train_state.masters) if masters else {}),
+        **average,
+        **_optimizer_writers(train_state),
+        **tensor_writers(RNG, _rng_tensors(train_state.rng)),
+        CURSOR: partial(_write_cursor, Cursor(train_state.step)),
+    }
+
+
+def restore_train_state(train_state: TrainState, files: Files, saved: SavedDtype | None = None) -> None:
+    """Restore a saved train state in place; raise CheckpointError, and change nothing, if it does not fit exactly.
+
+    Raise it, too, if `saved` is the number format of the policy beside them and the float32 weights are not what it was
+    rounded from.
+    """
+    kept = train_state.masters
+    shapes = {name: tuple(master.shape) for name, master in kept.items()}
+    found = {stem: SavedTensors.of(stem, files) for stem in (MASTERS, AVERAGE) if _has(stem, files)}
+    for each in found.values():
+        each.require(shapes)
+    if MASTERS in found and saved is not None:
+        _refuse_others(kept, found[MASTERS], getattr(torch, saved))
+    step, rng = _cursor(files).step, _rng_state(files)
+    entries = _optimizer_state(train_state, SavedTensors.of(OPTIMIZER, files))
+    if MASTERS in found:
+        copy_into(kept, found[MASTERS])
+        train_state.write_back()
+    if AVERAGE in found:
+        train_state.average = {name: tensor.to(kept[name].device, copy=True) for name, tensor in found[AVERAGE]}
+    train_state.rng.bit_generator.state = rng
+    train_state.step = step
+    train_state.optimizer.state.clear()
+    train_state.optimizer.state.update(entries)
+
+
+def _has(stem: str, files: Files) -> bool:
+    return any(name.startswith((f"{stem}.", f"{stem}-")) for name in files)
+
+
+def _refuse_others(loaded: Mapping[str, Tensor], found: SavedTensors, dtype: torch.dtype) -> None:
+    for name, saved in found:
+        weight, master = loaded[name], saved.to(loaded[name].device)
+        if not (torch.equal(master.to(dtype).float(), weight) or torch.equal(master, weight)):
+            raise CheckpointError(f"{found.files[0].name} is not what the policy's {name} was rounded from")
+
+
+def _optimizer_writers(train_state: TrainState) -> dict[str, Write]:
+    """What the optimiser keeps of every parameter that a gradient has reached, and its name unless it is AdamW."""
+    state, label = train_state.optimizer.state, train_state.chosen.label
+    found = {
+        f"{key}.{name}": tensor
+        for name, master in train_state.masters.items()
+        for key, tensor in as_tensors(state.get(master, {})).items()
+    }
+    return tensor_writers(OPTIMIZER, found, None if label == _USUAL else {_NAME: label})
+
+
+def _optimizer_state(train_state: TrainState, found: SavedTensors) -> dict[Tensor, Entry]:
+    """The saved entries, each with exactly the tensors that this optimiser keeps of its parameter."""
+    saved, wanted = found.metadata.get(_NAME, _USUAL), train_state.chosen.label
+    if saved != wanted:
+        raise OtherOptimizerError(saved, wanted)
+    blank = blank_state(train_state.optimizer)
+    shapes = {
+        name: {f"{key}.{name}": tuple(tensor.shape) for key, tensor in as_tensors(blank.get(master, {})).items()}
+        for name, master in train_state.masters.items()
+    }
+    reached = [name for name, of_name in shapes.items() if not found.shapes.keys().isdisjoint(of_name)]
+    found.require({key: shape for name in reached for key, shape in shapes[name].items()}, f" of {wanted}")
+    tensors = dict(found)
+    entries: dict[Tensor, Entry] = {}
+    for name in reached:
+        entry = blank[train_state.masters[name]]
+        own = {key: tensors[f"{key}.{name}"] for key, value in entry.items() if value is not None}
+        entries[train_state.masters[name]] = as_kept(own, entry)
+    return entries
+
+
+def _rng_tensors(rng: np.random.Generator) -> dict[str, Tensor]:
+    """The state of a PCG64 generator; its integers of up to 128 bits as little-endian bytes."""
+    state: dict[str, Any] = dict(rng.bit_generator.state)
+    flat: dict[str, int] = {**state["state"], "has_uint32": state["has_uint32"], "uinteger": state["uinteger"]}
+    return {
+        name: torch.tensor(list(int(flat[name]).to_bytes(_RNG_BYTES, "little")), dtype=torch.uint8)
+        for name in _RNG_FIELDS
+    }
+
+
+def _rng_state(files: Files) -> dict[str, Any]:
+    saved = SavedTensors.of(RNG, files)
+    saved.require(dict.fromkeys(_RNG_FIELDS, (_RNG_BYTES,)))
+    flat = {name: int.from_bytes(bytes(tensor.tolist()), "little") for name, tensor in saved}
+    return {
+        "bit_generator": "PCG64",
+        "state": {"state": flat["state"], "inc": flat["inc"]},
+        "has_uint32": flat["has_uint32"],
+        "uinteger": flat["uinteger"],
+    }
+
+
+def _write_cursor(cursor: Cursor, path: Path) -> None:
+    path.write_text(json.dumps(asdict(cursor)))
+
+
+def _cursor(files: Files) -> Cursor:
+    if CURSOR not in files:
+        raise CheckpointError(f"{CURSOR} is missing")
+    body = read_json(files[CURSOR])
+    known = {entry.name for entry in fields(Cursor)}
+    if not isinstance(body, dict) or set(body) != known or not all(isinstance(v, int) for v in body.values()):
+        raise CheckpointError(f"the cursor has {body}, expected whole numbers for {sorted(known)}")
+    return Cursor(**body)

@@ -1,0 +1,164 @@
+"""The train state of a checkpoint that is not kept, computed again: the updates since the last kept one, repeated.
+
+Rollouts, scores and settings are in the lake, so the same updates make the same bits, which is checked: the policy that
+they end in must be the checkpoint's to the last one. That holds on a CPU, and on a GPU with update.deterministic.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from gradus.data.errors import StageError
+from gradus.data.lake.manifest import Manifest, sha256_file
+from gradus.data.lake.pruned import mark_restored
+from gradus.data.lake.room import disk_errors
+from gradus.data.lake.store import Ref, ShardWriter, Store
+from gradus.models.training.checkpoint import SavedDtype, write_policy
+from gradus.models.training.steps.critic_files import critic_writers
+from gradus.tasks.artifacts.policies import EMA
+from gradus.tasks.artifacts.train_states import is_trained, state_files, state_ref
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.host.waiting import hold
+from gradus.tasks.stages.context import Beat, StageContext
+from gradus.tasks.stages.update.conditions import deterministic
+from gradus.tasks.stages.update.given_rows import GivenRows
+from gradus.tasks.stages.update.objective import update_settings
+from gradus.tasks.stages.update.start import Start, loaded
+from gradus.tasks.stages.update.train_state import policy_dtype, state_writers, write_train_state
+from gradus.tasks.stages.update.work import Work
+from gradus.tasks.stages.warm import Warm
+
+_SCRATCH = "scratch"
+
+
+def makes_the_same_bits(config: UpdateConfig, device: torch.device) -> bool:
+    """Whether an update that is repeated ends in the same bits."""
+    return device.type == "cpu" or config.deterministic
+
+
+def kept_files(store: Store, ref: Ref, beat: Beat) -> dict[str, Path]:
+    """The files of a checkpoint's train state, computed again if they are gone; empty for a policy from elsewhere."""
+    if not is_trained(store, ref):
+        return {}
+    if state_files(store, ref) is None:
+        restore_checkpoint(store, ref, beat)
+    return state_files(store, ref) or {}
+
+
+def restore_checkpoint(store: Store, ref: Ref, beat: Beat) -> None:
+    """Compute the train state of a checkpoint again and store it, and put pruned weights back.
+
+    Raise StageError if that is not possible, or does not end in the same bits.
+    """
+    own = state_ref(ref)
+    with hold(store.path(own), "", lambda text: beat(0.0, text)):
+        if state_files(store, ref) is not None and not store.pruned(ref):
+            return
+        store.discard(own)
+        out = store.writer(own)
+        try:
+            _restore(store, ref, out, beat)
+        except Exception:
+            store.remove_empty(own)
+            raise
+
+
+def updates_since_kept(store: Store, ref: Ref) -> list[Ref]:
+    """The updates to repeat for a checkpoint, oldest first; the first begins from a policy that can be loaded."""
+    updates = [ref]
+    while True:
+        (text,) = store.manifest(updates[0]).parents.get("policy", [""])
+        if not text:
+            raise StageError(
+                f"the train state of {ref} is gone, and {updates[0]}, a copy from elsewhere, "
+                "does not say how it was made",
+                hint=_fresh(ref),
+            )
+        base = Ref.parse(text)
+        there = not store.pruned(base)
+        if there and (not is_trained(store, base) or state_files(store, base) is not None):
+            return updates
+        updates.insert(0, base)
+
+
+def _restore(store: Store, ref: Ref, out: ShardWriter, beat: Beat) -> None:
+    updates = updates_since_kept(store, ref)
+    start: Start | None = None
+    for index, update in enumerate(updates):
+
+        def on_beat(frac: float, text: str = "", done: int = index) -> None:
+            beat((done + frac) / len(updates), f"repeating update {done + 1} of {len(updates)}: {text}")
+
+        start = _repeated(store, update, start, out, on_beat)
+    assert start is not None
+    manifest, dtype = store.manifest(ref), policy_dtype(store.path(ref))
+    folder = out.scratch / "policy"
+    with disk_errors(out.folder):
+        _write_weights(start, folder, dtype)
+        _put_back(store, ref, folder, manifest)
+    critic = {} if start.critic is None else critic_writers(start.critic)
+    write_train_state(out, ref, manifest.files, state_writers(start.train_state, dtype, critic))
+
+
+def _write_weights(start: Start, folder: Path, dtype: SavedDtype) -> None:
+    """Write policy and average to a folder, as a checkpoint has them."""
+    (folder / EMA).mkdir(parents=True)
+    scratch = folder / _SCRATCH
+    scratch.mkdir()
+
+    def take(below: Path, name: str, path: Path) -> None:
+        path.replace(below / name)
+
+    write_policy(start.policy, scratch, partial(take, folder), start.train_state.masters, dtype)
+    if start.train_state.average:
+        write_policy(start.policy, scratch, partial(take, folder / EMA), start.train_state.average, dtype)
+
+
+def _put_back(store: Store, ref: Ref, folder: Path, manifest: Manifest) -> None:
+    """Hold what was computed against the manifest of a checkpoint; move what was pruned of it to its place."""
+    pruned = store.pruned(ref)
+    policy = [entry for entry in manifest.files if entry.name.endswith(".safetensors")]
+    for entry in policy:
+        if not (folder / entry.name).is_file() or sha256_file(folder / entry.name) != entry.sha256:
+            raise StageError(
+                f"repeating the updates that made {ref} ended in another {entry.name}: on this machine, or by this "
+                "version of Gradus and its libraries, they do not make the same bits",
+                hint=_fresh(ref),
+            )
+    for entry in policy:
+        if entry.name in pruned:
+            (folder / entry.name).replace(store.path(ref) / entry.name)
+    mark_restored(store.path(ref), (entry.name for entry in policy))
+
+
+def _repeated(store: Store, ref: Ref, before: Start | None, out: ShardWriter, beat: Beat) -> Start:
+    """Take the steps of an update again, from the state of the one before or from what its own policy has on disk."""
+    manifest = store.manifest(ref)
+    config = UpdateConfig.model_validate({**manifest.config, "save_every_steps": 0, "profile": False})
+    inputs = {role: tuple(map(Ref.parse, texts)) for role, texts in manifest.parents.items()}
+    ctx = StageContext(store, inputs, out, int(manifest.identity["seed"]), Warm(), beat)
+    settings = update_settings(config)
+    given = GivenRows.of(ctx, config)
+    if before is None:
+        policy = ctx.one("policy")
+        start = loaded(store, policy, state_files(store, policy) or {}, settings, config, ctx.seed)
+    elif before.fits(settings, config):
+        start = before.adopted(settings, config)
+    else:
+        raise StageError(
+            f"{ref} was made with another update.dtype, device or optimizer than the update before it, "
+            "whose train state is gone",
+            hint=_fresh(ref),
+        )
+    with deterministic(wanted=config.deterministic):
+        Work(ctx, config, settings, start, given, out.scratch / "steps").take_steps(_nothing)
+    return start
+
+
+def _fresh(ref: Ref) -> str:
+    return f"for a fresh optimiser train what `gradus export {ref} --to FOLDER` writes"
+
+
+def _nothing() -> None:
+    """No profiler watches."""

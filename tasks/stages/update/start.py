@@ -1,0 +1,103 @@
+"""What an update begins with, from this worker's last one or from disk (the same bits), and what it leaves loaded."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gradus.data.errors import StageError, in_words
+from gradus.data.lake.store import Ref, Store
+from gradus.models.devices import Device
+from gradus.models.policy import Dtype, Policy
+from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.state import TrainState
+from gradus.models.training.steps.critic import Critic, CriticSettings
+from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.stages.context import StageContext
+from gradus.tasks.stages.update.roles import critic_of
+from gradus.tasks.stages.update.train_state import new_train_state, restore, saved_in
+
+
+@dataclass(frozen=True)
+class Start:
+    """A policy in training, and its critic if the advantage needs one."""
+
+    train_state: TrainState
+    policy: Policy
+    critic: Critic | None
+    dtype: Dtype
+    device: Device
+
+    def fits(self, settings: UpdateSettings, config: UpdateConfig) -> bool:
+        """Whether an update with these settings can go on from here."""
+        same = (self.dtype, self.device) == (config.dtype, config.device)
+        return same and self.train_state.chosen == settings.optimizer
+
+    def adopted(self, settings: UpdateSettings, config: UpdateConfig) -> "Start":
+        """Go on with other settings, as what is read from disk does."""
+        self.train_state.adopt(settings)
+        critic = self.critic if config.needs_critic else None
+        if critic is not None:
+            critic.adopt(CriticSettings(**config.critic.model_dump()))
+        elif config.needs_critic:
+            critic = critic_of(config, self.policy, {})
+        return Start(self.train_state, self.policy, critic, self.dtype, self.device)
+
+
+def loaded(
+    store: Store, ref: Ref, files: Mapping[str, Path], settings: UpdateSettings, config: UpdateConfig, seed: int
+) -> Start:
+    """What a checkpoint and the files of its train state hold; a fresh optimiser without such files."""
+    train_state, policy = new_train_state(store, ref, settings, config, seed)
+    if files:
+        restore(train_state, store, ref, files)
+    train_state.adopt(settings)
+    return Start(train_state, policy, critic_of(config, policy, files), config.dtype, config.device)
+
+
+@dataclass
+class KeptTraining:
+    """What a worker keeps of the last update for the next."""
+
+    digest: str = ""
+    """The checkpoint that it ended in."""
+    latest: Start | None = None
+    saving: "Future[None] | None" = None
+    """The train state that is being written meanwhile."""
+    writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(max_workers=1))
+
+    def save_behind(self, save: Callable[[], None]) -> None:
+        """Have a train state written while other stages compute."""
+        self.saving = self.writer.submit(save)
+
+    def finish_saving(self) -> None:
+        """Wait for what is being written; StageError if that failed."""
+        saving, self.saving = self.saving, None
+        try:
+            if saving is not None:
+                saving.result()
+        except Exception as error:  # noqa: BLE001 - the thread may have met anything
+            words = in_words(error)
+            raise StageError(f"the last update's train state was not kept: {words.message}", hint=words.hint) from None
+
+    def take(self, ref: Ref) -> Start | None:
+        """Return what the last update left if it ended in this checkpoint, and keep it no more.
+
+        The steps change weights in place: should they be refused half-way, nothing may take those for the old ones.
+        """
+        latest, self.latest = self.latest, None
+        return latest if self.digest == ref.digest else None
+
+
+def keep_warm(ctx: StageContext, start: Start, config: UpdateConfig) -> None:
+    """Leave the new policy where this worker's next rollout and update find it, as they would on disk."""
+    digest, device, dtype = ctx.out.ref.digest, config.device, config.dtype
+    kept = ctx.warm.of(KeptTraining)
+    kept.digest, kept.latest = digest, start
+    saved = saved_in(ctx.store, ctx.one("policy"), config)
+    if saved not in ("float32", dtype):
+        return  # what is on disk is rounded otherwise than the weights in memory
+    loaded = ctx.warm.of(LoadedPolicies)
+    for name in (dtype, "auto") if dtype == saved else (dtype,):
+        loaded.by_key[PolicyKey(digest, name, device)] = start.policy

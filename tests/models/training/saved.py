@@ -1,0 +1,32 @@
+"""Train states as bytes, by way of their files."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from gradus.models.training.checkpoint import SavedDtype
+from gradus.models.training.state import TrainState
+from gradus.models.training.train_state_files import restore_train_state, train_state_writers
+
+OPTIMIZER, RNG, MASTERS, CURSOR = "optimizer.safetensors", "rng.safetensors", "masters.safetensors", "state.json"
+
+
+def state_bytes(train_state: TrainState) -> dict[str, bytes]:
+    """Every file of a train state, masters included, by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, write in train_state_writers(train_state, masters=True).items():
+            write(Path(folder, name))
+        return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+def weights_bytes(train_state: TrainState) -> bytes:
+    """The file of the masters."""
+    return state_bytes(train_state)[MASTERS]
+
+
+def restore_bytes(train_state: TrainState, files: Mapping[str, bytes], saved: SavedDtype | None = None) -> None:
+    """Restore a train state from the content of its files."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            Path(folder, name).write_bytes(content)
+        restore_train_state(train_state, {name: Path(folder, name) for name in files}, saved)
