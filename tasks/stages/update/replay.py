@@ -4,12 +4,13 @@ Rollouts, scores and settings are in the lake, so the same updates make the same
 they end in must be the checkpoint's to the last one. That holds on a CPU, and on a GPU with update.deterministic.
 """
 
+import shutil
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from gradus.data.errors import StageError
+from gradus.data.errors import CorruptArtifactError, PrunedError, StageError
 from gradus.data.lake.manifest import Manifest, sha256_file
 from gradus.data.lake.pruned import mark_restored
 from gradus.data.lake.room import disk_errors
@@ -60,6 +61,7 @@ def restore_checkpoint(store: Store, ref: Ref, beat: Beat) -> None:
         try:
             _restore(store, ref, out, beat)
         except Exception:
+            shutil.rmtree(out.scratch, ignore_errors=True)
             store.remove_empty(own)
             raise
 
@@ -139,7 +141,10 @@ def _repeated(store: Store, ref: Ref, before: Start | None, out: ShardWriter, be
     inputs = {role: tuple(map(Ref.parse, texts)) for role, texts in manifest.parents.items()}
     ctx = StageContext(store, inputs, out, int(manifest.identity["seed"]), Warm(), beat)
     settings = update_settings(config)
-    given = GivenRows.of(ctx, config)
+    try:
+        given = GivenRows.of(ctx, config)
+    except (CorruptArtifactError, PrunedError) as error:
+        raise CorruptArtifactError(f"{ref} cannot be computed again: {error.message}", hint=_fresh(ref)) from None
     if before is None:
         policy = ctx.one("policy")
         start = loaded(store, policy, state_files(store, policy) or {}, settings, config, ctx.seed)

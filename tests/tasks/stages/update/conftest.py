@@ -9,7 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
+from gradus.data.records import JsonObject
 from gradus.models.policy import load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.packed.logprobs import token_logprobs
@@ -113,13 +115,15 @@ class House:
 
     def job(self, inputs: dict[str, list[Ref]], **config: Any) -> dict[str, Any]:
         self.runs += 1
+        identity: JsonObject = {"stage": "update", "seed": 5, "number": self.runs}
         return Job(
             stage="update",
             lake=str(self.store.root),
-            output=str(Ref("checkpoints", f"{self.runs:032x}")),
+            output=str(Ref("checkpoints", identity_digest(identity))),
             inputs={role: [str(ref) for ref in refs] for role, refs in inputs.items()},
             config=config,
             seed=5,
+            identity=identity,
         ).to_json()
 
     def run(self, job: dict[str, Any], warm: Warm | None = None) -> tuple[Path, dict[str, Any]]:

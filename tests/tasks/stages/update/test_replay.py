@@ -1,0 +1,143 @@
+"""A train state that is not kept is computed again, bit for bit; one that cannot be is refused, never begun anew."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradus.data.errors import CorruptArtifactError, PrunedError, StageError
+from gradus.data.lake.pruned import mark_pruned
+from gradus.data.lake.store import Ref
+from gradus.tasks.artifacts.train_states import state_files, state_ref
+from gradus.tasks.runtime.attempt import execute
+from gradus.tasks.stages.update.replay import restore_checkpoint, updates_since_kept
+from gradus.tasks.stages.update.start import KeptTraining
+from gradus.tasks.stages.warm import Warm
+from tests.tasks.stages.update.conftest import House, state_folder
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"saved_dtype": "bfloat16"},
+    {"ema_decay": 0.5, "optimizer": {"name": "SGD", "settings": {"momentum": 0.9}}},
+    {"advantage": "gae", "critic": {"lr": 0.01}},
+]
+
+
+def quiet(_frac: float, _text: str = "") -> None:
+    """Nobody watches."""
+
+
+def chain(house: House, saves: list[str], warm: Callable[[], Warm] = Warm, **config: Any) -> list[Ref]:
+    """Updates one after the other, each of the policy that the one before made."""
+    made: list[Ref] = []
+    policy = house.policy
+    for turn, save in enumerate(saves):
+        rows = house.rows(policy)
+        inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [policy]}
+        settings = {**house.steps, "warmup_steps": 5, "weight_decay": 0.1 * turn, "max_logp_diff": 9.0, **config}
+        folder, _ = house.run(house.job(inputs, **settings, save_state=save), warm())
+        policy = Ref("checkpoints", folder.name)
+        made.append(policy)
+    return made
+
+
+@pytest.mark.parametrize("config", VARIANTS, ids=["plain", "bfloat16", "average", "critic"])
+def test_updates_from_states_that_were_not_kept_end_in_the_same_bits(
+    new_house: Callable[[str], House], config: dict[str, Any]
+) -> None:
+    house, other = new_house("kept"), new_house("gone")
+    kept, gone = chain(house, ["now"] * 4, **config), chain(other, ["never", "now", "never", "now"], **config)
+    assert state_files(other.store, gone[0]) is not None  # computed again for the second
+    assert state_files(other.store, gone[2]) is not None
+    for first, second in zip(kept, gone, strict=True):
+        assert house.same_files(house.store.path(first), other.store.path(second))
+
+
+def test_a_warm_worker_repeats_nothing_and_writes_a_state_behind(house: House) -> None:
+    warm = Warm()
+    made = chain(house, ["never", "behind", "never"], lambda: warm)
+    warm.of(KeptTraining).finish_saving()
+    assert [state_folder(house.store.path(ref)).exists() for ref in made] == [False, True, False]
+    assert updates_since_kept(house.store, made[2]) == [made[2]]
+    assert updates_since_kept(house.store, made[0]) == [made[0]]
+
+
+def test_a_state_that_could_not_be_written_behind_fails_the_next_update(house: House) -> None:
+    warm = Warm()
+
+    def full() -> None:
+        raise OSError(28, "No space left on device", str(house.store.root))
+
+    (made,) = chain(house, ["never"], lambda: warm)
+    warm.of(KeptTraining).save_behind(full)
+    rows = house.rows(made)
+    inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [made]}
+    with pytest.raises(StageError, match="the last update's train state was not kept: the disk is full"):
+        house.run(house.job(inputs), warm)
+    house.run(house.job(inputs), warm)
+
+
+def test_pruned_weights_and_state_come_back_with_their_own_bits(house: House) -> None:
+    made = chain(house, ["now"] * 3)
+    folder = house.store.path(made[1])
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    states = {path.name: path.read_bytes() for path in state_folder(folder).iterdir() if path.is_file()}
+    for ref in made[:2]:
+        mark_pruned(house.store.path(ref), ["model.safetensors"], "2026-11-23")
+        shutil.rmtree(house.store.path(state_ref(ref)))
+    assert house.store.find(made[1]) is not None  # still known, and finished
+    with pytest.raises(PrunedError, match=r"model\.safetensors of checkpoints/.* was pruned on 2026-11-23; `gradus re"):
+        house.store.verify(made[1])
+    texts: list[str] = []
+    restore_checkpoint(house.store, made[1], lambda _frac, text="": texts.append(text))
+    assert texts[0].startswith("repeating update 1 of 2:")
+    assert texts[-1].startswith("repeating update 2 of 2:")
+    assert house.store.pruned(made[1]) == frozenset()
+    house.store.verify(made[1])
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    assert {p.name: p.read_bytes() for p in state_folder(folder).iterdir() if p.is_file()} == states
+    assert house.store.pruned(made[0])  # what was repeated on the way stays pruned
+
+
+def test_an_update_that_does_not_make_the_same_bits_again_is_refused(house: House) -> None:
+    (made,) = chain(house, ["never"])
+    folder = house.store.path(made)
+    manifest = json.loads((folder / "_manifest.json").read_text())
+    altered = {**manifest, "config": {**manifest["config"], "lr": 2e-2}}
+    house.store.discard(made)
+    out = house.store.writer(made)
+    job = house.job({role: list(map(Ref.parse, refs)) for role, refs in manifest["parents"].items()})
+    shutil.rmtree(out.folder)
+    execute(
+        {**job, "output": str(made), "identity": manifest["identity"], "config": {**manifest["config"]}}, Warm(), quiet
+    )
+    out = house.store.writer(made)
+    for entry in house.store.manifest(made).files:
+        out.copy_file(entry.name, folder / entry.name)
+    out.commit(identity=manifest["identity"], config=altered["config"], parents=manifest["parents"])
+    with pytest.raises(StageError, match=r"ended in another model\.safetensors.*for a fresh optimiser train what"):
+        restore_checkpoint(house.store, made, quiet)
+    assert state_files(house.store, made) is None
+    assert not house.store.path(state_ref(made)).exists()
+
+
+def test_a_copy_whose_state_is_gone_is_never_begun_anew(house: House, tmp_path: Path) -> None:
+    (made,) = chain(house, ["never"])
+    shutil.copytree(house.store.path(made), tmp_path / "copy", ignore=shutil.ignore_patterns("_*", ".*"))
+    house.policy = house.store.adopt(tmp_path / "copy")
+    rows = house.rows()
+    with pytest.raises(
+        StageError, match=r"is gone, and checkpoints/.*, a copy from elsewhere, does not say how it was"
+    ):
+        house.update(rows, house.rewards)
+
+
+def test_inputs_that_are_gone_are_named(house: House) -> None:
+    (made,) = chain(house, ["never"])
+    (text,) = house.store.manifest(made).parents["rollouts"]
+    shutil.rmtree(house.store.path(Ref.parse(text)))
+    with pytest.raises(CorruptArtifactError, match=r"cannot be computed again: .*rollouts"):
+        restore_checkpoint(house.store, made, quiet)
