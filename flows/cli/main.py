@@ -23,6 +23,7 @@ from gradus.data.errors import GradusError, UsageError, in_words, shortened
 from gradus.flows.cli.compare_verbs import register_comparison
 from gradus.flows.cli.exchange_verbs import register_exchange
 from gradus.flows.cli.reading_verbs import register_reading
+from gradus.flows.cli.room_verbs import register_room
 from gradus.flows.cli.run_verbs import register_runs
 from gradus.flows.cli.service_verbs import register_service
 from gradus.flows.cli.stage_verbs import register_stages
@@ -66,6 +67,7 @@ register_runs(app)
 register_reading(app)
 register_comparison(app)
 register_exchange(app)
+register_room(app)
 register_service(app)
 gc.enable()  # see gradus.flows.cli.quiet
 

@@ -61,7 +61,7 @@ def render_run_story(run: RunStory) -> None:
             row["purpose"],
             row["status"],
             f"{row['seconds']:.1f}",
-            size(row["bytes"]),
+            f"{size(row['bytes'])}, pruned" if row["pruned"] else size(row["bytes"]),
             row["output"],
         )
         for row in run["attempts"]

@@ -90,6 +90,9 @@ class Foresight:
         """Keep a sentence for the answer."""
         self.remarks.append(text)
 
+    def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None:
+        """Nothing is removed."""
+
     def _content_key(self, ref: Ref) -> str:
         return self._pending.get(ref) or self.store.content_key(ref)
 

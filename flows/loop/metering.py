@@ -1,9 +1,10 @@
 """A session that counts what a training spends, for a budget. Nothing of Prefect here."""
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gradus.data.lake.store import Store
+from gradus.data.lake.store import Ref, Store
 from gradus.flows.recipe.budget import Budget
 from gradus.tasks.config.base import Config
 from gradus.tasks.runs.spending import ComputedSeconds, is_evaluation, sampled_tokens
@@ -56,6 +57,10 @@ class Metered:
     def say(self, text: str) -> None:
         """Show a sentence at the terminal."""
         self.session.say(text)
+
+    def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None:
+        """Let the checkpoints of other rounds than these lose their weights, and their train states."""
+        self.session.make_room(made, weights, states)
 
     def has_spent(self, budget: Budget, rounds: int) -> bool:
         """Return whether a training ends after a round, by what it has spent by then."""

@@ -7,6 +7,7 @@ from functools import partial
 
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.measuring import Choice, Figures, Measurements
+from gradus.flows.loop.room import kept_rounds
 from gradus.flows.recipe.ahead import run_concurrently
 from gradus.flows.recipe.config import Override, Recipe, stage_config
 from gradus.flows.recipe.guards import Guard, first_outside
@@ -95,6 +96,7 @@ class _Training:
             self._states[index] = state
             over = state.ahead is None and self._ends(index)  # what is made ahead is learned from
             self._measured.take(index, state.policy, last=over)
+            self._make_room()
             if found:
                 state = self._back(*found, index)
         choice = self._measured.choice()
@@ -115,7 +117,7 @@ class _Training:
         gathered = state.ahead or steps.gather(index, policy, difficulty, self._hints)
         if first_outside(steps.recipe.guards, index, gathered.metrics):
             return _State(policy, gathered.difficulty), gathered.metrics
-        learn = partial(steps.learn, index, policy, gathered, self._given)
+        learn = partial(steps.learn, index, policy, gathered, self._given, last=self._ends(index))
         ahead: _Gathered | None = None
         if steps.recipe.overlap and not self._ends(index):
             following = partial(steps.gather, index + 1, policy, gathered.difficulty, self._hints)
@@ -124,6 +126,16 @@ class _Training:
             learned = learn()
         metrics: dict[str, float] = {**gathered.metrics, **learned.report.get("metrics", {})}
         return _State(learned.ref, gathered.difficulty, ahead), metrics
+
+    def _make_room(self) -> None:
+        """Let checkpoints that the recipe does not keep lose what can be computed again."""
+        recipe, made = self._steps.recipe, dict[Ref, int]()
+        for index, state in self._states.items():
+            if state.policy != self._steps.start.policy:
+                made.setdefault(state.policy, index)
+        choice = self._measured.choice()
+        kept = kept_rounds(recipe, made.values(), choice.round if choice else None)
+        self._steps.session.make_room({index: ref for ref, index in made.items()}, kept.weights, kept.states)
 
     def _may_go_back(self, guard: Guard) -> bool:
         return guard.then == "back" and self._went_back[guard.model_dump_json()] < guard.times
@@ -241,8 +253,10 @@ class _Steps:
         seen = {"rollouts": rollouts[:1], "scores": scores[:1], "difficulty": _maybe(difficulty)}
         return _Gathered(rollouts, scores, self.run("difficulty", measured, seen, index).ref, batches[0].metrics)
 
-    def learn(self, index: int, policy: Ref, gathered: _Gathered, given: _Batch | None) -> Outcome:
-        """A round's update."""
+    def learn(
+        self, index: int, policy: Ref, gathered: _Gathered, given: _Batch | None, *, last: bool = False
+    ) -> Outcome:
+        """A round's update; its train state is kept in every so many rounds and in the last."""
         rollouts, scores = [*gathered.rollouts], [*gathered.scores]
         if given is not None:
             rollouts.append(given.rollouts)
@@ -253,7 +267,9 @@ class _Steps:
             learned["teacher"] = _maybe(self.start.teacher)
         if config.loads_reference:
             learned["reference"] = [self.start.policy]
-        return self.run("update", self.recipe.update, learned, index)
+        kept = index % self.recipe.save_state_every == 0
+        save = "now" if last else "behind" if kept else "never"
+        return self.run("update", self.recipe.update.model_copy(update={"save_state": save}), learned, index)
 
     def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
         """The policy on a suite, with the same seeds every time, beside the evaluation of the starting policy."""

@@ -5,6 +5,8 @@ Order of precedence: the recipe's TOML, then `--set a.b=c`, in the order given.
 
 import tomllib
 from collections.abc import Mapping
+from functools import partial
+from operator import eq
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -21,6 +23,7 @@ from gradus.tasks.config.base import Config
 from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, EscalateConfig, HintConfig, SampleConfig
 from gradus.tasks.config.given import GivenConfig
 from gradus.tasks.config.ingest import IngestConfig
+from gradus.tasks.config.keep import KeepConfig
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
@@ -104,6 +107,12 @@ class Recipe(Config):
     """How progress is measured."""
     overlap: int = Field(default=0, ge=0, le=1, exclude_if=_off)
     """1 generates the next round while an update computes, from the policy that the update began with; 0 waits."""
+    save_state_every: int = Field(default=5, ge=1, exclude_if=partial(eq, 5))
+    """Rounds between two train states (optimiser, masters) that are kept on disk, beside the newest; a run that goes on
+    from a round between repeats the updates since, to the same bits. A GPU without update.deterministic keeps each."""
+    keep: KeepConfig | None = Field(default=None, exclude_if=_off)
+    """Which checkpoints keep their weights as the training goes on; none for all. Others can be computed again
+    (`gradus restore`)."""
     overrides: tuple[Override, ...] = ()
     """Changes of single stages."""
     guards: tuple[Guard, ...] = Field(default=(), exclude_if=_off)
@@ -147,9 +156,9 @@ def recipe_from(body: dict[str, object], origin: str, assignments: list[str], **
 
 
 def lasting(recipe: Recipe) -> JsonObject:
-    """Return what of a recipe may not change while its run keeps its name: neither its rounds nor its guards."""
+    """Return what of a recipe may not change while its run keeps its name: what its results depend on."""
     body = recipe.model_dump(mode="json")
-    return {key: value for key, value in body.items() if key not in ("rounds", "guards")}
+    return {key: value for key, value in body.items() if key not in ("rounds", "guards", "save_state_every", "keep")}
 
 
 def _toml(path: Path) -> dict[str, object]:

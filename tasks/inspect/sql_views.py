@@ -11,7 +11,9 @@ from functools import partial
 
 import pyarrow as pa
 
+from gradus.data.lake.pruned import read_pruned
 from gradus.data.lake.queries import Answer, Relation, View, select
+from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.upgrade import open_lake
 from gradus.data.lake.views import samples, tables
@@ -35,10 +37,11 @@ STAGES = pa.schema(
     [
         *(("run", _TEXT), ("round", _INT), ("purpose", _TEXT), ("stage", _TEXT), ("attempt", _TEXT)),
         *(("status", _TEXT), ("started", _TIME), ("seconds", _FLOAT), ("output", _TEXT), ("artifact", _TEXT)),
-        ("error", _TEXT),
+        *(("error", _TEXT), ("pruned", _TEXT)),
     ]
 )
-"""One row for each attempt of a stage and for each reuse, which has no attempt."""
+"""One row for each attempt of a stage and for each reuse, which has no attempt; `pruned` is the day on which files of
+a checkpoint were removed to make room."""
 METRIC_ROWS = pa.schema(
     [
         *(("run", _TEXT), ("round", _INT), ("purpose", _TEXT), ("stage", _TEXT), ("step", _INT)),
@@ -79,7 +82,7 @@ def relations_of(
     hidden, view = samples(store, lineage, remark)
     told = {
         "runs": Relation(RUNS, partial(_table, partial(_runs, runs), RUNS)),
-        "stages": Relation(STAGES, partial(_table, partial(_stages, runs), STAGES)),
+        "stages": Relation(STAGES, partial(_table, partial(_stages, store, runs), STAGES)),
         "metrics": Relation(METRIC_ROWS, partial(_table, partial(_metrics, store, lineage), METRIC_ROWS)),
     }
     return {**told, **tables(store, lineage, remark), **hidden}, {"samples": view}
@@ -99,11 +102,13 @@ def _run(run: Run) -> Row:
     return {**run.brief, "started": _time(started), "seed": settings.get("seed"), "settings": json.dumps(settings)}
 
 
-def _stages(runs: list[Run]) -> Iterator[Row]:
+def _stages(store: Store, runs: list[Run]) -> Iterator[Row]:
     for run in runs:
         for row in run.attempts:
-            artifact = Ref.parse(row["output"]).digest
-            yield {**row, "run": run.name, "started": _time(row["started"]), "artifact": artifact}
+            ref = Ref.parse(row["output"])
+            pruned = read_pruned(store.path(ref)).at or None if ref.table == CHECKPOINTS else None
+            facts = {"run": run.name, "started": _time(row["started"]), "artifact": ref.digest, "pruned": pruned}
+            yield {**row, **facts}
 
 
 def _metrics(store: Store, lineage: Lineage) -> Iterator[Row]:

@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import TypedDict
 
 from gradus.data.errors import UsageError
+from gradus.data.lake.pruned import read_pruned
+from gradus.data.lake.schema import CHECKPOINTS
+from gradus.data.lake.store import Ref
+from gradus.data.lake.train_states import state_ref
 from gradus.data.nearest import unique
 from gradus.tasks.host.runlock import holder
 from gradus.tasks.runs.journal import read_events, read_settings
@@ -57,9 +61,10 @@ class RunList(TypedDict):
 
 
 class SizedAttempt(Attempt):
-    """An attempt with the bytes of its artifact."""
+    """An attempt with the bytes of its artifact, and the day on which files of it were pruned; empty if none were."""
 
     bytes: int
+    pruned: str
 
 
 class RunStory(Listed):
@@ -106,7 +111,10 @@ def read_run(runs: Path, run: str, lake: Path) -> RunStory:
     return {
         **listed,
         "bytes_by_table": _by_table(outputs),
-        "attempts": [{**row, "bytes": outputs.get(row["output"], 0)} for row in attempts(folder)],
+        "attempts": [
+            {**row, "bytes": outputs.get(row["output"], 0), "pruned": read_pruned(lake / row["output"]).at}
+            for row in attempts(folder)
+        ],
         "logs": str(folder / "logs") if (folder / "logs").is_dir() else "",
         "settings": read_settings(folder),
     }
@@ -277,6 +285,8 @@ def _listed(folder: Path, sizes: Sizes) -> tuple[Listed, dict[str, int]]:
 def _measured(folder: Path, sizes: Sizes) -> KeptFacts:
     story = _read(folder)
     outputs = {row["output"]: sizes.of(row["output"]) for row in story.rows.values()}
+    states = (state_ref(Ref.parse(output)) for output in outputs if output.startswith(f"{CHECKPOINTS}/"))
+    outputs |= {str(state): sizes.of(str(state)) for state in states}
     return {**_facts(folder, story), "outputs": outputs, "gain": _gain(story.pass_at_1, sizes)}
 
 

@@ -127,6 +127,10 @@ class Journal:
         """
         self._event("model_alias", {"model": model, "alias": alias, "ref": ref, "note": note}, durable=True)
 
+    def pruned(self, outputs: Sequence[str], num_bytes: int) -> None:
+        """Files of these artifacts were removed to make room."""
+        self._event("pruned", {"outputs": list(outputs), "bytes": num_bytes}, durable=True)
+
     def run_finished(self, *, status: Status, summary: JsonObject | None = None, error: str = "") -> None:
         """The command ended, with one of STATUSES; `error` is the sentence if it did not finish."""
         self._event("run_finished", {"status": status, "summary": summary or {}, "error": error}, durable=True)

@@ -188,6 +188,15 @@ class ModelAlias(TypedDict):
     note: str
 
 
+class Pruned(TypedDict):
+    """Files of artifacts were removed to make room."""
+
+    event: Literal["pruned"]
+    time: float
+    outputs: list[str]
+    bytes: int
+
+
 class RunFinished(TypedDict):
     """A command ended."""
 
@@ -198,7 +207,7 @@ class RunFinished(TypedDict):
     error: str
 
 
-Event = RunStarted | StageStarted | StageFinished | StageReused | ModelAlias | RunFinished
+Event = RunStarted | StageStarted | StageFinished | StageReused | ModelAlias | Pruned | RunFinished
 
 
 class MetricRow(TypedDict):

@@ -15,11 +15,12 @@ from typing import TypedDict
 
 from gradus.data.files import replace_file
 from gradus.data.lake.manifest import FILE_NAME, REPORT
+from gradus.data.lake.pruned import read_pruned
 from gradus.data.records import JsonObject
 from gradus.tasks.runs.journal import EVENTS
 
 _NAME = ".summary.json"
-_VERSION = 1
+_VERSION = 2
 
 Proof = list[int]
 
@@ -87,12 +88,13 @@ class Sizes:
         return digest in self._there[table]
 
     def of(self, ref: str) -> int:
-        """Bytes of an artifact, its manifest included; 0 if it is not finished."""
+        """Bytes of an artifact, its manifest included and what was pruned left out; 0 if it is not finished."""
         if ref not in self._bytes:
             content = self._content(ref, FILE_NAME)
             try:
                 files = json.loads(content)["files"] if content else []
-                self._bytes[ref] = len(content) + sum(file["bytes"] for file in files)
+                gone = read_pruned(Path(self._lake, ref)).files if files else frozenset()
+                self._bytes[ref] = len(content) + sum(file["bytes"] for file in files if file["name"] not in gone)
             except (ValueError, KeyError, TypeError):
                 self._bytes[ref] = 0
         return self._bytes[ref]

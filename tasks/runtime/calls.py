@@ -102,6 +102,10 @@ class Stages(Protocol):
         """Show a sentence at the terminal."""
         ...
 
+    def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None:
+        """Let the checkpoints of other rounds than these lose their weights, and their train states."""
+        ...
+
 
 def label(stage: str, round_: int, purpose: str) -> str:
     """Return the name of a call in a run."""

@@ -9,8 +9,9 @@ manifest; such a stage ends as `Completed(name="Reused")`.
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from uuid import UUID
 
@@ -36,6 +37,7 @@ from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.gpu_turn import GpuTurn
 from gradus.tasks.runtime.logbook import log_failure, log_outcome
 from gradus.tasks.runtime.progress import ProgressArtifact
+from gradus.tasks.runtime.pruning import Made, computed_by, planned_removals, remove
 from gradus.tasks.runtime.round_page import publish_round
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from gradus.tasks.stages.gates import breach
@@ -65,6 +67,8 @@ class Session:
     """Called every few seconds with the run that a stage waits for, and with other messages."""
     outcomes: list[Outcome] = field(default_factory=list)
     gpu: GpuTurn = field(init=False)
+    _tidied: set[tuple[int, bool, bool]] = field(default_factory=set[tuple[int, bool, bool]])
+    """Rounds that `make_room` has seen to, and whether their weights and train states stayed."""
 
     def __post_init__(self) -> None:
         """Have no turn on a GPU yet."""
@@ -120,6 +124,20 @@ class Session:
         if self.on_wait is not None:
             self.on_wait(text)
 
+    def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None:
+        """Let the checkpoints of other rounds than these lose their weights, and their train states.
+
+        Those that this run found, and did not compute, are left as they are.
+        """
+        todo = {(index, index in weights, index in states) for index in made} - self._tidied
+        self._tidied |= todo
+        rounds = [Made(index, made[index]) for index, *_ in sorted(todo)]
+        found = frozenset(made.values()) - computed_by(self.journal.folder)
+        removals = planned_removals(self.store, rounds, weights, states, found)
+        if removals:
+            num_bytes = remove(self.store, removals, date.today().isoformat())
+            self.journal.pruned([str(each.made.ref) for each in removals], num_bytes)
+
 
 class _Request:
     """What a Prefect task is given. No dataclass: Prefect walks through those, and so through all earlier outcomes."""
@@ -174,7 +192,7 @@ def _ignore(text: str) -> None:
 
 def _reuse(job: Job, request: _Request) -> Report:
     session, ref = request.session, Ref.parse(job.output)
-    session.store.verify(ref)
+    session.store.verify_kept(ref)
     report = read_report(session.store, ref)
     if breach(job.stage, report, request.call.config):
         attempt = _started(job, request)

@@ -5,6 +5,8 @@ they end in must be the checkpoint's to the last one. That holds on a CPU, and o
 """
 
 import shutil
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +17,20 @@ from gradus.data.lake.manifest import Manifest, sha256_file
 from gradus.data.lake.pruned import mark_restored
 from gradus.data.lake.room import disk_errors
 from gradus.data.lake.store import Ref, ShardWriter, Store
+from gradus.data.lake.train_states import (
+    begin_afresh,
+    is_trained,
+    num_threads,
+    state_files,
+    state_ref,
+    updates_since_kept,
+)
 from gradus.models.training.checkpoint import SavedDtype, write_policy
 from gradus.models.training.steps.critic_files import critic_writers
 from gradus.tasks.artifacts.policies import EMA
-from gradus.tasks.artifacts.train_states import is_trained, state_files, state_ref
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.waiting import hold
+from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.context import Beat, StageContext
 from gradus.tasks.stages.update.conditions import deterministic
 from gradus.tasks.stages.update.given_rows import GivenRows
@@ -66,22 +76,10 @@ def restore_checkpoint(store: Store, ref: Ref, beat: Beat) -> None:
             raise
 
 
-def updates_since_kept(store: Store, ref: Ref) -> list[Ref]:
-    """The updates to repeat for a checkpoint, oldest first; the first begins from a policy that can be loaded."""
-    updates = [ref]
-    while True:
-        (text,) = store.manifest(updates[0]).parents.get("policy", [""])
-        if not text:
-            raise StageError(
-                f"the train state of {ref} is gone, and {updates[0]}, a copy from elsewhere, "
-                "does not say how it was made",
-                hint=_fresh(ref),
-            )
-        base = Ref.parse(text)
-        there = not store.pruned(base)
-        if there and (not is_trained(store, base) or state_files(store, base) is not None):
-            return updates
-        updates.insert(0, base)
+def restored(job: Mapping[str, str], _warm: Warm, beat: Beat) -> Report:
+    """Restore the checkpoint that a job names, in a worker of its own."""
+    restore_checkpoint(Store(Path(job["lake"])), Ref.parse(job["checkpoint"]), beat)
+    return {}
 
 
 def _restore(store: Store, ref: Ref, out: ShardWriter, beat: Beat) -> None:
@@ -126,7 +124,7 @@ def _put_back(store: Store, ref: Ref, folder: Path, manifest: Manifest) -> None:
             raise StageError(
                 f"repeating the updates that made {ref} ended in another {entry.name}: on this machine, or by this "
                 "version of Gradus and its libraries, they do not make the same bits",
-                hint=_fresh(ref),
+                hint=begin_afresh(ref),
             )
     for entry in policy:
         if entry.name in pruned:
@@ -144,7 +142,7 @@ def _repeated(store: Store, ref: Ref, before: Start | None, out: ShardWriter, be
     try:
         given = GivenRows.of(ctx, config)
     except (CorruptArtifactError, PrunedError) as error:
-        raise CorruptArtifactError(f"{ref} cannot be computed again: {error.message}", hint=_fresh(ref)) from None
+        raise CorruptArtifactError(f"{ref} cannot be computed again: {error.message}", hint=begin_afresh(ref)) from None
     if before is None:
         policy = ctx.one("policy")
         start = loaded(store, policy, state_files(store, policy) or {}, settings, config, ctx.seed)
@@ -154,15 +152,22 @@ def _repeated(store: Store, ref: Ref, before: Start | None, out: ShardWriter, be
         raise StageError(
             f"{ref} was made with another update.dtype, device or optimizer than the update before it, "
             "whose train state is gone",
-            hint=_fresh(ref),
+            hint=begin_afresh(ref),
         )
-    with deterministic(wanted=config.deterministic):
+    with deterministic(wanted=config.deterministic), _threads(num_threads(store, ref)):
         Work(ctx, config, settings, start, given, out.scratch / "steps").take_steps(_nothing)
     return start
 
 
-def _fresh(ref: Ref) -> str:
-    return f"for a fresh optimiser train what `gradus export {ref} --to FOLDER` writes"
+@contextmanager
+def _threads(number: int) -> Generator[None]:
+    """Compute with as many threads as the update did: sums are taken in another order by another number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _nothing() -> None:

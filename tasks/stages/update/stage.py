@@ -7,10 +7,10 @@ is here: gates, the train state from disk or from this worker's memory (the same
 import time
 
 from gradus.data.lake.schema import ROWS_FILE
+from gradus.data.lake.train_states import state_ref
 from gradus.models.training.packed.logprobs import vocabulary
 from gradus.tasks.artifacts.loading import LoadedPolicies, oom_as_stage_error
 from gradus.tasks.artifacts.policies import refuse_training
-from gradus.tasks.artifacts.train_states import state_ref
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.host.waiting import hold

@@ -1,6 +1,6 @@
 """The train state of an update on disk: how it begins from a checkpoint, and the checkpoint that it ends in.
 
-What a checkpoint needs to go on from is an artifact beside it (gradus.tasks.artifacts.train_states), which may be left
+What a checkpoint needs to go on from is an artifact beside it (gradus.data.lake.train_states), which may be left
 out where computing it again makes the same bits (gradus.tasks.stages.update.replay).
 """
 
@@ -15,6 +15,7 @@ from gradus.data.errors import BadInputError, CorruptArtifactError
 from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.room import disk_errors
 from gradus.data.lake.store import Ref, ShardWriter, Store
+from gradus.data.lake.train_states import CHECKPOINT, POINTER, begin_afresh, pointer, state_identity, weights_config
 from gradus.data.seeds import derive_seed
 from gradus.models.policy import Policy, saved_dtype
 from gradus.models.training.checkpoint import SavedDtype, write_policy
@@ -26,7 +27,6 @@ from gradus.models.training.tensor_files import CheckpointError, Write
 from gradus.models.training.train_state_files import OtherOptimizerError, restore_train_state, train_state_writers
 from gradus.tasks.artifacts.loading import ROOM, loaded_policy, oom_as_stage_error
 from gradus.tasks.artifacts.policies import EMA
-from gradus.tasks.artifacts.train_states import CHECKPOINT, POINTER, pointer, state_identity, weights_config
 from gradus.tasks.config.learning import UpdateConfig
 
 _WORK = "policy"
@@ -59,7 +59,7 @@ def new_train_state(
 
 def restore(train_state: TrainState, store: Store, ref: Ref, files: Mapping[str, Path]) -> None:
     """Continue from the files of a checkpoint's train state; BadInputError or CorruptArtifactError if they misfit."""
-    fresh = f"for a fresh optimiser train what `gradus export {ref} --to FOLDER` writes"
+    fresh = begin_afresh(ref)
     try:
         with oom_as_stage_error("loading the optimiser's state", ROOM):
             restore_train_state(train_state, files, policy_dtype(store.path(ref)))
@@ -82,7 +82,8 @@ def write_checkpoint(out: ShardWriter, policy: Policy, train_state: TrainState, 
         if train_state.average:
             take = partial(_move_below, out, EMA)
             write_policy(policy, _empty(out.scratch / _WORK), take, train_state.average, dtype)
-    out.write_file(POINTER, pointer(out.ref, train_state.step, train_state.chosen.label))
+    named = pointer(out.ref, step=train_state.step, optimizer=train_state.chosen.label, threads=torch.get_num_threads())
+    out.write_file(POINTER, named)
 
 
 def write_train_state(out: ShardWriter, checkpoint: Ref, policy_files: Iterable[FileEntry], files: Writers) -> None:

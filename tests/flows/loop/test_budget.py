@@ -1,5 +1,6 @@
 """Where a training with a budget ends: the loop on a session that makes up what stages cost."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -44,6 +45,8 @@ class Costs:
     def halt(self) -> None: ...
 
     def say(self, text: str) -> None: ...
+
+    def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None: ...
 
 
 def trained(budget: Budget, tokens: dict[str, int], tmp_path: Any, **recipe: Any) -> tuple[Trained, Costs, Metered]:

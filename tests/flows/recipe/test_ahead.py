@@ -4,6 +4,7 @@ import contextvars
 import os
 import signal
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,8 @@ class Rehearsal:
 
     def halt(self) -> None:
         raise AssertionError("nothing failed")
+
+    def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None: ...
 
     def say(self, text: str) -> None:
         raise AssertionError(text)

@@ -1,5 +1,6 @@
 """Guards: a round outside a limit ends the run with its best policy, or goes back to it and on with other settings."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,8 @@ class Rehearsal:
 
     def halt(self) -> None:
         raise AssertionError("nothing failed")
+
+    def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None: ...
 
     def say(self, text: str) -> None:
         self.said.append(text)

@@ -40,7 +40,7 @@ def test_set_reaches_nested_keys_and_reads_toml_values() -> None:
         ("curate.explore_frac=1", r"there is no setting curate.explore_frac; did you mean curate.sampler.explore_frac"),
         ("lr=1", r"there is no setting lr; did you mean update.lr\?"),
         ("updat.lr=1", r"there is no setting updat; did you mean update\?"),
-        ("evaluate.evry=2", r"there is no setting evaluate.evry; did you mean evaluate.every\?"),
+        ("evaluate.evry=2", r"there is no setting evaluate.evry; did you mean evaluate.every or keep.every\?"),
         ("evaluate.sample.m=2", "there is no setting evaluate.sample.m; did you mean evaluate.sample.n "),
         ("rounds.x=1", "rounds is one value"),
         ("escalate.7=1", "escalate is a list of 1"),

@@ -10,10 +10,10 @@ import torch
 
 from gradus.data.errors import BadInputError, GateError, StageError
 from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.train_states import state_ref
 from gradus.models.policy import new_policy
 from gradus.models.templates import PromptStyle
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.tasks.artifacts.train_states import state_ref
 from gradus.tasks.runtime.attempt import Job, execute
 from gradus.tasks.stages.warm import Warm
 from gradus.tasks.stages.warmstart import examples_of

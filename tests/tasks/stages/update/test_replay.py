@@ -11,9 +11,9 @@ import pytest
 from gradus.data.errors import CorruptArtifactError, PrunedError, StageError
 from gradus.data.lake.pruned import mark_pruned
 from gradus.data.lake.store import Ref
-from gradus.tasks.artifacts.train_states import state_files, state_ref
+from gradus.data.lake.train_states import state_files, state_ref, updates_since_kept
 from gradus.tasks.runtime.attempt import execute
-from gradus.tasks.stages.update.replay import restore_checkpoint, updates_since_kept
+from gradus.tasks.stages.update.replay import restore_checkpoint
 from gradus.tasks.stages.update.start import KeptTraining
 from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.update.conftest import House, state_folder

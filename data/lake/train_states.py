@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gradus.data.errors import CorruptArtifactError
+from gradus.data.errors import CorruptArtifactError, StageError
 from gradus.data.lake.manifest import FileEntry, identity_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
@@ -44,9 +44,10 @@ def state_ref(checkpoint: Ref) -> Ref:
     return Ref(TRAIN_STATES, identity_digest(state_identity(checkpoint)))
 
 
-def pointer(checkpoint: Ref, step: int, optimizer: str) -> bytes:
-    """The content of POINTER: the name of the train state, its optimiser and the optimiser steps taken until then."""
-    return json.dumps({"train_state": str(state_ref(checkpoint)), "optimizer": optimizer, "step": step}).encode()
+def pointer(checkpoint: Ref, *, step: int, optimizer: str, threads: int) -> bytes:
+    """The content of POINTER: the name of the train state, its optimiser, the steps taken until then, the threads."""
+    named = {"train_state": str(state_ref(checkpoint)), "optimizer": optimizer, "step": step, "threads": threads}
+    return json.dumps(named).encode()
 
 
 def is_trained(store: Store, checkpoint: Ref) -> bool:
@@ -59,11 +60,11 @@ def state_files(store: Store, checkpoint: Ref) -> dict[str, Path] | None:
 
     Raise CorruptArtifactError if it belongs to other weights than the checkpoint has.
     """
-    if before := _names(store, checkpoint) & set(_BEFORE):
+    if before := beside_weights(_names(store, checkpoint) - store.pruned(checkpoint)):
         found = {_BEFORE[name]: store.file(checkpoint, name) for name in before}
         return {name: path for name, path in found.items() if path is not None}
     ref = _named(store, checkpoint)
-    if ref is None or store.find(ref) is None or store.pruned(ref):
+    if store.find(ref) is None or store.pruned(ref):
         return None
     manifest = store.verify(ref)
     if manifest.config.get(_WEIGHTS) != weight_sums(store.manifest(checkpoint).files):
@@ -72,6 +73,32 @@ def state_files(store: Store, checkpoint: Ref) -> dict[str, Path] | None:
             hint=f"delete its folder: the updates before {checkpoint} are then computed again",
         )
     return {entry.name: store.path(ref) / entry.name for entry in manifest.files}
+
+
+def updates_since_kept(store: Store, ref: Ref) -> list[Ref]:
+    """The updates to repeat for a checkpoint, oldest first; the first begins from a policy that is there.
+
+    Raise StageError if the checkpoint does not say from which policy it was made.
+    """
+    updates = [ref]
+    while True:
+        (text,) = store.manifest(updates[0]).parents.get("policy", [""])
+        if not text:
+            raise StageError(
+                f"the train state of {ref} is gone, and {updates[0]}, a copy from elsewhere, "
+                "does not say how it was made",
+                hint=begin_afresh(ref),
+            )
+        base = Ref.parse(text)
+        there = not store.pruned(base)
+        if there and (not is_trained(store, base) or state_files(store, base) is not None):
+            return updates
+        updates.insert(0, base)
+
+
+def begin_afresh(checkpoint: Ref) -> str:
+    """What to do to train a policy without what its training left."""
+    return f"for a fresh optimiser train what `gradus export {checkpoint} --to FOLDER` writes"
 
 
 def weights_config(entries: Iterable[FileEntry]) -> JsonObject:
@@ -84,10 +111,21 @@ def weight_sums(entries: Iterable[FileEntry]) -> Mapping[str, str]:
     return {e.name: e.sha256 for e in entries if e.name.endswith(".safetensors") and "/" not in e.name}
 
 
-def _named(store: Store, checkpoint: Ref) -> Ref | None:
+def beside_weights(names: Iterable[str]) -> list[str]:
+    """Those files of a checkpoint that are its train state, as it was before that was an artifact of its own."""
+    return sorted(set(names) & set(_BEFORE))
+
+
+def num_threads(store: Store, checkpoint: Ref) -> int:
+    """The threads that the update computed with, on which the bits depend; 0 if that is not known."""
+    content = store.read_file(checkpoint, POINTER)
+    return 0 if content is None else int(json.loads(content).get("threads", 0))
+
+
+def _named(store: Store, checkpoint: Ref) -> Ref:
     """The train state that a checkpoint names; that of the original where its folder was copied."""
     content = store.read_file(checkpoint, POINTER)
-    return None if content is None else Ref.parse(str(json.loads(content)["train_state"]))
+    return state_ref(checkpoint) if content is None else Ref.parse(str(json.loads(content)["train_state"]))
 
 
 def _names(store: Store, checkpoint: Ref) -> set[str]:

@@ -1,0 +1,64 @@
+"""What `gradus prune` and `gradus restore` say."""
+
+from typing import TypedDict
+
+from gradus.flows.console.output import line, table
+from gradus.flows.console.run_tables import size
+
+
+class FreedCheckpoint(TypedDict):
+    """A checkpoint that lost something, and the updates and seconds that having it back takes."""
+
+    round: int
+    checkpoint: str
+    lost: str
+    bytes: int
+    updates: int
+    seconds: float
+
+
+class Freed(TypedDict):
+    """What pruning a run freed, or would free; `spared` are checkpoints that other runs have too."""
+
+    run: str
+    bytes: int
+    checkpoints: list[FreedCheckpoint]
+    spared: list[str]
+    done: bool
+
+
+class Restored(TypedDict):
+    """What having a checkpoint back took, or would take."""
+
+    checkpoint: str
+    updates: int
+    seconds: float
+    done: bool
+
+
+def render_freed(result: Freed) -> None:
+    """A line for each checkpoint, then the sum."""
+    rows = [
+        (c["round"], c["checkpoint"], c["lost"], size(c["bytes"]), f"{_updates(c['updates'])}, {c['seconds']:.0f} s")
+        for c in result["checkpoints"]
+    ]
+    if rows:
+        table("pruned" if result["done"] else "to be pruned", ("round", "checkpoint", "loses", "size", "back by"), rows)
+    if result["spared"]:
+        line(f"{len(result['spared'])} checkpoints stay because other runs have them too")
+    verb = "freed" if result["done"] else "would be freed"
+    line(f"{size(result['bytes'])} {verb}" if rows else "there is nothing to prune")
+
+
+def render_restored(result: Restored) -> None:
+    """One sentence."""
+    if result["done"]:
+        line(f"{result['checkpoint']} is back, with the bytes that it had")
+    elif not result["updates"]:
+        line(f"{result['checkpoint']} is there, weights and train state")
+    else:
+        line(f"{result['checkpoint']} takes {_updates(result['updates'])}, about {result['seconds']:.0f} s")
+
+
+def _updates(number: int) -> str:
+    return f"{number} update" if number == 1 else f"{number} updates"

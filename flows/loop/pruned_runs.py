@@ -1,0 +1,113 @@
+"""Pruning the checkpoints of a run, and having one back: what would be done, and doing it."""
+
+from datetime import date
+from pathlib import Path
+
+from gradus.data.errors import BadInputError
+from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.train_states import is_trained, state_files, updates_since_kept
+from gradus.data.lake.upgrade import open_lake
+from gradus.flows.console.output import aside
+from gradus.flows.console.progress_bar import StageView
+from gradus.flows.console.room_tables import Freed, Restored
+from gradus.tasks.config.keep import KeepConfig
+from gradus.tasks.config.settings import Home, wall_limit_s, worker_threads
+from gradus.tasks.host.runlock import RunLock
+from gradus.tasks.runs.history import run_folder, run_folders
+from gradus.tasks.runs.journal import Journal, read_events
+from gradus.tasks.runs.lineage import Run
+from gradus.tasks.runs.spending import ComputedSeconds
+from gradus.tasks.runtime.pruning import Made, Removal, made_by, planned_removals, remove
+from gradus.tasks.runtime.supervise import Limits, WorkerPool
+
+_RESTORE = "gradus.tasks.stages.update.replay:restored"
+
+
+def plan_pruning(home: Home, run: str, keep: KeepConfig) -> Freed:
+    """What pruning a run would remove, and what having it back would take; nothing is changed."""
+    store, folder = open_lake(home.lake, aside), run_folder(home.runs, run)
+    return _freed(folder, *_planned(home, store, folder, keep), done=False)
+
+
+def prune_run(home: Home, run: str, keep: KeepConfig) -> Freed:
+    """Remove weights and train states of the checkpoints of a run that are not to be kept; LockedError if it runs."""
+    store, folder = open_lake(home.lake, aside), run_folder(home.runs, run)
+    with RunLock(folder, hint="wait for it or stop it; a recipe's `keep` prunes as it goes on"):
+        removals, spared = _planned(home, store, folder, keep)
+        num_bytes = remove(store, removals, date.today().isoformat())
+        if removals:
+            Journal(folder).pruned([str(each.made.ref) for each in removals], num_bytes)
+        return _freed(folder, removals, spared, done=True)
+
+
+def plan_restoring(home: Home, name: str) -> Restored:
+    """What having a checkpoint back would take: no update if it is there."""
+    store, ref = open_lake(home.lake, aside), Ref.parse(name)
+    if not is_trained(store, ref):
+        raise BadInputError(f"{name} was not made by an update", hint="give a checkpoint of `gradus show RUN`")
+    if not store.pruned(ref) and state_files(store, ref) is not None:
+        return {"checkpoint": name, "updates": 0, "seconds": 0.0, "done": False}
+    computed = ComputedSeconds(home.runs)
+    updates = updates_since_kept(store, ref)
+    seconds = sum(computed.of(str(update)) for update in updates)
+    return {"checkpoint": name, "updates": len(updates), "seconds": round(seconds, 1), "done": False}
+
+
+def restore_checkpoint(home: Home, name: str) -> Restored:
+    """Compute a checkpoint again, in a process of its own."""
+    planned = plan_restoring(home, name)
+    job = {"stage": "restore", "lake": str(home.lake), "checkpoint": name}
+    env = {"OMP_NUM_THREADS": str(worker_threads())}
+    with WorkerPool(home.root / "logs" / "restore", env, _RESTORE) as pool, StageView(rounds=0) as view:
+        pool.run("policy", job, Limits(wall_s=wall_limit_s()), lambda frac, text: view.beat("restore", frac, text))
+    return {**planned, "done": True}
+
+
+def _planned(home: Home, store: Store, folder: Path, keep: KeepConfig) -> tuple[list[Removal], list[Made]]:
+    """What a run's checkpoints lose, and those that lose nothing because another run has them too."""
+    made = made_by(folder)
+    rounds = [each.round for each in made]
+    best = next((each.round for each in made if str(each.ref) == _champion(folder)), None)
+    others = _used_by_others(home, folder)
+    weights, states = keep.weights(rounds, best), keep.states(rounds)
+    spared = [each for each in made if each.ref in others and each.round not in weights & states]
+    return planned_removals(store, made, weights, states, frozenset(others)), spared
+
+
+def _champion(folder: Path) -> str:
+    """The best checkpoint of a run; empty if it did not come so far."""
+    found = ""
+    for event in read_events(folder):
+        if event["event"] == "model_alias" and event["alias"] == "champion":
+            found = event["ref"]
+    return found
+
+
+def _used_by_others(home: Home, folder: Path) -> set[Ref]:
+    """The artifacts of all other runs."""
+    runs = (Run(other) for other in run_folders(home.runs) if other != folder)
+    return {Ref.parse(row["output"]) for run in runs for row in run.attempts if row["stage"] == "update"}
+
+
+def _freed(folder: Path, removals: list[Removal], spared: list[Made], *, done: bool) -> Freed:
+    return {
+        "run": folder.name,
+        "bytes": sum(each.num_bytes for each in removals),
+        "checkpoints": [
+            {
+                "round": each.made.round,
+                "checkpoint": str(each.made.ref),
+                "lost": "weights, train state" if each.weights and each.state else _lost(each),
+                "bytes": each.num_bytes,
+                "updates": each.num_updates,
+                "seconds": round(each.seconds, 1),
+            }
+            for each in removals
+        ],
+        "spared": [str(each.ref) for each in spared],
+        "done": done,
+    }
+
+
+def _lost(removal: Removal) -> str:
+    return "weights" if removal.weights else "train state"

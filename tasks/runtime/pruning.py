@@ -1,0 +1,115 @@
+"""Making room: which checkpoints of a training lose their weights or train states, and what having them back takes.
+
+Rollouts, scores, manifests and reports stay, so that a pruned checkpoint is known, is reused as it was, and can be
+computed again to the bit (gradus.tasks.stages.update.replay). Only checkpoints of the stage update are pruned.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradus.data.lake.pruned import mark_pruned
+from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.train_states import beside_weights, state_ref
+from gradus.tasks.runs.history import attempts
+
+
+@dataclass(frozen=True)
+class Made:
+    """A checkpoint that an update of a run ended in, and the seconds that the update took; 0 if it was reused."""
+
+    round: int
+    ref: Ref
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What a checkpoint loses, the bytes of it, and the updates and seconds that having it back takes."""
+
+    made: Made
+    weights: tuple[str, ...]
+    state: tuple[str, ...]
+    num_bytes: int
+    num_updates: int = 0
+    seconds: float = 0.0
+
+
+def made_by(folder: Path) -> list[Made]:
+    """The checkpoints of a run's training rounds, by round: those of the last command that came to each."""
+    seconds: dict[str, float] = {}
+    last: dict[int, Ref] = {}
+    for row in attempts(folder):
+        if row["stage"] == "update" and row["purpose"] == "train" and row["status"] in ("finished", "reused"):
+            last[row["round"]] = Ref.parse(row["output"])
+            seconds[row["output"]] = max(row["seconds"], seconds.get(row["output"], 0.0))
+    return [Made(index, last[index], seconds[str(last[index])]) for index in sorted(last)]
+
+
+def computed_by(folder: Path) -> frozenset[Ref]:
+    """The artifacts that a run computed itself, and did not find."""
+    return frozenset(Ref.parse(row["output"]) for row in attempts(folder) if row["attempt"])
+
+
+def planned_removals(
+    store: Store, made: Sequence[Made], weights: Iterable[int], states: Iterable[int], spared: frozenset[Ref]
+) -> list[Removal]:
+    """What the checkpoints lose if only these rounds keep weights and train states; `spared` ones lose nothing.
+
+    What is gone already is left out.
+    """
+    kept, going_on = set(weights), set(states)
+    found = [
+        _removal(store, each, weights=each.round not in kept, state=each.round not in going_on)
+        for each in made
+        if each.ref not in spared
+    ]
+    left = {each.round for each in made if each.round in kept & going_on or each.ref in spared}
+    return [_with_cost(each, made, left) for each in found if each.num_bytes]
+
+
+def remove(store: Store, removals: Iterable[Removal], at: str) -> int:
+    """Remove what was planned; return the bytes freed. `at` is the day, for messages."""
+    num_bytes = 0
+    for each in removals:
+        if each.weights:
+            mark_pruned(store.path(each.made.ref), each.weights, at)
+        if each.state:
+            state = state_ref(each.made.ref)
+            mark_pruned(store.path(state if store.find(state) else each.made.ref), each.state, at)
+        num_bytes += each.num_bytes
+    return num_bytes
+
+
+def _removal(store: Store, made: Made, *, weights: bool, state: bool) -> Removal:
+    manifest = store.find(made.ref)
+    if manifest is None or manifest.stage != "update":
+        return Removal(made, (), (), 0)
+    gone = store.pruned(made.ref)
+    sizes = {entry.name: entry.bytes for entry in manifest.files if entry.name not in gone}
+    inside = beside_weights(sizes)
+    lost = [name for name in sizes if name.endswith(".safetensors") and name not in inside] if weights else []
+    states = _state_sizes(store, made.ref) or {name: sizes[name] for name in inside}
+    lost_state = list(states) if state else []
+    num_bytes = sum(sizes[name] for name in lost) + sum(states[name] for name in lost_state)
+    return Removal(made, tuple(lost), tuple(lost_state), num_bytes)
+
+
+def _state_sizes(store: Store, checkpoint: Ref) -> Mapping[str, int]:
+    """Bytes of the files of a checkpoint's train state that are there."""
+    ref = state_ref(checkpoint)
+    manifest = store.find(ref)
+    if manifest is None:
+        return {}
+    gone = store.pruned(ref)
+    return {entry.name: entry.bytes for entry in manifest.files if entry.name not in gone}
+
+
+def _with_cost(removal: Removal, made: Sequence[Made], left: set[int]) -> Removal:
+    """Count the updates between the last checkpoint that keeps all and this one."""
+    before = max((index for index in left if index < removal.made.round), default=0)
+    again = [each for each in made if before < each.round <= removal.made.round]
+    known = [each.seconds for each in made if each.seconds]
+    usual = sum(known) / len(known) if known else 0.0
+    seconds = sum(each.seconds or usual for each in again)
+    return Removal(removal.made, removal.weights, removal.state, removal.num_bytes, len(again), seconds)

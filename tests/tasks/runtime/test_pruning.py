@@ -1,0 +1,79 @@
+"""What checkpoints lose, what it frees and what having it back takes; counted by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from gradus.data.lake.manifest import identity_digest
+from gradus.data.lake.pruned import mark_restored, read_pruned
+from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.train_states import POINTER, pointer, state_files, state_identity, state_ref, weights_config
+from gradus.data.records import JsonObject
+from gradus.tasks.runtime.pruning import Made, planned_removals, remove
+
+WEIGHTS, STATE = 1000, 2000
+
+
+def checkpoint(store: Store, number: int, *, stage: str = "update", before: bool = False) -> Ref:
+    """A checkpoint of 1,000 bytes of weights and 2,000 of train state, inside it as of `before`, or beside it."""
+    identity: JsonObject = {"stage": stage, "number": number}
+    ref = Ref("checkpoints", identity_digest(identity))
+    out = store.writer(ref)
+    out.write_file("model.safetensors", bytes(WEIGHTS))
+    out.write_file("config.json", b"{}")
+    if before:
+        out.write_file("optimizer.state", bytes(STATE - 2))
+        out.write_file("state.json", b"{}")
+    else:
+        out.write_file(POINTER, pointer(ref, step=number, optimizer="adamw", threads=1))
+    out.commit(identity=identity)
+    if not before:
+        state = store.writer(state_ref(ref))
+        state.write_file("optimizer.safetensors", bytes(STATE))
+        state.commit(identity=state_identity(ref), config=weights_config(store.manifest(ref).files))
+    return ref
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "lake")
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["beside", "inside"])
+def test_weights_and_states_go_and_the_rest_stays(store: Store, before: bool) -> None:
+    made = [Made(index, checkpoint(store, index, before=before), 10.0 * index) for index in (1, 2, 3, 4)]
+    found = planned_removals(store, made, weights={2, 3, 4}, states={2, 4}, spared=frozenset())
+    assert [(r.made.round, bool(r.weights), bool(r.state), r.num_bytes) for r in found] == [
+        (1, True, True, WEIGHTS + STATE),
+        (3, False, True, STATE),
+    ]
+    # 1 again: its own update. 3 again: from 2, which kept all.
+    assert [(r.num_updates, r.seconds) for r in found] == [(1, 10.0), (1, 30.0)]
+    assert remove(store, found, "2026-11-23") == 2 * STATE + WEIGHTS
+    assert store.find(made[0].ref) is not None
+    assert store.read_file(made[0].ref, "config.json") == b"{}"
+    assert not (store.path(made[0].ref) / "model.safetensors").exists()
+    assert [state_files(store, each.ref) is not None for each in made] == [False, True, False, True]
+    assert planned_removals(store, made, {2, 3, 4}, {2, 4}, frozenset()) == []
+
+
+def test_the_cost_counts_from_the_last_that_keeps_all_and_takes_the_usual_time_where_none_is_known(
+    store: Store,
+) -> None:
+    made = [Made(index, checkpoint(store, index), seconds) for index, seconds in ((1, 4.0), (2, 0.0), (5, 8.0))]
+    found = planned_removals(store, made, weights={1}, states={1}, spared=frozenset())
+    assert [(r.made.round, r.num_updates, r.seconds) for r in found] == [(2, 1, 6.0), (5, 2, 14.0)]
+
+
+def test_what_others_have_and_what_no_update_made_is_spared(store: Store) -> None:
+    shared, tuned = checkpoint(store, 1), checkpoint(store, 2, stage="warmstart")
+    made = [Made(1, shared), Made(2, tuned)]
+    assert planned_removals(store, made, set(), set(), frozenset({shared})) == []
+
+
+def test_a_crash_between_the_note_and_the_removal_loses_nothing(store: Store) -> None:
+    ref = checkpoint(store, 1)
+    (store.path(ref) / "_pruned.json").write_text('{"files": ["model.safetensors"], "at": "2026-11-23"}')
+    store.verify(ref)  # the file is still there
+    mark_restored(store.path(ref), ["model.safetensors"])
+    assert read_pruned(store.path(ref)).files == frozenset()
