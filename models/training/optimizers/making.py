@@ -56,12 +56,14 @@ def blank_state(optimizer: Optimizer) -> dict[Parameter, Entry]:
     kept, rates = optimizer.state, [group["lr"] for group in optimizer.param_groups]
     given: list[Parameter] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     optimizer.state = defaultdict(dict)
-    for parameter in given:
-        parameter.grad = torch.zeros_like(parameter)
+    optimizer.zero_grad(set_to_none=True)
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     try:
-        optimizer.step()
+        for parameter in given:  # one at a time: no gradient of the whole model is held
+            parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()
+            parameter.grad = None
         return {parameter: dict(optimizer.state[parameter]) for parameter in given}
     finally:
         optimizer.zero_grad(set_to_none=True)
@@ -84,13 +86,11 @@ _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
 def as_kept(tensors: Mapping[str, Tensor], blank: Entry) -> Entry:
-    """Tensors of a file in the form, and on the device, that the optimiser keeps them in."""
+    """Tensors of a file in the form, and on the device, that the optimiser keeps them in: those of `blank`, filled."""
     entry: Entry = {}
     for key, value in blank.items():
-        if value is None:
-            entry[key] = None
+        if isinstance(value, Tensor):
+            entry[key] = value.copy_(tensors[key])
         else:
-            # Copied: what comes from a file may still lie in it.
-            own = tensors[key]
-            entry[key] = own.to(value.device, copy=True) if isinstance(value, Tensor) else own.item()
+            entry[key] = None if value is None else tensors[key].item()
     return entry
