@@ -1,6 +1,7 @@
 """A train state that is not kept is computed again, bit for bit; one that cannot be is refused, never begun anew."""
 
 import json
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -141,3 +142,22 @@ def test_inputs_that_are_gone_are_named(house: House) -> None:
     shutil.rmtree(house.store.path(Ref.parse(text)))
     with pytest.raises(CorruptArtifactError, match=r"cannot be computed again: .*rollouts"):
         restore_checkpoint(house.store, made, quiet)
+
+
+@pytest.mark.parametrize("save", ["now", "never"], ids=["while the state is written", "while weights are written"])
+def test_a_disk_that_takes_no_more_is_a_sentence_and_costs_the_attempt_alone(house: House, save: str) -> None:
+    rows = house.rows()
+    inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [house.policy]}
+    weights_bytes = (house.store.path(house.policy) / "model.safetensors").stat().st_size
+    job = house.job(inputs, save_state=save)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit_bytes = weights_bytes + 1000 if save == "now" else weights_bytes // 2
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
+    try:
+        with pytest.raises(StageError, match=r"cannot be written: .*; make room"):
+            house.run(job)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert house.store.find(Ref.parse(job["output"])) is None
+    folder, _ = house.run(job)
+    assert house.same_files(folder, house.run(house.job(inputs))[0]) if save == "now" else folder.is_dir()
