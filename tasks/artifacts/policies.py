@@ -13,13 +13,12 @@ from gradus.data.errors import BadInputError, CorruptArtifactError
 from gradus.data.lake.manifest import CURE, FILE_NAME, read_manifest, sha256_file
 from gradus.data.lake.schema import BASE, CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
-from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TOKENIZER_FILES
 from gradus.tasks.config.learning import LoraConfig
 
 EMA = "ema"
 """The folder of a checkpoint that holds the moving average of its weights, a policy of its own."""
 _DIGEST = re.compile(r"[0-9a-f]+")
-_TOKENIZER = ("tokenizer*", "vocab.*", "*.model", "special_tokens_map.json", "chat_template*")
 
 
 def base_named_by(folder: Path) -> str:
@@ -39,7 +38,7 @@ def adopt_adapter(store: Store, folder: Path, base: Ref) -> Ref:
     """Store an adapter as a checkpoint that names its base by digest; what else lies in its folder is left there."""
     if base_ref(store, base) is not None:
         raise BadInputError(f"the base of {folder} is an adapter itself", hint="give the whole policy below both")
-    names = {path.name for pattern in _TOKENIZER for path in folder.glob(pattern)}
+    names = {path.name for pattern in TOKENIZER_FILES for path in folder.glob(pattern)}
     _refuse_other_base(folder, base)
     config = {**_adapter_config(folder), "base_model_name_or_path": f"../{base.digest}", "revision": None}
     if not (folder / ADAPTER_WEIGHTS).is_file():
@@ -100,7 +99,7 @@ def refuse_training(store: Store, ref: Ref, lora: LoraConfig | None = None) -> N
     if lora is None:
         raise BadInputError(
             f"{ref} is an adapter: update.lora trains it, anything else needs it merged into its base",
-            hint=f'set update.lora="{{rank={rank}, alpha={alpha}}}", or `gradus export {ref} --merge`',
+            hint=f'set update.lora="{{rank={rank}, alpha={alpha}}}", or `gradus export {ref} --merge --to FOLDER`',
         )
     for name, found, wanted in (("rank", rank, lora.rank), ("alpha", alpha, lora.alpha)):
         if found != wanted:
