@@ -73,11 +73,17 @@ class LoraConfig(Config):
     """Columns of B and rows of A; policy gradients need few, 1 has been enough."""
     alpha: int = Field(default=32, ge=1)
     """B A is multiplied with alpha / rank."""
-    targets: Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
     """The layers that are adapted: all linear ones but the output layer, or those of these names, such as q_proj."""
     quantize: Literal["none", "nf4"] = Field(default="none", exclude_if=partial(eq, "none"))
     """nf4 holds the base in 4 bits while the adapter is trained (QLoRA, arXiv 2305.14314), by bitsandbytes on a GPU.
     The sampler has the base's own weights, so a correction of importance weights is advisable."""
+
+    @model_validator(mode="after")
+    def _some_targets(self) -> "LoraConfig":
+        if not self.targets:
+            raise ValueError("targets is empty: name layers, or leave it out for all linear ones")
+        return self
 
 
 class UpdateConfig(Config):
