@@ -231,7 +231,7 @@ def refuse_unfit(model: PreTrainedModel, adapter: Adapter) -> None:
 def _refuse_other(held: Mapping[str, Tensor], adapter: Adapter) -> None:
     """What peft took must be what the file has: it passes over names that it does not expect, and warns of others."""
     given = {
-        f"base_model.model.{module}.lora_{side}.weight": tensor
+        f"{PREFIX}{module}.lora_{side}.weight": tensor
         for module, pair in adapter.factors.items()
         for side, tensor in zip("AB", pair, strict=True)
     }

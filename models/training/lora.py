@@ -31,7 +31,8 @@ from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 ALL_LINEAR = "all-linear"
 _NAME = "default"
 """What peft calls an adapter that was given no name."""
-_INFIX = {side: f".lora_{side}.{_NAME}.weight" for side in "AB"}
+_ENDINGS = tuple(f".lora_{side}.{_NAME}.weight" for side in "AB")
+"""How the names of A and B end among a model's parameters."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,12 @@ def continue_lora(model: PreTrainedModel, settings: LoraSettings, adapter: Adapt
 def trained_parameters(model: PreTrainedModel) -> dict[str, Parameter]:
     """The parameters that an update steps, by name: A and B of LoRA layers if a model has some, else all."""
     every = dict(model.named_parameters())
-    return {name: p for name, p in every.items() if name.endswith(tuple(_INFIX.values()))} or every
+    return {name: p for name, p in every.items() if name.endswith(_ENDINGS)} or every
 
 
 def has_lora(model: PreTrainedModel) -> bool:
     """Return whether a model has LoRA layers."""
-    return any(name.endswith(tuple(_INFIX.values())) for name, _ in model.named_parameters())
+    return any(name.endswith(_ENDINGS) for name, _ in model.named_parameters())
 
 
 @contextmanager
