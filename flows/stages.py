@@ -304,7 +304,7 @@ def _single(
         if verb == "score" and "problems" not in refs:
             refs["problems"] = problems_of(session.store, refs["rollouts"])
         for trained in refs.get("policy", []) if verb in ("update", "warmstart") else []:
-            refuse_training(session.store, trained)
+            refuse_training(session.store, trained, config.lora if isinstance(config, UpdateConfig) else None)
         return _answer(session, session.stage(verb, config, refs), out, started)
 
 

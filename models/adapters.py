@@ -5,37 +5,37 @@
 
 A folder as peft writes it: adapter_config.json, whose `base_model_name_or_path` leads from that folder to the base, and
 adapter_model.safetensors. scale = lora_alpha / r; with rsLoRA (arXiv 2312.03732) lora_alpha / sqrt(r).
-Left out: whatever else peft can adapt (DoRA, biases, embeddings, whole modules, experts), and training an adapter.
+peft reads its own files. What it reads is judged by what comes of it: matrices of other layers, other layers than
+plain ones in the model, a base that changes are refused, a key that this version of peft does not know is not.
+Left out: whatever else peft can adapt (DoRA, biases, embeddings, whole modules, experts).
 """
 
-import json
 import math
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.nn import Linear
 from transformers import PreTrainedModel
 
 from gradus.models.errors import PolicyError, first_line
 from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, is_adapter
 from gradus.models.weight_check import fixed_set, tensor_sum, verify_weights
 
-_TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
-_FREE = {
-    "alpha_pattern", "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "exclude_modules",
-    "inference_mode", "init_lora_weights", "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha",
-    "lora_dropout", "lora_ga_config", "megatron_core", "peft_type", "peft_version", "qalora_group_size", "r",
-    "rank_pattern", "revision", "runtime_config", "target_modules", "task_type", "use_rslora",
-}  # fmt: skip
-"""Settings of peft that leave an adapter a plain one, or speak of its training; any other that is set changes it."""
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
+PREFIX = "base_model.model."
+"""What peft's files put before the name of a module."""
+_TENSOR = re.compile(re.escape(PREFIX) + r"(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
 _BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")
 """How A and B may have begun; other beginnings (PiSSA, OLoRA, LoftQ) change the base's weights too."""
 _SAME_FRAC = 0.01
@@ -47,12 +47,13 @@ class Adapter:
     """An adapter's folder and what its configuration says, checked."""
 
     folder: Path
-    config: Mapping[str, Any]
+    config: "LoraConfig"
+    """As peft reads it."""
 
     @property
     def base(self) -> Path:
         """The folder of the base policy."""
-        return (self.folder / self.config["base_model_name_or_path"]).resolve()
+        return (self.folder / str(self.config.base_model_name_or_path)).resolve()
 
     @cached_property
     def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -79,10 +80,10 @@ class Adapter:
     def scale(self, module: str) -> float:
         """What B A is multiplied with in a module."""
         rank = self.factors[module][0].shape[0]
-        patterns: dict[str, float] = self.config.get("alpha_pattern") or {}
+        patterns: Mapping[str, float] = self.config.alpha_pattern or {}
         own = (alpha for key, alpha in patterns.items() if re.fullmatch(rf"(.*\.)?({key})", module))
-        alpha = next(own, self.config["lora_alpha"])
-        return alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
+        alpha = next(own, self.config.lora_alpha)
+        return alpha / (math.sqrt(rank) if self.config.use_rslora else rank)
 
     def sums(self, dtype: torch.dtype) -> list[str]:
         """Checksums of every A and every scaled B in a number format, sorted: what an engine must hold."""
@@ -91,15 +92,10 @@ class Adapter:
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """Read and check an adapter's configuration; PolicyError says what of it is not supported or missing."""
+    """Read an adapter's configuration by peft; PolicyError says what of it is not supported or missing."""
     path = folder / ADAPTER_CONFIG
-    try:
-        config = json.loads(path.read_bytes())
-        _refuse_unsupported(path, config)
-    except (ValueError, TypeError, KeyError) as error:
-        if isinstance(error, PolicyError):
-            raise
-        raise PolicyError(f"{path} is not the configuration of an adapter ({error})") from None
+    config = _config(path)
+    _refuse_unsupported(path, config)
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise PolicyError(f"{folder} has no {ADAPTER_WEIGHTS}, and other formats can run code")
     adapter = Adapter(folder, config)
@@ -109,6 +105,15 @@ def read_adapter(folder: Path) -> Adapter:
     return adapter
 
 
+def peft() -> Any:
+    """The library peft, an extra that is imported when it is needed."""
+    try:
+        import peft as library  # noqa: PLC0415
+    except ImportError:
+        raise PolicyError("adapters need the package peft: pip install 'gradus[lora]'") from None
+    return library
+
+
 def base_of(folder: Path) -> Path:
     """The folder with the weights and the configuration: the base of an adapter, and of a whole policy itself."""
     return read_adapter(folder).base if is_adapter(folder) else folder
@@ -116,15 +121,12 @@ def base_of(folder: Path) -> Path:
 
 def merged(model: PreTrainedModel, adapter: Adapter) -> PreTrainedModel:
     """Add the adapter to the weights of the base's model in place, by peft; raise PolicyError if they do not fit."""
-    try:
-        from peft import PeftModel  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise PolicyError(f"{adapter.folder} is an adapter, which needs peft: pip install 'gradus[lora]'") from None
-    _refuse_unfit(model, adapter)
+    refuse_unfit(model, adapter)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what peft warns of is refused before or after
-            wrapped = PeftModel.from_pretrained(model, str(adapter.folder), torch_device="cpu")
+            wrapped = peft().PeftModel.from_pretrained(model, str(adapter.folder), torch_device="cpu")
+        refuse_variants(wrapped)
         held = {n.replace(".default.", "."): p for n, p in wrapped.named_parameters() if ".lora_" in n}
         _refuse_other(held, adapter)
         return wrapped.merge_and_unload()
@@ -167,39 +169,69 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         raise PolicyError(f"{path} cannot be read: {error}") from None
 
 
-def _refuse_unsupported(path: Path, config: dict[str, Any]) -> None:
-    if config["peft_type"] != "LORA":
-        raise PolicyError(f"{path} describes an adapter of kind {config['peft_type']}; only LoRA is supported")
-    changed = sorted(k for k, v in config.items() if k not in _FREE and v and not (k == "bias" and v == "none"))
-    if changed:
-        raise PolicyError(f"{path} sets {changed[0]}, which is not supported: only plain LoRA of linear layers is")
-    if config.get("init_lora_weights") not in _BEGINNINGS:
-        began = config["init_lora_weights"]
+def _config(path: Path) -> "LoraConfig":
+    """An adapter's configuration as peft reads it: what this version of peft does not know is passed over."""
+    lora = peft().LoraConfig
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of keys that a later peft wrote
+            found = lora.from_pretrained(str(path.parent))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PolicyError(f"{path} is not the configuration of an adapter ({first_line(error)})") from None
+    if not isinstance(found, lora):
+        raise PolicyError(f"{path} describes an adapter of kind {found.peft_type}; only LoRA is supported")
+    return found
+
+
+def _refuse_unsupported(path: Path, config: "LoraConfig") -> None:
+    """What changes the base or computes otherwise, though the matrices do not show it."""
+    variants = [field.name for field in fields(config) if field.metadata.get("is_lora_variant")]
+    for name in (*variants, "layer_replication"):
+        if getattr(config, name):
+            raise PolicyError(f"{path} sets {name}, which is not supported: only plain LoRA of linear layers is")
+    if config.init_lora_weights not in _BEGINNINGS:
+        began = config.init_lora_weights
         raise PolicyError(f"{path}: an adapter begun by {began} changes its base too; convert it to plain LoRA first")
-    if not (isinstance(config["base_model_name_or_path"], str) and float(config["lora_alpha"]) and config["r"]):
+    if not (config.base_model_name_or_path and _is_number(config.lora_alpha) and _is_number(config.r)):
         raise PolicyError(f"{path} lacks its base, its rank or its scale")
 
 
-def _refuse_unfit(model: PreTrainedModel, adapter: Adapter) -> None:
-    """Layers that the base does not have, or has in another shape; and those whose weights may be shared."""
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
+def refuse_variants(model: torch.nn.Module) -> None:
+    """PolicyError if a layer that peft has put into a model is another than plain LoRA of a linear layer."""
+    lora, tuners = peft().tuners.lora, peft().tuners.tuners_utils
+    plain = [lora.Linear, *(getattr(lora, name) for name in ("Linear4bit",) if hasattr(lora, name))]
+    module: Any
+    for name, module in model.named_modules():
+        if isinstance(module, tuners.BaseTunerLayer):
+            base = module.get_base_layer()
+            if type(module) not in plain or not isinstance(base, Linear) or module.lora_variant:
+                raise PolicyError(f"{name} is a {type(base).__name__} under {type(module).__name__}: not plain LoRA")
+
+
+def refuse_unfit(model: PreTrainedModel, adapter: Adapter) -> None:
+    """PolicyError for layers that the base does not have, or in another shape, and for those of shared weights."""
     ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
     layers = dict(model.named_modules())
     for module, (a, b) in adapter.factors.items():
-        layer, weight = layers.get(module), getattr(layers.get(module), "weight", None)
+        layer = layers.get(module)
         if id(layer) in ends:
             raise PolicyError(f"{adapter.folder} adapts {module}: embeddings and the output layer are not supported")
-        if not isinstance(weight, Tensor) or tuple(weight.shape) != (b.shape[0], a.shape[1]):
-            shape = None if weight is None else tuple(weight.shape)
+        shape = (layer.out_features, layer.in_features) if isinstance(layer, Linear) else None
+        if shape != (b.shape[0], a.shape[1]):
             raise PolicyError(
                 f"{adapter.folder} does not fit its base {adapter.base}: it adapts {module} of shape "
-                f"{(b.shape[0], a.shape[1])}, the base has {shape or 'none'} there"
+                f"{(b.shape[0], a.shape[1])}, the base has {shape or 'no linear layer'} there"
             )
 
 
 def _refuse_other(held: Mapping[str, Tensor], adapter: Adapter) -> None:
     """What peft took must be what the file has: it passes over names that it does not expect, and warns of others."""
     given = {
-        f"base_model.model.{module}.lora_{side}.weight": tensor
+        f"{PREFIX}{module}.lora_{side}.weight": tensor
         for module, pair in adapter.factors.items()
         for side, tensor in zip("AB", pair, strict=True)
     }

@@ -4,7 +4,7 @@
     prompt_tokens(policy.tokenizer, [prompt_text(policy.tokenizer, "1 + 1 =")])
 
 An adapter's folder loads as its base with the adapter merged into the weights (gradus.models.adapters).
-Left out: downloading (gradus.tasks.artifacts.resolve does that), quantisation.
+Left out: downloading (gradus.tasks.artifacts.resolve does that); quantisation other than NF4, which was not run.
 """
 
 import json
@@ -22,6 +22,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
@@ -37,6 +38,7 @@ from gradus.models.policy_files import CONFIG, is_adapter
 from gradus.models.templates import PLAIN, PromptStyle, filled
 
 Dtype = Literal["auto", "float32", "bfloat16"]
+Quantize = Literal["none", "nf4"]
 _CPU = torch.device("cpu")
 _DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16}
 _TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model")
@@ -72,12 +74,18 @@ class Policy:
 
 
 def load_policy(
-    folder: Path, dtype: Dtype = "auto", device: torch.device = _CPU, *, trust_remote_code: bool = False
+    folder: Path,
+    dtype: Dtype = "auto",
+    device: torch.device = _CPU,
+    *,
+    trust_remote_code: bool = False,
+    quantize: Quantize = "none",
 ) -> Policy:
     """Load model (safetensors only) and tokenizer from a folder, in evaluation mode; never asks the network.
 
-    `auto` keeps the number format that the weights were saved in. PolicyError says what is missing or wrong: the
-    folder, its config.json, tokenizer or weights, a weight that is absent or of another shape, code of its own.
+    `auto` keeps the number format that the weights were saved in; `nf4` holds the weights of linear layers in 4 bits
+    (QLoRA, arXiv 2305.14314) and computes in `dtype`, on a GPU with bitsandbytes. PolicyError says what is missing or
+    wrong: the folder, its config.json, tokenizer or weights, a weight that is absent or of another shape, own code.
     """
     base = base_of(folder)
     _refuse_unloadable(base, trust_remote_code=trust_remote_code)
@@ -85,6 +93,8 @@ def load_policy(
     tokenizer = _loaded(_tokenizer_folder(folder, base), "tokenizer", AutoTokenizer.from_pretrained, options)
     options |= {"dtype": _DTYPES[dtype], "use_safetensors": True}
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    if quantize == "nf4":
+        options |= _in_nf4(_DTYPES[dtype], device)
     model, info = _loaded(base, "model", AutoModelForCausalLM.from_pretrained, options)
     # transformers would draw such weights at random; it lists them instead, and they are refused here by name.
     wrong = sorted(
@@ -100,8 +110,20 @@ def load_policy(
     if is_adapter(folder):
         model = merged(model, read_adapter(folder))
     model.eval()
-    torch.nn.Module.to(model, device)  # in place; transformers gives its own `to` a type that takes no device
+    if quantize == "none":  # bitsandbytes places what it quantises
+        torch.nn.Module.to(model, device)  # in place; transformers gives its own `to` a type that takes no device
     return Policy(model, tokenizer)
+
+
+def _in_nf4(dtype: object, device: torch.device) -> dict[str, Any]:
+    """Options of from_pretrained: NF4 with its scales quantised once more, by bitsandbytes."""
+    config = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
+    return {"quantization_config": config, "device_map": {"": device}}
 
 
 def load_prompt_side(folder: Path, *, trust_remote_code: bool = False) -> PromptSide:

@@ -199,6 +199,8 @@ ROWS_FILE = "rows.parquet"
 
 TABLES = {t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, DIFFICULTY, EVALUATIONS)}
 CHECKPOINTS = "checkpoints"
+BASE = "base"
+"""The role in which an adapter names the policy that it cannot be used without."""
 KEY_DIGITS = 16
 """Hex digits of an artifact's digest that begin the ids of its rollouts."""
 

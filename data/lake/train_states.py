@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gradus.data.errors import CorruptArtifactError, StageError
 from gradus.data.lake.manifest import FileEntry, identity_digest
+from gradus.data.lake.schema import BASE
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
 
@@ -91,7 +92,8 @@ def updates_since_kept(store: Store, ref: Ref) -> list[Ref]:
             )
         base = Ref.parse(text)
         there = not store.pruned(base)
-        if there and (not is_trained(store, base) or state_files(store, base) is not None):
+        new = store.manifest(updates[0]).parents.get(BASE) == [text]  # an adapter begins with its own optimiser
+        if there and (new or not is_trained(store, base) or state_files(store, base) is not None):
             return updates
         updates.insert(0, base)
 

@@ -29,22 +29,27 @@ Scores = Annotated[
 ]
 Source = Annotated[str, typer.Argument(help="a file, or a folder of files, that another system wrote")]
 From = Annotated[str, typer.Option("--from", help="verl, trl, trinity, open-instruct or art")]
+Merge = Annotated[bool, typer.Option("--merge", help="merge an adapter into its base")]
 ModelFolder = Annotated[
     str | None, typer.Option(help="folder of the model whose tokenizer makes texts of token ids (open-instruct)")
 ]
 
 
-def export(what: What, to: To, as_: As = None, scores: Scores = None, as_json: AsJson = False) -> None:
+def export(
+    what: What, to: To, as_: As = None, scores: Scores = None, merge: Merge = False, as_json: AsJson = False
+) -> None:
     """Write a checkpoint as a model folder with its card, or rollouts as another system writes its own."""
     home = Home.from_environment()
     if to.is_file() or (to.is_dir() and any(to.iterdir())):
         raise UsageError(f"--to {to} is {'a file' if to.is_file() else 'not empty'}", hint="give a new folder")
     check_out(str(to))
-    found = _checkpoint(home, what, to, scores) if as_ is None else _rollouts(home, what, as_, to, scores)
+    if merge and as_ is not None:
+        raise UsageError("--merge goes with a checkpoint", hint="leave it out")
+    found = _checkpoint(home, what, to, scores, merge=merge) if as_ is None else _rollouts(home, what, as_, to, scores)
     answer(found, as_json)
 
 
-def _checkpoint(home: Home, what: str, to: Path, scores: str | None) -> Mapping[str, object]:
+def _checkpoint(home: Home, what: str, to: Path, scores: str | None, *, merge: bool) -> Mapping[str, object]:
     from gradus.data.lake.store import Ref
     from gradus.data.lake.upgrade import open_lake
     from gradus.tasks.inspect.exchange.checkpoint import write_checkpoint
@@ -58,7 +63,8 @@ def _checkpoint(home: Home, what: str, to: Path, scores: str | None) -> Mapping[
     if scores is not None:
         raise UsageError("--scores goes with rollouts", hint="leave it out")
     ref = Ref.parse(full_name(home.lake, what))
-    return {"files": write_checkpoint(open_lake(home.lake, aside), home.runs, ref, to), "out": str(to)}
+    files = write_checkpoint(open_lake(home.lake, aside), home.runs, ref, to, merge=merge)
+    return {"files": files, "out": str(to)}
 
 
 def _rollouts(home: Home, what: str, system: str, to: Path, scores: str | None) -> Mapping[str, object]:

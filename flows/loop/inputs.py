@@ -41,7 +41,7 @@ def run_name(recipe: Recipe) -> str:
 def start_of(session: Stages, recipe: Recipe) -> Inputs:
     """Return the policy and the problems that training starts from, as artifacts."""
     policy = resolve_artifact(session.store, recipe.policy, "checkpoints")
-    refuse_training(session.store, policy)
+    refuse_training(session.store, policy, recipe.update.lora)
     teacher = resolve_artifact(session.store, recipe.teacher, "checkpoints") if recipe.teacher else None
     ingest = stage_config(recipe, "ingest", 0, recipe.ingest)
     plan, whole = recipe.evaluate, ingest.model_copy(update={"limit": 0})  # a limit cuts the training set alone

@@ -16,6 +16,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
+from gradus.models.training.lora import trained_parameters
 from gradus.models.training.optimizers.making import hyperparameters, new_optimizer
 from gradus.models.training.settings import OptimizerChoice, UpdateSettings
 
@@ -26,7 +27,10 @@ class TrainState:
 
     model: PreTrainedModel
     masters: dict[str, Parameter]
-    """The float32 weights that the optimiser steps, by name; the model's own where it computes in float32."""
+    """The float32 weights that the optimiser steps, by name; the model's own where those are float32.
+
+    All weights of the model, or the matrices of its LoRA layers if it has some.
+    """
     optimizer: Optimizer
     chosen: OptimizerChoice
     """How the optimiser was chosen."""
@@ -76,30 +80,31 @@ class TrainState:
     @contextmanager
     def averaged(self) -> Generator[None]:
         """Let the model have the average's weights for a while."""
-        own = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
-        _set(self.model, self.average)
+        trained = trained_parameters(self.model)
+        own = {name: parameter.detach().clone() for name, parameter in trained.items()}
+        _set(trained, self.average)
         try:
             yield
         finally:
-            _set(self.model, own)
+            _set(trained, own)
 
     def write_back(self) -> None:
         """Set the model's weights to the masters, rounded to its number format."""
         with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
+            for name, parameter in trained_parameters(self.model).items():
                 if parameter is not self.masters[name]:
                     parameter.copy_(self.masters[name])
 
 
-def _set(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+def _set(parameters: Mapping[str, Parameter], weights: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in parameters.items():
             parameter.copy_(weights[name])
 
 
 def _masters(model: PreTrainedModel, weights: Mapping[str, Tensor] | None) -> dict[str, Parameter]:
-    """The model's parameters, or float32 copies that take over their gradients."""
-    own = dict(model.named_parameters())
+    """The parameters that are trained, or float32 copies that take over their gradients."""
+    own = trained_parameters(model)
     if all(parameter.dtype == torch.float32 for parameter in own.values()):
         return own
     given = own if weights is None else weights

@@ -4,7 +4,10 @@ Left out: activations and logits, which micro_tokens and batch_rows bound, and w
 """
 
 import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TypedDict
 
 import psutil
@@ -14,12 +17,14 @@ from gradus.data.lake.store import Ref, Store
 from gradus.models.policy_files import CONFIG
 from gradus.tasks.artifacts.policies import base_ref
 from gradus.tasks.config.curation import SampleConfig
-from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.learning import LoraConfig, UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 
 _FLOAT32 = 4
 _TRAINED = 4
 """Weights, gradients and AdamW's two moments, in float32 each."""
+_NF4 = (4 + 0.127) / 8
+"""Bytes a weight in NF4 with scales that are quantised, too (QLoRA, arXiv 2305.14314, section 3)."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -50,12 +55,21 @@ def footprint(
     separate_sampler: bool,
 ) -> Footprint:
     """Return the memory that a run takes; `separate_sampler` loads the weights of the sampler a second time."""
-    num_parameters, saved = _weights(store, policy)
+    tensors = list(_tensors(store, policy))
+    num_parameters, saved = sum(each.size for each in tensors), _most_frequent_dtype(tensors)
     dtype = saved if rollout.dtype == "auto" else rollout.dtype
     sampler = num_parameters * _BYTES.get(dtype, _FLOAT32)
-    narrow = _BYTES[update.dtype] if update.dtype != "float32" else 0
-    reference = _BYTES[update.dtype] if update.loads_reference else 0
-    trained = num_parameters * (_FLOAT32 * (_TRAINED + bool(update.ema_decay)) + narrow + reference)
+    reference = num_parameters * _BYTES[update.dtype] if update.loads_reference else 0
+    stepped = _FLOAT32 * (_TRAINED + bool(update.ema_decay))
+    if update.lora is None:
+        narrow = _BYTES[update.dtype] if update.dtype != "float32" else 0
+        trained = num_parameters * (stepped + narrow) + reference
+    else:
+        linear = [each for each in tensors if _is_adapted(each, _config(store, policy).get("vocab_size"))]
+        frozen = _base_bytes(tensors, linear, update.lora, _BYTES[update.dtype])
+        matrices = sum(update.lora.rank * sum(each.shape) for each in linear if _is_target(each, update.lora))
+        # The base of a new adapter is its own reference, with the adapter left out.
+        trained = frozen + stepped * matrices + (reference if base_ref(store, policy) else 0)
     needed = sampler + _cache(store, policy, sample, rollout, dtype)
     beside = sampler if separate_sampler else 0
     return Footprint(needed, trained + beside, psutil.virtual_memory().total)
@@ -74,20 +88,52 @@ def _cache(store: Store, policy: Ref, sample: SampleConfig, rollout: RolloutConf
     return per_token * sample.max_tokens * rollout.batch_rows
 
 
-def _weights(store: Store, policy: Ref) -> tuple[int, str]:
-    """Parameters of a policy, and of the base below an adapter, and the number format of most of them."""
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor of a policy's files."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+
+def _tensors(store: Store, policy: Ref) -> Iterator[_Tensor]:
+    """The tensors of a policy, and of the base below an adapter."""
     folders = [store.path(ref) for ref in (policy, base_ref(store, policy)) if ref is not None]
-    count: dict[str, int] = {}
     for path in sorted(path for folder in folders for path in folder.glob("*.safetensors")):
         with safe_open(path, framework="numpy") as file:
             for name in file.keys():  # noqa: SIM118 - no mapping
                 part = file.get_slice(name)
-                size = 1
-                for length in part.get_shape():
-                    size *= length
-                count[part.get_dtype()] = count.get(part.get_dtype(), 0) + size
+                yield _Tensor(name, tuple(part.get_shape()), part.get_dtype())
+
+
+def _most_frequent_dtype(tensors: Sequence[_Tensor]) -> str:
+    """The number format of most parameters."""
+    count: Counter[str] = Counter()
+    for each in tensors:
+        count[each.dtype] += each.size
     most = max(count, key=lambda name: count[name], default="F32")
-    return sum(count.values()), {"BF16": "bfloat16", "F16": "float16"}.get(most, "float32")
+    return {"BF16": "bfloat16", "F16": "float16"}.get(most, "float32")
+
+
+def _is_adapted(tensor: _Tensor, num_tokens: int | None) -> bool:
+    """Whether this is the weight of a linear layer that LoRA can adapt: no embedding, no output layer, no adapter."""
+    return len(tensor.shape) == 2 and tensor.shape[0] != num_tokens and ".lora_" not in tensor.name
+
+
+def _is_target(tensor: _Tensor, lora: LoraConfig) -> bool:
+    return lora.targets == "all-linear" or tensor.name.removesuffix(".weight").endswith(tuple(lora.targets))
+
+
+def _base_bytes(tensors: Sequence[_Tensor], linear: Sequence[_Tensor], lora: LoraConfig, width: int) -> int:
+    """Bytes of the weights below an adapter in training."""
+    whole = sum(each.size for each in tensors if ".lora_" not in each.name)
+    quantised = sum(each.size for each in linear) if lora.quantize == "nf4" else 0
+    return round(width * (whole - quantised) + _NF4 * quantised)
 
 
 class _Architecture(TypedDict, total=False):
@@ -97,6 +143,7 @@ class _Architecture(TypedDict, total=False):
     num_attention_heads: int | None
     num_key_value_heads: int | None
     hidden_size: int
+    vocab_size: int
     head_dim: int | None
 
 

@@ -9,7 +9,7 @@ import torch
 from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.store import Ref, Store
 from gradus.models.devices import Device, DeviceError, give_back, is_out_of_memory, resolve_device
-from gradus.models.policy import Dtype, Policy, PolicyError, load_policy
+from gradus.models.policy import Dtype, Policy, PolicyError, Quantize, load_policy
 from gradus.tasks.artifacts.policies import verify_policy
 
 ROOM = "free memory where it computes, or set device to cpu"
@@ -46,12 +46,12 @@ def place(device: Device) -> torch.device:
         raise BadInputError(str(error), hint="set device to auto, or install PyTorch for your GPU") from None
 
 
-def loaded_policy(store: Store, ref: Ref, dtype: Dtype, device: Device) -> Policy:
+def loaded_policy(store: Store, ref: Ref, dtype: Dtype, device: Device, quantize: Quantize = "none") -> Policy:
     """A policy of the lake; BadInputError if it cannot be used, or not on that device."""
     verify_policy(store, ref)
     try:
         with oom_as_stage_error("loading the policy", ROOM):
-            policy = load_policy(store.path(ref), dtype, place(device))
+            policy = load_policy(store.path(ref), dtype, place(device), quantize=quantize)
         _ = policy.end_tokens
     except PolicyError as error:
         raise BadInputError(str(error), hint="give a folder that transformers can load") from None

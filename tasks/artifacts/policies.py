@@ -5,18 +5,20 @@ with it the identity of every rollout, depends on both.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from gradus.data.errors import BadInputError, CorruptArtifactError
 from gradus.data.lake.manifest import CURE, FILE_NAME, read_manifest, sha256_file
+from gradus.data.lake.schema import BASE, CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
-from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TOKENIZER_FILES
+from gradus.tasks.config.learning import LoraConfig
 
-BASE = "base"
 EMA = "ema"
 """The folder of a checkpoint that holds the moving average of its weights, a policy of its own."""
-_TOKENIZER = ("tokenizer*", "vocab.*", "*.model", "special_tokens_map.json", "chat_template*")
+_DIGEST = re.compile(r"[0-9a-f]+")
 
 
 def base_named_by(folder: Path) -> str:
@@ -36,7 +38,8 @@ def adopt_adapter(store: Store, folder: Path, base: Ref) -> Ref:
     """Store an adapter as a checkpoint that names its base by digest; what else lies in its folder is left there."""
     if base_ref(store, base) is not None:
         raise BadInputError(f"the base of {folder} is an adapter itself", hint="give the whole policy below both")
-    names = {path.name for pattern in _TOKENIZER for path in folder.glob(pattern)}
+    names = {path.name for pattern in TOKENIZER_FILES for path in folder.glob(pattern)}
+    _refuse_other_base(folder, base)
     config = {**_adapter_config(folder), "base_model_name_or_path": f"../{base.digest}", "revision": None}
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise BadInputError(
@@ -45,6 +48,16 @@ def adopt_adapter(store: Store, folder: Path, base: Ref) -> Ref:
     files: dict[str, Path | bytes] = {name: folder / name for name in (*names, ADAPTER_WEIGHTS)}
     files[ADAPTER_CONFIG] = json.dumps(config, indent=2, sort_keys=True).encode()
     return store.adopt_files(files, parents={BASE: [str(base)]})
+
+
+def _refuse_other_base(folder: Path, base: Ref) -> None:
+    """BadInputError if an adapter of a lake names its base by digest, and that is another one."""
+    named = str(_adapter_config(folder).get("base_model_name_or_path") or "").removeprefix("../").removeprefix("../")
+    if len(named) == len(base.digest) and _DIGEST.fullmatch(named) and named != base.digest:
+        raise BadInputError(
+            f"{folder} is an adapter for another base: it was trained on {CHECKPOINTS}/{named}, not on {base}",
+            hint=f"write --policy {folder}",
+        )
 
 
 def base_ref(store: Store, ref: Ref) -> Ref | None:
@@ -77,13 +90,23 @@ def verify_average(folder: Path) -> None:
             raise CorruptArtifactError(f"{path} does not have the bytes that its manifest names", hint=CURE)
 
 
-def refuse_training(store: Store, ref: Ref) -> None:
-    """BadInputError if a policy is an adapter: it can be sampled from, not trained."""
-    if base_ref(store, ref) is not None:
+def refuse_training(store: Store, ref: Ref, lora: LoraConfig | None = None) -> None:
+    """BadInputError if a policy is an adapter and no such adapter is to be trained."""
+    if base_ref(store, ref) is None:
+        return
+    config = _adapter_config(store.path(ref))
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if lora is None:
         raise BadInputError(
-            f"{ref} is an adapter, and training one is not supported",
-            hint="merge it into its base (peft's merge_and_unload) and train the merged policy",
+            f"{ref} is an adapter: update.lora trains it, anything else needs it merged into its base",
+            hint=f'set update.lora="{{rank={rank}, alpha={alpha}}}", or `gradus export {ref} --merge --to FOLDER`',
         )
+    for name, found, wanted in (("rank", rank, lora.rank), ("alpha", alpha, lora.alpha)):
+        if found != wanted:
+            raise BadInputError(
+                f"{ref} is an adapter of {name} {found}, and update.lora has {name} = {wanted}",
+                hint=f'set update.lora="{{rank={rank}, alpha={alpha}}}" to go on from it',
+            )
 
 
 def _adapter_config(folder: Path) -> dict[str, Any]:

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 
 from gradus.data.errors import BadInputError, UsageError, in_words
 from gradus.data.lake.manifest import FILE_NAME, Manifest, read_manifest
-from gradus.data.lake.schema import CHECKPOINTS, TABLES, misfit
+from gradus.data.lake.schema import BASE, CHECKPOINTS, TABLES, misfit
 from gradus.data.lake.store import Ref, Store
 from gradus.data.sources.tabular import read_user_table
 from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG, is_adapter
-from gradus.tasks.artifacts.policies import BASE, adopt_adapter, base_named_by, verify_average
+from gradus.tasks.artifacts.policies import adopt_adapter, base_named_by, verify_average
 from gradus.tasks.preflight.checks import REFERENCE, average_of, bundled, full_name, no_policy, not_there
 
 

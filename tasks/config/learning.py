@@ -62,6 +62,30 @@ class OptimizerConfig(Config):
         return {"name": given} if isinstance(given, str) else given
 
 
+class LoraConfig(Config):
+    """A LoRA adapter that is trained in place of the policy's own weights (arXiv 2106.09685).
+
+    It has no dropout, since the log-probs of an update must be those of the sampler. Ten times the learning rate of a
+    full update and all linear layers are what learns as well as it does (LoRA Without Regret, 2025).
+    """
+
+    rank: int = Field(default=16, ge=1)
+    """Columns of B and rows of A; policy gradients need few, 1 has been enough."""
+    alpha: int = Field(default=32, ge=1)
+    """B A is multiplied with alpha / rank."""
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """The layers that are adapted: all linear ones but the output layer, or those of these names, such as q_proj."""
+    quantize: Literal["none", "nf4"] = Field(default="none", exclude_if=partial(eq, "none"))
+    """nf4 holds the base in 4 bits while the adapter is trained (QLoRA, arXiv 2305.14314), by bitsandbytes on a GPU.
+    The sampler has the base's own weights, so a correction of importance weights is advisable."""
+
+    @model_validator(mode="after")
+    def _some_targets(self) -> "LoraConfig":
+        if not self.targets:
+            raise ValueError("targets is empty: name layers, or leave it out for all linear ones")
+        return self
+
+
 class UpdateConfig(Config):
     """One GRPO update (DeepSeekMath, arXiv 2402.03300) with its published options."""
 
@@ -82,6 +106,9 @@ class UpdateConfig(Config):
     its own in the checkpoint's folder `ema`."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
+    lora: LoraConfig | None = Field(default=None, exclude_if=unset)
+    """Train a LoRA adapter instead of all weights: { rank = 16, alpha = 32, targets = "all-linear" }; {} takes these.
+    The checkpoints are adapters beside the policy that the first of them began from."""
     correction: Annotated[ImportanceConfig | None, BeforeValidator(none_if_empty)] = None
     """Importance weights of what another engine or an older policy sampled: p_trainer / p_sampler of a token or a
     sequence, truncated or masked at a cap; none weighs every token alike."""
@@ -194,6 +221,12 @@ class UpdateConfig(Config):
     def loads_reference(self) -> bool:
         """Whether that reference is another policy, which must be given."""
         return self.needs_reference and self.reference == "given"
+
+    @model_validator(mode="after")
+    def _adapter_in_float32(self) -> "UpdateConfig":
+        if self.lora is not None and self.saved_dtype == "bfloat16":
+            raise ValueError("saved_dtype: the matrices of an adapter are saved in float32, which costs little")
+        return self
 
     @model_validator(mode="after")
     def _average_to_refer_to(self) -> "UpdateConfig":

@@ -30,6 +30,7 @@ from gradus.tasks.config.components import Chosen, FilterConfig, chosen_in
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.preflight.lora import check_lora
 
 CHECKPOINTS = "checkpoints"
 REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{4,64}")
@@ -121,6 +122,7 @@ def check_components(config: Config) -> None:
         check_rewards(config)
     if isinstance(config, UpdateConfig):
         _check_optimizer(config)
+        check_lora(config)
 
 
 def _check_optimizer(config: UpdateConfig) -> None:

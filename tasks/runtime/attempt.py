@@ -128,7 +128,8 @@ def _commit(task: Job, out: ShardWriter, result: StageResult) -> None:
     out.commit(
         identity=task.identity,
         config=task.config,
-        parents={role: list(refs) for role, refs in task.inputs.items()},
+        parents={role: list(refs) for role, refs in task.inputs.items()}
+        | {role: [str(ref)] for role, ref in result.parents.items()},
         versions=dict(_versions()),
     )
     fault_point(f"{task.stage}:after_manifest")

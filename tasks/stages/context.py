@@ -58,6 +58,7 @@ class StageResult:
     The first four are part of the artifact and must be the same for the same identity; `steps` holds one dict of
     metrics per optimiser step, if the stage has steps. The rest describes this attempt alone and goes to the journal:
     `clock` and `step_clock` hold metrics measured with a clock, `attempt` counts what this attempt did.
+    `parents` are artifacts that the made one cannot be used without, by role; its inputs are named without this.
     """
 
     metrics: Metrics = field(default_factory=dict)
@@ -67,6 +68,7 @@ class StageResult:
     clock: Metrics = field(default_factory=dict)
     step_clock: list[Metrics] = field(default_factory=list)
     attempt: Mapping[str, object] = field(default_factory=dict)
+    parents: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
 
     @property
     def kept(self) -> Mapping[str, object]:

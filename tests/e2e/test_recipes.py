@@ -60,7 +60,7 @@ def problem(number: int) -> dict[str, str]:
     return {"question": f"Ann has {number} and buys 3.", "answer": "\n".join([*steps, f"#### {number + 5}"])}
 
 
-@pytest.mark.parametrize("recipe", ["qwen2.5-0.5b-gsm8k"])
+@pytest.mark.parametrize("recipe", ["qwen2.5-0.5b-gsm8k", "qwen2.5-1.5b-lora"])
 def test_a_recipe_trains_for_two_rounds(new_program: Callable[..., Program], recipe: str) -> None:
     program = new_program()
     qwen(program.home / "policy")
@@ -72,5 +72,11 @@ def test_a_recipe_trains_for_two_rounds(new_program: Callable[..., Program], rec
     told = program.json("train", recipe, "--rounds", "2", *changes)
     assert told["updates"] == 2
     assert told["after"]["rows"] == 3
-    config = json.loads((program.home / "lake" / told["policy"] / "config.json").read_text())
+    lake = program.home / "lake"
+    folder = lake / told["policy"]
+    if (folder / "adapter_config.json").is_file():
+        adapter = json.loads((folder / "adapter_config.json").read_text())
+        assert (adapter["r"], adapter["lora_alpha"], len(adapter["target_modules"])) == (16, 32, 14)
+        folder = folder / adapter["base_model_name_or_path"]
+    config = json.loads((folder / "config.json").read_text())
     assert (config["model_type"], config["dtype"]) == ("qwen2", "bfloat16")

@@ -87,7 +87,7 @@ def test_evaluate_gives_intervals_for_every_k(new_program: Callable[..., Program
     assert {"maj_at", "out"} <= set(found)
 
 
-def test_an_adapter_is_rolled_out_by_name_and_no_stage_begins_that_would_train_it(
+def test_an_adapter_is_rolled_out_by_name_and_no_stage_begins_that_would_train_it_as_a_whole_policy(
     new_program: Callable[..., Program], make_adapter: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = make_adapter(tmp_path / "adapter", load_policy(BUNDLED), "bundled")
@@ -104,7 +104,7 @@ def test_an_adapter_is_rolled_out_by_name_and_no_stage_begins_that_would_train_i
     ):
         code, _, err = program.run(*command)
         assert code == 1
-        assert "is an adapter, and training one is not supported" in err
+        assert "is an adapter: update.lora trains it" in err
     # Two checkpoints: the adapter's and its base's.
     assert len(list((program.home / "lake" / "checkpoints").iterdir())) == 2
     made = {path.name for path in (program.home / "lake").iterdir() if path.name[0] not in "._"}

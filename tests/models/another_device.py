@@ -22,6 +22,7 @@ from gradus.models.engines.sampling import SamplingParams
 from gradus.models.objectives.importance_sampling.truncated import token_truncated
 from gradus.models.policy import Policy, load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
+from gradus.models.training.lora import LoraSettings, add_lora
 from gradus.models.training.mismatch import mismatch
 from gradus.models.training.packed.ragged import Ragged
 from gradus.models.training.passes import Budget, all_logprobs
@@ -147,6 +148,23 @@ def test_an_update_there_is_the_update_here(there: torch.device) -> None:
     ours, expected = state_bytes(moved), state_bytes(train_state)
     hold(ours[OPTIMIZER], expected[OPTIMIZER])
     assert (ours[RNG], ours[CURSOR]) == (expected[RNG], expected[CURSOR])
+
+
+def test_an_update_of_an_adapter_there_is_the_one_here(there: torch.device) -> None:
+    """A first step moves B alone, so the second step, in which A moves too, says more."""
+    states: list[TrainState] = []
+    logs: list[list[dict[str, float]]] = []
+    for start, reference in ((policy(), policy(seed=4)), (policy(there=there), policy(seed=4, there=there))):
+        add_lora(start.model, LoraSettings(rank=3), seed=1)
+        train_state, log = updated(start, rollouts(), reference)
+        states.append(train_state)
+        logs.append(log)
+    stayed, moved = states
+    assert {parameter.device for parameter in moved.model.parameters()} == {there}
+    assert len(moved.masters) == 2 * 7 * 2
+    for ours, expected in zip(logs[1], logs[0], strict=True):
+        assert ours == close(expected)
+    hold(weights_bytes(moved), weights_bytes(stayed))
 
 
 def test_a_train_state_goes_on_there_from_what_was_saved_here(there: torch.device) -> None:

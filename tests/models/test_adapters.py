@@ -1,7 +1,7 @@
 """LoRA adapters: W + (alpha / r) B A computed by hand and by peft's own unmerged forward, and what is refused."""
 
-import builtins
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,13 +121,13 @@ def test_what_prompts_need_is_the_bases_but_for_a_tokenizer_of_its_own(adapter: 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"peft_type": "IA3"}, "kind IA3; only LoRA"),
-        ({"modules_to_save": ["lm_head"]}, "sets modules_to_save"),
+        ({"peft_type": "IA3"}, r"kind .*IA3; only LoRA"),
+        ({"peft_type": "of a later peft"}, "not the configuration of an adapter"),
         ({"use_dora": True}, "sets use_dora"),
-        ({"bias": "all"}, "sets bias"),
-        ({"of_a_later_peft": 3}, "sets of_a_later_peft"),
+        ({"alora_invocation_tokens": [5, 6]}, "sets alora_invocation_tokens"),
+        ({"layer_replication": [[0, 2], [1, 2]]}, "sets layer_replication"),
         ({"init_lora_weights": "pissa"}, "begun by pissa changes its base too"),
-        ({"lora_alpha": None}, "not the configuration of an adapter"),
+        ({"lora_alpha": None}, "lacks its base, its rank or its scale"),
         ({"base_model_name_or_path": "../nowhere"}, r"nowhere, is not there"),
         ({"base_model_name_or_path": "."}, "is an adapter itself"),
         ({"base_model_name_or_path": None}, "lacks its base"),
@@ -136,6 +136,12 @@ def test_what_prompts_need_is_the_bases_but_for_a_tokenizer_of_its_own(adapter: 
 def test_other_adapters_are_refused_by_what_they_set(adapter: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         load_prompt_side(changed(adapter, **settings))
+
+
+def test_keys_of_a_later_peft_and_of_other_tensors_leave_a_plain_adapter_what_it_is(adapter: Path) -> None:
+    expected = dict(load_policy(adapter).model.named_parameters())
+    found = load_policy(changed(adapter, of_a_later_peft={"x": 3}, peft_version="9.9", bias="all"))
+    assert all(torch.equal(p, expected[name]) for name, p in found.model.named_parameters())
 
 
 def test_broken_or_unsafe_files_are_refused(adapter: Path, tmp_path: Path) -> None:
@@ -157,10 +163,12 @@ def test_matrices_that_do_not_fit_the_base_or_each_other_are_named(adapter: Path
     a, b = (f"base_model.model.{Q}.lora_{side}.weight" for side in "AB")
     cases: list[tuple[dict[str, torch.Tensor], str]] = [
         ({**whole, a: torch.zeros(4, 17)}, r"adapts .*q_proj of shape \(16, 17\), the base has \(16, 16\)"),
-        ({k.replace("layers.1", "layers.5"): v for k, v in whole.items()}, r"layers\.5.*the base has none"),
+        ({k.replace("layers.1", "layers.5"): v for k, v in whole.items()}, r"layers\.5.*the base has no linear layer"),
         ({k: v for k, v in whole.items() if k != b}, "has no pair of matrices"),
         ({**whole, b: torch.zeros(16, 3)}, "has no pair of matrices"),
         ({k.replace(f"{Q}.lora_A.weight", f"{Q}.lora_magnitude_vector"): v for k, v in whole.items()}, "adapts more"),
+        ({**whole, "base_model.model.lm_head.weight": torch.ones(23, 16)}, r"adapts more .*lm_head\.weight"),
+        ({**whole, f"base_model.model.{Q}.lora_B.bias": torch.ones(16)}, r"adapts more .*lora_B\.bias"),
         ({"base_model.model.lm_head.lora_A.weight": torch.ones(4, 16)}
          | {"base_model.model.lm_head.lora_B.weight": torch.ones(23, 4)}, "the output layer are not supported"),
         ({k: v for k, v in whole.items() if Q not in k}, "peft and the file disagree on .*q_proj"),
@@ -173,13 +181,6 @@ def test_matrices_that_do_not_fit_the_base_or_each_other_are_named(adapter: Path
 
 
 def test_without_peft_it_is_asked_for(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "peft":
-            raise ImportError(name)
-        return ask(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(PolicyError, match=r"pip install 'gradus\[lora\]'"):
         load_policy(adapter)

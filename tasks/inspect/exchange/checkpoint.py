@@ -15,7 +15,8 @@ from gradus.data.errors import BadInputError
 from gradus.data.files import replace_file, replacing
 from gradus.data.lake.manifest import FILE_NAME, Manifest
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.artifacts.policies import base_ref
+from gradus.models.policy_files import TOKENIZER_FILES
+from gradus.tasks.artifacts.policies import base_ref, verify_policy
 from gradus.tasks.runs.history import Attempt, attempts, run_folders
 from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.runs.records import Evaluation
@@ -23,8 +24,8 @@ from gradus.tasks.runtime.attempt import read_report
 
 CARD = "README.md"
 _POLICY = (
-    "config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*", "vocab.*",
-    "merges.txt", "*.model", "special_tokens_map.json", "added_tokens.json", "chat_template*",
+    "config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "added_tokens.json",
+    *TOKENIZER_FILES,
 )  # fmt: skip
 """Names of the files that make a policy."""
 _USE = """
@@ -38,6 +39,20 @@ tokenizer = AutoTokenizer.from_pretrained(".")
 ```
 """
 
+_USE_OF_ADAPTER = """
+## Use
+
+```python
+from peft import AutoPeftModelForCausalLM
+from transformers import AutoTokenizer
+
+model = AutoPeftModelForCausalLM.from_pretrained(".")
+tokenizer = AutoTokenizer.from_pretrained(".")
+```
+
+`base_model_name_or_path` in `adapter_config.json` is the path of the base where this was exported.
+"""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -49,17 +64,28 @@ class Source:
     evaluations: Mapping[str, Evaluation]
 
 
-def write_checkpoint(store: Store, runs: Path, ref: Ref, folder: Path) -> list[str]:
+def write_checkpoint(store: Store, runs: Path, ref: Ref, folder: Path, *, merge: bool = False) -> list[str]:
     """Write a checkpoint's policy and its card into a folder; return the names of the files.
 
-    Raise BadInputError for an adapter, whose base would be left behind, and for a checkpoint without weights.
+    An adapter is written as such, or merged into its base. Raise BadInputError for a checkpoint without weights, and if
+    there is nothing to merge.
     """
-    manifest = store.verify(ref)
-    if base_ref(store, ref) is not None:
-        raise BadInputError(
-            f"{ref} is an adapter, and its base is another checkpoint",
-            hint="merge it into its base (peft's merge_and_unload), or copy both folders",
-        )
+    verify_policy(store, ref)
+    manifest, base = store.manifest(ref), base_ref(store, ref)
+    if base is None:
+        names, use = _write_whole(store, ref, manifest, folder, merge=merge), _USE
+    else:
+        from gradus.tasks.inspect.exchange.adapter import write_adapter, write_merged  # noqa: PLC0415 - loads torch
+
+        names = write_merged(store, ref, folder) if merge else write_adapter(store, ref, base, folder)
+        use = _USE if merge else _USE_OF_ADAPTER
+    replace_file(folder / CARD, model_card(ref, manifest, source_of(store, runs, ref), use))
+    return sorted([*names, CARD])
+
+
+def _write_whole(store: Store, ref: Ref, manifest: Manifest, folder: Path, *, merge: bool) -> list[str]:
+    if merge:
+        raise BadInputError(f"{ref} is a whole policy: there is nothing to merge", hint="leave --merge out")
     names = [entry.name for entry in manifest.files if _is_policy(entry.name)]
     if not any(name.endswith(".safetensors") for name in names):
         raise BadInputError(f"{ref} holds no weights in safetensors", hint="give a checkpoint that an update made")
@@ -67,8 +93,7 @@ def write_checkpoint(store: Store, runs: Path, ref: Ref, folder: Path) -> list[s
     for name in names:
         with replacing(folder / name) as temporary:
             shutil.copyfile(store.path(ref) / name, temporary)
-    replace_file(folder / CARD, model_card(ref, manifest, source_of(store, runs, ref)))
-    return sorted([*names, CARD])
+    return names
 
 
 def _is_policy(name: str) -> bool:
@@ -96,8 +121,8 @@ def _evaluations(store: Store, rows: list[Attempt], round_index: int) -> Iterato
             yield summary["suite"], summary
 
 
-def model_card(ref: Ref, manifest: Manifest, source: Source | None) -> str:
-    """Return the card: where the weights come from, data, evaluation, recipe."""
+def model_card(ref: Ref, manifest: Manifest, source: Source | None, use: str = _USE) -> str:
+    """Return the card: where the weights come from, data, evaluation, how to load them, recipe."""
     settings: Mapping[str, object] = source.recipe if source else manifest.config
     parts = [
         "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- gradus\n- rlvr\n---\n",
@@ -106,7 +131,7 @@ def model_card(ref: Ref, manifest: Manifest, source: Source | None) -> str:
         f"exported from {_code(str(ref))} by Gradus.\n",
         *(_data(source.recipe) if source else ()),
         *(_figures(source.evaluations) if source else ()),
-        _USE,
+        use,
         f"\n## {'Recipe' if source else 'Settings'}\n\n{_block(json.dumps(settings, indent=1, ensure_ascii=False))}\n",
     ]
     return "".join(parts)

@@ -7,7 +7,6 @@ they end in must be the checkpoint's to the last one. That holds on a CPU, and o
 import shutil
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,8 +24,9 @@ from gradus.data.lake.train_states import (
     state_ref,
     updates_since_kept,
 )
-from gradus.models.training.checkpoint import SavedDtype, write_policy
+from gradus.models.training.checkpoint import SavedDtype
 from gradus.models.training.steps.critic_files import critic_writers
+from gradus.tasks.artifacts.adapters import begins_adapter
 from gradus.tasks.artifacts.policies import EMA
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.waiting import hold
@@ -36,7 +36,7 @@ from gradus.tasks.stages.update.conditions import deterministic
 from gradus.tasks.stages.update.given_rows import GivenRows
 from gradus.tasks.stages.update.objective import update_settings
 from gradus.tasks.stages.update.start import Start, loaded
-from gradus.tasks.stages.update.train_state import policy_dtype, state_writers, write_train_state
+from gradus.tasks.stages.update.train_state import policy_dtype, state_writers, write_train_state, write_weights
 from gradus.tasks.stages.update.work import Work
 from gradus.tasks.stages.warm import Warm
 
@@ -107,12 +107,10 @@ def _write_weights(start: Start, folder: Path, dtype: SavedDtype) -> None:
     scratch = folder / _SCRATCH
     scratch.mkdir()
 
-    def take(below: Path, name: str, path: Path) -> None:
-        path.replace(below / name)
+    def take(name: str, path: Path) -> None:
+        path.replace(folder / name)
 
-    write_policy(start.policy, scratch, partial(take, folder), start.train_state.masters, dtype)
-    if start.train_state.average:
-        write_policy(start.policy, scratch, partial(take, folder / EMA), start.train_state.average, dtype)
+    write_weights(start.policy, start.train_state, dtype, scratch, take)
 
 
 def _put_back(store: Store, ref: Ref, folder: Path, manifest: Manifest) -> None:
@@ -145,7 +143,8 @@ def _repeated(store: Store, ref: Ref, before: Start | None, out: ShardWriter, be
         raise CorruptArtifactError(f"{ref} cannot be computed again: {error.message}", hint=begin_afresh(ref)) from None
     if before is None:
         policy = ctx.one("policy")
-        start = loaded(store, policy, state_files(store, policy) or {}, settings, config, ctx.seed)
+        files = {} if begins_adapter(store, policy, config) else state_files(store, policy) or {}
+        start = loaded(store, policy, files, settings, config, ctx.seed)
     elif before.fits(settings, config):
         start = before.adopted(settings, config)
     else:

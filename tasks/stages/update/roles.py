@@ -8,6 +8,7 @@ import torch
 
 from gradus.data.errors import BadInputError, CorruptArtifactError
 from gradus.models.policy import Policy
+from gradus.models.training.lora import without_lora
 from gradus.models.training.packed.logprobs import Asked, Logprobs, TokenLogprobs, vocabulary
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.rollouts import Rollouts
@@ -16,6 +17,7 @@ from gradus.models.training.steps.critic import Critic, CriticSettings
 from gradus.models.training.steps.critic_files import CRITIC, restore_critic
 from gradus.models.training.steps.step_rows import ReferenceLogprobs, TeacherTokens
 from gradus.models.training.tensor_files import CheckpointError
+from gradus.tasks.artifacts.adapters import refers_to_base
 from gradus.tasks.artifacts.loading import loaded_policy
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.stages.context import StageContext
@@ -51,9 +53,16 @@ class RolePasses:
         if self.config.reference == "ema":
             with train_state.averaged():
                 return all_tokens(train_state.model, self.rollouts, self.budget, self.on_rows, asked)
+        if self._reference_is_base():
+            with without_lora(train_state.model):
+                return all_tokens(train_state.model, self.rollouts, self.budget, self.on_rows, asked)
         model = self._role("reference", "kl_coef is set, or a component reads it").model
         refuse_unknown_tokens(self.rows, vocabulary(model))
         return all_tokens(model, self.rollouts, self.budget, self.on_rows, asked)
+
+    def _reference_is_base(self) -> bool:
+        given = self.ctx.inputs.get("reference", ())
+        return len(given) == 1 and refers_to_base(self.ctx.store, self.ctx.one("policy"), given[0], self.config)
 
     def _role(self, role: str, why: str) -> Policy:
         if not self.ctx.inputs.get(role):

@@ -6,9 +6,10 @@ is here: gates, the train state from disk or from this worker's memory (the same
 
 import time
 
-from gradus.data.lake.schema import ROWS_FILE
+from gradus.data.lake.schema import BASE, ROWS_FILE
 from gradus.data.lake.train_states import state_ref
 from gradus.models.training.packed.logprobs import vocabulary
+from gradus.tasks.artifacts.adapters import base_of_next, begins_adapter
 from gradus.tasks.artifacts.loading import LoadedPolicies, oom_as_stage_error
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.config.learning import UpdateConfig
@@ -32,7 +33,7 @@ _RESUMABLE = "steps"
 def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     """Take the optimiser steps of one update and write the checkpoint that they end in."""
     started = time.perf_counter()
-    refuse_training(ctx.store, ctx.one("policy"))
+    refuse_training(ctx.store, ctx.one("policy"), config.lora)
     settings = update_settings(config)
     given = GivenRows.of(ctx, config)
     given.refuse_without_signal(config, settings)
@@ -64,7 +65,8 @@ def _start(ctx: StageContext, config: UpdateConfig) -> Start:
     found = ctx.warm.of(KeptTraining).take(ref)
     if found is not None and found.fits(settings, config):
         return found.adopted(settings, config)
-    return loaded(ctx.store, ref, kept_files(ctx.store, ref, ctx.beat), settings, config, ctx.seed)
+    files = {} if begins_adapter(ctx.store, ref, config) else kept_files(ctx.store, ref, ctx.beat)
+    return loaded(ctx.store, ref, files, settings, config, ctx.seed)
 
 
 def _save_state(ctx: StageContext, config: UpdateConfig, work: Work) -> None:
@@ -108,5 +110,6 @@ def _result(work: Work, num_tokens: int, seconds: float) -> StageResult:
         extreme_samples(rows, work.given.rollouts),
         steps,
         clock={"perf/tokens_per_s": num_tokens / seconds, **work.memory},
+        parents={BASE: base_of_next(work.ctx.store, work.ctx.one("policy"))} if work.config.lora else {},
         step_clock=step_clock,
     )

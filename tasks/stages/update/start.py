@@ -13,7 +13,7 @@ from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic, CriticSettings
 from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey
-from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.learning import LoraConfig, UpdateConfig
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.update.roles import critic_of
 from gradus.tasks.stages.update.train_state import new_train_state, restore, saved_in
@@ -28,10 +28,11 @@ class Start:
     critic: Critic | None
     dtype: Dtype
     device: Device
+    lora: LoraConfig | None
 
     def fits(self, settings: UpdateSettings, config: UpdateConfig) -> bool:
         """Whether an update with these settings can go on from here."""
-        same = (self.dtype, self.device) == (config.dtype, config.device)
+        same = (self.dtype, self.device, self.lora) == (config.dtype, config.device, config.lora)
         return same and self.train_state.chosen == settings.optimizer
 
     def adopted(self, settings: UpdateSettings, config: UpdateConfig) -> "Start":
@@ -42,7 +43,7 @@ class Start:
             critic.adopt(CriticSettings(**config.critic.model_dump()))
         elif config.needs_critic:
             critic = critic_of(config, self.policy, {})
-        return Start(self.train_state, self.policy, critic, self.dtype, self.device)
+        return Start(self.train_state, self.policy, critic, self.dtype, self.device, self.lora)
 
 
 def loaded(
@@ -53,7 +54,7 @@ def loaded(
     if files:
         restore(train_state, store, ref, files)
     train_state.adopt(settings)
-    return Start(train_state, policy, critic_of(config, policy, files), config.dtype, config.device)
+    return Start(train_state, policy, critic_of(config, policy, files), config.dtype, config.device, config.lora)
 
 
 @dataclass
@@ -95,6 +96,8 @@ def keep_warm(ctx: StageContext, start: Start, config: UpdateConfig) -> None:
     digest, device, dtype = ctx.out.ref.digest, config.device, config.dtype
     kept = ctx.warm.of(KeptTraining)
     kept.digest, kept.latest = digest, start
+    if config.lora is not None:
+        return  # sampled from merged into its base, as it is loaded from disk
     saved = saved_in(ctx.store, ctx.one("policy"), config)
     if saved not in ("float32", dtype):
         return  # what is on disk is rounded otherwise than the weights in memory

@@ -5,11 +5,11 @@ out where computing it again makes the same bits (gradus.tasks.stages.update.rep
 """
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
 import torch
+from torch import Tensor
 
 from gradus.data.errors import BadInputError, CorruptArtifactError
 from gradus.data.lake.manifest import FileEntry
@@ -18,13 +18,15 @@ from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.lake.train_states import CHECKPOINT, POINTER, begin_afresh, pointer, state_identity, weights_config
 from gradus.data.seeds import derive_seed
 from gradus.models.policy import Policy, saved_dtype
-from gradus.models.training.checkpoint import SavedDtype, write_policy
+from gradus.models.training.checkpoint import SavedDtype, TakeFile, write_policy
+from gradus.models.training.lora import has_lora
 from gradus.models.training.optimizers.arguments import OptimizerError
 from gradus.models.training.recomputation import layers_of
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
 from gradus.models.training.tensor_files import CheckpointError, Write
 from gradus.models.training.train_state_files import OtherOptimizerError, restore_train_state, train_state_writers
+from gradus.tasks.artifacts.adapters import adapted_policy, write_adapter
 from gradus.tasks.artifacts.loading import ROOM, loaded_policy, oom_as_stage_error
 from gradus.tasks.artifacts.policies import EMA
 from gradus.tasks.config.learning import UpdateConfig
@@ -38,16 +40,15 @@ def new_train_state(
     store: Store, ref: Ref, settings: UpdateSettings, config: UpdateConfig, seed: int
 ) -> tuple[TrainState, Policy]:
     """A checkpoint's policy with a fresh optimiser; BadInputError if no update can be made of it."""
-    exact = loaded_policy(store, ref, "float32", config.device)
-    saved_in(store, ref, config)  # refuses now what could not be written after the steps
-    narrow = config.dtype != "float32"
-    policy = loaded_policy(store, ref, config.dtype, config.device) if narrow else exact
+    if config.lora is None:
+        policy, weights = _whole_policy(store, ref, config)
+    else:
+        policy, weights = adapted_policy(store, ref, config, config.lora, seed), None
     if config.activation_checkpointing and not layers_of(policy.model):
         raise BadInputError(
             f"{type(policy.model).__name__} has no layers that transformers can compute again",
             hint="leave update.activation_checkpointing out",
         )
-    weights = dict(exact.model.named_parameters()) if narrow else None
     try:
         train_state = TrainState.new(policy.model, settings, derive_seed(seed, "update"), weights)
     except OptimizerError as error:
@@ -55,6 +56,15 @@ def new_train_state(
             f"update.optimizer: {error}", hint="set update.optimizer to adamw for the usual one"
         ) from None
     return train_state, policy
+
+
+def _whole_policy(store: Store, ref: Ref, config: UpdateConfig) -> tuple[Policy, Mapping[str, Tensor] | None]:
+    """The policy, and the float32 weights that it was rounded from if it computes in another format."""
+    exact = loaded_policy(store, ref, "float32", config.device)
+    saved_in(store, ref, config)  # refuses now what could not be written after the steps
+    if config.dtype == "float32":
+        return exact, None
+    return loaded_policy(store, ref, config.dtype, config.device), dict(exact.model.named_parameters())
 
 
 def restore(train_state: TrainState, store: Store, ref: Ref, files: Mapping[str, Path]) -> None:
@@ -76,14 +86,28 @@ def restore(train_state: TrainState, store: Store, ref: Ref, files: Mapping[str,
 def write_checkpoint(out: ShardWriter, policy: Policy, train_state: TrainState, dtype: SavedDtype) -> None:
     """Write the policy, its average if there is one, and the name of the train state, as files of an artifact."""
     with disk_errors(out.folder):
-        # In its own number format the model has what the masters are rounded to.
-        own = getattr(torch, dtype) == policy.model.dtype
-        write_policy(policy, _empty(out.scratch / _WORK), out.move_file, None if own else train_state.masters, dtype)
-        if train_state.average:
-            take = partial(_move_below, out, EMA)
-            write_policy(policy, _empty(out.scratch / _WORK), take, train_state.average, dtype)
+        write_weights(policy, train_state, dtype, _empty(out.scratch / _WORK), out.move_file)
     named = pointer(out.ref, step=train_state.step, optimizer=train_state.chosen.label, threads=torch.get_num_threads())
     out.write_file(POINTER, named)
+
+
+def write_weights(policy: Policy, train_state: TrainState, dtype: SavedDtype, scratch: Path, take: TakeFile) -> None:
+    """Write the policy, and its average below EMA, to an empty folder, and let `take` move each file."""
+    if has_lora(policy.model):
+        write_adapter(policy, train_state.masters, scratch, take)
+    else:
+        # In its own number format the model has what the masters are rounded to.
+        own = getattr(torch, dtype) == policy.model.dtype
+        write_policy(policy, scratch, take, None if own else train_state.masters, dtype)
+    if train_state.average:
+
+        def take_below(name: str, path: Path) -> None:
+            take(f"{EMA}/{name}", path)
+
+        if has_lora(policy.model):
+            write_adapter(policy, train_state.average, scratch, take_below, up="../")
+        else:
+            write_policy(policy, scratch, take_below, train_state.average, dtype)
 
 
 def write_train_state(out: ShardWriter, checkpoint: Ref, policy_files: Iterable[FileEntry], files: Writers) -> None:
@@ -100,7 +124,8 @@ def write_train_state(out: ShardWriter, checkpoint: Ref, policy_files: Iterable[
 
 def state_writers(train_state: TrainState, dtype: SavedDtype, others: Writers) -> dict[str, Write]:
     """The files of a train state beside a policy that is saved in `dtype`, and how each is written."""
-    return {**train_state_writers(train_state, masters=dtype != "float32"), **others}
+    rounded = dtype != "float32" and not has_lora(train_state.model)  # an adapter's file has its matrices as they are
+    return {**train_state_writers(train_state, masters=rounded), **others}
 
 
 def saved_in(store: Store, ref: Ref, config: UpdateConfig) -> SavedDtype:
@@ -117,10 +142,6 @@ def policy_dtype(folder: Path) -> SavedDtype:
     raise BadInputError(
         f"{folder} is saved in {found}, which no update writes", hint="set update.saved_dtype to float32"
     )
-
-
-def _move_below(out: ShardWriter, folder: str, name: str, path: Path) -> None:
-    out.move_file(f"{folder}/{name}", path)
 
 
 def _empty(folder: Path) -> Path:

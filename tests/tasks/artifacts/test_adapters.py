@@ -136,13 +136,13 @@ def test_a_flipped_bit_in_the_base_is_found_from_the_adapter(store: Store, adapt
 
 
 @pytest.mark.parametrize("stage", ["update", "warmstart"])
-def test_training_an_adapter_is_refused(store: Store, adapted: Adapted, stage: str) -> None:
+def test_training_an_adapter_as_a_whole_policy_is_refused(store: Store, adapted: Adapted, stage: str) -> None:
     ref = resolve_artifact(store, str(adapted("first")), "checkpoints")
     problems = [str(store.put("problems", PROBLEMS))]
     job = Job(stage, str(store.root), f"checkpoints/{'a' * 32}", {"policy": [str(ref)], "problems": problems}, {}, 0)
-    with pytest.raises(BadInputError, match="is an adapter, and training one is not supported") as refused:
+    with pytest.raises(BadInputError, match=r"is an adapter: update\.lora trains it") as refused:
         execute(job.to_json(), Warm(), lambda _frac, text="": None)
-    assert "merge it into its base" in refused.value.hint
+    assert refused.value.hint == f'set update.lora="{{rank=4, alpha=6}}", or `gradus export {ref} --merge --to FOLDER`'
     below = base_ref(store, ref)
     assert below is not None
     refuse_training(store, below)

@@ -1,0 +1,89 @@
+"""An adapter from the program: trained, killed, resumed, gone on from, exported as it is and merged."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gradus.data.lake.store import Ref, Store
+from gradus.models.policy import load_policy
+from tests.e2e.conftest import RECIPE, Program
+
+LORA = ("--set", "update.lora={rank=4, alpha=8}", "--set", "update.lr=2e-3", "--set", "update.minibatch_groups=4")
+LORA += ("--set", "update.kl_coef=0.01", "--set", "update.save_every_steps=1")
+TRAIN = ("train", str(RECIPE), "--rounds", "2", *LORA)
+
+
+@pytest.fixture(scope="module")
+def trained(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
+    program = new_program()
+    return program, program.json(*TRAIN)
+
+
+def test_a_killed_training_of_an_adapter_ends_as_an_undisturbed_one(
+    trained: tuple[Program, dict[str, Any]], new_program: Callable[..., Program]
+) -> None:
+    """Killed in the second round's update, after a step that was kept."""
+    calm, answer = trained
+    killed = new_program()
+    code, _, err = killed.run(*TRAIN, GRADUS_FAULT="update:after_step#6")
+    assert code == 1, err
+    assert "gradus" in err
+    again = killed.json(*TRAIN)
+    assert again["policy"] == answer["policy"]
+    there = {name: content for name, content in killed.manifests().items() if name.startswith("checkpoints/")}
+    assert there == {name: content for name, content in calm.manifests().items() if name in there}
+    assert len(there) == 3  # the base and an adapter a round
+
+
+def test_an_adapter_goes_out_merged_for_transformers_and_as_it_is_for_peft(
+    trained: tuple[Program, dict[str, Any]], tmp_path: Path
+) -> None:
+    from peft import AutoPeftModelForCausalLM
+
+    program, answer = trained
+    sampled = load_policy(program.home / "lake" / answer["policy"])
+    base = load_policy(Path(__file__).parents[2] / "data" / "samples" / "policy")
+    ids = sampled.tokenizer("12 + 5 =", return_tensors="pt").input_ids
+    found = program.json("export", answer["policy"], "--merge", "--to", str(tmp_path / "merged"))
+    names = {path.name for path in (tmp_path / "merged").iterdir()}
+    assert set(found["files"]) == names
+    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md"} <= names
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert AutoTokenizer.from_pretrained(tmp_path / "merged").get_vocab() == sampled.tokenizer.get_vocab()
+    found = program.json("export", answer["policy"], "--to", str(tmp_path / "adapter"))
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "README.md"} <= set(found["files"])
+    adapter = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter")
+    assert "PeftModel" in (tmp_path / "adapter" / "README.md").read_text()
+    with torch.no_grad():
+        expected = sampled.model(ids).logits
+        assert torch.equal(merged(ids).logits, expected)
+        assert torch.allclose(adapter(ids).logits, expected, atol=1e-4)
+        assert not torch.allclose(base.model(ids).logits, expected, atol=1e-4)
+    code, _, err = program.run(
+        "export", f"checkpoints/{bases(program, answer)}", "--merge", "--to", str(tmp_path / "x")
+    )
+    assert code == 1
+    assert "is a whole policy: there is nothing to merge" in err
+
+
+def bases(program: Program, answer: dict[str, Any]) -> str:
+    config = json.loads((program.home / "lake" / answer["policy"] / "adapter_config.json").read_text())
+    return Path(config["base_model_name_or_path"]).name
+
+
+def test_training_goes_on_from_an_adapter_and_the_merged_policy_is_a_policy_like_any_other(
+    trained: tuple[Program, dict[str, Any]],
+) -> None:
+    program, answer = trained
+    further = ("train", str(RECIPE), "--set", "name=further", "--set", f"policy={answer['policy']}")
+    found = program.json(*further, *LORA)
+    store = Store(program.home / "lake")
+    assert store.manifest(Ref.parse(found["policy"])).parents["base"] == [f"checkpoints/{bases(program, answer)}"]
+    code, _, err = program.run(*further, "--set", "update.lora={rank=8, alpha=8}")
+    assert code == 1
+    assert "is an adapter of rank 4, and update.lora has rank = 8" in err
