@@ -23,7 +23,7 @@ def check_headroom(folder: Path) -> None:
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Generator[None]:
-    """Raise StageError where the operating system refuses to write a file, or below a folder."""
+    """Raise StageError if the operating system refuses to write a file, or anything below a folder."""
     try:
         yield
     except OSError as error:

@@ -3,11 +3,13 @@
 Readers accept files that have the required columns; missing optional ones are read as null and unknown ones are kept.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 SCHEMA_VERSION = 2
 OWN = "own"
@@ -263,3 +265,9 @@ def cast_to_schema(table: pa.Table, schema: TableSchema) -> pa.Table:
             arrays.append(table.column(name))
             fields.append(table.schema.field(name))
     return pa.table(arrays, schema=pa.schema(fields, metadata=schema.arrow.metadata))
+
+
+def read_shard(path: Path, schema: TableSchema, columns: Sequence[str] | None) -> pa.Table:
+    """Return the rows of a Parquet file in the columns of a table; None reads all that the file has."""
+    there = None if columns is None else [name for name in pq.read_schema(path).names if name in columns]
+    return cast_to_schema(pq.read_table(path, columns=there, memory_map=True), schema)

@@ -6,7 +6,7 @@
 
 A file appears under a temporary name, is flushed to disk and renamed; a shard counts as done when its receipt
 (name, sha256, bytes, rows) is there too; the artifact counts as done when its manifest is.
-Left out: object storage (local folders only), garbage collection, concurrent writers (see gradus.tasks.host.runlock).
+Left out: object storage (local folders only), concurrent writers (see gradus.tasks.host.runlock).
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from gradus.data.lake.manifest import (
 from gradus.data.lake.pruned import read_pruned
 from gradus.data.lake.room import check_headroom, disk_errors
 from gradus.data.lake.row_keys import content_digest, key_hashes, row_keys
-from gradus.data.lake.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, TableSchema, cast_to_schema
+from gradus.data.lake.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, cast_to_schema, read_shard
 from gradus.data.records import JsonObject
 
 _RECEIPTS = ".receipts"
@@ -125,16 +125,16 @@ class Store:
 
     def verify(self, ref: Ref) -> Manifest:
         """Check every file of an artifact against its SHA-256; CorruptArtifactError names the first that differs."""
-        manifest = self.manifest(ref)
-        for entry in manifest.files:
-            self._verify_file(ref, entry)
-        return manifest
+        return self._verified_files(ref, frozenset())
 
     def verify_kept(self, ref: Ref) -> Manifest:
         """Check every file of an artifact that was not pruned."""
-        manifest, pruned = self.manifest(ref), self.pruned(ref)
+        return self._verified_files(ref, self.pruned(ref))
+
+    def _verified_files(self, ref: Ref, but: frozenset[str]) -> Manifest:
+        manifest = self.manifest(ref)
         for entry in manifest.files:
-            if entry.name not in pruned:
+            if entry.name not in but:
                 self._verify_file(ref, entry)
         return manifest
 
@@ -156,7 +156,7 @@ class Store:
         No other columns than those asked for are decoded; one that neither schema nor files know is left out.
         """
         schema = TABLES[ref.table] if columns is None else TABLES[ref.table].restricted(columns)
-        parts = [_read_shard(path, schema, columns) for path in self.files(ref)]
+        parts = [read_shard(path, schema, columns) for path in self.files(ref)]
         table = pa.concat_tables(parts, promote_options="default") if parts else schema.arrow.empty_table()
         return table if columns is None else table.select([name for name in columns if name in table.column_names])
 
@@ -259,7 +259,8 @@ class ShardWriter:
         self.folder = store.path(ref)
         self._receipts = self.folder / _RECEIPTS
         self._receipts.mkdir(parents=True, exist_ok=True)
-        self._sweep()
+        for stale in self.folder.rglob(f".*{TEMPORARY}"):
+            stale.unlink(missing_ok=True)
         self._entries: dict[str, FileEntry] = dict(self._read_receipts())
         self._hashes: dict[str, npt.NDArray[np.int64]] = {}
 
@@ -390,15 +391,6 @@ class ShardWriter:
             else:
                 receipt.unlink()
                 path.unlink(missing_ok=True)
-
-    def _sweep(self) -> None:
-        for stale in self.folder.rglob(f".*{TEMPORARY}"):
-            stale.unlink(missing_ok=True)
-
-
-def _read_shard(path: Path, schema: TableSchema, columns: Sequence[str] | None) -> pa.Table:
-    there = None if columns is None else [name for name in pq.read_schema(path).names if name in columns]
-    return cast_to_schema(pq.read_table(path, columns=there, memory_map=True), schema)
 
 
 def _size(path: Path) -> int:

@@ -256,7 +256,7 @@ class _Steps:
     def learn(
         self, index: int, policy: Ref, gathered: _Gathered, given: _Batch | None, *, last: bool = False
     ) -> Outcome:
-        """A round's update; its train state is kept in every so many rounds and in the last."""
+        """A round's update; its train state is written in every `save_state_every`-th round and in the last."""
         rollouts, scores = [*gathered.rollouts], [*gathered.scores]
         if given is not None:
             rollouts.append(given.rollouts)

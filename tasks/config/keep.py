@@ -12,9 +12,9 @@ class KeepConfig(Config):
     """Which checkpoints keep their weights; every checkpoint keeps its manifest, and can be computed again."""
 
     last: int = Field(default=2, ge=1)
-    """Those of so many last rounds; the very last keeps its train state too."""
+    """Those of the last N rounds; the newest keeps its train state too."""
     every: int = Field(default=0, ge=0)
-    """Those of every so many rounds, with their train states; 0 for none."""
+    """And those of every N-th round, with their train states; 0 for none."""
     best: bool = True
     """The best one, by the selection suite or by the only one."""
 
@@ -29,7 +29,7 @@ class KeepConfig(Config):
         return {*known[-1:], *self.landmarks(known)}
 
     def landmarks(self, rounds: Iterable[int]) -> set[int]:
-        """Return those of every so many rounds."""
+        """Return those of every N-th round."""
         return {index for index in rounds if self.every and index % self.every == 0}
 
 

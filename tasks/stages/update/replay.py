@@ -131,7 +131,7 @@ def _put_back(store: Store, ref: Ref, folder: Path, manifest: Manifest) -> None:
 
 
 def _repeated(store: Store, ref: Ref, before: Start | None, out: ShardWriter, beat: Beat) -> Start:
-    """Take the steps of an update again, from the state of the one before or from what its own policy has on disk."""
+    """Take the steps of an update again, from `before` or from the train state of its policy on disk."""
     manifest = store.manifest(ref)
     config = UpdateConfig.model_validate({**manifest.config, "save_every_steps": 0, "profile": False})
     inputs = {role: tuple(map(Ref.parse, texts)) for role, texts in manifest.parents.items()}
