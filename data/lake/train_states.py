@@ -91,11 +91,22 @@ def updates_since_kept(store: Store, ref: Ref) -> list[Ref]:
                 hint=begin_afresh(ref),
             )
         base = Ref.parse(text)
-        there = not store.pruned(base)
         new = store.manifest(updates[0]).parents.get(BASE) == [text]  # an adapter begins with its own optimiser
-        if there and (new or not is_trained(store, base) or state_files(store, base) is not None):
+        if has_weights(store, base) if new else is_whole(store, base):
             return updates
         updates.insert(0, base)
+
+
+def has_weights(store: Store, checkpoint: Ref) -> bool:
+    """Whether no weights of a checkpoint were pruned."""
+    return not store.pruned(checkpoint) - set(_BEFORE)
+
+
+def is_whole(store: Store, checkpoint: Ref) -> bool:
+    """Whether a checkpoint has its weights and, if a training made it, its train state."""
+    if not has_weights(store, checkpoint):
+        return False
+    return not is_trained(store, checkpoint) or state_files(store, checkpoint) is not None
 
 
 def begin_afresh(checkpoint: Ref) -> str:

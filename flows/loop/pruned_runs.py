@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.train_states import is_trained, state_files, updates_since_kept
+from gradus.data.lake.train_states import is_trained, is_whole, updates_since_kept
 from gradus.data.lake.upgrade import open_lake
 from gradus.flows.console.output import aside
 from gradus.flows.console.progress_bar import StageView
@@ -15,7 +15,6 @@ from gradus.tasks.config.settings import Home, wall_limit_s, worker_threads
 from gradus.tasks.host.runlock import RunLock
 from gradus.tasks.runs.history import run_folder, run_folders
 from gradus.tasks.runs.journal import Journal, read_events
-from gradus.tasks.runs.lineage import Run
 from gradus.tasks.runs.spending import ComputedSeconds
 from gradus.tasks.runtime.pruning import Made, Removal, made_by, planned_removals, remove
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
@@ -45,7 +44,7 @@ def plan_restoring(home: Home, name: str) -> Restored:
     store, ref = open_lake(home.lake, aside), Ref.parse(name)
     if not is_trained(store, ref):
         raise BadInputError(f"{name} was not made by an update", hint="give a checkpoint of `gradus show RUN`")
-    if not store.pruned(ref) and state_files(store, ref) is not None:
+    if is_whole(store, ref):
         return {"checkpoint": name, "updates": 0, "seconds": 0.0, "done": False}
     computed = ComputedSeconds(home.runs)
     updates = updates_since_kept(store, ref)
@@ -84,9 +83,15 @@ def _champion(folder: Path) -> str:
 
 
 def _used_by_others(home: Home, folder: Path) -> set[Ref]:
-    """The artifacts of all other runs."""
-    runs = (Run(other) for other in run_folders(home.runs) if other != folder)
-    return {Ref.parse(row["output"]) for run in runs for row in run.attempts if row["stage"] == "update"}
+    """What all other runs made, found or were given."""
+    found: set[str] = set()
+    for other in run_folders(home.runs):
+        for event in read_events(other) if other != folder else ():
+            if event["event"] == "stage_started":
+                found.update(text for texts in event["inputs"].values() for text in texts)
+            if event["event"] in ("stage_started", "stage_reused"):
+                found.add(event["output"])
+    return set(map(Ref.parse, found))
 
 
 def _freed(folder: Path, removals: list[Removal], spared: list[Made], *, done: bool) -> Freed:

@@ -19,6 +19,7 @@ from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.lake.train_states import (
     begin_afresh,
     is_trained,
+    is_whole,
     num_threads,
     state_files,
     state_ref,
@@ -64,7 +65,7 @@ def restore_checkpoint(store: Store, ref: Ref, beat: Beat) -> None:
     """
     own = state_ref(ref)
     with hold(store.path(own), "", lambda text: beat(0.0, text)):
-        if state_files(store, ref) is not None and not store.pruned(ref):
+        if is_whole(store, ref):
             return
         store.discard(own)
         out = store.writer(own)
