@@ -88,8 +88,8 @@ def _used_by_others(home: Home, folder: Path) -> set[Ref]:
     for other in run_folders(home.runs):
         for event in read_events(other) if other != folder else ():
             if event["event"] == "stage_started":
-                found.update(text for texts in event["inputs"].values() for text in texts)
-            if event["event"] in ("stage_started", "stage_reused"):
+                found.update([event["output"], *(text for texts in event["inputs"].values() for text in texts)])
+            elif event["event"] == "stage_reused":
                 found.add(event["output"])
     return set(map(Ref.parse, found))
 
