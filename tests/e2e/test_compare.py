@@ -151,6 +151,20 @@ def kept(program: Program) -> list[Path]:
     return list((program.home / "runs").glob(f"compare-*/{COMPARISON}"))
 
 
+def test_a_dry_run_under_a_budget_of_tokens_foresees_the_first_rounds_and_says_so(
+    compared: tuple[Program, dict[str, Any]],
+) -> None:
+    program, found = compared
+    before = program.manifests()
+    ahead = program.json("compare", str(RECIPE), *HINTS, *QUICK, *BUDGET, "--dry-run")
+    assert program.manifests() == before
+    assert sorted(each["run"] for each in ahead["trainings"]) == sorted(r for m in found["methods"] for r in m["runs"])
+    assert all(each["reused"] > 3 for each in ahead["trainings"])
+    assert any(
+        "the first rounds alone" in remark and "the lengths of completions" in remark for remark in ahead["remarks"]
+    )
+
+
 def test_evaluations_of_other_problems_are_refused(compared: tuple[Program, dict[str, Any]]) -> None:
     program, found = compared
     own = Path(program.home / "other.toml")
