@@ -153,6 +153,11 @@ def memory_mib(pid: int) -> float:
     return sum(process.memory_full_info().uss for process in family) / 2**20
 
 
+def medians(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The median of each side."""
+    return statistics.median(inside for inside, _ in pairs), statistics.median(child for _, child in pairs)
+
+
 def measure(num_rows: int, rounds: int) -> list[tuple[str, float, float]]:
     """Each figure of the engine inside and of the server."""
     asked = requests(num_rows)
@@ -179,9 +184,9 @@ def measure(num_rows: int, rounds: int) -> list[tuple[str, float, float]]:
         inside.close()
     return [
         ("start, with the proof (s)", start_inside, start_served),
-        ("tokens/s", *(statistics.median(side) for side in zip(*speeds, strict=True))),
+        ("tokens/s", *medians(speeds)),
         ("ratio of tokens/s within a round", 1.0, statistics.median(s / i for i, s in speeds)),
-        ("reload, with the proof (s)", *(statistics.median(side) for side in zip(*reloads, strict=True))),
+        ("reload, with the proof (s)", *medians(reloads)),
         ("memory of their own (MiB)", of_inside, of_child),
     ]
 
