@@ -5,7 +5,8 @@
 
 Each turn runs once: the import, `gradus ingest` and `gradus hint` with a server that the command before left (warm),
 `gradus ingest` that starts its own (cold), and one whose file does not exist. Before a turn is timed the processes that
-report to MLflow have ended. Prints one table of medians of wall seconds and of ratios within a turn.
+report to MLflow have ended. Prints one table of medians: wall seconds, and ratios within a turn of wall time and of
+CPU time, which follows the load of the machine less; that of a server is not a command's.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -37,14 +39,25 @@ def environment(home: Path, idle_s: int) -> dict[str, str]:
     return {**kept, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT / "src"), "GRADUS_SERVER_IDLE_S": str(idle_s)}
 
 
-def seconds(command: list[str], home: Path, idle_s: int = 0, code: int = 0) -> float:
-    """Wall seconds of a command that must end with this exit code."""
-    started = time.perf_counter()
-    done = subprocess.run(command, env=environment(home, idle_s), cwd=home, capture_output=True, check=False)
-    elapsed = time.perf_counter() - started
-    if done.returncode != code:
-        sys.exit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.decode()[-500:]}")
-    return elapsed
+class Cost(NamedTuple):
+    """Wall and CPU seconds of a command."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def seconds(command: list[str], home: Path, idle_s: int = 0, code: int = 0) -> Cost:
+    """What a command costs that must end with this exit code."""
+    with tempfile.TemporaryFile() as words:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, env=environment(home, idle_s), cwd=home, stdout=words, stderr=words)
+        _, status, used = os.wait4(process.pid, 0)
+        elapsed = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != code:
+            words.seek(0)
+            sys.exit(f"{' '.join(command)} ended with {process.returncode}: {words.read().decode()[-500:]}")
+    return Cost(elapsed, used.ru_utime + used.ru_stime)
 
 
 def of_home(home: Path, *words: str) -> bool:
@@ -64,19 +77,19 @@ def settle(home: Path, *words: str) -> None:
         time.sleep(0.1)
 
 
-def turn(home: Path, first: bool) -> dict[str, float]:
+def turn(home: Path, first: bool) -> dict[str, Cost]:
     """One measurement of each, none beside another."""
     reporter, server = "gradus.tasks.tracking.reporter", "gradus.tasks.servers.prefect_app:create"
     ingest = [*GRADUS, "ingest", str(home / "rows.jsonl"), "--json"]
     hint = [*GRADUS, "hint", "--problems", str(home / "rows.jsonl"), "--json"]
-    plan: list[tuple[str, Callable[[], float]]] = [
+    plan: list[tuple[str, Callable[[], Cost]]] = [
         ('python -c "import prefect"', lambda: seconds(IMPORT, home)),
         ("a file that does not exist", lambda: seconds([*GRADUS, "ingest", "nowhere.jsonl"], home, code=2)),
         ("gradus ingest, alone and cold", lambda: seconds(ingest, home, idle_s=IDLE_S)),
         ("gradus ingest, a server running", lambda: seconds(ingest, home, idle_s=IDLE_S)),
         ("gradus hint, a server running", lambda: seconds(hint, home, idle_s=IDLE_S)),
     ]
-    found: dict[str, float] = {}
+    found: dict[str, Cost] = {}
     for name, measure in plan:
         settle(home, reporter)
         if "cold" in name:
@@ -102,14 +115,14 @@ def main() -> None:
     base, *others = found[0]
     width = max(map(len, found[0]))
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {turns} turns")
-    print(f"{'':<{width}}  {'seconds':>8}  {'ratio':>6}  {'lowest':>6}  {'highest':>7}")
-    print(f"{base:<{width}}  {statistics.median(t[base] for t in found):8.2f}  {1:6.2f}")
+    print(f"{'':<{width}}  {'seconds':>8}  {'ratio':>6}  {'lowest':>6}  {'highest':>7}  {'ratio of CPU':>12}")
+    print(f"{base:<{width}}  {statistics.median(t[base].wall_s for t in found):8.2f}  {1:6.2f}")
     for name in others:
-        ratios = [t[name] / t[base] for t in found]
-        middle = statistics.median(t[name] for t in found)
-        print(
-            f"{name:<{width}}  {middle:8.2f}  {statistics.median(ratios):6.2f}  {min(ratios):6.2f}  {max(ratios):7.2f}"
-        )
+        ratios = [t[name].wall_s / t[base].wall_s for t in found]
+        middle = statistics.median(t[name].wall_s for t in found)
+        cpu = statistics.median(t[name].cpu_s / t[base].cpu_s for t in found)
+        spread = f"{statistics.median(ratios):6.2f}  {min(ratios):6.2f}  {max(ratios):7.2f}"
+        print(f"{name:<{width}}  {middle:8.2f}  {spread}  {cpu:12.2f}")
 
 
 if __name__ == "__main__":

@@ -75,7 +75,8 @@ def photograph(browser: Browser, picture: Picture) -> bool:
         if picture.at:
             page.locator(picture.at).first.evaluate("shown => shown.scrollIntoView()")
         loads = _loads(page)
-        page.screenshot(path=HERE / f"{picture.name}.png")
+        # The button of MLflow's assistant lies over the page.
+        page.screenshot(path=HERE / f"{picture.name}.png", style="[data-assistant-ui] { display: none }")
         return loads
 
 

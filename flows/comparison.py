@@ -1,5 +1,8 @@
 """`compare`: several methods under one budget and the same seeds, as a Prefect flow; and what trainings came to."""
 
+import hashlib
+import json
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -11,9 +14,10 @@ from gradus.flows.loop.variants import Variant, methods_of
 from gradus.flows.recipe.budget import Budget, parse_budget
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.runs import train_flow
-from gradus.flows.session import label_flow_run
+from gradus.flows.session import RunSpec, label_flow_run, open_session
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.comparing.kept import keep_comparison
 from gradus.tasks.inspect.comparing.report import Comparison
 
 _NAME_CHARS = 120
@@ -29,6 +33,7 @@ def compare(
     """Train several methods under the same budget and seeds, and say which helped, and whether that is a difference.
 
     What methods share (problems, profile, hints, first evaluation) is computed once; a finished training is reused.
+    At its end the comparison is a run of its own, `compare-DIGEST`, with its tables and its picture, in MLflow too.
 
     Args:
         recipes: Recipes: .toml files, bundled names or runs.
@@ -47,7 +52,16 @@ def compare(
         for place, method in enumerate(methods):
             aside(f"training {1 + number * len(methods) + place} of {seeds * len(methods)}: {method.name}, seed {seed}")
             runs[method.name].append(_trained(method, seed, limit))
-    return compared_trainings(home, [(method, runs[method.name]) for method in methods], limit)
+    found = compared_trainings(home, [(method, runs[method.name]) for method in methods], limit)
+    body = {"methods": runs, "budget": budget}
+    with open_session(RunSpec(name=_name_of(body), verb="compare", seed=first, body=body)) as session:
+        keep_comparison(found, session.journal.folder)
+    return found
+
+
+def _name_of(body: Mapping[str, object]) -> str:
+    """The name of a comparison's run: the same trainings under the same budget are the same run."""
+    return f"compare-{hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:8]}"
 
 
 def _trained(method: Variant, seed: int, budget: Budget) -> str:

@@ -2,10 +2,14 @@
 
 import time
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
+from pydantic import Field
+
+from gradus.data.exchange.tables import sampled_by
 from gradus.flows.stages import alone
 from gradus.flows.verbs import gradus_flow
+from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.inspect.exchange.incoming import System, check_source, read_incoming
 
@@ -31,6 +35,8 @@ def import_rollouts(
     system: System,
     columns: dict[str, str] | None = None,
     tokenizer: str | None = None,
+    policy: str | None = None,
+    temperature: Annotated[float, Field(gt=0)] = 1.0,
 ) -> Imported:
     """Rollouts of another system: with their problems and, where there are rewards, scores and difficulty.
 
@@ -38,15 +44,19 @@ def import_rollouts(
         source: A file, or a folder of files, that the other system wrote.
         system: Which system wrote them.
         columns: Names of their columns that mean another one, theirs by the name that is read.
-        tokenizer: Folder of the model whose tokenizer makes texts of token ids.
+        tokenizer: Folder of the model whose tokenizer makes texts of token ids; the policy's if there is one.
+        policy: The policy that sampled them, so that it can learn from them: a folder or a checkpoint artifact.
+        temperature: Temperature that they were sampled at, for the policy to learn from them.
     """
     started = time.perf_counter()
     path, model = Path(source), Path(tokenizer) if tokenizer else None
-    check_source(path, system, model)
+    check_source(path, system, model, policy)
     with alone("import") as session:
-        found = read_incoming(path, system, columns or {}, model)
+        sampler = resolve_artifact(session.store, policy, "checkpoints") if policy else None
+        found = read_incoming(path, system, columns or {}, model or (session.store.path(sampler) if sampler else None))
         tables = found.tables
-        rollouts = session.store.put("rollouts", tables.rollouts)
+        rows = sampled_by(tables.rollouts, sampler.digest, temperature) if sampler else tables.rollouts
+        rollouts = session.store.put("rollouts", rows)
         answer: Imported = {
             "rows": tables.rollouts.num_rows,
             "scored": tables.scores.num_rows if tables.scores is not None else 0,

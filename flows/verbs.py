@@ -7,14 +7,14 @@ unknown and the process ends before the flow begins, `Crashed: Process exited wi
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast, get_type_hints
 
 from prefect import get_client
 from prefect.client.schemas.objects import FlowRun, State
-from prefect.exceptions import ParameterTypeError
 from prefect.flows import Flow
 from prefect.states import Failed
 from prefect.utilities.callables import ParameterSchema, parameter_schema
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from gradus.data.errors import GradusError, UsageError, in_words
@@ -33,7 +33,7 @@ def gradus_flow(name: str) -> Callable[[Callable[P, R]], Flow[P, R]]:
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
                 given = inspect.signature(function).bind(*args, **kwargs).arguments
-                return cast("Callable[..., R]", function)(**_typed(made, given))
+                return cast("Callable[..., R]", function)(**_typed(name, function, given))
             except (GradusError, OSError) as error:
                 told = in_words(error)
                 return cast("R", Failed(message=str(told), data=told))
@@ -95,11 +95,18 @@ def refuse_unbound(flow: Flow[P, R], given: Mapping[str, object]) -> None:
         raise UsageError(f"{flow.name} needs {missing}", hint=HINT)
 
 
-def _typed(made: Flow[P, R], given: dict[str, object]) -> dict[str, object]:
-    """Parameters as the types that the function declares; UsageError names each that cannot be one."""
-    try:
-        return made.validate_parameters(given)
-    except ParameterTypeError as error:
-        _, *wrong = str(error).splitlines()
-        found = ", ".join(line.removeprefix(" - ").replace("Input should", "it must") for line in wrong)
-        raise UsageError(f"{made.name}: {found}", hint=HINT) from None
+def _typed(name: str, function: Callable[P, R], given: Mapping[str, object]) -> dict[str, object]:
+    """Parameters as the types that the function declares; UsageError names each that cannot be one.
+
+    Prefect's own way to this imports pydantic's first version too, for flows that have models of it.
+    """
+    types, typed, wrong = get_type_hints(function, include_extras=True), dict[str, object](), list[str]()
+    for parameter, value in given.items():
+        adapter: TypeAdapter[object] = TypeAdapter(types[parameter])
+        try:
+            typed[parameter] = adapter.validate_python(value)
+        except ValidationError as error:
+            wrong += [f"{'.'.join(map(str, (parameter, *part['loc'])))}: {part['msg']}" for part in error.errors()]
+    if wrong:
+        raise UsageError(f"{name}: {', '.join(wrong).replace('Input should', 'it must')}", hint=HINT)
+    return typed

@@ -40,8 +40,8 @@ def test_flows_import_neither_torch_nor_the_tracker(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_program_starts_without_the_workflow_engine() -> None:
-    code = "import sys, gradus.flows.cli.main; print('prefect' in sys.modules)"
+def test_the_program_starts_without_the_workflow_engine_and_the_functions_of_arrow() -> None:
+    code = "import sys, gradus.flows.cli.main; print(bool({'prefect', 'pyarrow.compute'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from gradus.data.errors import BadInputError
 from gradus.data.exchange.row import Exchanged
 from gradus.data.lake.schema import PROBLEMS, ROLLOUTS, SCORES
 
@@ -34,6 +35,26 @@ def tables_of(rows: Sequence[Exchanged], system: str) -> Tables:
         scores=pa.Table.from_pylist([_score(row, system) for row in judged], schema=SCORES.arrow) if judged else None,
         problems=pa.Table.from_pylist(_problems(named, system), schema=PROBLEMS.arrow),
     )
+
+
+def sampled_by(rollouts: pa.Table, policy: str, temperature: float) -> pa.Table:
+    """Return rollouts as sampled by a policy, so that it can learn from them.
+
+    Raise BadInputError if a row has no token ids or no log-probs. Whether the policy is the one that sampled them is
+    for the update to find out, which compares its log-probs with theirs.
+    """
+    for name in ("prompt_tokens", "completion_tokens", "logprobs"):
+        missing = rollouts.column(name).null_count
+        if missing:
+            raise BadInputError(
+                f"{missing} of {rollouts.num_rows} rollouts have no {name}: nothing could learn from them",
+                hint="leave --policy out",
+            )
+    known = {"policy": pa.array([policy] * len(rollouts)), "temperature": pa.array([temperature] * len(rollouts))}
+    for name, values in known.items():
+        place = rollouts.schema.get_field_index(name)
+        rollouts = rollouts.set_column(place, name, values.cast(rollouts.schema.field(name).type))
+    return rollouts
 
 
 def _named(rows: Sequence[Exchanged]) -> list[Exchanged]:

@@ -13,7 +13,7 @@ from gradus.flows.cli.waiting import may_wait
 from gradus.flows.console.output import answer, aside
 from gradus.flows.environment import api
 from gradus.tasks.config.settings import Home
-from gradus.tasks.preflight.checks import REFERENCE, check_out, full_name
+from gradus.tasks.preflight.checks import REFERENCE, check_inputs, check_out, full_name
 
 if TYPE_CHECKING:
     from gradus.tasks.inspect.exchange.incoming import System
@@ -32,6 +32,17 @@ From = Annotated[str, typer.Option("--from", help="verl, trl, trinity, open-inst
 Merge = Annotated[bool, typer.Option("--merge", help="merge an adapter into its base")]
 ModelFolder = Annotated[
     str | None, typer.Option(help="folder of the model whose tokenizer makes texts of token ids (open-instruct)")
+]
+Sampler = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        help="the policy that sampled them, a folder or an artifact, to learn from them (open-instruct)",
+        autocompletion=completion.artifacts("checkpoints"),
+    ),
+]
+SampledAt = Annotated[
+    float, typer.Option("--temperature", min=1e-6, help="temperature that they were sampled at, beside --policy")
 ]
 
 
@@ -81,18 +92,27 @@ def _rollouts(home: Home, what: str, system: str, to: Path, scores: str | None) 
 
 
 def import_(
-    source: Source, system: From, maps: Maps = None, tokenizer: ModelFolder = None, as_json: AsJson = False
+    source: Source,
+    system: From,
+    maps: Maps = None,
+    tokenizer: ModelFolder = None,
+    policy: Sampler = None,
+    temperature: SampledAt = 1.0,
+    as_json: AsJson = False,
 ) -> None:
     """Take in rollouts of another system, with their rewards, as rollouts, scores, problems and difficulty."""
     from gradus.tasks.inspect.exchange.incoming import check_source
 
     columns = mapping(maps)
-    check_source(Path(source), system, Path(tokenizer) if tokenizer else None)
+    check_source(Path(source), system, Path(tokenizer) if tokenizer else None, policy)
+    check_inputs(Home.from_environment().lake, policy=policy)
     with api() as ready:
         from gradus.flows import exchange
 
         ready()
-        answer(exchange.import_rollouts(source, cast("System", system), columns, tokenizer), as_json)
+        answer(
+            exchange.import_rollouts(source, cast("System", system), columns, tokenizer, policy, temperature), as_json
+        )
 
 
 def register_exchange(app: typer.Typer) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
-from gradus.data.errors import UsageError
 from gradus.flows.console.output import line, table
 from gradus.flows.loop.dry_run import look_ahead
 from gradus.flows.loop.reruns import Rerun
 from gradus.flows.loop.variants import Variant
 from gradus.flows.recipe.budget import Budget
 from gradus.tasks.config.settings import Home
+
+FIRST_ROUND = "these are the first rounds alone"
 
 
 class ForeseenTraining(TypedDict):
@@ -34,15 +35,13 @@ class ComparisonForecast(TypedDict):
 def look_ahead_comparison(
     home: Home, methods: Sequence[Variant], seeds: Sequence[int], budget: Budget
 ) -> ComparisonForecast:
-    """Return what a comparison would do; UsageError for a budget that says nothing of rounds."""
-    if budget.unit != "rounds":
-        raise UsageError(
-            f"how many rounds a budget of {budget} makes is not known beforehand", hint="look with --budget rounds=N"
-        )
+    """Return what a comparison would do; of a budget in tokens or seconds, what the first rounds alone would."""
     trainings: list[ForeseenTraining] = []
     for seed in seeds:
         for method in methods:
-            found = look_ahead(home, Rerun(method.with_seed(seed), None))
+            recipe = method.with_seed(seed)
+            seen = recipe if budget.unit == "rounds" else recipe.model_copy(update={"rounds": 1})
+            found = look_ahead(home, Rerun(seen, None))
             stages = found["stages"].values()
             trainings.append(
                 {
@@ -55,8 +54,15 @@ def look_ahead_comparison(
                     "seconds": found["seconds"],
                 }
             )
-    remark = "each training is looked at alone: what several would compute is computed once, and reused by the others"
-    return {"trainings": trainings, "remarks": [remark]}
+    remarks = [
+        "each training is looked at alone: what several would compute is computed once, and reused by the others"
+    ]
+    if budget.unit != "rounds":
+        remarks.append(
+            f"{FIRST_ROUND}: whether {budget} are reached is asked after each round, so how many there will be depends "
+            f"on {'the lengths of completions' if budget.unit == 'tokens' else 'the machine'}"
+        )
+    return {"trainings": trainings, "remarks": remarks}
 
 
 def render_comparison_ahead(found: ComparisonForecast) -> None:

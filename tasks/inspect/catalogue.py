@@ -91,12 +91,13 @@ def _stage(config: type[Config]) -> Component:
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Setting]]:
     """Every setting of a model; of a nested model, or of the first entry of a list of them, with dotted keys."""
+    docs = model.field_docs() if issubclass(model, Config) else {}
     for name, field in model.model_fields.items():
         inner = next(
             (part for part in _parts(field.annotation) if isinstance(part, type) and issubclass(part, Config)), None
         )
         key = f"{prefix}{name}"
-        what = " ".join((field.description or "").split())
+        what = " ".join((docs.get(name) or field.description or "").split())
         if inner is None:
             yield key, Setting(type=_type(field.annotation) + _bounds(field), default=_default(field), what=what)
             continue

@@ -34,6 +34,10 @@ Point: TypeAlias = tuple[str, float, int, int]
 NOT_FINITE = "total/num_not_finite"
 REPORT_PAGE, SAMPLE_TABLE = "report.html", "samples.json"
 """Files that the end of a training leaves in the folder of its run; the latter as `mlflow.log_table` writes it."""
+METHODS_TABLE, DIFFERENCES_TABLE = "comparison_methods.json", "comparison_differences.json"
+COMPARISON, COMPARISON_PICTURE = "comparison.json", "comparison.png"
+"""Files that a comparison leaves in the folder of its run: two tables, all its figures, its picture."""
+_TABLES = (SAMPLE_TABLE, METHODS_TABLE, DIFFERENCES_TABLE)
 STAGE_COLUMNS = ("stage", "ran", "reused", "failed", "seconds")
 
 
@@ -204,9 +208,10 @@ def run_page(folder: Path, state: State) -> tuple[str, dict[str, int]]:
 
 
 def end_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
-    """The files that the end of a training left in its folder, and the tag by which MLflow finds a table among them."""
-    there = [folder / name for name in (REPORT_PAGE, SAMPLE_TABLE) if (folder / name).is_file()]
-    tables = [{"path": path.name, "type": "table"} for path in there if path.name == SAMPLE_TABLE]
+    """The files that the end of a command left in its folder, and the tag by which MLflow finds tables among them."""
+    names = (REPORT_PAGE, *_TABLES, COMPARISON, COMPARISON_PICTURE)
+    there = [folder / name for name in names if (folder / name).is_file()]
+    tables = [{"path": path.name, "type": "table"} for path in there if path.name in _TABLES]
     return there, {"mlflow.loggedArtifacts": json.dumps(tables)} if tables else {}
 
 

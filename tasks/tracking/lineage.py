@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import mlflow
 from mlflow import MlflowClient
@@ -9,7 +10,8 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput
 from mlflow.exceptions import MlflowException
 
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.tracking.facts import roles_by_artifact
+from gradus.tasks.tracking.facts import COMPARISON, roles_by_artifact
+from gradus.tasks.tracking.notes import links_note
 
 CHECKPOINTS = "checkpoints"
 
@@ -71,6 +73,19 @@ class Lineage:
         problems = Ref.parse(inputs["problems"][0])
         model_id = self.checkpoint(policies[0], run_id, params)
         return {"model_id": model_id, "dataset_name": problems.table, "dataset_digest": problems.digest}
+
+    def compared(self, folder: Path) -> str:
+        """Return the lines of a comparison's note that link to its trainings; empty if the run is none."""
+        if not (folder / COMPARISON).is_file():
+            return ""
+        found = json.loads((folder / COMPARISON).read_bytes())
+        return links_note(self._experiment, {run: self._training(run) for m in found["methods"] for run in m["runs"]})
+
+    def _training(self, name: str) -> str:
+        """The newest run of a training; empty if its own reporter has not got so far."""
+        query = f"tags.`gradus.run` = '{name}' and tags.`gradus.verb` = 'train'"
+        runs = self._client.search_runs([self._experiment], query, max_results=1)
+        return runs[0].info.run_id if runs else ""
 
     def name_checkpoint(self, model_id: str, ref: Ref, names: tuple[str, str], run_id: str, note: str) -> None:
         """Give a checkpoint an alias of a registered model: `names` are the model's and the alias."""

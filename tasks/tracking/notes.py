@@ -23,9 +23,12 @@ Change = Sequence[str]
 
 def opening(event: RunStarted) -> list[str]:
     """Return the lines that are known when a command begins: what it is and, of a training, what was changed."""
-    recipe = event.get("params", {}).get("recipe")
+    params = event.get("params", {})
+    recipe, methods = params.get("recipe"), params.get("methods")
     verb, commit = event.get("verb", ""), event.get("git_sha", "")[:8]
     by = f", by the commit {markdown(commit)}" if commit else ""
+    if isinstance(methods, Mapping):
+        return [f"{code(verb)} of {', '.join(markdown(name) for name in methods)}{by}."]
     if not isinstance(recipe, Mapping):
         return [f"{code(verb)}, one stage on its own{by}."]
     facts = ", ".join(
@@ -58,6 +61,16 @@ def run_note(state: State, ended: RunFinished | None, counts: Mapping[str, int])
     training = bool(changed)
     lines = [what, _ended(state, ended, counts), *([_found(state.figures)] if training else []), *changed]
     return _listed([*lines, _next_command(state, ended, training=training)])
+
+
+def links_note(experiment: str, trainings: Mapping[str, str]) -> str:
+    """Return the trainings of a comparison as lines of its note: MLflow's id by name, empty if it has none yet."""
+    return _listed(
+        [
+            f"Training [{markdown(name)}](#/experiments/{experiment}/runs/{run_id})" if run_id else code(name)
+            for name, run_id in trainings.items()
+        ]
+    )
 
 
 def _ended(state: State, ended: RunFinished | None, counts: Mapping[str, int]) -> str:

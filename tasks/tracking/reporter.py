@@ -312,7 +312,8 @@ class MlflowTeller:
         totals = total_points(state, self._prices, in_ms(ended["time"]))
         self._metrics(state.parent, [Metric(*point) for point in totals])
         texts = {name: str(number) for name, number in counts.items()}
-        self._note(state.parent, run_note(state, ended, counts), **texts, error=ended.get("error", ""))
+        note = run_note(state, ended, counts) + self._lineage.compared(self._folder)
+        self._note(state.parent, note, **texts, error=ended.get("error", ""))
 
     def _create(self, key: str, name: str, title: str, time_ms: int, tags: Mapping[str, str]) -> str:
         """Create a run, or take up the one that an earlier teller created."""

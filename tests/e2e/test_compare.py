@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE
 from tests.e2e.conftest import RECIPE, Program
 
 HINTS = ("--set", "escalate=[2]", "--set", "escalate=[]")
@@ -133,6 +134,35 @@ def test_the_plot_is_a_picture_and_prefect_has_a_flow_with_a_sub_flow_for_each_t
         for run in method["runs"]
     ]
     assert len({rows[0] for rows in children}) == 1  # of the first command
+
+
+def test_a_comparison_is_a_run_of_its_own_with_its_tables_and_its_picture(
+    compared: tuple[Program, dict[str, Any]],
+) -> None:
+    program, found = compared
+    by_seeds = {len(json.loads(path.read_text())["methods"][0]["runs"]): path.parent for path in kept(program)}
+    assert json.loads((by_seeds[2] / COMPARISON).read_text()) == found
+    assert (by_seeds[2] / COMPARISON_PICTURE).read_bytes().startswith(b"\x89PNG")
+    listed = {run["run"]: run for run in program.json("runs")["runs"]}
+    assert (listed[by_seeds[2].name]["verb"], listed[by_seeds[2].name]["status"]) == ("compare", "finished")
+
+
+def kept(program: Program) -> list[Path]:
+    return list((program.home / "runs").glob(f"compare-*/{COMPARISON}"))
+
+
+def test_a_dry_run_under_a_budget_of_tokens_foresees_the_first_rounds_and_says_so(
+    compared: tuple[Program, dict[str, Any]],
+) -> None:
+    program, found = compared
+    before = program.manifests()
+    ahead = program.json("compare", str(RECIPE), *HINTS, *QUICK, *BUDGET, "--dry-run")
+    assert program.manifests() == before
+    assert sorted(each["run"] for each in ahead["trainings"]) == sorted(r for m in found["methods"] for r in m["runs"])
+    assert all(each["reused"] > 3 for each in ahead["trainings"])
+    assert any(
+        "the first rounds alone" in remark and "the lengths of completions" in remark for remark in ahead["remarks"]
+    )
 
 
 def test_evaluations_of_other_problems_are_refused(compared: tuple[Program, dict[str, Any]]) -> None:

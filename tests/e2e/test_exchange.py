@@ -1,5 +1,6 @@
 """Rollouts of a run out to other systems and in again, and a checkpoint as transformers takes it."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,53 @@ def test_imported_rollouts_are_scored_and_curated(
     assert store.read(Ref.parse(plan["artifact"])).num_rows == store.read(Ref.parse(found["problems"])).num_rows
     rows = store.read(Ref.parse(found["rollouts"]), ["prompt_tokens", "completion_tokens", "logprobs", "policy"])
     assert {rows.column(name).null_count for name in rows.column_names} == {rows.num_rows}  # nothing to update from
+
+
+def traces_of(store: Store, runs: Path, run: str, folder: Path) -> Path:
+    """What a run's update learned from as open-instruct would have traced it; the folder of the policy that it was."""
+    use = next(use for use in uses_of(store, runs, run) if use.purpose == "train")
+    assert use.scores is not None
+    rewards = {row["rollout_id"]: row["reward"] for row in store.read(use.scores).to_pylist()}
+    rows = store.read(use.rollouts).to_pylist()
+    groups = {name: number for number, name in enumerate(dict.fromkeys(row["group_id"] for row in rows))}
+    lines = [
+        {
+            "step": 1,
+            "sample_idx": index,
+            "prompt_idx": groups[row["group_id"]],
+            "prompt_tokens": row["prompt_tokens"],
+            "response_tokens": row["completion_tokens"],
+            "logprobs": row["logprobs"],
+            "reward": rewards[row["rollout_id"]],
+            "finish_reason": row["finish_reason"],
+        }
+        for index, row in enumerate(rows)
+    ]
+    (folder / "run1_rollouts_000000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return store.path(Ref.parse(store.manifest(use.rollouts).parents["policy"][0]))
+
+
+def test_a_policy_learns_from_imported_traces_of_its_own_and_another_is_refused(
+    undisturbed: Trained, lake: tuple[Store, Path, str], new_program: Callable[..., Program], tmp_path: Path
+) -> None:
+    policy = traces_of(*lake, tmp_path)
+    _, trained = undisturbed
+    program = new_program()
+    imported = ("import", str(tmp_path), "--from", "open-instruct", "--policy")
+    rollouts, scores = (program.json(*imported, str(policy))[name] for name in ("rollouts", "scores"))
+    learned = ("update", "--rollouts", rollouts, "--scores", scores, "--policy")
+    report = program.json(*learned, str(policy))
+    assert report["tokens_trained"] > 0
+    code, _, err = program.run(*learned, trained["out"])
+    assert code == 1
+    assert "were sampled from another policy" in err
+    other = program.json(*imported, str(policy), "--temperature", "0.5")  # they were sampled at 1
+    wrong = ("update", "--rollouts", other["rollouts"], "--scores", other["scores"], "--policy", str(policy))
+    code, _, err = program.run(*wrong, "--set", "max_logp_diff=0.01")
+    assert code == 1
+    assert "roll out again" in err
+    code, _, err = program.run("import", str(tmp_path), "--from", "verl", "--policy", str(policy))
+    assert (code, "hold no token ids with log-probs" in err) == (2, True)
 
 
 def test_a_checkpoint_is_loaded_by_transformers_as_it_is(undisturbed: Trained, tmp_path: Path) -> None:

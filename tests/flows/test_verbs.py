@@ -99,6 +99,13 @@ def test_parameters_are_stored_as_json_without_the_web_framework() -> None:
     assert done.stdout.strip() == "False"
 
 
+def test_parameters_are_validated_without_the_first_pydantic() -> None:
+    code = "import sys; from gradus.flows import stages; state = stages.curate.fn('nowhere.jsonl', seed='3');"
+    code += "print(state.message.partition(' is ')[0], 'pydantic.v1' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "nowhere.jsonl False"
+
+
 def test_a_form_shows_the_parameters_although_making_the_flow_did_not_look_at_them() -> None:
     found = stages.curate.parameters
     assert list(found.properties) == ["problems", "difficulty", "config", "seed", "out"]

@@ -43,13 +43,18 @@ def reader(name: str) -> Format:
     return FORMATS[name]
 
 
-def check_source(path: Path, name: str, tokenizer: Path | None) -> None:
-    """UsageError if there is nothing to read, or no tokenizer where there are no texts."""
+def check_source(path: Path, name: str, tokenizer: Path | None, policy: str | None) -> None:
+    """UsageError if there is nothing to read, no tokenizer where there are no texts, or a policy where there are."""
     found = reader(name)
     if not path.exists():
         raise UsageError(f"there is no file or folder {shortened(str(path))}", hint="check the name")
-    if not found.texts and tokenizer is None:
+    if not found.texts and tokenizer is None and policy is None:
         raise UsageError(f"files of {name} hold token ids, no texts", hint="give --tokenizer FOLDER of the model")
+    if found.texts and policy is not None:
+        raise UsageError(
+            f"files of {name} hold no token ids with log-probs: no policy can learn from them",
+            hint="leave --policy out",
+        )
 
 
 def read_incoming(path: Path, name: str, columns: Mapping[str, str], tokenizer: Path | None = None) -> Incoming:

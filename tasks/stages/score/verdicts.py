@@ -4,14 +4,17 @@ Light: nothing here loads a reward, so a command can ask before it starts a serv
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gradus.data.arrays import Column
 from gradus.data.errors import UsageError
 from gradus.models.rewards import RewardSpec, resolve
 from gradus.models.rewards.combine import deciding_reward
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.preflight.checks import check_rewards
 from gradus.tasks.runs.records import Coverage
+
+if TYPE_CHECKING:
+    from gradus.data.arrays import Column  # with Arrow's functions, which every command would import
 
 NUM_NAMED = 5
 """Rollouts without a verdict that a report names."""
@@ -52,7 +55,7 @@ def refuse_without_verdicts(config: ScoreConfig, purpose: str, max_unjudged_frac
     )
 
 
-def coverage(rollouts: int, unjudged: Column, failed: int) -> Coverage:
+def coverage(rollouts: int, unjudged: "Column", failed: int) -> Coverage:
     """The part of a summary that says of how many rollouts the verdict is known.
 
     `unjudged` are the ids of those without one, of which `failed` have no reward either.

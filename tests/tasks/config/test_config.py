@@ -1,5 +1,8 @@
 """Settings: what a result depends on is its identity, how it is got at is not."""
 
+from pydantic import ConfigDict
+
+from gradus.tasks.config.base import Config
 from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
 from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.rollout import RolloutConfig, ServerConfig, VllmConfig
@@ -47,3 +50,34 @@ def test_settings_of_prompts_are_part_of_an_identity_only_where_they_are_set() -
     assert asked == {**unset, "prompt": {"template": "Q: {question}"}, "stop": ["\n"]}
     assert "prompt" not in WarmstartConfig().identified()
     assert WarmstartConfig(prompt=PromptConfig(system="add")).identified()["prompt"] == {"system": "add"}
+
+
+class Inheriting(UpdateConfig):
+    """Settings with one more field; pydantic's reading of doc strings is switched on."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    extra: int = 1
+    """The field that is added.
+
+    With a second paragraph.
+    """
+    plain: int = 2
+
+
+def test_doc_strings_of_fields_are_those_that_pydantic_reads() -> None:
+    docs = Inheriting.field_docs()
+    assert docs["extra"] == Inheriting.model_fields["extra"].description
+    assert docs.keys() == {*UpdateConfig.field_docs(), "extra"}
+    assert docs["lr"] == UpdateConfig.field_docs()["lr"]
+
+
+def test_every_setting_has_a_doc_string_and_a_form_shows_it() -> None:
+    def below(kind: type[Config]) -> set[type[Config]]:
+        return {kind, *(found for each in kind.__subclasses__() for found in below(each))}
+
+    ours = [kind for kind in below(Config) if kind.__module__.startswith("gradus.tasks.config.")]
+    assert len(ours) > 20
+    assert {kind.__name__ for kind in ours if kind.model_fields.keys() - kind.field_docs().keys()} <= {"Chosen"}
+    shown = RolloutConfig.model_json_schema()["properties"]
+    assert {name: entry["description"] for name, entry in shown.items()} == RolloutConfig.field_docs()

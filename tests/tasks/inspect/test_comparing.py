@@ -12,11 +12,13 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.schema import ROLLOUTS
 from gradus.data.lake.store import Ref, Store
+from gradus.tasks.inspect.comparing.kept import keep_comparison
 from gradus.tasks.inspect.comparing.plot import plot
 from gradus.tasks.inspect.comparing.report import Comparison, Method, compare
 from gradus.tasks.inspect.comparing.trainings import Training, read_training
 from gradus.tasks.runs.journal import Journal
 from gradus.tasks.runs.spending import ComputedSeconds
+from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, DIFFERENCES_TABLE, METHODS_TABLE
 
 IDS = ("a", "b", "c", "d")
 
@@ -174,3 +176,21 @@ def test_the_picture_is_of_the_kind_that_its_name_says(
     found["methods"][0]["method"] = found["differences"][0]["than"] = r"$\frac{1}{0}$ <b>" + "x" * 100
     plot(found, tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+def test_a_comparison_is_kept_as_whole_tables_that_repeat(found: Comparison, tmp_path: Path) -> None:
+    keep_comparison(found, tmp_path)
+    names = (METHODS_TABLE, DIFFERENCES_TABLE, COMPARISON)
+    first = {name: (tmp_path / name).read_bytes() for name in names}
+    methods = json.loads(first[METHODS_TABLE])
+    same, better = (dict(zip(methods["columns"], row, strict=True)) for row in methods["data"])
+    assert (same["method"], same["value"], same["gain_value"], same["runs"]) == ("same", 0.625, 0.0, "same0, same1")
+    assert (better["method"], better["value"], better["gain_value"]) == ("better", 1.0, 0.375)
+    table = json.loads(first[DIFFERENCES_TABLE])
+    (row,) = table["data"]
+    difference = dict(zip(table["columns"], row, strict=True))
+    assert (difference["method"], difference["than"], difference["value"]) == ("better", "same", 0.375)
+    assert json.loads(first[COMPARISON]) == found
+    assert (tmp_path / COMPARISON_PICTURE).read_bytes().startswith(b"\x89PNG")
+    keep_comparison(found, tmp_path)
+    assert {name: (tmp_path / name).read_bytes() for name in names} == first

@@ -1,0 +1,52 @@
+"""What a comparison leaves in the folder of its run: all its figures, two tables and a picture.
+
+The same comparison writes the same tables, so that reporting it twice changes nothing.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from gradus.data.files import replace_file
+from gradus.data.records import Figure
+from gradus.tasks.inspect.comparing.plot import plot
+from gradus.tasks.inspect.comparing.report import Comparison
+from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, DIFFERENCES_TABLE, METHODS_TABLE
+from gradus.tasks.tracking.report import visible
+
+_INTERVAL = ("value", "low", "high")
+_METHOD = ("method", "rounds", "tokens", "seconds", "before", *_INTERVAL, *(f"gain_{end}" for end in _INTERVAL), "runs")
+_DIFFERENCE = ("method", "than", *_INTERVAL, "differs")
+
+
+def keep_comparison(found: Comparison, folder: Path) -> None:
+    """Write a comparison's files, each whole."""
+    methods = [
+        (
+            visible(m["method"]),
+            max(m["rounds"]),
+            m["tokens"],
+            m["seconds"],
+            m["before"]["value"],
+            *_ends(m["after"]),
+            *_ends(m["gain"]),
+            ", ".join(m["runs"]),
+        )
+        for m in found["methods"]
+    ]
+    differences = [
+        (visible(d["method"]), visible(d["than"]), *_ends(d["difference"]), d["differs"]) for d in found["differences"]
+    ]
+    replace_file(folder / METHODS_TABLE, _table(_METHOD, methods))
+    replace_file(folder / DIFFERENCES_TABLE, _table(_DIFFERENCE, differences))
+    replace_file(folder / COMPARISON, json.dumps(found, indent=1))
+    plot(found, folder / COMPARISON_PICTURE)
+
+
+def _ends(figure: Figure) -> tuple[float, float, float]:
+    return figure["value"], figure["low"], figure["high"]
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str | float | bool]]) -> str:
+    """Rows in the format of `mlflow.log_table`."""
+    return json.dumps({"columns": columns, "data": rows}, allow_nan=False)
