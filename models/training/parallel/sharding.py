@@ -1,0 +1,41 @@
+"""A model whose parameters are divided among ranks by FSDP2: each holds its part and gathers a layer while it computes.
+
+PyTorch FSDP (arXiv 2304.11277), parameter by parameter (`fully_shard`). Two things are set that are not its defaults:
+gradients are summed over ranks, since the denominators of a loss are those of the whole step; and the root lets go of
+its gathered parameters after each forward pass, too: after one without gradient nothing else would make it do so, and
+the next pass would compute with embeddings from before the optimiser's step.
+"""
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from gradus.models.training.parallel.ranks import Ranks
+from gradus.models.training.recomputation import layers_of
+
+
+def mesh_of(ranks: Ranks, device: torch.device) -> DeviceMesh | None:
+    """Return the ranks as a row of devices of this kind; None for one process alone, which holds whole models."""
+    return None if ranks.num_ranks == 1 else init_device_mesh(device.type, (ranks.num_ranks,))
+
+
+def shard(model: PreTrainedModel, mesh: DeviceMesh, compute_dtype: torch.dtype) -> None:
+    """Divide a model's parameters in place, layer by layer and the rest, and move them to the mesh's device.
+
+    The model computes in `compute_dtype`; its parameters keep theirs, and gradients are summed over ranks in float32.
+    """
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    for part in (*layers_of(model), model):
+        fully_shard(part, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a divided tensor as a whole, which all ranks must ask for together; another one as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
