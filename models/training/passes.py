@@ -9,10 +9,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gradus.models.devices import give_back, is_out_of_memory
+from gradus.models.training.division import turns
 from gradus.models.training.packed.forward import Form, form_of
 from gradus.models.training.packed.logprobs import Asked, Logprobs, TokenLogprobs, each_field, token_logprobs
 from gradus.models.training.packed.packing import Pack
-from gradus.models.training.parallel.division import turns
 from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.rollouts import Rollouts
 

@@ -6,10 +6,13 @@
 One process alone exchanges nothing, so that the same code serves both. Nothing is pickled: tensors and bytes alone.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True)
@@ -18,11 +21,30 @@ class Ranks:
 
     rank: int = 0
     num_ranks: int = 1
+    local_rank: int = 0
+    """Its place among the `num_local` of its host."""
+    num_local: int = 1
+    mesh: DeviceMesh | None = None
+    """The devices of all ranks in a row, among which models are divided; None for one process, which holds them whole.
+    """
 
     @property
     def writes(self) -> bool:
         """Whether this process reports and writes files: one of them does."""
         return self.rank == 0
+
+    def wait(self) -> None:
+        """Return once every rank has come here."""
+        self.summed(torch.zeros(1))
+
+    @contextmanager
+    def in_turns(self) -> Generator[None]:
+        """Let the ranks of a host do what is inside one after the other, so that its memory is needed once a host."""
+        for _ in range(self.local_rank):
+            self.wait()
+        yield
+        for _ in range(self.num_local - self.local_rank):
+            self.wait()
 
     def summed(self, values: Tensor) -> Tensor:
         """Return the sum over all ranks of a tensor on the CPU, whose shape is the same on each."""

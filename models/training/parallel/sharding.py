@@ -10,16 +10,15 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
-from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.recomputation import layers_of
 
 
-def mesh_of(ranks: Ranks, device: torch.device) -> DeviceMesh | None:
+def mesh_of(num_ranks: int, device: torch.device) -> DeviceMesh | None:
     """Return the ranks as a row of devices of this kind; None for one process alone, which holds whole models."""
-    return None if ranks.num_ranks == 1 else init_device_mesh(device.type, (ranks.num_ranks,))
+    return None if num_ranks == 1 else init_device_mesh(device.type, (num_ranks,))
 
 
 def shard(model: PreTrainedModel, mesh: DeviceMesh, compute_dtype: torch.dtype) -> None:
@@ -34,6 +33,13 @@ def shard(model: PreTrainedModel, mesh: DeviceMesh, compute_dtype: torch.dtype) 
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+
+
+def divided(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return this rank's part of a whole tensor on the device of `like`, divided as that one is, or all of it."""
+    if not isinstance(like, DTensor):
+        return tensor.to(like.device)
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
 def whole(tensor: Tensor) -> Tensor:

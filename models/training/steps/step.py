@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from gradus.models.objectives.batch import StepView
+from gradus.models.training.division import Turn, turns
 from gradus.models.training.packed.forward import Form
 from gradus.models.training.packed.logprobs import Logprobs
-from gradus.models.training.parallel.division import Turn, turns
 from gradus.models.training.parallel.sharding import whole
 from gradus.models.training.passes import Budget, pass_logprobs
 from gradus.models.training.schedule import learning_rate

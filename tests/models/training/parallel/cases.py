@@ -119,7 +119,7 @@ def reference_of(case: Case, mesh: DeviceMesh | None) -> PreTrainedModel:
 def taken(name: str, ranks: Ranks, change: Callable[[UpdateSettings], UpdateSettings] = lambda given: given) -> Taken:
     """Take an update as one of the ranks; every rank returns the same."""
     case = replace(CASES[name], settings=change(CASES[name].settings))
-    mesh, rows, settings = mesh_of(ranks, torch.device("cpu")), rollouts(), case.settings
+    mesh, rows, settings = mesh_of(ranks.num_ranks, torch.device("cpu")), rollouts(), case.settings
     state, budget = state_of(case, mesh), Budget(settings.micro_tokens, ranks=ranks)
     plan = StepPlan.of(rows, settings, np.random.default_rng(0))
     beats: list[int] = []

@@ -39,7 +39,7 @@ def turns(ranks: Ranks, rollouts: Rollouts, rows: Tensor, form: Form, budget_tok
     for number in range(max(map(len, shares))):
         own = shares[ranks.rank][number : number + 1]
         num_rows = sum(len(pack.rows) for share in shares for pack in share[number : number + 1])
-        found.append(Turn(*own, True, num_rows) if own else Turn(smallest, False, num_rows))
+        found.append(Turn(own[0] if own else smallest, bool(own), num_rows))
     return found
 
 
