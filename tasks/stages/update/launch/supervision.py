@@ -5,30 +5,24 @@
 A rank's error becomes the stage's own. If memory ran out on one, all begin anew with half as many tokens at once.
 """
 
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 
 from gradus.data.errors import GradusError, StageError, error_class
 from gradus.models.judging.process_tree import kill_tree
-from gradus.tasks.artifacts.loading import LoadedPolicies
-from gradus.tasks.config.learning import LaunchConfig, UpdateConfig
+from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.settings import run_logs
-from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.preflight.launching import check_launch
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.update.launch.invitation import invited
 from gradus.tasks.stages.update.launch.job import RankJob
 from gradus.tasks.stages.update.launch.mail import Mail, Note
-from gradus.tasks.stages.update.train_state import KeptTraining
+from gradus.tasks.stages.update.launch.starting import start_agent
 
-_AGENT = "gradus.tasks.stages.update.launch.agent"
 _FOLDER = "launch"
 _AGAIN_S = 0.1
 _LATE_S = 5.0
@@ -41,8 +35,6 @@ _AGAIN = (
 def launched(ctx: StageContext, config: UpdateConfig) -> StageResult:
     """Take an update's steps on several processes, and return what rank 0 reports."""
     check_launch(config)
-    ctx.warm.of(LoadedPolicies).clear()  # the ranks need the memory
-    ctx.warm.of(KeptTraining).latest = None
     num_tokens, num_halvings = config.micro_tokens, 0
     while True:
         found = _one_launch(ctx, config, num_tokens, num_halvings)
@@ -79,14 +71,6 @@ def _one_launch(ctx: StageContext, config: UpdateConfig, num_tokens: int, num_ha
     return _outcome(code, notes)
 
 
-def start_agent(path: Path, launch: LaunchConfig, role: str) -> "subprocess.Popen[bytes]":
-    """Start torchrun for this host's ranks of a job; `role` is host, where the ranks meet, or guest."""
-    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // launch.processes))}
-    given = {name: value for name, value in threads.items() if name not in os.environ}
-    command = [sys.executable, "-P", "-m", _AGENT, str(path), str(os.getpid()), role]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=child_environment(given))
-
-
 def _watched(agent: "subprocess.Popen[bytes]", mail: Mail, ctx: StageContext, notes: list[Note]) -> int:
     """Pass on beats and keep every other message until torchrun ends; return its exit code."""
 
@@ -118,6 +102,8 @@ def _outcome(code: int, notes: Sequence[Note]) -> StageResult | int:
     cause = _cause(notes)
     if cause is not None:
         raise cause
+    if silent := _silent(notes):
+        raise StageError(f"nothing more was heard of {_who(silent, notes)}", hint=_AGAIN)
     errors = sorted((note for note in notes if note["kind"] == "error"), key=lambda note: note.get("time_s", 0.0))
     if errors:
         first = errors[0]
@@ -141,6 +127,12 @@ def _cause(notes: Sequence[Note]) -> GradusError | None:
             cause = " (out of memory?)" if number == signal.SIGKILL else ""
             return StageError(f"{_who(note, notes)} was killed by {signal.Signals(number).name}{cause}", hint=_AGAIN)
     return None
+
+
+def _silent(notes: Sequence[Note]) -> Note | None:
+    """A rank of another host that said nothing of its end, as its torchrun did not: they are gone."""
+    heard = {note.get("host") for note in notes if note["kind"] in ("error", "ended", "memory")}
+    return next((note for note in notes if note["kind"] == "here" and note.get("host") not in heard), None)
 
 
 def _who(note: Note, notes: Sequence[Note]) -> str:

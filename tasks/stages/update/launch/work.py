@@ -7,6 +7,7 @@ from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.models.training.passes import Budget, RanksMemoryError
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.identity.component_modules import refuse_unpinned
 from gradus.tasks.stages.context import Beat, StageContext
 from gradus.tasks.stages.update.launch.group import grouped
 from gradus.tasks.stages.update.launch.job import RankJob
@@ -23,6 +24,7 @@ def work(path: Path, writer: Writer) -> Note | None:
         with grouped(job, config, path.parent) as ranks:
             budget = Budget(job.num_tokens, job.num_halvings, ranks)
             result = updated(_context(job, writer, writes=ranks.writes), config, budget)
+            refuse_unpinned(config)
             if ranks.writes:
                 writer.send({"kind": "done", "result": asdict(result)})
     except RanksMemoryError as error:

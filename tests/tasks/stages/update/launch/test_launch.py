@@ -1,6 +1,7 @@
 """Stage update on two and three ranks, as real processes below torchrun: results, memory, kills, resumption."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -14,6 +15,8 @@ import pytest
 
 from gradus.data.errors import StageError
 from gradus.data.lake.store import Ref
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.identity.pins import pinned
 from gradus.tasks.stages.update.launch.mail import Mail, Note
 
 House = Any
@@ -56,6 +59,7 @@ def assert_alike(house: House, folder: Path, expected: Path) -> None:
 def killed(folder: Path, rank: int, at: str) -> Iterator[dict[int, Note]]:
     """Kill a rank once a beat begins with `at`; the processes of all ranks are there after the block."""
     here: dict[int, Note] = {}
+    shutil.rmtree(folder, ignore_errors=True)  # what an earlier launch has left
 
     def watch() -> None:
         mail, give_up = Mail(folder), time.monotonic() + 120
@@ -76,10 +80,11 @@ def killed(folder: Path, rank: int, at: str) -> Iterator[dict[int, Note]]:
 
 def test_ranks_make_the_checkpoint_of_one_process_though_memory_runs_out(house: House, tmp_path: Path) -> None:
     (tmp_path / "hungry.py").write_text(HUNGRY)
-    settings = {**STEPS, "minibatch_groups": 0, "kl_coef": 0.2, "loss": f"{tmp_path}/hungry.py:hungry"}
+    given = {**STEPS, "minibatch_groups": 0, "kl_coef": 0.2, "loss": f"{tmp_path}/hungry.py:hungry"}
+    settings = pinned(UpdateConfig.model_validate(given)).model_dump(mode="json")
     inputs = inputs_of(house)
     alone, expected = house.run(house.job(inputs, **settings))
-    folder, found = house.run(house.job(inputs, **settings, micro_tokens=32, launch={"processes": 2}))
+    folder, found = house.run(house.job(inputs, **{**settings, "micro_tokens": 32}, launch={"processes": 2}))
     assert_alike(house, folder, alone)
     assert found["metrics"]["perf/memory_halvings"] >= 1
     for step, wanted in zip(found["steps"], expected["steps"], strict=True):
