@@ -22,9 +22,10 @@ def check_launch(config: UpdateConfig) -> None:
     launch = config.launch
     if launch.num_ranks == 1:
         return
-    for wanted, what in ((config.needs_critic, "a critic"), (config.needs_teacher, "a teacher")):
+    parts = {"critic": config.needs_critic, "teacher": config.needs_teacher, "LoRA adapter": config.lora is not None}
+    for what, wanted in parts.items():
         if wanted:
-            raise UsageError(f"update.launch: {what} is not trained on several processes", hint=_HINT)
+            raise UsageError(f"update.launch: several processes cannot have a {what}", hint=_HINT)
     if config.optimizer.name not in ELEMENTWISE:
         raise UsageError(
             f"update.launch: the optimizer {config.optimizer.name} needs whole parameters, and a rank has a part",

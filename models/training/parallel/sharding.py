@@ -36,10 +36,16 @@ def shard(model: PreTrainedModel, mesh: DeviceMesh, compute_dtype: torch.dtype) 
 
 
 def divided(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return this rank's part of a whole tensor on the device of `like`, divided as that one is, or all of it."""
+    """Return a copy of this rank's part of a whole tensor, on the device of `like` and divided as that one is."""
     if not isinstance(like, DTensor):
-        return tensor.to(like.device)
-    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+        return tensor.to(like.device, copy=True)
+    part = distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    return part.clone()  # on its own, not as a view that would keep the whole
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors, divided alike, have the same numbers on this rank."""
+    return torch.equal(*(each.to_local() if isinstance(each, DTensor) else each for each in (one, other)))
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.models.training.passes import Budget, RanksMemoryError
 from gradus.tasks.config.learning import UpdateConfig
@@ -51,10 +50,6 @@ class _Unwritten(ShardWriter):
         # Not that of a writer: it would sweep what rank 0 has begun to write.
         self.ref = ref
         self.folder = store.path(ref)
-
-    def write_file(self, name: str, content: bytes) -> FileEntry:
-        """Write nothing: rank 0 does."""
-        return FileEntry(name=name, sha256="", bytes=len(content))
 
 
 def _beat(writer: Writer) -> Beat:
