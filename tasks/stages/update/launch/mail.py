@@ -11,9 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, NotRequired, TypedDict
-
-from gradus.tasks.runs.records import Metrics
+from typing import Any, Literal, NotRequired, TypedDict
 
 
 class Note(TypedDict):
@@ -39,19 +37,18 @@ class Note(TypedDict):
     signal: NotRequired[int]
     """Of kind ended: the signal that killed a rank, or 0, and its exit code."""
     exit_code: NotRequired[int]
-    clock: NotRequired[Metrics]
 
 
+@dataclass(frozen=True)
 class Writer:
     """Appends to the file of one process."""
 
-    def __init__(self, path: Path) -> None:
-        self._file: IO[str] = path.open("a", encoding="utf-8")
+    path: Path
 
     def send(self, note: Note) -> None:
-        """Send one message, whole or not at all as far as a reader sees."""
-        self._file.write(json.dumps({**note, "time_s": time.time()}, default=str) + "\n")
-        self._file.flush()
+        """Send one message; a reader sees it whole or not at all."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"time_s": time.time(), **note}, default=str) + "\n")
 
 
 @dataclass

@@ -16,7 +16,7 @@ Role = Literal["host", "guest"]
 
 def start_agent(job: Path, launch: LaunchConfig, role: Role) -> "subprocess.Popen[bytes]":
     """Start torchrun for the job in a file; it ends with this process."""
-    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // launch.processes))}
-    given = {name: value for name, value in threads.items() if name not in os.environ}
+    there = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
+    threads = {"OMP_NUM_THREADS": str(max(1, there // launch.processes))}  # those of this process, shared
     command = [sys.executable, "-P", "-m", _AGENT, str(job), str(os.getpid()), role]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=child_environment(given))
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=child_environment(threads))

@@ -68,7 +68,7 @@ def _one_launch(ctx: StageContext, config: UpdateConfig, num_tokens: int, num_ha
         finally:
             kill_tree(agent.pid)
             agent.wait()
-    return _outcome(code, notes)
+    return outcome(code, notes)
 
 
 def _watched(agent: "subprocess.Popen[bytes]", mail: Mail, ctx: StageContext, notes: list[Note]) -> int:
@@ -92,7 +92,8 @@ def _watched(agent: "subprocess.Popen[bytes]", mail: Mail, ctx: StageContext, no
     return code
 
 
-def _outcome(code: int, notes: Sequence[Note]) -> StageResult | int:
+def outcome(code: int, notes: Sequence[Note]) -> StageResult | int:
+    """Return what rank 0 reports, or how many tokens at once to begin anew with; or raise what went wrong."""
     done = next((note for note in notes if note["kind"] == "done"), None)
     if code == 0 and done is not None:
         return StageResult(**done.get("result", {}))
@@ -132,7 +133,7 @@ def _cause(notes: Sequence[Note]) -> GradusError | None:
 def _silent(notes: Sequence[Note]) -> Note | None:
     """A rank of another host that said nothing of its end, as its torchrun did not: they are gone."""
     heard = {note.get("host") for note in notes if note["kind"] in ("error", "ended", "memory")}
-    return next((note for note in notes if note["kind"] == "here" and note.get("host") not in heard), None)
+    return next((note for note in notes if heard and note["kind"] == "here" and note.get("host") not in heard), None)
 
 
 def _who(note: Note, notes: Sequence[Note]) -> str:
