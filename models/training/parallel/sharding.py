@@ -26,7 +26,9 @@ def shard(model: PreTrainedModel, mesh: DeviceMesh, compute_dtype: torch.dtype) 
 
     The model computes in `compute_dtype`; its parameters keep theirs, and gradients are summed over ranks in float32.
     """
-    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    # Inputs are left alone: to cast them FSDP2 copies what layers are called with, and a pack's attention counts in it
+    # which layers have attended.
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for part in (*layers_of(model), model):
         fully_shard(part, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
     for module in model.modules():

@@ -15,6 +15,7 @@ from gradus.models.objectives.aggregations.means import sequence_mean, token_mea
 from gradus.models.objectives.token_weights.entropy import top_entropy
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
+from gradus.models.training.packed.forward import form_of
 from gradus.models.training.packed.ragged import Ragged
 from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.parallel.sharding import mesh_of, shard, whole
@@ -121,6 +122,7 @@ def taken(name: str, ranks: Ranks, change: Callable[[UpdateSettings], UpdateSett
     case = replace(CASES[name], settings=change(CASES[name].settings))
     mesh, rows, settings = mesh_of(ranks.num_ranks, torch.device("cpu")), rollouts(), case.settings
     state, budget = state_of(case, mesh), Budget(settings.micro_tokens, ranks=ranks)
+    assert form_of(state.model) == "packed"
     plan = StepPlan.of(rows, settings, np.random.default_rng(0))
     beats: list[int] = []
     old = None if plan.on_policy else all_logprobs(state.model, rows, budget, beats.append)
