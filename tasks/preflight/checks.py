@@ -30,8 +30,8 @@ from gradus.tasks.config.components import Chosen, FilterConfig, chosen_in
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.score import ScoreConfig
-from gradus.tasks.preflight.lora import check_lora
 from gradus.tasks.preflight.launching import check_launch
+from gradus.tasks.preflight.lora import check_lora
 
 CHECKPOINTS = "checkpoints"
 REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{4,64}")
