@@ -6,8 +6,8 @@ Each line changes one number of a base case (a random policy of 3.4 million para
 of 64 tokens, completions of 5 to 44) and measures a whole optimiser step of Gradus as update.py does; the settings of
 one number take their steps in turns, and the first of each is not counted. `times the cost` stands beside `times the
 work`: the ratios to the first line of seconds and of 6 x parameters x tokens that go through the model; equal ratios
-are linear growth. Ranks: every rank takes a step over 1 / ranks of the problems and gradients are averaged by gloo, on
-the cores of this machine; the work of a rank falls, and its cost should.
+are linear growth. Ranks: they take one step over 32 problems together, the model divided by FSDP2 and exchanged by
+gloo, on the cores of this machine; the work of a rank falls, and its cost should.
 """
 
 import argparse
@@ -25,6 +25,9 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 import torch  # noqa: E402 - the checkout comes first
 import update  # noqa: E402
 from torch import distributed, multiprocessing  # noqa: E402
+
+from gradus.models.training.parallel.ranks import Ranks  # noqa: E402
+from gradus.models.training.parallel.sharding import mesh_of  # noqa: E402
 
 BASE: dict[str, Any] = {"model": "small", "groups": 8, "group": 8, "prompt": 64, "completion": 44}
 CHANGES: dict[str, list[Any]] = {
@@ -58,20 +61,13 @@ def lines(name: str, rounds: int) -> list[str]:
 
 
 def rank_steps(rank: int, ranks: int, rounds: int, folder: str) -> None:
-    """One rank's steps, gradients averaged before the next; rank 0 writes the median seconds."""
+    """One rank's steps; rank 0 writes the median seconds and the tokens of a rank."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=ranks)
-    bench = update.Bench({**BASE, "groups": 32 // ranks})
-
-    def averaged(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        for parameter in bench.model.parameters():
-            if parameter.grad is not None:
-                distributed.all_reduce(parameter.grad.div_(ranks))
-
-    bench.state.optimizer.register_step_pre_hook(averaged)
+    bench = update.Bench({**BASE, "groups": 32}, Ranks(rank, ranks, mesh=mesh_of(ranks, torch.device("cpu"))))
     found = [bench.step_s("gradus") for _ in range(rounds + 1)]
     if rank == 0:
-        Path(folder, "found").write_text(f"{statistics.median(found[1:])} {bench.tokens()[1]}")
+        Path(folder, "found").write_text(f"{statistics.median(found[1:])} {bench.tokens()[1] // ranks}")
     distributed.destroy_process_group()
 
 

@@ -37,6 +37,8 @@ from trl_generation import Trl, trl_python  # noqa: E402
 
 from gradus.models.policy import load_policy  # noqa: E402
 from gradus.models.training.packed.ragged import Ragged  # noqa: E402
+from gradus.models.training.parallel.ranks import ALONE, Ranks  # noqa: E402
+from gradus.models.training.parallel.sharding import shard  # noqa: E402
 from gradus.models.training.passes import Budget  # noqa: E402
 from gradus.models.training.rollouts import Rollouts  # noqa: E402
 from gradus.models.training.settings import UpdateSettings  # noqa: E402
@@ -97,14 +99,17 @@ def new_rollouts(
 
 
 class Bench:
-    """A model and rows, and steps over them."""
+    """A model and rows, and steps over them, by one process or as one of several ranks."""
 
-    def __init__(self, case: dict[str, Any]) -> None:
+    def __init__(self, case: dict[str, Any], ranks: Ranks = ALONE) -> None:
         self.model = new_model(case["model"])
+        self.ranks = ranks
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
         sizes = case["prompt"], case["completion"], case["groups"], int(vocabulary)
         self.rows = new_rollouts(*sizes, case.get("group", GROUP))
         self.settings = UpdateSettings(lr=1e-6)
+        if ranks.mesh is not None:
+            shard(self.model, ranks.mesh, torch.float32)
         self.state = TrainState.new(self.model, self.settings, seed=0)
 
     def step_s(self, form: str) -> float:
@@ -116,7 +121,8 @@ class Bench:
             hooks = Hooks(lambda _logprobs: None, lambda _index, _metrics: None, lambda _num: None)
             chosen = torch.arange(self.rows.num_rows)
             about = StepRows(self.rows, chosen, self.settings, ReferenceLogprobs(None, None))
-            Step(self.state, about, hooks, "packed", Budget(self.settings.micro_tokens)).take()
+            budget = Budget(self.settings.micro_tokens, ranks=self.ranks)
+            Step(self.state, about, hooks, "packed", budget).take()
         return time.perf_counter() - started
 
     def _plain(self) -> None:

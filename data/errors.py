@@ -49,6 +49,12 @@ class LockedError(GradusError):
     """Another living process holds the run."""
 
 
+def error_class(name: str) -> type[GradusError] | None:
+    """Return the class of one of these errors by its name, as another process wrote it; None for another name."""
+    found = globals().get(name)
+    return found if isinstance(found, type) and issubclass(found, GradusError) else None
+
+
 _SHOWN_CHARS = 120
 _KIND = re.compile(r"\(?\b[A-Za-z_][\w.]*(?:Error|Exception|Warning)\b\)?:? *")
 _NUMBERED = re.compile(r"\[errno (\d+)\]", re.IGNORECASE)

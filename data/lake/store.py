@@ -320,6 +320,10 @@ class ShardWriter:
             source.replace(temporary)
         return self._entries[name]
 
+    def take_over(self) -> None:
+        """List the files, too, that other processes have finished since this writer opened."""
+        self._entries = dict(self._read_receipts())
+
     def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """Read back a shard that an earlier attempt finished (its bytes were verified when this writer opened)."""
         return pq.read_table(self.folder / f"{name}.parquet", columns=columns)

@@ -1,4 +1,4 @@
-"""The verbs about the place: ui, serve, doctor, setup, sync."""
+"""The verbs about the place: ui, serve, doctor, setup, sync, join."""
 
 import signal
 import sys
@@ -12,7 +12,7 @@ from gradus.flows.cli.run_verbs import KnownRun
 from gradus.flows.cli.stage_verbs import AsJson
 from gradus.flows.console.output import answer, aside, line, table
 from gradus.tasks.config.settings import Home
-from gradus.tasks.preflight.checks import check_webhook
+from gradus.tasks.preflight.checks import check_name, check_webhook
 
 Port = Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")]
 
@@ -97,7 +97,21 @@ def sync(run: KnownRun) -> None:
     line(f"{drain(folder, wait_s=60.0)} events sent")
 
 
+def join(
+    run: Annotated[str, typer.Argument(help="the name of a run whose updates ask for several hosts (--run)")],
+    wait_s: Annotated[float, typer.Option(min=0, help="how long to wait for the run to begin, seconds")] = 600.0,
+) -> None:
+    """Take part in the updates of a run that was started on another host, until it ends.
+
+    The hosts share the folder GRADUS_HOME; the recipe says `update.launch.hosts` and `rendezvous`.
+    """
+    from gradus.tasks.stages.update.launch.joining import joined
+
+    check_name(run, "--run")
+    line(f"{joined(Home.from_environment().runs / run, aside, wait_s)} updates joined")
+
+
 def register_service(app: typer.Typer) -> None:
     """Add these verbs to the program."""
-    for verb in (ui, serve, doctor, setup, sync):
+    for verb in (ui, serve, doctor, setup, sync, join):
         app.command(verb.__name__)(verb)

@@ -8,10 +8,12 @@ from typing import Literal
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from gradus.models.policy import Policy
 from gradus.models.policy_files import CONFIG
+from gradus.models.training.parallel.sharding import whole
 
 SavedDtype = Literal["float32", "bfloat16", "float16"]
 """Number formats that a policy can be saved in."""
@@ -22,19 +24,25 @@ TakeFile = Callable[[str, Path], object]
 
 def write_policy(
     policy: Policy,
-    scratch: Path,
+    scratch: Path | None,
     take: TakeFile,
     weights: Mapping[str, Tensor] | None = None,
     dtype: SavedDtype | None = None,
 ) -> None:
     """Write the files of a policy to `scratch`, an empty folder, and let `take` move each; OSError if a disk refuses.
 
-    `weights` by parameter name stand for the model's own, and are rounded to `dtype`; None keeps the model's.
+    `weights` by parameter name stand for the model's own, and are rounded to `dtype`; None keeps the model's. If ranks
+    hold parts of them all have to call this; those that write nothing do so with `scratch` None.
     """
     model = policy.model
     given = dict(model.named_parameters()) if weights is None else weights
     other = None if dtype is None or getattr(torch, dtype) == model.dtype else dtype
-    state = _state_dict(model, given, getattr(torch, other) if other else None)
+    rounded = _rounded(model, given, getattr(torch, other) if other else None, keep=scratch is not None)
+    if scratch is None:
+        return
+    # Tied weights have one name among the parameters and several in the state; they must stay one tensor.
+    own: dict[str, Tensor] = model.state_dict(keep_vars=True)
+    state = {name: rounded.get(id(value), value.detach()) for name, value in own.items()}
     try:
         model.save_pretrained(scratch, state_dict=state, safe_serialization=True)
     except SafetensorError as error:
@@ -46,12 +54,20 @@ def write_policy(
         take(path.name, path)
 
 
-def _state_dict(model: PreTrainedModel, weights: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
-    """What transformers saves of a model, with these weights; None keeps the number format of each parameter."""
-    # Tied weights have one name among the parameters and several in the state; they must stay one tensor.
-    rounded = {id(p): weights[name].detach().to(dtype or p.dtype) for name, p in model.named_parameters()}
-    state: dict[str, Tensor] = model.state_dict(keep_vars=True)
-    return {name: rounded.get(id(value), value.detach()) for name, value in state.items()}
+def _rounded(
+    model: PreTrainedModel, weights: Mapping[str, Tensor], dtype: torch.dtype | None, *, keep: bool
+) -> dict[int, Tensor]:
+    """The weights in a number format, by the identity of the parameters that they stand for; gathered from ranks.
+
+    None keeps the number format of each parameter. What was gathered lies on the CPU; without `keep` nothing stays.
+    """
+    found: dict[int, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        weight = weights[name].detach()
+        gathered = whole(weight).to(dtype or parameter.dtype)
+        if keep:
+            found[id(parameter)] = gathered.cpu() if isinstance(weight, DTensor) else gathered
+    return found
 
 
 def _name_dtype(path: Path, dtype: str) -> None:

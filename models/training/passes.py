@@ -9,12 +9,22 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gradus.models.devices import give_back, is_out_of_memory
+from gradus.models.training.division import turns
 from gradus.models.training.packed.forward import Form, form_of
 from gradus.models.training.packed.logprobs import Asked, Logprobs, TokenLogprobs, each_field, token_logprobs
 from gradus.models.training.packed.packing import Pack
+from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.rollouts import Rollouts
 
 R = TypeVar("R")
+
+
+class RanksMemoryError(RuntimeError):
+    """Memory ran out on this rank while others wait for it; all have to begin anew with `num_tokens` at once."""
+
+    def __init__(self, num_tokens: int) -> None:
+        super().__init__(f"begin anew with {num_tokens} tokens at once")
+        self.num_tokens = num_tokens
 
 
 @dataclass
@@ -23,12 +33,14 @@ class Budget:
 
     num_tokens: int
     num_halvings: int = 0
+    ranks: Ranks = ALONE
+    """Those among whom the passes are divided, each with this budget."""
 
     def run(self, work: Callable[[int], R], longest: int) -> R:
         """Return what `work` returns for the budget; if it runs out of memory, call it again with half of it.
 
         `work` begins anew each time. Packs of one row cannot shrink: once the budget is below `longest`, the tokens of
-        the longest row, the error is raised.
+        the longest row, the error is raised. Ranks cannot begin anew one by one: RanksMemoryError says with what.
         """
         while True:
             try:
@@ -36,8 +48,11 @@ class Budget:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error) or self.num_tokens <= longest:
                     raise
+            half = max(1, self.num_tokens // 2)
+            if self.ranks.num_ranks > 1:
+                raise RanksMemoryError(half)
             give_back()
-            self.num_tokens, self.num_halvings = max(1, self.num_tokens // 2), self.num_halvings + 1
+            self.num_tokens, self.num_halvings = half, self.num_halvings + 1
 
 
 def pass_logprobs(
@@ -60,12 +75,19 @@ def all_tokens(
 
     def work(num_tokens: int) -> TokenLogprobs:
         places, parts = list[Tensor](), list[TokenLogprobs]()
-        for pack in rollouts.packs(rows, form, num_tokens):
-            parts.append(pass_logprobs(model, rollouts, pack, form, asked))
-            places.append(rollouts.completions.places(pack.rows))
-            on_rows(len(pack.rows))
-        order = torch.argsort(torch.cat(places))
-        return each_field(parts, lambda values: torch.cat(values)[order])
+        for turn in turns(budget.ranks, rollouts, rows, form, num_tokens):
+            found = pass_logprobs(model, rollouts, turn.pack, form, asked)
+            chosen = rollouts.completions.places(turn.pack.rows)
+            parts.append(found if turn.counts else each_field([found], lambda values: values[0][:0]))
+            places.append(chosen if turn.counts else chosen[:0])
+            on_rows(turn.num_rows)
+        at, num_tokens_in_all = torch.cat(places), len(rollouts.completions.values)
+
+        def in_order(values: list[Tensor]) -> Tensor:
+            joined = torch.cat(values)
+            return budget.ranks.summed(joined.new_zeros(num_tokens_in_all, *joined.shape[1:]).index_copy(0, at, joined))
+
+        return each_field(parts, in_order)
 
     with torch.no_grad():
         return budget.run(work, rollouts.longest(rows))

@@ -19,11 +19,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from gradus.models.training.parallel.sharding import divided, whole
+
 FILE_BYTES = 2 << 30
 """A file takes tensors up to this size together, and at least one."""
 
-Write = Callable[[Path], None]
-"""Writes one file, at the path that it is called with."""
+Write = Callable[[Path | None], None]
+"""Writes one file, at the path that it is called with. All ranks that hold parts of its tensors have to call it; with
+None by those that write nothing."""
 
 
 class CheckpointError(ValueError):
@@ -51,15 +54,25 @@ def tensor_writers(
     }
 
 
-def _write(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[str, str] | None) -> None:
+def take_part(files: Mapping[str, Write]) -> None:
+    """Give what this rank holds of files that another one writes."""
+    for write in files.values():
+        write(None)
+
+
+def _write(tensors: Mapping[str, Tensor], path: Path | None, *, metadata: dict[str, str] | None) -> None:
     """Write one file; OSError if the disk does not take it."""
     seen: set[int] = set()
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        here = tensor.detach().cpu().contiguous()
+        here = whole(tensor.detach()).cpu().contiguous()
+        if path is None:
+            continue
         # Some optimisers' tables share memory, which no file can.
         found[name] = here.clone() if here.data_ptr() in seen else here
         seen.add(here.data_ptr())
+    if path is None:
+        return
     try:
         save_file(found, path, metadata)
     except SafetensorError as error:
@@ -129,7 +142,7 @@ def copy_into(targets: Mapping[str, Tensor], saved: SavedTensors) -> None:
     """Set tensors in place to the saved ones of the same names."""
     with torch.no_grad():
         for name, tensor in saved:
-            targets[name].copy_(tensor)
+            targets[name].copy_(divided(tensor, targets[name]))
 
 
 def read_json(path: Path) -> object:

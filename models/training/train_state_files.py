@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gradus.models.training.checkpoint import SavedDtype
 from gradus.models.training.optimizers.making import Entry, as_kept, as_tensors, blank_state
+from gradus.models.training.parallel.sharding import divided, same
 from gradus.models.training.state import TrainState
 from gradus.models.training.tensor_files import (
     CheckpointError,
@@ -86,7 +87,7 @@ def restore_train_state(train_state: TrainState, files: Files, saved: SavedDtype
         copy_into(kept, found[MASTERS])
         train_state.write_back()
     if AVERAGE in found:
-        train_state.average = {name: tensor.to(kept[name].device, copy=True) for name, tensor in found[AVERAGE]}
+        train_state.average = {name: divided(tensor, kept[name]) for name, tensor in found[AVERAGE]}
     train_state.rng.bit_generator.state = rng
     train_state.step = step
     train_state.optimizer.state.clear()
@@ -99,8 +100,8 @@ def _has(stem: str, files: Files) -> bool:
 
 def _refuse_others(loaded: Mapping[str, Tensor], found: SavedTensors, dtype: torch.dtype) -> None:
     for name, saved in found:
-        weight, master = loaded[name], saved.to(loaded[name].device)
-        if not (torch.equal(master.to(dtype).float(), weight) or torch.equal(master, weight)):
+        weight, master = loaded[name], divided(saved, loaded[name])
+        if not (same(master.to(dtype).float(), weight) or same(master, weight)):
             raise CheckpointError(f"{found.files[0].name} is not what the policy's {name} was rounded from")
 
 
@@ -158,8 +159,9 @@ def _rng_state(files: Files) -> dict[str, Any]:
     }
 
 
-def _write_cursor(cursor: Cursor, path: Path) -> None:
-    path.write_text(json.dumps(asdict(cursor)))
+def _write_cursor(cursor: Cursor, path: Path | None) -> None:
+    if path is not None:
+        path.write_text(json.dumps(asdict(cursor)))
 
 
 def _cursor(files: Files) -> Cursor:

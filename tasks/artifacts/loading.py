@@ -10,6 +10,8 @@ from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.store import Ref, Store
 from gradus.models.devices import Device, DeviceError, give_back, is_out_of_memory, resolve_device
 from gradus.models.policy import Dtype, Policy, PolicyError, Quantize, load_policy
+from gradus.models.training.parallel.ranks import Ranks
+from gradus.models.training.parallel.sharding import shard
 from gradus.tasks.artifacts.policies import verify_policy
 
 ROOM = "free memory where it computes, or set device to cpu"
@@ -55,6 +57,15 @@ def loaded_policy(store: Store, ref: Ref, dtype: Dtype, device: Device, quantize
         _ = policy.end_tokens
     except PolicyError as error:
         raise BadInputError(str(error), hint="give a folder that transformers can load") from None
+    return policy
+
+
+def divided_policy(store: Store, ref: Ref, dtype: Dtype, ranks: Ranks, compute_dtype: torch.dtype) -> Policy:
+    """A policy of the lake whose parameters are divided among ranks; a host holds it whole once, while one loads it."""
+    with ranks.in_turns():
+        policy = loaded_policy(store, ref, dtype, "cpu")
+        if ranks.mesh is not None:
+            shard(policy.model, ranks.mesh, compute_dtype)
     return policy
 
 

@@ -47,6 +47,31 @@ class CriticConfig(Config):
     """Gradients are scaled down to this global norm."""
 
 
+class LaunchConfig(Config):
+    """The processes of an update: { processes = 8 }; with several hosts also { hosts = 2, rendezvous = "node1:29400" }.
+
+    The model is divided among them by FSDP2; what does not work with several is refused before anything starts.
+    """
+
+    processes: int = Field(default=1, ge=1)
+    """Processes on each host, one a GPU; torchrun starts them."""
+    hosts: int = Field(default=1, ge=1)
+    """Hosts, which share the folder GRADUS_HOME; on each but the first one `gradus join RUN` has to run."""
+    rendezvous: str = Field(default="", pattern=r"^([^\s:/]+:\d{1,5})?$")
+    """HOST:PORT of the first host where the processes of several hosts meet, on a network that only they can reach."""
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes on all hosts."""
+        return self.processes * self.hosts
+
+    @model_validator(mode="after")
+    def _meeting_place(self) -> "LaunchConfig":
+        if self.hosts > 1 and not self.rendezvous:
+            raise ValueError('several hosts need an address to meet at: set rendezvous, such as "node1:29400"')
+        return self
+
+
 class OptimizerConfig(Config):
     """An optimiser by name: "SGD", or { name = "SGD", settings = { momentum = 0.9 } }."""
 
@@ -180,6 +205,10 @@ class UpdateConfig(Config):
     """Whether the update's table has the trainer's log-probs of every token, too."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
     """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
+    launch: LaunchConfig = Field(
+        default=LaunchConfig(), exclude_if=partial(eq, LaunchConfig()), json_schema_extra=INCIDENTAL
+    )
+    """On how many processes the update computes; the result does not depend on it beyond rounding."""
 
     @property
     def losses(self) -> tuple[LossConfig, ...]:

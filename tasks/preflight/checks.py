@@ -30,6 +30,7 @@ from gradus.tasks.config.components import Chosen, FilterConfig, chosen_in
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.preflight.launching import check_launch
 from gradus.tasks.preflight.lora import check_lora
 
 CHECKPOINTS = "checkpoints"
@@ -123,6 +124,7 @@ def check_components(config: Config) -> None:
     if isinstance(config, UpdateConfig):
         _check_optimizer(config)
         check_lora(config)
+        check_launch(config)
 
 
 def _check_optimizer(config: UpdateConfig) -> None:

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from gradus.data import errors
-from gradus.data.errors import GradusError, StageError
+from gradus.data.errors import GradusError, StageError, error_class
 from gradus.models.judging.folders import remove_folders
 from gradus.models.judging.process_tree import kill_tree
 from gradus.tasks.host.interrupt import raise_if_interrupted
@@ -298,8 +297,8 @@ class WorkerPool:
 
 def _typed(stage: str, message: Failed, log_path: Path) -> GradusError:
     """The error that the child raised, as its own type where that is one of ours."""
-    kind = getattr(errors, message["type"], None) if message["known"] else None
-    if isinstance(kind, type) and issubclass(kind, GradusError):
+    kind = error_class(message["type"]) if message["known"] else None
+    if kind is not None:
         return kind(message["message"], hint=message["hint"])
     hint = message["hint"] or f"see {log_path}; then repeat the command"
     return StageError(f"stage {stage} failed: {message['message']}", hint=hint)

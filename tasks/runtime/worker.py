@@ -27,13 +27,13 @@ from gradus.data.errors import GradusError, in_words
 from gradus.models.judging.folders import remove_folders
 from gradus.tasks.config.redaction import hide, hide_in_logs, hide_in_output
 from gradus.tasks.host.imports import lean_imports
+from gradus.tasks.host.parents import die_with_parent
 from gradus.tasks.runs.records import Report
 from gradus.tasks.runtime.messages import Message
 from gradus.tasks.stages.warm import Warm
 
 HEARTBEAT_S = 2.0
 _AGAIN_S = 0.05
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 Job = Mapping[str, Any]
@@ -198,9 +198,8 @@ def _living(session: int) -> list[int]:
 def _die_with_parent() -> None:
     """Linux: be killed when the parent dies, and adopt orphans so that they are still found by descent."""
     if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        die_with_parent(os.getppid())
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 if __name__ == "__main__":

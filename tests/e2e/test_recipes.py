@@ -1,6 +1,8 @@
 """Recipes for real models, run for two rounds with a tiny random model of the same architecture."""
 
 import json
+import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,17 +62,47 @@ def problem(number: int) -> dict[str, str]:
     return {"question": f"Ann has {number} and buys 3.", "answer": "\n".join([*steps, f"#### {number + 5}"])}
 
 
-@pytest.mark.parametrize("recipe", ["qwen2.5-0.5b-gsm8k", "qwen2.5-1.5b-lora"])
-def test_a_recipe_trains_for_two_rounds(new_program: Callable[..., Program], recipe: str) -> None:
-    program = new_program()
+def laid_out(program: Program) -> list[str]:
+    """Write what the recipes name, tiny; return the changes that make them run here."""
     qwen(program.home / "policy")
     (program.home / "parity.py").write_text(PARITY)
     for name, numbers in (("train", range(2, 10)), ("test", range(20, 23))):
         lines = [problem(i) for i in numbers]
         (program.home / f"gsm8k-{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    changes = [word for key, value in ON_A_CPU.items() for word in ("--set", f"{key}={value}")]
-    told = program.json("train", recipe, "--rounds", "2", *changes)
-    assert told["updates"] == 2
+    return [word for key, value in ON_A_CPU.items() for word in ("--set", f"{key}={value}")]
+
+
+@pytest.mark.parametrize("recipe", ["qwen2.5-0.5b-gsm8k", "qwen2.5-1.5b-lora"])
+def test_a_recipe_trains_for_two_rounds(new_program: Callable[..., Program], recipe: str) -> None:
+    program = new_program()
+    told = program.json("train", recipe, "--rounds", "2", *laid_out(program))
+    assert_trained(program, told)
+
+
+def test_a_recipe_trains_for_two_rounds_on_two_hosts(new_program: Callable[..., Program]) -> None:
+    program = new_program()
+    changes = laid_out(program)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    launch = f'{{ processes = 1, hosts = 2, rendezvous = "127.0.0.1:{port}" }}'
+    for key, value in (("launch", launch), ("minibatch_groups", "2"), ("save_every_steps", "1")):
+        changes += ["--set", f"update.{key}={value}"]
+    command = [*program.command, "join", "tiny", "--wait-s", "300"]
+    with (program.home / "joined").open("wb") as out, (program.home / "guest").open("wb") as err:
+        guest = subprocess.Popen(command, env=program.environment(), cwd=program.home, stdout=out, stderr=err)
+    try:
+        told = program.json("train", "qwen2.5-7b-8gpu", "--rounds", "2", "--run", "tiny", *changes)
+        code = guest.wait(timeout=120)
+    finally:
+        guest.kill()
+        guest.wait()
+    assert code == 0, (program.home / "guest").read_text()
+    assert (program.home / "joined").read_text() == "2 updates joined\n"
+    assert_trained(program, told, steps=2)
+
+
+def assert_trained(program: Program, told: dict[str, Any], steps: int = 1) -> None:
+    assert told["updates"] == 2 * steps
     assert told["after"]["rows"] == 3
     lake = program.home / "lake"
     folder = lake / told["policy"]

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
+
 from gradus.models.policy import load_policy, saved_dtype
 
 Program = Any
@@ -77,3 +80,29 @@ def test_what_does_not_fit_is_one_sentence_and_loses_nothing(
         assert sentence in " ".join(err.split()), err
         assert "Traceback" not in err
     assert all(path.read_bytes() == content for path, content in before.items())
+
+
+def test_an_update_on_two_ranks_is_that_of_one_process_and_what_ranks_cannot_do_is_refused(
+    new_program: Callable[..., Program], tmp_path: Path
+) -> None:
+    weights: list[dict[str, torch.Tensor]] = []
+    for number in (1, 2):
+        program = new_program()
+        given = judged(program, tmp_path)
+        checkpoint = (
+            program.home / "lake" / program.json("update", *given, "--set", f"launch.processes={number}")["artifact"]
+        )
+        weights.append(load_file(checkpoint / "model.safetensors"))
+    manifest = json.loads((checkpoint / "_manifest.json").read_text())
+    assert manifest["config"]["launch"]["processes"] == 2
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][name], weight, atol=1e-5, rtol=1e-5)
+    for setting, sentence in (
+        ("advantage=gae", "several processes cannot have a critic; leave update.launch out"),
+        ("optimizer=Adafactor", "Adafactor needs whole parameters, and a rank has a part"),
+        ("launch.hosts=2", "set rendezvous"),
+    ):
+        code, out, err = program.run("update", *given, "--set", "launch.processes=2", "--set", setting)
+        assert (code, out) == (2, ""), err
+        assert sentence in " ".join(err.split()), err
+        assert "Traceback" not in err

@@ -17,6 +17,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gradus.models.training.optimizers.arguments import OURS, OptimizerError, arguments, check_optimizer
+from gradus.models.training.parallel.sharding import divided
 from gradus.models.training.settings import UpdateSettings
 
 Entry = dict[str, Any]
@@ -90,7 +91,7 @@ def as_kept(tensors: Mapping[str, Tensor], blank: Entry) -> Entry:
     entry: Entry = {}
     for key, value in blank.items():
         if isinstance(value, Tensor):
-            entry[key] = value.copy_(tensors[key])
+            entry[key] = value.copy_(divided(tensors[key], value))
         else:
             entry[key] = None if value is None else tensors[key].item()
     return entry

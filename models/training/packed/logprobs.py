@@ -82,17 +82,6 @@ class Logprobs:
     truncated_logp: Tensor
     """After the row's top-k and top-p; see gradus.models.training.packed.logprobs."""
 
-    @classmethod
-    def joined(cls, parts: Sequence["Logprobs"]) -> "Logprobs":
-        """Return several parts as one, in the order of the tokens."""
-        tokens = torch.cat([part.tokens for part in parts])
-        order = torch.argsort(tokens)
-        return cls(
-            tokens[order],
-            torch.cat([part.logp for part in parts])[order],
-            torch.cat([part.truncated_logp for part in parts])[order],
-        )
-
 
 def token_logprobs(
     model: PreTrainedModel, pack: Pack, temperature: Tensor, form: Form, asked: Asked = Asked()

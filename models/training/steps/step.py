@@ -4,6 +4,7 @@ Measure: log-probs and entropies of all rows of the step without gradient, if a 
 advantages that are made anew for every step, and token weights, from all rows (`StepView`). Loss: token losses of a
 pack (gradus.models.training.steps.pack_loss), aggregated with the totals of the step. So packs change nothing beyond
 rounding, whatever a method couples.
+Several ranks divide the packs; each then has the log-probs, weights and metrics of all.
 If memory runs out, the step begins anew with packs of half as many tokens: the same gradient, and no part of it twice.
 Shapes: N rows of the step, M completion tokens of them end to end.
 """
@@ -16,9 +17,10 @@ import torch
 from torch import Tensor
 
 from gradus.models.objectives.batch import StepView
+from gradus.models.training.division import Turn, turns
 from gradus.models.training.packed.forward import Form
 from gradus.models.training.packed.logprobs import Logprobs
-from gradus.models.training.packed.packing import Pack
+from gradus.models.training.parallel.sharding import whole
 from gradus.models.training.passes import Budget, pass_logprobs
 from gradus.models.training.schedule import learning_rate
 from gradus.models.training.state import TrainState
@@ -75,7 +77,7 @@ class Step:
         prepared, loss, averages, own, weight = self.budget.run(self._gradient, longest)
         norm = self._checked_norm(loss)
         if self.about.references.old is None:
-            self.hooks.before(Logprobs.joined(own))
+            self.hooks.before(own)
         zero = self._zero_gradient(prepared)
         lr = self._advance(not bool(zero.all()))
         self.hooks.on_results(self._results(prepared, weight, zero))
@@ -88,30 +90,39 @@ class Step:
             **self._critic_step(prepared.view),
         }
 
-    def _gradient(self, num_tokens: int) -> tuple[Prepared, float, Averages, list[Logprobs], Tensor]:
+    def _gradient(self, num_tokens: int) -> tuple[Prepared, float, Averages, Logprobs, Tensor]:
         """Accumulate the gradients of all packs; return the loss, metrics, log-probs and token weights (M,)."""
-        prepared = self._prepared(num_tokens)
-        averages, own, total = Averages(), list[Logprobs](), 0.0
-        averages.add(prepared.metrics, self.about.mask)
-        weight = torch.ones(len(self.about.row))
+        ranks, prepared = self.budget.ranks, self._prepared(num_tokens)
+        own, total = Averages(), 0.0
+        found = torch.zeros(3, len(self.about.row))
         self.train_state.zero_grad()
-        for pack, zero_gradient in self._packs(prepared, num_tokens):
+        for turn, zero_gradient in self._turns(prepared, num_tokens):
             with torch.set_grad_enabled(not zero_gradient):
-                part = PackLoss.of(self.train_state.model, self.about, prepared, pack, self.form)
+                part = PackLoss.of(self.train_state.model, self.about, prepared, turn.pack, self.form)
             if not zero_gradient:
-                part.loss.backward()
-            own.append(part.own)
-            for metrics, mask in part.metrics:
-                averages.add(metrics, mask)
-            weight[self.about.places(pack)] = part.weight
-            total += float(part.loss.detach())
-            self.hooks.on_rows(len(pack.rows))
-        return prepared, total, averages, own, weight
+                (part.loss if turn.counts else 0.0 * part.loss).backward()
+            self.hooks.on_rows(turn.num_rows)
+            if turn.counts:
+                for metrics, mask in part.metrics:
+                    own.add(metrics, mask)
+                given = (part.own.logp, part.own.truncated_logp, part.weight.detach())
+                found[:, self.about.places(turn.pack)] = torch.stack(given)
+                total += float(part.loss.detach())
+        logp, truncated_logp, weight = ranks.summed(found)
+        averages = Averages()
+        averages.add(prepared.metrics, self.about.mask)
+        for content in ranks.gathered(own.to_bytes()):
+            averages.add_bytes(content)
+        loss = float(ranks.summed(torch.tensor(total, dtype=torch.float64)))
+        return prepared, loss, averages, Logprobs(self.about.tokens, logp, truncated_logp), weight
 
     def _checked_norm(self, loss: float) -> float:
         """The gradient's norm before it is scaled down to the limit."""
-        masters, limit = self.train_state.masters, self.about.settings.max_grad_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(masters.values(), limit))
+        masters, limit = self.train_state.masters.values(), self.about.settings.max_grad_norm
+        gradients = [master.grad for master in masters if master.grad is not None]
+        total_norm = whole(torch.nn.utils.get_total_norm(gradients))
+        torch.nn.utils.clip_grads_with_norm_(masters, limit, total_norm)
+        norm = float(total_norm)
         if not (np.isfinite(norm) and np.isfinite(loss)):
             raise UpdateError(f"step {self.train_state.step + 1} has loss {loss} and gradient norm {norm}")
         return norm
@@ -180,12 +191,13 @@ class Step:
 
     def _measured(self, num_tokens: int) -> tuple[Tensor, Tensor]:
         """The policy's log-probs and entropies before the step, (M,) each."""
-        logp, entropy = torch.empty(2, len(self.about.tokens))
+        ranks, found = self.budget.ranks, torch.zeros(2, len(self.about.tokens))
         with torch.no_grad():
-            for pack in self.about.rollouts.packs(self.about.rows, self.form, num_tokens):
-                own = pass_logprobs(self.train_state.model, self.about.rollouts, pack, self.form)
-                at = self.about.places(pack)
-                logp[at], entropy[at] = own.logp, own.entropy
+            for turn in turns(ranks, self.about.rollouts, self.about.rows, self.form, num_tokens):
+                own = pass_logprobs(self.train_state.model, self.about.rollouts, turn.pack, self.form)
+                if turn.counts:
+                    found[:, self.about.places(turn.pack)] = torch.stack((own.logp, own.entropy))
+        logp, entropy = ranks.summed(found)
         return logp, entropy
 
     def _zero_gradient(self, prepared: Prepared) -> Tensor:
@@ -195,13 +207,15 @@ class Step:
         zero[self.about.row[acts | self.about.acts_without_advantage]] = False
         return zero
 
-    def _packs(self, prepared: Prepared, num_tokens: int) -> list[tuple[Pack, bool]]:
-        """Packs of the rows, and whether they have zero gradient: those need none, only their metrics."""
+    def _turns(self, prepared: Prepared, num_tokens: int) -> list[tuple[Turn, bool]]:
+        """Packs of this rank, and whether their rows have zero gradient: those need none, only their metrics."""
         zero, rows = self._zero_gradient(prepared), self.about.rows
         return [
-            (pack, zero_gradient)
+            (turn, zero_gradient)
             for zero_gradient in (False, True)
-            for pack in self.about.rollouts.packs(rows[zero == zero_gradient], self.form, num_tokens)
+            for turn in turns(
+                self.budget.ranks, self.about.rollouts, rows[zero == zero_gradient], self.form, num_tokens
+            )
         ]
 
     def _results(self, prepared: Prepared, weight: Tensor, zero: Tensor) -> RowResults:

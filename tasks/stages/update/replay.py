@@ -26,6 +26,7 @@ from gradus.data.lake.train_states import (
     updates_since_kept,
 )
 from gradus.models.training.checkpoint import SavedDtype
+from gradus.models.training.passes import Budget
 from gradus.models.training.steps.critic_files import critic_writers
 from gradus.tasks.artifacts.adapters import begins_adapter
 from gradus.tasks.artifacts.policies import EMA
@@ -45,8 +46,8 @@ _SCRATCH = "scratch"
 
 
 def makes_the_same_bits(config: UpdateConfig, device: torch.device) -> bool:
-    """Whether an update that is repeated ends in the same bits."""
-    return device.type == "cpu" or config.deterministic
+    """Whether an update that is repeated in one process ends in the same bits."""
+    return config.launch.num_ranks == 1 and (device.type == "cpu" or config.deterministic)
 
 
 def kept_files(store: Store, ref: Ref, beat: Beat) -> dict[str, Path]:
@@ -154,8 +155,9 @@ def _repeated(store: Store, ref: Ref, before: Start | None, out: ShardWriter, be
             "whose train state is gone",
             hint=begin_afresh(ref),
         )
+    budget = Budget(config.micro_tokens)
     with deterministic(wanted=config.deterministic), _threads(num_threads(store, ref)):
-        Work(ctx, config, settings, start, given, out.scratch / "steps").take_steps(_nothing)
+        Work(ctx, config, settings, start, given, out.scratch / "steps", budget).take_steps(_nothing)
     return start
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from gradus.data.files import replace_file, replacing
 from gradus.data.lake.manifest import sha256_file
 from gradus.models.training.state import TrainState
-from gradus.models.training.tensor_files import Write
+from gradus.models.training.tensor_files import Write, take_part
 from gradus.models.training.train_state_files import restore_train_state, train_state_writers
 
 _MARKER = "done.json"
@@ -26,15 +26,21 @@ class Progress:
 
     folder: Path
     train_state: TrainState
+    writes: bool = True
+    """False for a rank that another one writes for; its part of the state is asked for all the same."""
 
     def save(self, steps: list[StepMetrics], others: Mapping[str, Write]) -> None:
         """Save the state after these steps, with other files by name, then delete the previous one."""
+        files = {**train_state_writers(self.train_state, masters=True), **others}
+        if not self.writes:
+            take_part(files)
+            return
         self.folder.mkdir(exist_ok=True)
         state = self.folder / f"step-{len(steps):06d}"
         shutil.rmtree(state, ignore_errors=True)
         state.mkdir()
         sha256: dict[str, str] = {}
-        for name, write in {**train_state_writers(self.train_state, masters=True), **others}.items():
+        for name, write in files.items():
             with replacing(state / name, durable=True) as path:
                 write(path)
             sha256[name] = sha256_file(state / name)

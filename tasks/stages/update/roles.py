@@ -18,7 +18,7 @@ from gradus.models.training.steps.critic_files import CRITIC, restore_critic
 from gradus.models.training.steps.step_rows import ReferenceLogprobs, TeacherTokens
 from gradus.models.training.tensor_files import CheckpointError
 from gradus.tasks.artifacts.adapters import refers_to_base
-from gradus.tasks.artifacts.loading import loaded_policy
+from gradus.tasks.artifacts.loading import divided_policy, loaded_policy
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.update.rows import ScoredRows, refuse_unknown_tokens
@@ -67,7 +67,10 @@ class RolePasses:
     def _role(self, role: str, why: str) -> Policy:
         if not self.ctx.inputs.get(role):
             raise BadInputError(f"the objective needs a {role} policy ({why})", hint=f"give --{role}")
-        return loaded_policy(self.ctx.store, self.ctx.one(role), self.config.dtype, self.config.device)
+        store, ref, dtype, mesh = self.ctx.store, self.ctx.one(role), self.config.dtype, self.budget.ranks.mesh
+        if mesh is None:
+            return loaded_policy(store, ref, dtype, self.config.device)
+        return divided_policy(store, ref, dtype, self.budget.ranks, getattr(torch, dtype))
 
     def _teacher(self) -> TeacherTokens:
         teacher = self._role("teacher", "a loss distils from it")

@@ -9,6 +9,9 @@ import time
 from gradus.data.lake.schema import BASE, ROWS_FILE
 from gradus.data.lake.train_states import state_ref
 from gradus.models.training.packed.logprobs import vocabulary
+from gradus.models.training.parallel.ranks import Ranks
+from gradus.models.training.passes import Budget
+from gradus.models.training.tensor_files import take_part
 from gradus.tasks.artifacts.adapters import base_of_next, begins_adapter
 from gradus.tasks.artifacts.loading import LoadedPolicies, oom_as_stage_error
 from gradus.tasks.artifacts.policies import refuse_training
@@ -19,12 +22,19 @@ from gradus.tasks.runs.profiles import trace_of
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.update.conditions import deterministic, profiled
 from gradus.tasks.stages.update.given_rows import GivenRows
+from gradus.tasks.stages.update.launch.supervision import launched
 from gradus.tasks.stages.update.objective import update_settings
 from gradus.tasks.stages.update.replay import kept_files, makes_the_same_bits
 from gradus.tasks.stages.update.report import extreme_samples, last_and_worst, oldest, rows_report, without_clock
 from gradus.tasks.stages.update.rows import refuse_unknown_tokens
 from gradus.tasks.stages.update.start import KeptTraining, Start, keep_warm, loaded
-from gradus.tasks.stages.update.train_state import saved_in, state_writers, write_checkpoint, write_train_state
+from gradus.tasks.stages.update.train_state import (
+    give_checkpoint,
+    saved_in,
+    state_writers,
+    write_checkpoint,
+    write_train_state,
+)
 from gradus.tasks.stages.update.work import Work
 
 _RESUMABLE = "steps"
@@ -32,17 +42,27 @@ _RESUMABLE = "steps"
 
 def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     """Take the optimiser steps of one update and write the checkpoint that they end in."""
-    started = time.perf_counter()
     refuse_training(ctx.store, ctx.one("policy"), config.lora)
+    ctx.warm.of(KeptTraining).finish_saving()
+    ctx.store.discard(state_ref(ctx.out.ref))  # of an earlier attempt
+    if config.launch.num_ranks == 1:
+        return updated(ctx, config, Budget(config.micro_tokens))
+    kept_files(ctx.store, ctx.one("policy"), ctx.beat)
+    ctx.warm.of(LoadedPolicies).clear()  # the ranks need the memory
+    ctx.warm.of(KeptTraining).latest = None
+    return launched(ctx, config)
+
+
+def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageResult:
+    """Do the same in this process, which may be one of several ranks: all take the steps together, and one writes."""
+    started = time.perf_counter()
     settings = update_settings(config)
     given = GivenRows.of(ctx, config)
     given.refuse_without_signal(config, settings)
-    ctx.warm.of(KeptTraining).finish_saving()
-    ctx.store.discard(state_ref(ctx.out.ref))  # of an earlier attempt
-    start = _start(ctx, config)
+    start = _start(ctx, config, budget.ranks)
     refuse_unknown_tokens(given.rows, vocabulary(start.policy.model))
-    work = Work(ctx, config, settings, start, given, ctx.out.scratch / _RESUMABLE)
-    trace = trace_of(ctx.store.path(ctx.out.ref)) if config.profile else None
+    work = Work(ctx, config, settings, start, given, ctx.out.scratch / _RESUMABLE, budget)
+    trace = trace_of(ctx.store.path(ctx.out.ref)) if config.profile and budget.ranks.writes else None
     with (
         oom_as_stage_error(f"updating with {config.micro_tokens} tokens at once", "lower update.micro_tokens"),
         deterministic(wanted=config.deterministic),
@@ -50,14 +70,20 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     ):
         num_tokens = work.take_steps(after_step)
     fault_point("update:before_checkpoint")
-    write_checkpoint(ctx.out, start.policy, start.train_state, saved_in(ctx.store, ctx.one("policy"), config))
-    ctx.out.write_file(ROWS_FILE, work.rows_file())
-    _save_state(ctx, config, work)
-    keep_warm(ctx, start, config)
+    dtype = saved_in(ctx.store, ctx.one("policy"), config)
+    if budget.ranks.writes:
+        write_checkpoint(ctx.out, start.policy, start.train_state, dtype)
+        ctx.out.write_file(ROWS_FILE, work.rows_file())
+        _save_state(ctx, config, work)
+    else:
+        give_checkpoint(start.policy, start.train_state, dtype)
+        take_part(state_writers(start.train_state, dtype, {}))
+    if budget.ranks.num_ranks == 1:
+        keep_warm(ctx, start, config)
     return _result(work, num_tokens, time.perf_counter() - started)
 
 
-def _start(ctx: StageContext, config: UpdateConfig) -> Start:
+def _start(ctx: StageContext, config: UpdateConfig, ranks: Ranks) -> Start:
     """The policy with its optimiser: as this worker left it, or from disk."""
     settings, ref = update_settings(config), ctx.one("policy")
     # Let go first: the steps change weights in place, and no later stage may take those for the old policy's.
@@ -66,7 +92,7 @@ def _start(ctx: StageContext, config: UpdateConfig) -> Start:
     if found is not None and found.fits(settings, config):
         return found.adopted(settings, config)
     files = {} if begins_adapter(ctx.store, ref, config) else kept_files(ctx.store, ref, ctx.beat)
-    return loaded(ctx.store, ref, files, settings, config, ctx.seed)
+    return loaded(ctx.store, ref, files, settings, config, ctx.seed, ranks)
 
 
 def _save_state(ctx: StageContext, config: UpdateConfig, work: Work) -> None:

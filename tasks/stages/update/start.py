@@ -9,6 +9,7 @@ from gradus.data.errors import StageError, in_words
 from gradus.data.lake.store import Ref, Store
 from gradus.models.devices import Device
 from gradus.models.policy import Dtype, Policy
+from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic, CriticSettings
@@ -47,12 +48,19 @@ class Start:
 
 
 def loaded(
-    store: Store, ref: Ref, files: Mapping[str, Path], settings: UpdateSettings, config: UpdateConfig, seed: int
+    store: Store,
+    ref: Ref,
+    files: Mapping[str, Path],
+    settings: UpdateSettings,
+    config: UpdateConfig,
+    seed: int,
+    ranks: Ranks = ALONE,
 ) -> Start:
     """What a checkpoint and the files of its train state hold; a fresh optimiser without such files."""
-    train_state, policy = new_train_state(store, ref, settings, config, seed)
+    train_state, policy = new_train_state(store, ref, settings, config, seed, ranks)
     if files:
-        restore(train_state, store, ref, files)
+        with ranks.in_turns():
+            restore(train_state, store, ref, files)
     train_state.adopt(settings)
     return Start(train_state, policy, critic_of(config, policy, files), config.dtype, config.device, config.lora)
 

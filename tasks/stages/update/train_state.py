@@ -21,13 +21,14 @@ from gradus.models.policy import Policy, saved_dtype
 from gradus.models.training.checkpoint import SavedDtype, TakeFile, write_policy
 from gradus.models.training.lora import has_lora
 from gradus.models.training.optimizers.arguments import OptimizerError
+from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.recomputation import layers_of
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
 from gradus.models.training.tensor_files import CheckpointError, Write
 from gradus.models.training.train_state_files import OtherOptimizerError, restore_train_state, train_state_writers
 from gradus.tasks.artifacts.adapters import adapted_policy, write_adapter
-from gradus.tasks.artifacts.loading import ROOM, loaded_policy, oom_as_stage_error
+from gradus.tasks.artifacts.loading import ROOM, divided_policy, loaded_policy, oom_as_stage_error
 from gradus.tasks.artifacts.policies import EMA
 from gradus.tasks.config.learning import UpdateConfig
 
@@ -37,11 +38,11 @@ Writers = Mapping[str, Write]
 
 
 def new_train_state(
-    store: Store, ref: Ref, settings: UpdateSettings, config: UpdateConfig, seed: int
+    store: Store, ref: Ref, settings: UpdateSettings, config: UpdateConfig, seed: int, ranks: Ranks
 ) -> tuple[TrainState, Policy]:
     """A checkpoint's policy with a fresh optimiser; BadInputError if no update can be made of it."""
     if config.lora is None:
-        policy, weights = _whole_policy(store, ref, config)
+        policy, weights = _whole_policy(store, ref, config, ranks)
     else:
         policy, weights = adapted_policy(store, ref, config, config.lora, seed), None
     if config.activation_checkpointing and not layers_of(policy.model):
@@ -58,10 +59,17 @@ def new_train_state(
     return train_state, policy
 
 
-def _whole_policy(store: Store, ref: Ref, config: UpdateConfig) -> tuple[Policy, Mapping[str, Tensor] | None]:
-    """The policy, and the float32 weights that it was rounded from if it computes in another format."""
-    exact = loaded_policy(store, ref, "float32", config.device)
+def _whole_policy(
+    store: Store, ref: Ref, config: UpdateConfig, ranks: Ranks
+) -> tuple[Policy, Mapping[str, Tensor] | None]:
+    """The policy, and the float32 weights that it was rounded from if it computes in another format.
+
+    FSDP2 rounds the weights of ranks as it gathers them.
+    """
     saved_in(store, ref, config)  # refuses now what could not be written after the steps
+    if ranks.mesh is not None:
+        return divided_policy(store, ref, "float32", ranks, getattr(torch, config.dtype)), None
+    exact = loaded_policy(store, ref, "float32", config.device)
     if config.dtype == "float32":
         return exact, None
     return loaded_policy(store, ref, config.dtype, config.device), dict(exact.model.named_parameters())
@@ -81,6 +89,16 @@ def restore(train_state: TrainState, store: Store, ref: Ref, files: Mapping[str,
         raise CorruptArtifactError(
             f"{ref} is not a checkpoint that this version can go on from: {error}", hint=fresh
         ) from None
+
+
+def give_checkpoint(policy: Policy, train_state: TrainState, dtype: SavedDtype) -> None:
+    """Give what this rank holds of a checkpoint that another one writes."""
+    for weights in filter(None, (train_state.masters, train_state.average)):
+        write_policy(policy, None, _untaken, weights, dtype)
+
+
+def _untaken(name: str, path: Path) -> None:
+    raise AssertionError(f"{path} was written for {name}")
 
 
 def write_checkpoint(out: ShardWriter, policy: Policy, train_state: TrainState, dtype: SavedDtype) -> None:

@@ -39,6 +39,7 @@ class Work:
     given: GivenRows
     kept: Path
     """Folder of the state that a later attempt goes on from."""
+    budget: Budget
     mismatch_metrics: dict[str, float] = field(default_factory=dict)
     """How sampler and trainer differ."""
     named: dict[str, str] = field(default_factory=dict)
@@ -46,16 +47,14 @@ class Work:
     steps: list[StepMetrics] = field(default_factory=list)
     """Metrics of the steps taken, by this attempt or by an earlier one."""
     table: RowTable = field(init=False)
-    budget: Budget = field(init=False)
     trainer: Logprobs | None = None
     """The policy's log-probs before the first step."""
     _rows_done: int = 0
     _rows_in_all: int = 1
 
     def __post_init__(self) -> None:
-        """Begin with an empty table and the whole budget."""
+        """Begin with an empty table."""
         self.table = RowTable.of(self.given.rollouts.num_rows)
-        self.budget = Budget(self.config.micro_tokens)
 
     def take_steps(self, after_step: Callable[[], None]) -> int:
         """Take every step that no earlier attempt took; return the completion tokens trained on in all of them."""
@@ -71,7 +70,7 @@ class Work:
             self.ctx, config, self.given.rows, self.given.rollouts, self.start.policy, self.budget, self.on_rows
         )
         known = passes.references(old, self.start.train_state, self.start.critic)
-        progress = Progress(self.kept, self.start.train_state)
+        progress = Progress(self.kept, self.start.train_state, writes=self.budget.ranks.writes)
         self._go_on(*progress.restore())
         clock = _Clock()
 

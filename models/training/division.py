@@ -1,0 +1,71 @@
+"""Which packs of some rows each rank computes.
+
+Every rank works this out for all ranks from lengths alone, so nothing is exchanged. A rank must call the model exactly
+as often as the others, since each call gathers parameters from all: a rank with fewer packs repeats the smallest one,
+and what comes of it does not count.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from gradus.models.training.packed.forward import Form
+from gradus.models.training.packed.packing import Pack
+from gradus.models.training.parallel.ranks import Ranks
+from gradus.models.training.rollouts import Rollouts
+
+_ROOM = 1.05
+"""How much the packs' size is raised until there are few enough: packs of exactly equal size rarely exist."""
+
+
+class Turn(NamedTuple):
+    """One forward pass of this rank, while every other rank has one too."""
+
+    pack: Pack
+    counts: bool
+    """False for a pack that another rank computes as well."""
+    num_rows: int
+    """Rows of all ranks' packs of this turn."""
+
+
+def turns(ranks: Ranks, rollouts: Rollouts, rows: Tensor, form: Form, budget_tokens: int) -> list[Turn]:
+    """Return this rank's forward passes over its share of the rows, as many as every other rank has."""
+    packs = rollouts.packs(rows, form, budget_tokens)
+    if ranks.num_ranks == 1 or not packs:
+        return [Turn(pack, True, len(pack.rows)) for pack in packs]
+    shares = _shares(_levelled(packs, ranks.num_ranks, rollouts, rows, form, budget_tokens), ranks.num_ranks)
+    smallest = min((pack for share in shares for pack in share), key=_size)
+    found: list[Turn] = []
+    for number in range(max(map(len, shares))):
+        own = shares[ranks.rank][number : number + 1]
+        num_rows = sum(len(pack.rows) for share in shares for pack in share[number : number + 1])
+        found.append(Turn(own[0] if own else smallest, bool(own), num_rows))
+    return found
+
+
+def _levelled(
+    packs: list[Pack], num_ranks: int, rollouts: Rollouts, rows: Tensor, form: Form, budget_tokens: int
+) -> list[Pack]:
+    """Divide the rows anew into packs of like size, as many for each rank where possible; none above the budget."""
+    num_turns = -(-len(packs) // num_ranks)
+    if len(packs) == num_turns * num_ranks:
+        return packs
+    size = max(sum(map(_size, packs)) / (num_turns * num_ranks), rollouts.longest(rows))
+    while size < budget_tokens:
+        found = rollouts.packs(rows, form, int(size))
+        if len(found) <= num_turns * num_ranks:
+            return found
+        size *= _ROOM
+    return packs
+
+
+def _shares(packs: list[Pack], num_ranks: int) -> list[list[Pack]]:
+    """Packs by rank: the largest first, each to the rank with the fewest packs and of those with the fewest tokens."""
+    shares: list[list[Pack]] = [[] for _ in range(num_ranks)]
+    for pack in sorted(packs, key=_size, reverse=True):
+        min(shares, key=lambda share: (len(share), sum(map(_size, share)))).append(pack)
+    return shares
+
+
+def _size(pack: Pack) -> int:
+    return pack.num_tokens

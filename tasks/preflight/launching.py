@@ -1,0 +1,46 @@
+"""What an update on several processes needs, looked at before anything starts; torch is not imported.
+
+check_launch(UpdateConfig.model_validate({"launch": {"processes": 2}, "advantage": "gae"}))     # UsageError
+"""
+
+import os
+from pathlib import Path
+
+from gradus.data.errors import UsageError
+from gradus.tasks.config.learning import UpdateConfig
+
+ELEMENTWISE = ("adamw", "AdamW", "Adam", "SGD", "RMSprop", "NAdam", "RAdam", "Adamax")
+"""Optimisers that step every number by itself, so that a rank can step its part of a parameter."""
+_HINT = "leave update.launch out"
+
+
+def check_launch(config: UpdateConfig) -> None:
+    """UsageError if an update asks for several processes and for what they cannot do, or for more GPUs than there are.
+
+    GPUs of other hosts are counted there.
+    """
+    launch = config.launch
+    if launch.num_ranks == 1:
+        return
+    parts = {"critic": config.needs_critic, "teacher": config.needs_teacher, "LoRA adapter": config.lora is not None}
+    for what, wanted in parts.items():
+        if wanted:
+            raise UsageError(f"update.launch: several processes cannot have a {what}", hint=_HINT)
+    if config.optimizer.name not in ELEMENTWISE:
+        raise UsageError(
+            f"update.launch: the optimizer {config.optimizer.name} needs whole parameters, and a rank has a part",
+            hint=f"set update.optimizer to one of {', '.join(ELEMENTWISE)}",
+        )
+    there = num_gpus()
+    if there and config.device != "cpu" and launch.processes > there:
+        raise UsageError(
+            f"update.launch.processes = {launch.processes}, and this machine has {there} GPUs",
+            hint=f"set update.launch.processes={there}, or update.device=cpu",
+        )
+
+
+def num_gpus() -> int:
+    """Return how many NVIDIA GPUs a process started here would see; 0 if none, or if they are another maker's."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return found if chosen is None else min(found, len([name for name in chosen.split(",") if name.strip()]))

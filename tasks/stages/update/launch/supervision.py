@@ -1,0 +1,141 @@
+"""The stage's side of an update on several processes: torchrun started, watched, and ended with all its ranks.
+
+    result = launched(ctx, config)
+
+A rank's error becomes the stage's own. If memory ran out on one, all begin anew with half as many tokens at once.
+"""
+
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Sequence
+
+from gradus.data.errors import GradusError, StageError, error_class
+from gradus.models.judging.process_tree import kill_tree
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.settings import run_logs
+from gradus.tasks.preflight.launching import check_launch
+from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.update.launch.invitation import invited
+from gradus.tasks.stages.update.launch.job import RankJob
+from gradus.tasks.stages.update.launch.mail import Mail, Note
+from gradus.tasks.stages.update.launch.starting import start_agent
+
+_FOLDER = "launch"
+_AGAIN_S = 0.1
+_LATE_S = 5.0
+"""How long to wait for what another host says of a rank that died (seconds)."""
+_AGAIN = (
+    "repeat the command: it goes on from the last saved steps (update.save_every_steps), or begins this update anew"
+)
+
+
+def launched(ctx: StageContext, config: UpdateConfig) -> StageResult:
+    """Take an update's steps on several processes, and return what rank 0 reports."""
+    check_launch(config)
+    num_tokens, num_halvings = config.micro_tokens, 0
+    while True:
+        found = _one_launch(ctx, config, num_tokens, num_halvings)
+        if isinstance(found, StageResult):
+            ctx.out.take_over()
+            return found
+        num_tokens, num_halvings = found, num_halvings + 1
+
+
+def _one_launch(ctx: StageContext, config: UpdateConfig, num_tokens: int, num_halvings: int) -> StageResult | int:
+    """Return the result, or how many tokens at once to begin anew with."""
+    folder = ctx.out.scratch / _FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    job = RankJob(
+        id=uuid.uuid4().hex,
+        lake=str(ctx.store.root),
+        output=str(ctx.out.ref),
+        inputs={role: [str(ref) for ref in refs] for role, refs in ctx.inputs.items()},
+        config=config.model_dump(mode="json"),
+        seed=ctx.seed,
+        num_tokens=num_tokens,
+        num_halvings=num_halvings,
+    )
+    path = job.write(folder)
+    with invited(path, config.launch, run_logs()):
+        agent = start_agent(path, config.launch, role="host")
+        notes: list[Note] = []
+        try:
+            code = _watched(agent, Mail(folder), ctx, notes)
+        finally:
+            kill_tree(agent.pid)
+            agent.wait()
+    return outcome(code, notes)
+
+
+def _watched(agent: "subprocess.Popen[bytes]", mail: Mail, ctx: StageContext, notes: list[Note]) -> int:
+    """Pass on beats and keep every other message until torchrun ends; return its exit code."""
+
+    def read() -> None:
+        for note in mail.new():
+            if note["kind"] == "beat":
+                ctx.beat(note.get("frac", 0.0), note.get("text", ""))
+            else:
+                notes.append(note)
+
+    while (code := agent.poll()) is None:
+        read()
+        time.sleep(_AGAIN_S)
+    give_up = time.monotonic() + _LATE_S
+    read()
+    while code and _cause(notes) is None and time.monotonic() < give_up:
+        time.sleep(_AGAIN_S)
+        read()
+    return code
+
+
+def outcome(code: int, notes: Sequence[Note]) -> StageResult | int:
+    """Return what rank 0 reports, or how many tokens at once to begin anew with; or raise what went wrong."""
+    done = next((note for note in notes if note["kind"] == "done"), None)
+    if code == 0 and done is not None:
+        return StageResult(**done.get("result", {}))
+    memory = [note["num_tokens"] for note in notes if note["kind"] == "memory" and "num_tokens" in note]
+    if memory:
+        return min(memory)
+    cause = _cause(notes)
+    if cause is not None:
+        raise cause
+    if silent := _silent(notes):
+        raise StageError(f"nothing more was heard of {_who(silent, notes)}", hint=_AGAIN)
+    errors = sorted((note for note in notes if note["kind"] == "error"), key=lambda note: note.get("time_s", 0.0))
+    if errors:
+        first = errors[0]
+        raise StageError(f"{_who(first, notes)} failed: {first.get('message')}", hint=first.get("hint") or _AGAIN)
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    raise StageError(f"torchrun of the update {how}", hint=_AGAIN)
+
+
+def _cause(notes: Sequence[Note]) -> GradusError | None:
+    """The error that the others follow from, if it is known for certain: one of ours, or a rank that was killed.
+
+    When a rank is gone, all that wait for it fail too, often before torchrun has seen which one it was.
+    """
+    for note in notes:
+        kind = error_class(note.get("type", "")) if note["kind"] == "error" and note.get("known") else None
+        if kind is not None:
+            return kind(note.get("message", ""), hint=note.get("hint", ""))
+    for note in notes:
+        number = note.get("signal", 0)
+        if note["kind"] == "ended" and number not in (0, signal.SIGTERM):
+            cause = " (out of memory?)" if number == signal.SIGKILL else ""
+            return StageError(f"{_who(note, notes)} was killed by {signal.Signals(number).name}{cause}", hint=_AGAIN)
+    return None
+
+
+def _silent(notes: Sequence[Note]) -> Note | None:
+    """A rank of another host that said nothing of its end, as its torchrun did not: they are gone."""
+    heard = {note.get("host") for note in notes if note["kind"] in ("error", "ended", "memory")}
+    return next((note for note in notes if heard and note["kind"] == "here" and note.get("host") not in heard), None)
+
+
+def _who(note: Note, notes: Sequence[Note]) -> str:
+    num_ranks = len({each.get("rank") for each in notes if each["kind"] == "here"})
+    return f"rank {note.get('rank')} of {num_ranks} (process {note.get('pid')} on {note.get('host')})"

@@ -1,0 +1,63 @@
+"""The work of a rank: the stage's own function, on the same job as every other rank."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from gradus.data.lake.store import Ref, ShardWriter, Store
+from gradus.models.training.passes import Budget, RanksMemoryError
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.identity.component_modules import refuse_unpinned
+from gradus.tasks.stages.context import Beat, StageContext
+from gradus.tasks.stages.update.launch.group import grouped
+from gradus.tasks.stages.update.launch.job import RankJob
+from gradus.tasks.stages.update.launch.mail import Note, Writer
+from gradus.tasks.stages.update.stage import updated
+from gradus.tasks.stages.warm import Warm
+
+
+def work(path: Path, writer: Writer) -> Note | None:
+    """Do the job of a file; return what to say if memory ran out, else None: what was done is said."""
+    job = RankJob.read(path)
+    config = UpdateConfig.model_validate(job.config)
+    try:
+        with grouped(job, config, path.parent) as ranks:
+            budget = Budget(job.num_tokens, job.num_halvings, ranks)
+            result = updated(_context(job, writer, writes=ranks.writes), config, budget)
+            refuse_unpinned(config)
+            if ranks.writes:
+                writer.send({"kind": "done", "result": asdict(result)})
+    except RanksMemoryError as error:
+        return {"kind": "memory", "num_tokens": error.num_tokens}
+    return None
+
+
+def _context(job: RankJob, writer: Writer, *, writes: bool) -> StageContext:
+    store, output = Store(Path(job.lake)), Ref.parse(job.output)
+    return StageContext(
+        store=store,
+        inputs={role: tuple(map(Ref.parse, refs)) for role, refs in job.inputs.items()},
+        out=store.writer(output) if writes else _Unwritten(store, output),
+        seed=job.seed,
+        warm=Warm(),
+        beat=_beat(writer) if writes else _no_beat,
+    )
+
+
+class _Unwritten(ShardWriter):
+    """The output as ranks see it that write nothing: its name, and the state that an earlier attempt has left."""
+
+    def __init__(self, store: Store, ref: Ref) -> None:  # pyright: ignore[reportMissingSuperCall]
+        # Not that of a writer: it would sweep what rank 0 has begun to write.
+        self.ref = ref
+        self.folder = store.path(ref)
+
+
+def _beat(writer: Writer) -> Beat:
+    def beat(frac: float, text: str = "") -> None:
+        writer.send({"kind": "beat", "frac": frac, "text": text})
+
+    return beat
+
+
+def _no_beat(frac: float, text: str = "") -> None:
+    """Say nothing."""

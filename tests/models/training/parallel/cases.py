@@ -1,0 +1,147 @@
+"""Updates that one process and several ranks take, and what is compared of them: losses, gradients, weights."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from transformers import PreTrainedModel
+
+from gradus.models.objectives.aggregations.means import sequence_mean, token_mean
+from gradus.models.objectives.token_weights.entropy import top_entropy
+from gradus.models.policy import new_policy
+from gradus.models.tiny_tokenizer import tiny_tokenizer
+from gradus.models.training.packed.forward import form_of
+from gradus.models.training.packed.ragged import Ragged
+from gradus.models.training.parallel.ranks import Ranks
+from gradus.models.training.parallel.sharding import mesh_of, shard, whole
+from gradus.models.training.passes import Budget, all_logprobs
+from gradus.models.training.rollouts import Rollouts
+from gradus.models.training.settings import OptimizerChoice, UpdateSettings
+from gradus.models.training.state import TrainState
+from gradus.models.training.steps.step import Hooks
+from gradus.models.training.steps.step_rows import ReferenceLogprobs
+from gradus.models.training.update import StepPlan, optimise
+
+GROUPS, GROUP = 5, 4
+SETTINGS = UpdateSettings(lr=1e-3, epochs=2, minibatch_groups=2, micro_tokens=48, max_grad_norm=1e9)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Settings of an update, and what its model computes in."""
+
+    settings: UpdateSettings
+    dtype: torch.dtype = torch.float32
+
+
+CASES = {
+    "grpo with kl": Case(replace(SETTINGS, aggregation=token_mean, kl_coef=0.3, entropy_coef=0.1)),
+    "sequence_mean, clipped": Case(replace(SETTINGS, aggregation=sequence_mean, max_grad_norm=0.05)),
+    "top_entropy": Case(replace(SETTINGS, weights=(partial(top_entropy, frac=0.3),), needs=frozenset({"entropy"}))),
+    "one step": Case(replace(SETTINGS, epochs=1, minibatch_groups=0)),
+    "a row a pack, layers computed again": Case(replace(SETTINGS, micro_tokens=1, activation_checkpointing=True)),
+    "moving average, SGD": Case(replace(SETTINGS, ema_decay=0.9, optimizer=OptimizerChoice("SGD", {"momentum": 0.9}))),
+    # Packs of one row are the same however they are divided: what bfloat16 rounds is, too.
+    "bfloat16": Case(replace(SETTINGS, micro_tokens=1, kl_coef=0.1), torch.bfloat16),
+}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What an update did: metrics and whole gradients of every step, weights and moving average at its end."""
+
+    metrics: list[dict[str, float]]
+    gradients: list[dict[str, Tensor]]
+    logps: list[Tensor]
+    weights: dict[str, Tensor]
+    average: dict[str, Tensor]
+
+
+def model(seed: int = 0) -> PreTrainedModel:
+    return new_policy(tiny_tokenizer(), width=32, layers=2, heads=2, max_positions=64, seed=seed).model
+
+
+def rounded(exact: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """The model with its parameters in another number format, and, as transformers loads it, float32 rotations."""
+    for parameter in exact.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return exact
+
+
+def rollouts() -> Rollouts:
+    """Five groups of four rows of unequal lengths; the last group has no advantage, one token no log-prob."""
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(1, 16, GROUPS * GROUP)
+    prompts = [rng.integers(3, 20, 2 + group).tolist() for group in range(GROUPS) for _ in range(GROUP)]
+    completions = [[*rng.integers(3, 20, length).tolist(), 1] for length in lengths]
+    advantage = rng.normal(size=GROUPS * GROUP)
+    advantage[-GROUP:] = 0.0
+    logprobs = torch.from_numpy(rng.normal(-2.0, 0.3, sum(map(len, completions)))).float()
+    logprobs[5] = float("nan")
+    number = len(prompts)
+    return Rollouts(
+        prompts=Ragged.of(prompts),
+        completions=Ragged.of(completions),
+        logprobs=logprobs,
+        temperature=torch.full((number,), 0.9),
+        advantage=torch.from_numpy(advantage),
+        group=torch.arange(GROUPS).repeat_interleave(GROUP),
+        reward=torch.from_numpy(advantage > 0).double(),
+        correct=torch.from_numpy(advantage > 0).double(),
+    )
+
+
+def state_of(case: Case, mesh: DeviceMesh | None) -> TrainState:
+    """The train state before an update, whole or divided."""
+    exact = model()
+    if mesh is not None:
+        shard(exact, mesh, case.dtype)
+        state = TrainState.new(exact, case.settings, seed=1)
+    elif case.dtype == torch.float32:
+        state = TrainState.new(exact, case.settings, seed=1)
+    else:
+        state = TrainState.new(rounded(model(), case.dtype), case.settings, 1, dict(exact.named_parameters()))
+    state.adopt(case.settings)
+    return state
+
+
+def reference_of(case: Case, mesh: DeviceMesh | None) -> PreTrainedModel:
+    found = rounded(model(seed=5), case.dtype)
+    if mesh is not None:
+        shard(found, mesh, case.dtype)
+    return found
+
+
+def taken(name: str, ranks: Ranks, change: Callable[[UpdateSettings], UpdateSettings] = lambda given: given) -> Taken:
+    """Take an update as one of the ranks; every rank returns the same."""
+    case = replace(CASES[name], settings=change(CASES[name].settings))
+    mesh, rows, settings = mesh_of(ranks.num_ranks, torch.device("cpu")), rollouts(), case.settings
+    state, budget = state_of(case, mesh), Budget(settings.micro_tokens, ranks=ranks)
+    assert form_of(state.model) == "packed"
+    plan = StepPlan.of(rows, settings, np.random.default_rng(0))
+    beats: list[int] = []
+    old = None if plan.on_policy else all_logprobs(state.model, rows, budget, beats.append)
+    reference = None
+    if settings.kl_coef:
+        reference = all_logprobs(reference_of(case, mesh), rows, budget, beats.append).logp
+    found = Taken([], [], [] if old is None else [old.logp], {}, {})
+
+    def before_step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        grads = {name: master.grad for name, master in state.masters.items()}
+        found.gradients.append({name: whole(grad).clone() for name, grad in grads.items() if grad is not None})
+
+    state.optimizer.register_step_pre_hook(before_step)
+    hooks = Hooks(
+        lambda own: found.logps.append(own.logp), lambda _i, metrics: found.metrics.append(metrics), beats.append
+    )
+    optimise(state, rows, plan, settings, ReferenceLogprobs(old, reference), hooks, budget=budget)
+    num_passes = (not plan.on_policy) + bool(settings.kl_coef)
+    assert sum(beats) == rows.num_rows * num_passes + sum(map(len, plan.steps))
+    found.weights.update({name: whole(master.detach()).clone() for name, master in state.masters.items()})
+    found.average.update({name: whole(average).clone() for name, average in state.average.items()})
+    return found

@@ -1,0 +1,76 @@
+"""Updates of two and three ranks against those of one process: losses, gradients, norms, log-probs, weights."""
+
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed, multiprocessing
+
+from gradus.models.training.parallel.ranks import ALONE, Ranks
+from tests.models.training.parallel.cases import CASES, Taken, taken
+
+WORLDS = (2, 3)
+
+
+def run_rank(rank: int, folder: str) -> None:
+    """All cases of one rank, among two and then among three."""
+    torch.set_num_threads(1)
+    for num_ranks in WORLDS:
+        if rank < num_ranks:
+            meet = f"file://{folder}/meet{num_ranks}"
+            distributed.init_process_group("gloo", meet, rank=rank, world_size=num_ranks)
+            ranks = Ranks(rank, num_ranks)
+            assert ranks.gathered(b"ab" * rank) == [b"ab" * each for each in range(num_ranks)]
+            found = {name: asdict(taken(name, ranks)) for name in CASES}
+            torch.save(found, f"{folder}/{rank}of{num_ranks}")
+            distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    multiprocessing.spawn(run_rank, (str(folder),), max(WORLDS))
+    return folder
+
+
+@pytest.fixture(scope="module", params=WORLDS)
+def by_rank(request: pytest.FixtureRequest, found_in: Path) -> list[dict[str, Taken]]:
+    """What each of two or three ranks found, by case."""
+    parts = [torch.load(found_in / f"{rank}of{request.param}") for rank in range(request.param)]
+    return [{name: Taken(**found) for name, found in part.items()} for part in parts]
+
+
+@cache
+def alone(name: str) -> Taken:
+    return taken(name, ALONE)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_take_the_steps_of_one_process(name: str, by_rank: list[dict[str, Taken]]) -> None:
+    expected = alone(name)
+    for each in by_rank:
+        found = each[name]
+        assert len(found.metrics) == len(expected.metrics) == len(found.gradients)
+        for step, (metrics, wanted) in enumerate(zip(found.metrics, expected.metrics, strict=True)):
+            assert list(metrics) == list(wanted)
+            assert metrics["policy/grad_norm"] == pytest.approx(wanted["policy/grad_norm"], rel=1e-4), step
+            assert metrics == pytest.approx(wanted, rel=1e-4, abs=1e-6), step
+        torch.testing.assert_close(torch.cat(found.logps), torch.cat(expected.logps), atol=1e-5, rtol=1e-5)
+        for gradients, wanted_gradients in zip(found.gradients, expected.gradients, strict=True):
+            assert gradients.keys() == wanted_gradients.keys()
+            for parameter, gradient in gradients.items():
+                wanted_gradient = wanted_gradients[parameter]
+                difference = torch.linalg.vector_norm(gradient - wanted_gradient)
+                assert float(difference) <= 1e-5 * float(torch.linalg.vector_norm(wanted_gradient)) + 1e-9, parameter
+        assert found.average.keys() == expected.average.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_rank_ends_with_the_same_bits(name: str, by_rank: list[dict[str, Taken]]) -> None:
+    first, *others = (each[name] for each in by_rank)
+    for other in others:
+        assert first.metrics == other.metrics
+        for mine, theirs in ((first.weights, other.weights), (first.average, other.average)):
+            assert all(torch.equal(mine[parameter], theirs[parameter]) for parameter in mine)

@@ -1,0 +1,116 @@
+"""Ranks that do not agree, GPUs that are not there, and what is made of the messages of ranks that failed."""
+
+import signal
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import multiprocessing
+
+from gradus.data.errors import GateError, GradusError, StageError, UsageError
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.preflight import launching
+from gradus.tasks.preflight.launching import check_launch
+from gradus.tasks.stages.update.launch.group import grouped
+from gradus.tasks.stages.update.launch.job import RankJob
+from gradus.tasks.stages.update.launch.mail import Mail, Note
+from gradus.tasks.stages.update.launch.supervision import outcome
+
+House = Any
+
+
+def run_rank(rank: int, jobs: list[dict[str, Any]], folder: str) -> None:
+    """Join the other rank with a job of one's own; write the sentence of what is raised."""
+    import os
+
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+    job = RankJob(**jobs[rank])
+    try:
+        with grouped(job, UpdateConfig.model_validate(job.config), Path(folder)):
+            Path(folder, f"agreed-{rank}").touch()
+    except StageError as error:
+        Path(folder, f"refused-{rank}").write_text(str(error))
+
+
+def test_a_rank_with_other_settings_is_refused_before_any_step(house: House, tmp_path: Path) -> None:
+    config = UpdateConfig.model_validate({"launch": {"processes": 2}}).model_dump(mode="json")
+    policy = str(house.policy)
+    job = RankJob("a", str(house.store.root), "checkpoints/" + "1" * 32, {"policy": [policy]}, config, 5, 64)
+    jobs = [asdict(job), asdict(replace(job, seed=6))]
+    multiprocessing.spawn(run_rank, (jobs, str(tmp_path)), 2)
+    assert not list(tmp_path.glob("agreed-*"))
+    for rank in range(2):
+        sentence = (tmp_path / f"refused-{rank}").read_text()
+        assert sentence.startswith("rank 1 on ")
+        assert "has other settings than rank 0 on " in sentence
+        assert "no step was taken" in sentence
+
+
+def here(rank: int, host: str = "a") -> Note:
+    return {"kind": "here", "rank": rank, "host": host, "pid": 40 + rank}
+
+
+LOST: Note = {
+    "kind": "error", "rank": 0, "host": "a", "pid": 40, "time_s": 1.0, "type": "RuntimeError", "known": False,
+    "message": "Connection closed by peer", "hint": "",
+}  # fmt: skip
+GATE: Note = {**LOST, "rank": 1, "type": "GateError", "known": True, "message": "too far", "hint": "roll out again"}
+KILLED: Note = {"kind": "ended", "rank": 1, "host": "a", "pid": 41, "signal": signal.SIGKILL, "exit_code": -9}
+ENDED: Note = {"kind": "ended", "rank": 0, "host": "a", "pid": 40, "signal": signal.SIGTERM, "exit_code": -15}
+
+
+@pytest.mark.parametrize(
+    ("code", "notes", "kind", "sentence"),
+    [
+        (1, [LOST, KILLED, ENDED], StageError, r"rank 1 of 2 \(process 41 on a\) was killed by SIGKILL"),
+        (1, [LOST, GATE], GateError, "too far; roll out again"),
+        (1, [LOST], StageError, r"rank 0 of 2 \(process 40 on a\) failed: Connection closed by peer; repeat"),
+        (1, [here(2, "b"), LOST], StageError, r"nothing more was heard of rank 2 of 3 \(process 42 on b\)"),
+        (-9, [], StageError, "torchrun of the update was killed by SIGKILL"),
+        (3, [], StageError, "torchrun of the update ended with exit code 3"),
+    ],
+)
+def test_the_cause_is_named_and_not_what_followed_from_it(
+    code: int, notes: list[Note], kind: type[GradusError], sentence: str
+) -> None:
+    with pytest.raises(kind, match=sentence):
+        outcome(code, [here(0), here(1), *notes])
+
+
+def test_if_memory_ran_out_all_begin_anew_with_the_smallest_budget() -> None:
+    notes: list[Note] = [{"kind": "memory", "num_tokens": 16}, LOST, {"kind": "memory", "num_tokens": 8}]
+    assert outcome(1, notes) == 8
+
+
+def test_a_message_is_read_once_and_only_when_it_is_whole(tmp_path: Path) -> None:
+    mail = Mail(tmp_path)
+    mail.writer("rank-0").send(here(0))
+    with (tmp_path / "rank-0.jsonl").open("a") as file:
+        file.write('{"kind": "be')
+    assert [note["kind"] for note in mail.new()] == ["here"]
+    with (tmp_path / "rank-0.jsonl").open("a") as file:
+        file.write('at", "frac": 0.5}\n')
+    assert [note.get("frac") for note in mail.new()] == [0.5]
+    assert not list(mail.new())
+
+
+def test_fewer_gpus_than_processes_are_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "num_gpus", lambda: 2)
+    config = UpdateConfig.model_validate({"launch": {"processes": 8}})
+    with pytest.raises(UsageError, match="processes = 8, and this machine has 2 GPUs; "):
+        check_launch(config)
+    check_launch(config.model_copy(update={"device": "cpu"}))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has GPUs")
+def test_a_machine_without_gpus_counts_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert launching.num_gpus() == 0
+
+
+def test_launch_is_no_part_of_an_identity() -> None:
+    config = UpdateConfig.model_validate({"launch": {"processes": 8}})
+    assert config.identified() == UpdateConfig().identified()
+    assert "launch" not in UpdateConfig().model_dump()

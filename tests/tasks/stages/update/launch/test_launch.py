@@ -1,0 +1,110 @@
+"""Stage update on two and three ranks, as real processes below torchrun: results, memory, kills, resumption."""
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gradus.data.errors import StageError
+from gradus.data.lake.store import Ref
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.identity.pins import pinned
+from gradus.tasks.stages.update.launch.mail import Mail, Note
+
+House = Any
+STEPS = {"epochs": 3, "minibatch_groups": 1, "lr": 1e-3, "max_grad_norm": 0.5, "save_every_steps": 1}
+"""Six steps: one of the three groups has nothing to learn from."""
+HUNGRY = '''
+import os
+import torch
+from gradus.models.objectives.losses.clipped import clip
+
+
+def hungry(batch):
+    """The usual loss, for which rank 1 has no memory where it is of more than eight tokens."""
+    if os.environ.get("RANK") == "1" and len(batch.logp) > 8:
+        raise torch.OutOfMemoryError("no memory")
+    return clip(batch)
+'''
+
+
+def inputs_of(house: House) -> dict[str, list[Ref]]:
+    rows = house.rows()
+    return {
+        "rollouts": [house.put(rows)],
+        "scores": [house.score(rows, house.rewards)],
+        "policy": [house.policy],
+        "reference": [house.other],
+    }
+
+
+def assert_alike(house: House, folder: Path, expected: Path) -> None:
+    """Two checkpoints have the same files, and weights that differ by rounding."""
+    assert sorted(p.name for p in folder.iterdir()) == sorted(p.name for p in expected.iterdir())
+    found, start = house.weights(folder), house.weights(house.store.path(house.policy))
+    for name, weight in house.weights(expected).items():
+        moved = float((weight - start[name]).abs().max())
+        assert float((found[name] - weight).abs().max()) < 0.02 * moved, name
+
+
+@contextmanager
+def killed(folder: Path, rank: int, at: str) -> Iterator[dict[int, Note]]:
+    """Kill a rank once a beat begins with `at`; the processes of all ranks are there after the block."""
+    here: dict[int, Note] = {}
+    shutil.rmtree(folder, ignore_errors=True)  # what an earlier launch has left
+
+    def watch() -> None:
+        mail, give_up = Mail(folder), time.monotonic() + 120
+        while time.monotonic() < give_up:
+            for note in mail.new():
+                if note["kind"] == "here":
+                    here[note["rank"]] = note
+                if note["kind"] == "beat" and note["text"].startswith(at):
+                    os.kill(here[rank]["pid"], signal.SIGKILL)
+                    return
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    yield here
+    thread.join()
+
+
+def test_ranks_make_the_checkpoint_of_one_process_though_memory_runs_out(house: House, tmp_path: Path) -> None:
+    (tmp_path / "hungry.py").write_text(HUNGRY)
+    given = {**STEPS, "minibatch_groups": 0, "kl_coef": 0.2, "loss": f"{tmp_path}/hungry.py:hungry"}
+    settings = pinned(UpdateConfig.model_validate(given)).model_dump(mode="json")
+    inputs = inputs_of(house)
+    alone, expected = house.run(house.job(inputs, **settings))
+    folder, found = house.run(house.job(inputs, **{**settings, "micro_tokens": 32}, launch={"processes": 2}))
+    assert_alike(house, folder, alone)
+    assert found["metrics"]["perf/memory_halvings"] >= 1
+    for step, wanted in zip(found["steps"], expected["steps"], strict=True):
+        assert step["policy/grad_norm"] == pytest.approx(wanted["policy/grad_norm"], rel=1e-4)
+        assert step["policy/loss"] == pytest.approx(wanted["policy/loss"], rel=1e-4, abs=1e-6)
+
+
+def test_a_killed_rank_is_named_and_other_numbers_of_ranks_go_on(house: House) -> None:
+    inputs = inputs_of(house)
+    alone, expected = house.run(house.job(inputs, **STEPS))
+    job = house.job(inputs, **STEPS)
+    launch = house.store.path(Ref.parse(job["output"])) / ".scratch" / "launch"
+    for processes, rank, at in ((2, 1, "step 2"), (3, 0, "step 4")):
+        job["config"]["launch"] = {"processes": processes}
+        sentence = rf"rank {rank} of {processes} \(process \d+ on .+\) was killed by SIGKILL.*repeat the command"
+        with killed(launch, rank, at) as here, pytest.raises(StageError, match=sentence):
+            house.run(job)
+        assert len(here) == processes
+        assert not any(psutil.pid_exists(note["pid"]) for note in here.values())
+    job["config"].pop("launch")
+    folder, report = house.run(job)
+    assert_alike(house, folder, alone)
+    assert len(report["steps"]) == len(expected["steps"]) == 6
