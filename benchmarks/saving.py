@@ -55,7 +55,7 @@ def _measure(folder: Path, width: int, layers: int, dtype: SavedDtype) -> None:
     out = store.writer(ref)
 
     def save_policy() -> None:
-        write_checkpoint(out, policy, state, dtype)
+        write_checkpoint(out, policy, state, dtype, repeats=True)
 
     kept = Ref("train_states", "1" * 32)
 

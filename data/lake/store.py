@@ -89,9 +89,8 @@ class Store:
             manifest = self.manifest(ref)
         except CorruptArtifactError:
             return None
-        pruned = self.pruned(ref)
-        sizes_hold = all(_size(folder / f.name) == f.bytes for f in manifest.files if f.name not in pruned)
-        return manifest if sizes_hold else None
+        left = (f for f in manifest.files if f.name not in self.pruned(ref))
+        return manifest if all(_size(folder / f.name) == f.bytes for f in left) else None
 
     def pruned(self, ref: Ref) -> frozenset[str]:
         """Names of the files of an artifact that were removed to make room; its manifest still names them."""

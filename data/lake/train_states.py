@@ -45,10 +45,13 @@ def state_ref(checkpoint: Ref) -> Ref:
     return Ref(TRAIN_STATES, identity_digest(state_identity(checkpoint)))
 
 
-def pointer(checkpoint: Ref, *, step: int, optimizer: str, threads: int) -> bytes:
-    """The content of POINTER: the name of the train state, its optimiser, the steps taken until then, the threads."""
+def pointer(checkpoint: Ref, *, step: int, optimizer: str, threads: int, repeats: bool) -> bytes:
+    """The content of POINTER: the name of the train state, its optimiser, the steps taken until then, the threads.
+
+    `repeats`: whether the same update makes the same bits again.
+    """
     named = {"train_state": str(state_ref(checkpoint)), "optimizer": optimizer, "step": step, "threads": threads}
-    return json.dumps(named).encode()
+    return json.dumps({**named, "repeats": repeats}).encode()
 
 
 def is_trained(store: Store, checkpoint: Ref) -> bool:
@@ -97,6 +100,17 @@ def updates_since_kept(store: Store, ref: Ref) -> list[Ref]:
         updates.insert(0, base)
 
 
+def refuse_unrepeatable(store: Store, ref: Ref, updates: Iterable[Ref]) -> None:
+    """Raise StageError if one of the updates that a checkpoint is to be computed again by does not repeat itself."""
+    for update in updates:
+        if not repeats(store, update):
+            raise StageError(
+                f"{ref} cannot be computed again: {update} was made on a GPU without update.deterministic, or by "
+                "several processes, which make other bits each time",
+                hint=begin_afresh(ref),
+            )
+
+
 def has_weights(store: Store, checkpoint: Ref) -> bool:
     """Whether no weights of a checkpoint were pruned."""
     return not store.pruned(checkpoint) - set(_BEFORE)
@@ -132,7 +146,13 @@ def beside_weights(names: Iterable[str]) -> list[str]:
 def num_threads(store: Store, checkpoint: Ref) -> int:
     """The threads that the update computed with, on which the bits depend; 0 if that is not known."""
     content = store.read_file(checkpoint, POINTER)
-    return 0 if content is None else int(json.loads(content).get("threads", 0))
+    return 0 if content is None else int(json.loads(content)["threads"])
+
+
+def repeats(store: Store, checkpoint: Ref) -> bool:
+    """Whether the update that made a checkpoint makes the same bits again; an earlier version did not say."""
+    content = store.read_file(checkpoint, POINTER)
+    return content is None or bool(json.loads(content)["repeats"])
 
 
 def _named(store: Store, checkpoint: Ref) -> Ref:

@@ -5,6 +5,8 @@ from typing import TypedDict
 from gradus.flows.console.output import line, table
 from gradus.flows.console.run_tables import size
 
+_DIGITS = 12
+
 
 class FreedCheckpoint(TypedDict):
     """A checkpoint that lost something, and the updates and seconds that having it back takes."""
@@ -15,6 +17,8 @@ class FreedCheckpoint(TypedDict):
     bytes: int
     updates: int
     seconds: float
+    repeats: bool
+    """Whether it can be had back."""
 
 
 class Freed(TypedDict):
@@ -38,10 +42,7 @@ class Restored(TypedDict):
 
 def render_freed(result: Freed) -> None:
     """A line for each checkpoint, then the sum."""
-    rows = [
-        (c["round"], c["checkpoint"], c["lost"], size(c["bytes"]), f"{_updates(c['updates'])}, {c['seconds']:.0f} s")
-        for c in result["checkpoints"]
-    ]
+    rows = [(c["round"], _short(c["checkpoint"]), c["lost"], size(c["bytes"]), _back(c)) for c in result["checkpoints"]]
     if rows:
         table("pruned" if result["done"] else "to be pruned", ("round", "checkpoint", "loses", "size", "back by"), rows)
     if result["spared"]:
@@ -58,6 +59,17 @@ def render_restored(result: Restored) -> None:
         line(f"{result['checkpoint']} is there, weights and train state")
     else:
         line(f"{result['checkpoint']} takes {_updates(result['updates'])}, about {result['seconds']:.0f} s")
+
+
+def _short(checkpoint: str) -> str:
+    """As much of a checkpoint's name as tells it apart."""
+    return checkpoint[: len("checkpoints/") + _DIGITS]
+
+
+def _back(checkpoint: FreedCheckpoint) -> str:
+    if not checkpoint["repeats"]:
+        return "nothing: other bits each time"
+    return f"{_updates(checkpoint['updates'])}, {checkpoint['seconds']:.0f} s"
 
 
 def _updates(number: int) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.train_states import is_trained, is_whole, updates_since_kept
+from gradus.data.lake.train_states import is_trained, is_whole, refuse_unrepeatable, updates_since_kept
 from gradus.data.lake.upgrade import open_lake
 from gradus.flows.console.output import aside
 from gradus.flows.console.progress_bar import StageView
@@ -48,6 +48,7 @@ def plan_restoring(home: Home, name: str) -> Restored:
         return {"checkpoint": name, "updates": 0, "seconds": 0.0, "done": False}
     computed = ComputedSeconds(home.runs)
     updates = updates_since_kept(store, ref)
+    refuse_unrepeatable(store, ref, updates)
     seconds = sum(computed.of(str(update)) for update in updates)
     return {"checkpoint": name, "updates": len(updates), "seconds": round(seconds, 1), "done": False}
 
@@ -106,6 +107,7 @@ def _freed(folder: Path, removals: list[Removal], spared: list[Made], *, done: b
                 "bytes": each.num_bytes,
                 "updates": each.num_updates,
                 "seconds": round(each.seconds, 1),
+                "repeats": each.repeats,
             }
             for each in removals
         ],

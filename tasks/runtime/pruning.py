@@ -5,12 +5,12 @@ computed again to the bit (gradus.tasks.stages.update.replay). Only checkpoints 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradus.data.lake.pruned import mark_pruned
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.train_states import beside_weights, state_ref
+from gradus.data.lake.train_states import beside_weights, repeats, state_ref
 from gradus.tasks.runs.history import attempts
 
 
@@ -25,7 +25,10 @@ class Made:
 
 @dataclass(frozen=True)
 class Removal:
-    """What a checkpoint loses, the bytes of it, and the updates and seconds that having it back takes."""
+    """What a checkpoint loses, the bytes of it, and the updates and seconds that having it back takes.
+
+    It cannot be had back if one of those updates does not make the same bits again.
+    """
 
     made: Made
     weights: tuple[str, ...]
@@ -33,6 +36,7 @@ class Removal:
     num_bytes: int
     num_updates: int = 0
     seconds: float = 0.0
+    repeats: bool = True
 
 
 def made_by(folder: Path) -> list[Made]:
@@ -65,7 +69,7 @@ def planned_removals(
         if each.ref not in spared
     ]
     left = {each.round for each in made if each.round in kept & going_on or each.ref in spared}
-    return [_with_cost(each, made, left) for each in found if each.num_bytes]
+    return [_with_cost(store, each, made, left) for each in found if each.num_bytes]
 
 
 def remove(store: Store, removals: Iterable[Removal], at: str) -> int:
@@ -105,11 +109,12 @@ def _state_sizes(store: Store, checkpoint: Ref) -> Mapping[str, int]:
     return {entry.name: entry.bytes for entry in manifest.files if entry.name not in gone}
 
 
-def _with_cost(removal: Removal, made: Sequence[Made], left: set[int]) -> Removal:
+def _with_cost(store: Store, removal: Removal, made: Sequence[Made], left: set[int]) -> Removal:
     """Count the updates between the last checkpoint that keeps all and this one."""
     before = max((index for index in left if index < removal.made.round), default=0)
     again = [each for each in made if before < each.round <= removal.made.round]
     known = [each.seconds for each in made if each.seconds]
     usual = sum(known) / len(known) if known else 0.0
     seconds = sum(each.seconds or usual for each in again)
-    return Removal(removal.made, removal.weights, removal.state, removal.num_bytes, len(again), seconds)
+    same = all(repeats(store, each.ref) for each in again)
+    return replace(removal, num_updates=len(again), seconds=seconds, repeats=same)

@@ -21,6 +21,7 @@ from gradus.data.lake.train_states import (
     is_trained,
     is_whole,
     num_threads,
+    refuse_unrepeatable,
     state_files,
     state_ref,
     updates_since_kept,
@@ -86,6 +87,7 @@ def restored(job: Mapping[str, str], _warm: Warm, beat: Beat) -> Report:
 
 def _restore(store: Store, ref: Ref, out: ShardWriter, beat: Beat) -> None:
     updates = updates_since_kept(store, ref)
+    refuse_unrepeatable(store, ref, updates)
     start: Start | None = None
     for index, update in enumerate(updates):
 

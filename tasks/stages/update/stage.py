@@ -72,7 +72,8 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageRes
     fault_point("update:before_checkpoint")
     dtype = saved_in(ctx.store, ctx.one("policy"), config)
     if budget.ranks.writes:
-        write_checkpoint(ctx.out, start.policy, start.train_state, dtype)
+        same = makes_the_same_bits(config, start.train_state.model.device)
+        write_checkpoint(ctx.out, start.policy, start.train_state, dtype, repeats=same)
         ctx.out.write_file(ROWS_FILE, work.rows_file())
         _save_state(ctx, config, work)
     else:

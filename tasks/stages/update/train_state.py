@@ -101,11 +101,22 @@ def _untaken(name: str, path: Path) -> None:
     raise AssertionError(f"{path} was written for {name}")
 
 
-def write_checkpoint(out: ShardWriter, policy: Policy, train_state: TrainState, dtype: SavedDtype) -> None:
-    """Write the policy, its average if there is one, and the name of the train state, as files of an artifact."""
+def write_checkpoint(
+    out: ShardWriter, policy: Policy, train_state: TrainState, dtype: SavedDtype, *, repeats: bool
+) -> None:
+    """Write the policy, its average if there is one, and the name of the train state, as files of an artifact.
+
+    `repeats`: whether the same update makes the same bits again.
+    """
     with disk_errors(out.folder):
         write_weights(policy, train_state, dtype, _empty(out.scratch / _WORK), out.move_file)
-    named = pointer(out.ref, step=train_state.step, optimizer=train_state.chosen.label, threads=torch.get_num_threads())
+    named = pointer(
+        out.ref,
+        step=train_state.step,
+        optimizer=train_state.chosen.label,
+        threads=torch.get_num_threads(),
+        repeats=repeats,
+    )
     out.write_file(POINTER, named)
 
 

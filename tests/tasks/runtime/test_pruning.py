@@ -4,17 +4,26 @@ from pathlib import Path
 
 import pytest
 
+from gradus.data.errors import StageError
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.pruned import mark_restored, read_pruned
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.train_states import POINTER, pointer, state_files, state_identity, state_ref, weights_config
+from gradus.data.lake.train_states import (
+    POINTER,
+    pointer,
+    refuse_unrepeatable,
+    state_files,
+    state_identity,
+    state_ref,
+    weights_config,
+)
 from gradus.data.records import JsonObject
 from gradus.tasks.runtime.pruning import Made, planned_removals, remove
 
 WEIGHTS, STATE = 1000, 2000
 
 
-def checkpoint(store: Store, number: int, *, stage: str = "update", before: bool = False) -> Ref:
+def checkpoint(store: Store, number: int, *, stage: str = "update", before: bool = False, repeats: bool = True) -> Ref:
     """A checkpoint of 1,000 bytes of weights and 2,000 of train state, inside it as of `before`, or beside it."""
     identity: JsonObject = {"stage": stage, "number": number}
     ref = Ref("checkpoints", identity_digest(identity))
@@ -25,7 +34,7 @@ def checkpoint(store: Store, number: int, *, stage: str = "update", before: bool
         out.write_file("optimizer.state", bytes(STATE - 2))
         out.write_file("state.json", b"{}")
     else:
-        out.write_file(POINTER, pointer(ref, step=number, optimizer="adamw", threads=1))
+        out.write_file(POINTER, pointer(ref, step=number, optimizer="adamw", threads=1, repeats=repeats))
     out.commit(identity=identity)
     if not before:
         state = store.writer(state_ref(ref))
@@ -63,6 +72,17 @@ def test_the_cost_counts_from_the_last_that_keeps_all_and_takes_the_usual_time_w
     made = [Made(index, checkpoint(store, index), seconds) for index, seconds in ((1, 4.0), (2, 0.0), (5, 8.0))]
     found = planned_removals(store, made, weights={1}, states={1}, spared=frozenset())
     assert [(r.made.round, r.num_updates, r.seconds) for r in found] == [(2, 1, 6.0), (5, 2, 14.0)]
+
+
+def test_what_does_not_repeat_itself_cannot_be_had_back(store: Store) -> None:
+    made = [Made(index, checkpoint(store, index, repeats=index != 2), 1.0) for index in (1, 2, 3, 4)]
+    found = planned_removals(store, made, weights={3}, states={3}, spared=frozenset())
+    assert [(r.made.round, r.repeats) for r in found] == [(1, True), (2, False), (4, True)]
+    with pytest.raises(
+        StageError, match=r"cannot be computed again: .* was made on a GPU"
+    ):
+        refuse_unrepeatable(store, made[3].ref, [made[1].ref, made[2].ref])
+    refuse_unrepeatable(store, made[3].ref, [made[3].ref])
 
 
 def test_what_others_have_and_what_no_update_made_is_spared(store: Store) -> None:
