@@ -20,10 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from gradus.tasks.artifacts.train_states import state_ref  # noqa: E402
-
 from gradus.data.errors import StageError  # noqa: E402 - the checkout comes first
 from gradus.data.lake.store import Ref  # noqa: E402
+from gradus.data.lake.train_states import state_ref  # noqa: E402
 from gradus.tasks.stages.update.launch.mail import Mail  # noqa: E402
 from tests.tasks.stages.update.conftest import House  # noqa: E402
 
