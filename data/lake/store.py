@@ -40,8 +40,7 @@ from gradus.data.lake.row_keys import content_digest, key_hashes, row_keys
 from gradus.data.lake.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, cast_to_schema, read_shard
 from gradus.data.records import JsonObject
 
-_RECEIPTS = ".receipts"
-_SCRATCH = ".scratch"
+_RECEIPTS, _SCRATCH = ".receipts", ".scratch"
 _TABLE_NAME = re.compile(r"[a-z_]{1,40}")
 _DIGEST = re.compile(r"[0-9a-f]{8,64}")
 
@@ -89,8 +88,9 @@ class Store:
             manifest = self.manifest(ref)
         except CorruptArtifactError:
             return None
-        left = (f for f in manifest.files if f.name not in self.pruned(ref))
-        return manifest if all(_size(folder / f.name) == f.bytes for f in left) else None
+        pruned = self.pruned(ref)
+        sizes_hold = all(_size(folder / f.name) == f.bytes for f in manifest.files if f.name not in pruned)
+        return manifest if sizes_hold else None
 
     def pruned(self, ref: Ref) -> frozenset[str]:
         """Names of the files of an artifact that were removed to make room; its manifest still names them."""
@@ -161,16 +161,15 @@ class Store:
 
     def file(self, ref: Ref, name: str) -> Path | None:
         """One verified file of an artifact; None if the artifact has no such file."""
-        entry = next((f for f in self.manifest(ref).files if f.name == name), None)
-        if entry is None:
-            return None
-        self._verify_file(ref, entry)
-        return self.path(ref) / name
+        for entry in self.manifest(ref).files:
+            if entry.name == name:
+                self._verify_file(ref, entry)
+                return self.path(ref) / name
+        return None
 
     def read_file(self, ref: Ref, name: str) -> bytes | None:
         """The verified content of one file of an artifact; None if the artifact has no such file."""
-        path = self.file(ref, name)
-        return None if path is None else path.read_bytes()
+        return path.read_bytes() if (path := self.file(ref, name)) else None
 
     def writer(self, ref: Ref) -> "ShardWriter":
         """Begin, or go on with, an artifact; stale temporary files of a dead attempt are swept."""
@@ -185,9 +184,7 @@ class Store:
         if not (folder / FILE_NAME).exists():
             return
         (folder / FILE_NAME).unlink()
-        for path in folder.iterdir():
-            if path.name.startswith("."):
-                continue
+        for path in (each for each in folder.iterdir() if not each.name.startswith(".")):
             if path.is_dir():
                 shutil.rmtree(path)
             else:

@@ -78,9 +78,7 @@ def test_what_does_not_repeat_itself_cannot_be_had_back(store: Store) -> None:
     made = [Made(index, checkpoint(store, index, repeats=index != 2), 1.0) for index in (1, 2, 3, 4)]
     found = planned_removals(store, made, weights={3}, states={3}, spared=frozenset())
     assert [(r.made.round, r.repeats) for r in found] == [(1, True), (2, False), (4, True)]
-    with pytest.raises(
-        StageError, match=r"cannot be computed again: .* was made on a GPU"
-    ):
+    with pytest.raises(StageError, match=r"cannot be computed again: .* was made on a GPU"):
         refuse_unrepeatable(store, made[3].ref, [made[1].ref, made[2].ref])
     refuse_unrepeatable(store, made[3].ref, [made[3].ref])
 
