@@ -59,9 +59,9 @@ def render_run_story(run: RunStory) -> None:
             row["stage"],
             str(row["round"]),
             row["purpose"],
-            row["status"],
+            "pruned" if row["pruned"] and row["status"] == "finished" else row["status"],
             f"{row['seconds']:.1f}",
-            f"{size(row['bytes'])}, pruned" if row["pruned"] else size(row["bytes"]),
+            size(row["bytes"]),
             row["output"],
         )
         for row in run["attempts"]

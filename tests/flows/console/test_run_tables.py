@@ -12,7 +12,14 @@ from gradus.flows.console.run_tables import render_run_story, render_runs, size
 from tests.conftest import seen_on_a_terminal
 
 DIGEST = "0123456789abcdef" * 2
-ATTEMPT = {"stage": "update", "round": 18, "purpose": "eval-validation", "seconds": 1234.5, "bytes": 3_400_000}
+ATTEMPT = {
+    "stage": "update",
+    "round": 18,
+    "purpose": "eval-validation",
+    "seconds": 1234.5,
+    "bytes": 3_400_000,
+    "pruned": "",
+}
 
 
 def story(status: str, error: str = "", **more: Any) -> dict[str, Any]:
@@ -44,6 +51,16 @@ def test_show_fits_80_columns_and_no_name_is_cut_or_wrapped(
     monkeypatch.setenv("COLUMNS", "20")
     render_run_story(story("finished"))
     assert "checkpoints/0123456789" in " ".join(lines(capsys)).split()
+
+
+def test_show_says_what_was_pruned_in_a_narrow_terminal_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = story("finished")
+    shown["attempts"][0]["pruned"] = "2026-11-23"
+    render_run_story(shown)
+    assert lines(capsys)[2].split()[:4] == ["update", "18", "eval-validation", "pruned"]
 
 
 def test_show_says_why_a_run_and_an_attempt_did_not_finish(

@@ -1,6 +1,7 @@
 """Rows of several origins, other models beside the policy, and memory that runs out: a step against plain autograd."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from gradus.models.training.passes import Budget, all_logprobs, all_tokens
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import OriginLoss, UpdateSettings
 from gradus.models.training.steps.critic import Critic, CriticSettings
-from gradus.models.training.steps.critic_files import critic_bytes, restore_critic
+from gradus.models.training.steps.critic_files import critic_writers, restore_critic
 from gradus.models.training.steps.step import Hooks, RowResults
 from gradus.models.training.steps.step_rows import ReferenceLogprobs, TeacherTokens
 from gradus.models.training.update import StepPlan, optimise
@@ -260,15 +261,23 @@ def test_the_gradient_of_a_critic_is_that_of_plain_autograd_and_packs_change_not
         assert torch.allclose(found, expected, atol=1e-5), name
 
 
-def test_a_critic_goes_on_from_its_files_bit_for_bit() -> None:
+def files_of(critic: Critic, folder: Path) -> dict[str, Path]:
+    folder.mkdir()
+    for name, write in critic_writers(critic).items():
+        write(folder / name)
+    return {path.name: path for path in sorted(folder.iterdir())}
+
+
+def test_a_critic_goes_on_from_its_files_bit_for_bit(tmp_path: Path) -> None:
     critic = new_critic()
     with_critic(critic)
     again = new_critic()
-    restore_critic(again, critic_bytes(critic))
+    restore_critic(again, files_of(critic, tmp_path / "first"))
     straight, resumed = with_critic(critic), with_critic(again)
     assert straight[0] == resumed[0]
     assert torch.equal(straight[1], resumed[1])
-    assert critic_bytes(critic) == critic_bytes(again)
+    ends = [files_of(each, tmp_path / name) for each, name in ((critic, "straight"), (again, "resumed"))]
+    assert [path.read_bytes() for path in ends[0].values()] == [path.read_bytes() for path in ends[1].values()]
 
 
 def test_packs_are_halved_until_a_step_fits_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
