@@ -87,10 +87,10 @@ def updates_since_kept(store: Store, ref: Ref) -> list[Ref]:
     updates = [ref]
     while True:
         (text,) = store.manifest(updates[0]).parents.get("policy", [""])
-        if not text:
+        if not text or store.find(Ref.parse(text)) is None:
             raise StageError(
                 f"the train state of {ref} is gone, and {updates[0]}, a copy from elsewhere, "
-                "does not say how it was made",
+                "does not have here what it was made from",
                 hint=begin_afresh(ref),
             )
         base = Ref.parse(text)

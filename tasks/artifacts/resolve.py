@@ -18,10 +18,14 @@ from gradus.data.errors import BadInputError, UsageError, in_words
 from gradus.data.lake.manifest import FILE_NAME, Manifest, read_manifest
 from gradus.data.lake.schema import BASE, CHECKPOINTS, TABLES, misfit
 from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.train_states import state_ref
 from gradus.data.sources.tabular import read_user_table
 from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG, is_adapter
 from gradus.tasks.artifacts.policies import adopt_adapter, base_named_by, verify_average
 from gradus.tasks.preflight.checks import REFERENCE, average_of, bundled, full_name, no_policy, not_there
+
+_STATE = "train_state"
+"""The folder of a copied checkpoint that has its train state."""
 
 
 def resolve_artifact(store: Store, text: str, table: str, columns: dict[str, str] | None = None) -> Ref:
@@ -44,6 +48,7 @@ def export(store: Store, ref: Ref, out: Path) -> Path:
         manifest = store.verify(ref)
         _remove_earlier(out, {entry.name for entry in manifest.files})
         shutil.copytree(store.path(ref), out, dirs_exist_ok=True)
+        _copy_state(store, ref, out)
         return out
     out.parent.mkdir(parents=True, exist_ok=True)
     rows = store.read(ref)
@@ -54,6 +59,23 @@ def export(store: Store, ref: Ref, out: Path) -> Path:
             for batch in rows.to_batches(max_chunksize=1024):
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
     return out
+
+
+def _copy_state(store: Store, ref: Ref, out: Path) -> None:
+    """Copy a checkpoint's train state, if it has one, below the folder that the checkpoint was copied to."""
+    shutil.rmtree(out / _STATE, ignore_errors=True)
+    state = state_ref(ref)
+    if ref.table == CHECKPOINTS and store.find(state) is not None and not store.pruned(state):
+        store.verify(state)
+        shutil.copytree(store.path(state), out / _STATE)
+
+
+def _take_state(store: Store, folder: Path, ref: Ref) -> None:
+    """Take the train state that lies below a copy of a checkpoint, or in the lake that its folder is in."""
+    state = state_ref(ref)
+    for found in (folder / _STATE, folder.resolve().parent.parent / state.table / state.digest):
+        if (found / FILE_NAME).is_file() and store.find(state) is None:
+            shutil.copytree(found, store.path(state), dirs_exist_ok=True)
 
 
 def _remove_earlier(out: Path, kept: set[str]) -> None:
@@ -83,8 +105,10 @@ def _existing(store: Store, text: str, table: str) -> Ref | None:
         _refuse_misfits(folder, manifest)
         for base in manifest.parents.get(BASE, []) if table == CHECKPOINTS else []:
             resolve_artifact(store, str(folder.resolve().parent / Ref.parse(base).digest), CHECKPOINTS)
-        shutil.copytree(folder, store.path(ref), dirs_exist_ok=True)
+        shutil.copytree(folder, store.path(ref), dirs_exist_ok=True, ignore=shutil.ignore_patterns(_STATE))
         store.verify(ref)
+        if table == CHECKPOINTS:
+            _take_state(store, folder, ref)
     return ref
 
 

@@ -13,6 +13,7 @@ from gradus.data.errors import CorruptArtifactError, PrunedError, StageError
 from gradus.data.lake.pruned import mark_pruned
 from gradus.data.lake.store import Ref
 from gradus.data.lake.train_states import state_files, state_ref, updates_since_kept
+from gradus.tasks.artifacts.resolve import export, resolve_artifact
 from gradus.tasks.runtime.attempt import execute
 from gradus.tasks.stages.update.replay import restore_checkpoint
 from gradus.tasks.stages.update.start import KeptTraining
@@ -130,10 +131,33 @@ def test_a_copy_whose_state_is_gone_is_never_begun_anew(house: House, tmp_path: 
     shutil.copytree(house.store.path(made), tmp_path / "copy", ignore=shutil.ignore_patterns("_*", ".*"))
     house.policy = house.store.adopt(tmp_path / "copy")
     rows = house.rows()
-    with pytest.raises(
-        StageError, match=r"is gone, and checkpoints/.*, a copy from elsewhere, does not say how it was"
-    ):
+    with pytest.raises(StageError, match=r"is gone, and checkpoints/.*, a copy from elsewhere, does not have here"):
         house.update(rows, house.rewards)
+
+
+@pytest.mark.parametrize("way", ["taken out", "in another lake"])
+def test_a_checkpoint_of_another_lake_goes_on_with_its_train_state(
+    new_house: Callable[[str], House], tmp_path: Path, way: str
+) -> None:
+    house, other = new_house("here"), new_house("there")
+    first, second = chain(house, ["now", "now"])
+    folder = export(house.store, first, tmp_path / "out") if way == "taken out" else house.store.path(first)
+    assert resolve_artifact(other.store, str(folder), "checkpoints") == first
+    other.runs = 9  # jobs are named by their number, and this one makes another checkpoint
+    rows = house.rows(first)
+    inputs = {"rollouts": [other.put(rows)], "scores": [other.score(rows, other.rewards)], "policy": [first]}
+    settings = {**house.steps, "warmup_steps": 5, "weight_decay": 0.1, "max_logp_diff": 9.0}
+    found, _ = other.run(other.job(inputs, **settings))
+    assert house.same_files(found, house.store.path(second))
+
+
+def test_a_pruned_copy_has_nothing_to_be_computed_from(new_house: Callable[[str], House], tmp_path: Path) -> None:
+    house, other = new_house("here"), new_house("there")
+    _, second = chain(house, ["never", "never"])
+    copy = export(house.store, second, tmp_path / "out")
+    assert resolve_artifact(other.store, str(copy), "checkpoints") == second
+    with pytest.raises(StageError, match=r"a copy from elsewhere, does not have here what it was made from"):
+        restore_checkpoint(other.store, second, quiet)
 
 
 def test_inputs_that_are_gone_are_named(house: House) -> None:
