@@ -117,5 +117,9 @@ def test_killed_as_a_whole_in_the_update_and_in_the_generation_it_comes_to_the_s
         assert [e["status"] for e in ended].count("failed") == 1 + (worker == "sampler")
     again = program.json(*COMMAND)
     assert again["policy"] == result["policy"]
-    wanted = calm.manifests()
-    assert {name: wanted[name] for name in program.manifests()} == program.manifests()
+    # A train state that was computed again on the way is one that the calm run had in memory alone.
+    wanted, found = (
+        calm.manifests(),
+        {n: m for n, m in program.manifests().items() if not n.startswith("train_states/")},
+    )
+    assert {name: wanted[name] for name in found} == found
