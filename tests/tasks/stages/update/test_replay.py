@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gradus.data.errors import CorruptArtifactError, PrunedError, StageError
 from gradus.data.lake.pruned import mark_pruned
@@ -102,6 +103,19 @@ def test_pruned_weights_and_state_come_back_with_their_own_bits(house: House) ->
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     assert {p.name: p.read_bytes() for p in state_folder(folder).iterdir() if p.is_file()} == states
     assert house.store.pruned(made[0])  # what was repeated on the way stays pruned
+
+
+def test_an_update_is_repeated_with_the_threads_that_it_had(house: House) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(before + 1)
+        (made,) = chain(house, ["never"])
+    finally:
+        torch.set_num_threads(before)
+    threads: set[int] = set()
+    restore_checkpoint(house.store, made, lambda _frac, _text="": threads.add(torch.get_num_threads()))
+    assert threads == {before + 1}
+    assert torch.get_num_threads() == before
 
 
 def test_an_update_that_does_not_make_the_same_bits_again_is_refused(house: House) -> None:
