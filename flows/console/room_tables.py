@@ -62,7 +62,7 @@ def render_restored(result: Restored) -> None:
 
 
 def _short(checkpoint: str) -> str:
-    """As much of a checkpoint's name as tells it apart."""
+    """Return a checkpoint's name with the first 12 digits of its digest."""
     return checkpoint[: len("checkpoints/") + _DIGITS]
 
 

@@ -5,7 +5,7 @@ they end in must be the checkpoint's to the last one. That holds on a CPU, and o
 """
 
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -69,10 +69,12 @@ def restore_checkpoint(store: Store, ref: Ref, beat: Beat) -> None:
     with hold(store.path(own), "", lambda text: beat(0.0, text)):
         if is_whole(store, ref):
             return
+        updates = updates_since_kept(store, ref)
+        refuse_unrepeatable(store, ref, updates)
         store.discard(own)
         out = store.writer(own)
         try:
-            _restore(store, ref, out, beat)
+            _restore(store, ref, updates, out, beat)
         except Exception:
             shutil.rmtree(out.scratch, ignore_errors=True)
             store.remove_empty(own)
@@ -85,9 +87,7 @@ def restored(job: Mapping[str, str], _warm: Warm, beat: Beat) -> Report:
     return {}
 
 
-def _restore(store: Store, ref: Ref, out: ShardWriter, beat: Beat) -> None:
-    updates = updates_since_kept(store, ref)
-    refuse_unrepeatable(store, ref, updates)
+def _restore(store: Store, ref: Ref, updates: Sequence[Ref], out: ShardWriter, beat: Beat) -> None:
     start: Start | None = None
     for index, update in enumerate(updates):
 

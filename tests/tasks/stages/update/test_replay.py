@@ -34,7 +34,7 @@ def quiet(_frac: float, _text: str = "") -> None:
 
 
 def chain(house: House, saves: list[str], warm: Callable[[], Warm] = Warm, **config: Any) -> list[Ref]:
-    """Updates one after the other, each of the policy that the one before made."""
+    """Run consecutive updates, each of the previous one's policy; return their checkpoints."""
     made: list[Ref] = []
     policy = house.policy
     for turn, save in enumerate(saves):
@@ -147,6 +147,20 @@ def test_a_copy_whose_state_is_gone_is_never_begun_anew(house: House, tmp_path: 
     rows = house.rows()
     with pytest.raises(StageError, match=r"is gone, and checkpoints/.*, a copy from elsewhere, does not have here"):
         house.update(rows, house.rewards)
+
+
+def test_a_state_that_cannot_be_computed_again_is_not_given_up(house: House) -> None:
+    first, second = chain(house, ["now", "now"])
+    copy = house.store.adopt(house.store.path(second))  # with a train state by its pointer, and without parents
+    mark_pruned(house.store.path(copy), ["model.safetensors"], "2026-11-23")
+    before = {path.name: path.read_bytes() for path in state_folder(house.store.path(second)).glob("[a-z]*")}
+    with pytest.raises(StageError, match="a copy from elsewhere"):
+        restore_checkpoint(house.store, copy, quiet)
+    mark_pruned(house.store.path(second), ["model.safetensors"], "2026-11-23")
+    shutil.rmtree(house.store.path(first))
+    with pytest.raises(StageError, match="a copy from elsewhere"):
+        restore_checkpoint(house.store, second, quiet)
+    assert {p.name: p.read_bytes() for p in state_folder(house.store.path(second)).glob("[a-z]*")} == before
 
 
 @pytest.mark.parametrize("way", ["taken out", "in another lake"])

@@ -29,7 +29,7 @@ from gradus.models.objectives.losses.clipped import clip
 
 
 def hungry(batch):
-    """The usual loss, for which rank 1 has no memory where it is of more than eight tokens."""
+    """The usual loss; on rank 1 it runs out of memory for more than eight tokens."""
     if os.environ.get("RANK") == "1" and len(batch.logp) > 8:
         raise torch.OutOfMemoryError("no memory")
     return clip(batch)
