@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Generator
 
 from gradus.data.errors import GradusError, in_words
+from gradus.flows.prefect_logging import short_logging_setup
 from gradus.tasks.config.settings import Home, check_environment, check_room
 from gradus.tasks.host.imports import lean_imports
 from gradus.tasks.host.interrupt import remember_interrupts
@@ -64,9 +65,11 @@ def api() -> Generator[Callable[[], None]]:
     own = not _named_api(home)
     # Prefect imports pandas, a fifth of its own import, for keys of its task cache, which is off here.
     with prefect_api(home) as ready, lean_imports("pandas") as imported, contextlib.ExitStack() as settings:
+        configured = short_logging_setup()
 
         def begin() -> None:
             imported()
+            configured()
             if own:
                 settings.enter_context(_no_heartbeats())
             ready()

@@ -81,29 +81,29 @@ class Recipe(Config):
     """The starting policy: bundled, a folder, a checkpoint artifact, or a hub id with @revision."""
     problems: str = "bundled:train"
     """Problems to train on: bundled:NAME, a file, a folder or an artifact."""
-    ingest: IngestConfig = IngestConfig()
+    ingest: IngestConfig = Field(default_factory=IngestConfig)
     """How problem files are read."""
     profile: SampleConfig | None = None
     """Measure difficulty before the first round, with these samples; None starts without a measurement."""
-    curate: CurateConfig = CurateConfig()
+    curate: CurateConfig = Field(default_factory=CurateConfig)
     """Which problems each round takes."""
-    hint: HintConfig = HintConfig()
+    hint: HintConfig = Field(default_factory=HintConfig)
     """How hints are built."""
     escalate: tuple[Annotated[int, Field(ge=1)], ...] = (1, 2, 3)
     """Hint levels tried, in order, on groups whose every rollout failed; empty for no hints."""
-    rollout: RolloutConfig = RolloutConfig()
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     """How completions are generated."""
-    score: ScoreConfig = ScoreConfig()
+    score: ScoreConfig = Field(default_factory=ScoreConfig)
     """How completions are judged."""
     given: GivenConfig | None = Field(default=None, exclude_if=_off)
     """Worked solutions of the training problems, as rows of every update; none trains on the policy's own alone."""
-    difficulty: DifficultyConfig = DifficultyConfig()
+    difficulty: DifficultyConfig = Field(default_factory=DifficultyConfig)
     """How difficulty is kept from round to round."""
-    update: UpdateConfig = UpdateConfig()
+    update: UpdateConfig = Field(default_factory=UpdateConfig)
     """How the policy learns."""
     teacher: str = Field(default="", exclude_if=_off)
     """The policy that a loss distils from, named as `policy` is; the reference is the starting policy."""
-    evaluate: EvaluationPlan = EvaluationPlan()
+    evaluate: EvaluationPlan = Field(default_factory=EvaluationPlan)
     """How progress is measured."""
     overlap: int = Field(default=0, ge=0, le=1, exclude_if=_off)
     """1 generates the next round while an update computes, from the policy that the update began with; 0 waits."""

@@ -39,7 +39,7 @@ class Suite(Config):
     """Name in every report, table and metric (`eval/NAME/...`)."""
     problems: str = "bundled:heldout"
     """Problem set: bundled:NAME, a file, a folder or an artifact."""
-    sample: SampleConfig = SampleConfig()
+    sample: SampleConfig = Field(default_factory=SampleConfig)
     """How each problem is sampled; the same seeds for every policy."""
     prompt: PromptConfig | None = Field(default=None, exclude_if=_inherited)
     """How a problem becomes a prompt, all of it; as in `rollout` unless given."""
@@ -47,7 +47,7 @@ class Suite(Config):
     """Stop strings; as in `rollout` unless given, [] for none."""
     score: ScoreConfig | None = None
     """How completions are judged; as in training unless given."""
-    report: EvaluateConfig = EvaluateConfig()
+    report: EvaluateConfig = Field(default_factory=EvaluateConfig)
     """What is computed."""
     every: int = Field(default=0, ge=0)
     """Evaluate after every N rounds; 0 only before and after."""
@@ -99,7 +99,7 @@ class Suite(Config):
 class EvaluationPlan(Config):
     """When the policy is evaluated, on what, and by what the best checkpoint is chosen."""
 
-    suites: tuple[Suite, ...] = (Suite(),)
+    suites: tuple[Suite, ...] = Field(default_factory=lambda: (Suite(),))
     """The evaluation suites; the first reported one is the run's main figure."""
     select: str = ""
     """Name of the suite by whose pass@1 the best checkpoint is chosen, preferably of problems that nothing else uses.

@@ -38,7 +38,7 @@ class CurateConfig(Config):
     """Draw problems: all in order, uniform, or variance (in proportion to pass-rate variance)."""
     draw: int = Field(default=0, ge=0)
     """Problems to draw; 0 takes all that are left."""
-    sample: SampleConfig = SampleConfig()
+    sample: SampleConfig = Field(default_factory=SampleConfig)
     """How each planned problem is sampled."""
     hint_level: int = Field(default=0, ge=0)
     """Hint level shown with every planned problem that has such a hint (static hints); 0 plans bare problems."""
@@ -51,7 +51,7 @@ class EscalateConfig(Config):
 
     level: int = Field(ge=1)
     """Hint level to show."""
-    sample: SampleConfig = SampleConfig()
+    sample: SampleConfig = Field(default_factory=SampleConfig)
     """How each group is sampled again."""
 
 

@@ -12,7 +12,7 @@ class GivenConfig(Config):
 
     origin: str = Field(default="expert", min_length=1)
     """Origin of the rows; update.origin_losses names the loss that they take."""
-    prompt: PromptConfig = Field(default=PromptConfig(), exclude_if=empty)
+    prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
     """How a problem becomes a prompt; in a recipe that of the rollouts."""
 
     @field_validator("origin")

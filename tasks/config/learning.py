@@ -154,7 +154,9 @@ class UpdateConfig(Config):
     mismatch and gates is truncated likewise and a correction gives weight 0 to what that leaves out (masked)."""
     max_age: int = Field(default=0, ge=0, json_schema_extra=LIMIT)
     """Gate: updates at most between the policy of a rollout and this one; 0 takes only rollouts of this policy."""
-    optimizer: OptimizerConfig = Field(default=OptimizerConfig(), exclude_if=partial(eq, OptimizerConfig()))
+    optimizer: OptimizerConfig = Field(
+        default_factory=OptimizerConfig, exclude_if=lambda given: given == OptimizerConfig()
+    )
     """What steps the weights."""
     lr: float = Field(default=5e-5, gt=0.0)
     """Learning rate after warm-up."""
@@ -206,7 +208,7 @@ class UpdateConfig(Config):
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
     """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
     launch: LaunchConfig = Field(
-        default=LaunchConfig(), exclude_if=partial(eq, LaunchConfig()), json_schema_extra=INCIDENTAL
+        default_factory=LaunchConfig, exclude_if=lambda given: given == LaunchConfig(), json_schema_extra=INCIDENTAL
     )
     """On how many processes the update computes; the result does not depend on it beyond rounding."""
 
@@ -283,7 +285,7 @@ class WarmstartConfig(Config):
     """Layers of a new policy."""
     heads: int = Field(default=4, ge=1)
     """Attention heads of a new policy."""
-    prompt: PromptConfig = Field(default=PromptConfig(), exclude_if=empty)
+    prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
     """How a problem becomes a prompt: as in the rollouts that follow."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
     """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""

@@ -75,11 +75,11 @@ class RolloutConfig(Config):
 
     engine: Literal["transformers", "vllm", "openai"] = "transformers"
     """Which engine samples."""
-    vllm: VllmConfig = VllmConfig()
+    vllm: VllmConfig = Field(default_factory=VllmConfig)
     """Settings of the engine vllm."""
-    server: ServerConfig = ServerConfig()
+    server: ServerConfig = Field(default_factory=ServerConfig)
     """Settings of the engine openai."""
-    ray: RayConfig = Field(default=RayConfig(), json_schema_extra=INCIDENTAL)
+    ray: RayConfig = Field(default_factory=RayConfig, json_schema_extra=INCIDENTAL)
     """Settings of several workers: where the same samples are made, and by how many."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the sampler; auto is what the checkpoint was saved in."""
@@ -89,7 +89,7 @@ class RolloutConfig(Config):
     """Nucleus mass sampled from."""
     top_k: int = Field(default=0, ge=0)
     """Most probable tokens sampled from; 0 for all."""
-    prompt: PromptConfig = Field(default=PromptConfig(), exclude_if=empty)
+    prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
     """How a problem becomes a prompt."""
     stop: Stops = Field(default=(), exclude_if=empty)
     """A completion ends with the first of these texts that it contains, beside the policy's own end."""
