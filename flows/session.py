@@ -25,6 +25,7 @@ from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.stage_adapter import Session, git_sha
 from gradus.tasks.runtime.supervise import WorkerPool
 from gradus.tasks.servers.abandoned_runs import close_abandoned, left_behind
+from gradus.tasks.stages.update.launch.invitation import withdraw
 from gradus.tasks.tracking.client import parting_words, start_sidecar, tracking_uri
 from gradus.tasks.tracking.facts import REPORT_PAGE
 
@@ -95,6 +96,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
                 if spec.reported and reports_now() and not _is_reported(folder, status, outcomes):
                     _report(home, folder, status, why)
             finally:
+                withdraw(folder)
                 journal.run_finished(status=status, error=why)
             if sidecar is not None:
                 untold = parting_words(sidecar, home.root)

@@ -207,6 +207,11 @@ class UpdateConfig(Config):
     """Whether the update's table has the trainer's log-probs of every token, too."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
     """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
+    between_updates: Literal["device", "host", "disk"] = Field(
+        default="device", exclude_if=partial(eq, "device"), json_schema_extra=INCIDENTAL
+    )
+    """Where weights and optimiser stay between two updates: on the device; in the host's memory, so that a sampler on
+    the same GPU has all of it; or only on disk, which frees both, ends the processes of a launch and is slowest."""
     launch: LaunchConfig = Field(
         default_factory=LaunchConfig, exclude_if=lambda given: given == LaunchConfig(), json_schema_extra=INCIDENTAL
     )
@@ -254,9 +259,11 @@ class UpdateConfig(Config):
         return self.needs_reference and self.reference == "given"
 
     @model_validator(mode="after")
-    def _adapter_in_float32(self) -> "UpdateConfig":
+    def _fits_an_adapter(self) -> "UpdateConfig":
         if self.lora is not None and self.saved_dtype == "bfloat16":
             raise ValueError("saved_dtype: the matrices of an adapter are saved in float32, which costs little")
+        if self.lora is not None and self.lora.quantize != "none" and self.between_updates == "host":
+            raise ValueError("between_updates: weights in 4 bits stay on their GPU: take device, or disk")
         return self
 
     @model_validator(mode="after")

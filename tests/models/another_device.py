@@ -19,6 +19,7 @@ from gradus.models.adapters import proof_of_merged, read_adapter
 from gradus.models.engines.base import Finished, Request
 from gradus.models.engines.hf import HfEngine
 from gradus.models.engines.sampling import SamplingParams
+from gradus.models.host_memory import to_host
 from gradus.models.objectives.importance_sampling.truncated import token_truncated
 from gradus.models.policy import Policy, load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
@@ -59,6 +60,8 @@ def there() -> Iterator[torch.device]:
     if os.environ["GRADUS_TEST_DEVICE"] == "cuda":
         yield torch.device("cuda", 0)
     else:
+        # Parameters of the stand-in are made anew when they move, unless PyTorch swaps what they hold.
+        torch.__future__.set_swap_module_params_on_conversion(True)
         with elsewhere() as device:
             yield device
 
@@ -182,6 +185,38 @@ def test_a_train_state_goes_on_there_from_what_was_saved_here(there: torch.devic
     hold(weights_bytes(moved), weights_bytes(train_state))
     with pytest.raises(AssertionError):
         hold(weights_bytes(moved), weights)
+
+
+def test_a_training_that_left_for_the_host_comes_back_whole(there: torch.device) -> None:
+    rows = replace(rollouts(), advantage=torch.tensor([-1.0, 1.0, 0.25, -0.5], dtype=torch.float64))
+    plan = StepPlan.of(rows, SETTINGS, np.random.default_rng(0))
+    hooks = Hooks(lambda _trainer: None, lambda _index, _metrics: None, lambda _num: None)
+    states: list[TrainState] = []
+    for leaves in (False, True):
+        state, _ = updated(policy(there=there), rollouts(), policy(seed=4, there=there))
+        state.adopt(replace(SETTINGS, ema_decay=0.5))
+        if leaves:
+            before, devices = state_bytes(state), tensors(state)
+            back = to_host(state.model, state.optimizer, [state.average])
+            assert {tensor.device.type for tensor in tensors(state)} == {"cpu"}
+            assert state_bytes(state) == before
+            back()
+            assert [t.device for t in tensors(state)] == [t.device for t in devices]
+            assert state_bytes(state) == before
+        old = all_logprobs(state.model, rows, Budget(SETTINGS.micro_tokens), lambda _num: None)
+        optimise(state, rows, plan, SETTINGS, ReferenceLogprobs(old, old.logp), hooks)
+        states.append(state)
+    stayed, left = map(state_bytes, states)
+    assert len(left) == len(stayed) > 4
+    for name in stayed:
+        if name.endswith(".safetensors"):
+            hold(left[name], stayed[name])
+
+
+def tensors(state: TrainState) -> list[torch.Tensor]:
+    """Everything that a training keeps on its device, and AdamW's counters of steps, which may lie elsewhere."""
+    kept = [tensor for entry in state.optimizer.state.values() for tensor in entry.values()]
+    return [*state.model.parameters(), *state.model.buffers(), *state.masters.values(), *kept, *state.average.values()]
 
 
 def test_supervised_training_there_is_that_here(there: torch.device) -> None:

@@ -22,7 +22,7 @@ from gradus.tasks.runs.profiles import trace_of
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.update.conditions import deterministic, profiled
 from gradus.tasks.stages.update.given_rows import GivenRows
-from gradus.tasks.stages.update.launch.supervision import launched
+from gradus.tasks.stages.update.launch.supervision import KeptRanks, launched
 from gradus.tasks.stages.update.objective import update_settings
 from gradus.tasks.stages.update.replay import kept_files, makes_the_same_bits
 from gradus.tasks.stages.update.report import extreme_samples, last_and_worst, oldest, rows_report, without_clock
@@ -46,8 +46,8 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     ctx.warm.of(KeptTraining).finish_saving()
     ctx.store.discard(state_ref(ctx.out.ref))  # of an earlier attempt
     if config.launch.num_ranks == 1:
+        ctx.warm.of(KeptRanks).take(config)  # ends those of other settings
         return updated(ctx, config, Budget(config.micro_tokens))
-    kept_files(ctx.store, ctx.one("policy"), ctx.beat)
     ctx.warm.of(LoadedPolicies).clear()  # the ranks need the memory
     ctx.warm.of(KeptTraining).latest = None
     return launched(ctx, config)
@@ -75,12 +75,13 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageRes
         same = makes_the_same_bits(config, start.train_state.model.device)
         write_checkpoint(ctx.out, start.policy, start.train_state, dtype, repeats=same)
         ctx.out.write_file(ROWS_FILE, work.rows_file())
+        if config.between_updates == "host" and budget.ranks.num_ranks == 1:
+            start.to_host()  # before the state is written while other stages compute
         _save_state(ctx, config, work)
     else:
         give_checkpoint(start.policy, start.train_state, dtype)
         take_part(state_writers(start.train_state, dtype, {}))
-    if budget.ranks.num_ranks == 1:
-        keep_warm(ctx, start, config)
+    keep_warm(ctx, start, config, budget.ranks)
     return _result(work, num_tokens, time.perf_counter() - started)
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from gradus.data.errors import StageError, in_words
 from gradus.data.lake.store import Ref, Store
-from gradus.models.devices import Device
+from gradus.models.devices import Device, give_back
+from gradus.models.host_memory import to_host
 from gradus.models.policy import Dtype, Policy
 from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic, CriticSettings
-from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey
+from gradus.tasks.artifacts.loading import ROOM, LoadedPolicies, PolicyKey, oom_as_stage_error, place
 from gradus.tasks.config.learning import LoraConfig, UpdateConfig
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.update.roles import critic_of
@@ -30,6 +31,24 @@ class Start:
     dtype: Dtype
     device: Device
     lora: LoraConfig | None
+    away: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    """What brings its models back to their device, while they lie in the host's memory."""
+
+    def to_host(self) -> None:
+        """Move everything to the host's memory; what is there already stays."""
+        if self.away:
+            return
+        state, critic = self.train_state, self.critic
+        self.away.append(to_host(state.model, state.optimizer, [state.average]))
+        if critic is not None:
+            self.away.append(to_host(critic, critic.optimizer))
+        give_back()
+
+    def to_device(self) -> None:
+        """Move everything back; StageError if the device has no room."""
+        with oom_as_stage_error("moving the weights and the optimiser's state back", ROOM):
+            while self.away:
+                self.away.pop()()
 
     def fits(self, settings: UpdateSettings, config: UpdateConfig) -> bool:
         """Whether an update with these settings can go on from here."""
@@ -38,6 +57,7 @@ class Start:
 
     def adopted(self, settings: UpdateSettings, config: UpdateConfig) -> "Start":
         """Go on with other settings, as what is read from disk does."""
+        self.to_device()
         self.train_state.adopt(settings)
         critic = self.critic if config.needs_critic else None
         if critic is not None:
@@ -99,13 +119,17 @@ class KeptTraining:
         return latest if self.digest == ref.digest else None
 
 
-def keep_warm(ctx: StageContext, start: Start, config: UpdateConfig) -> None:
+def keep_warm(ctx: StageContext, start: Start, config: UpdateConfig, ranks: Ranks) -> None:
     """Leave the new policy where this worker's next rollout and update find it, as they would on disk."""
     digest, device, dtype = ctx.out.ref.digest, config.device, config.dtype
+    if config.between_updates == "disk":
+        return
+    if config.between_updates == "host":
+        start.to_host()
     kept = ctx.warm.of(KeptTraining)
     kept.digest, kept.latest = digest, start
-    if config.lora is not None:
-        return  # sampled from merged into its base, as it is loaded from disk
+    if config.lora is not None or ranks.num_ranks > 1 or start.policy.model.device.type != place(device).type:
+        return  # sampled from whole and merged into its base, where the settings want it: as it is loaded from disk
     saved = saved_in(ctx.store, ctx.one("policy"), config)
     if saved not in ("float32", dtype):
         return  # what is on disk is rounded otherwise than the weights in memory

@@ -1,6 +1,6 @@
 """torchrun for the ranks of an update on this host, ended with the process that started it.
 
-    python -m gradus.tasks.stages.update.launch.agent JOB.json PARENT_PID host|guest
+    python -m gradus.tasks.stages.update.launch.agent JOB PARENT_PID host|guest
 
 On one host the processes meet in a file, so that nothing listens on the network; several hosts meet at the address
 `rendezvous` of the settings, which the first one, `host`, opens. What became of ranks that failed goes to the mail.
@@ -14,7 +14,6 @@ from pathlib import Path
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run
 
-from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.parents import die_with_parent
 from gradus.tasks.stages.update.launch.job import RANK_PARENT, RankJob
 from gradus.tasks.stages.update.launch.mail import Mail, Writer
@@ -30,7 +29,7 @@ def main() -> None:
     die_with_parent(parent)
     os.environ[RANK_PARENT] = str(os.getpid())
     job = RankJob.read(path)
-    launch = UpdateConfig.model_validate(job.config).launch
+    launch = job.update_config().launch
     if launch.hosts == 1:
         meeting = ["--rdzv-endpoint", str(path.with_name("rendezvous")), "--rdzv-conf", "store_type=file"]
     else:

@@ -1,9 +1,10 @@
-"""The process group of an update's ranks: who is in it, and that all have the same settings, inputs and code."""
+"""The process group of an update's ranks: who is in it, what all do next, and that they agree on what that is."""
 
 import hashlib
 import json
 import os
 import socket
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -20,7 +21,7 @@ from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.parallel.sharding import mesh_of
 from gradus.tasks.artifacts.loading import place
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.stages.update.launch.job import RankJob
+from gradus.tasks.stages.update.launch.job import RankJob, file_name
 
 _PARTS = ("data", "models", "tasks")
 _HINTS = {
@@ -29,11 +30,12 @@ _HINTS = {
     "code": "install the same versions of gradus and torch on every host; repeat the command",
 }
 _LOOPBACK = "lo"
+_AGAIN_S = 0.1
 
 
 @contextmanager
-def grouped(job: RankJob, config: UpdateConfig, folder: Path) -> Generator[Ranks]:
-    """Join the other ranks, as torchrun's environment says, for as long as all work; raise if they disagree."""
+def grouped(config: UpdateConfig, folder: Path) -> Generator[Ranks]:
+    """Join the other ranks, as torchrun's environment says; leave once all have done their work."""
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank, num_local = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     device = place(config.device)
@@ -49,7 +51,6 @@ def grouped(job: RankJob, config: UpdateConfig, folder: Path) -> Generator[Ranks
         world_size=num_ranks,
     )
     ranks = Ranks(rank, num_ranks, local_rank, num_local, mesh_of(num_ranks, device))
-    _refuse_disagreement(ranks, job)
     yield ranks
     ranks.wait()
     distributed.destroy_process_group()
@@ -65,7 +66,21 @@ def _take_gpu(local_rank: int, num_local: int) -> None:
     torch.cuda.set_device(local_rank)
 
 
-def _refuse_disagreement(ranks: Ranks, job: RankJob) -> None:
+def next_job(ranks: Ranks, folder: Path, number: int) -> RankJob:
+    """Wait until the stage asks for another update, and return the job.
+
+    One rank that sees its file tells the others: on other hosts a file of a shared folder is seen up to a minute late.
+    """
+    path = folder / file_name(number)
+    while True:
+        content = path.read_bytes() if path.is_file() else b""
+        found = next(filter(None, ranks.gathered(content)), None)
+        if found is not None:
+            return RankJob.of(found)
+        time.sleep(_AGAIN_S)
+
+
+def refuse_disagreement(ranks: Ranks, job: RankJob) -> None:
     """StageError names the first rank that has other settings, inputs or code than rank 0."""
     own = {"host": socket.gethostname(), **_digests(job)}
     first, *others = (json.loads(content) for content in ranks.gathered(json.dumps(own).encode()))

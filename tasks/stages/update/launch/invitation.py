@@ -29,7 +29,12 @@ def invited(job: Path, launch: LaunchConfig, logs: Path | None) -> Generator[Non
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        withdraw(path.parent)
+
+
+def withdraw(run_folder: Path) -> None:
+    """Invite nobody any more; the worker that did may have been killed."""
+    (run_folder / _FILE).unlink(missing_ok=True)
 
 
 def invitation(run_folder: Path) -> Path | None:

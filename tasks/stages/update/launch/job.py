@@ -1,4 +1,4 @@
-"""What every rank of an update is to do; travels as a JSON file in the folder that the ranks share."""
+"""What every rank of an update is to do; travels as JSON files, one an update, in the folder that the ranks share."""
 
 import json
 from collections.abc import Mapping
@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+from gradus.data.files import replace_file
 from gradus.data.records import JsonObject
+from gradus.tasks.config.learning import UpdateConfig
 
-FILE = "job.json"
 RANK_PARENT = "GRADUS_RANK_PARENT_PID"
 """Where a rank finds the process id of the torchrun that started it."""
 
@@ -18,7 +19,7 @@ class RankJob:
     """The job of an update's ranks, the same for all."""
 
     id: str
-    """The name of this launch; torchrun's processes meet under it."""
+    """The name of the launch; torchrun's processes meet under it."""
     lake: str
     output: str
     inputs: Mapping[str, list[str]]
@@ -27,14 +28,32 @@ class RankJob:
     num_tokens: int
     """How many tokens go through the model at once: the settings' `micro_tokens`, or less after memory ran out."""
     num_halvings: int = 0
+    number: int = 0
+    """How many jobs the same ranks did before."""
+    stays: bool = False
+    """Whether the ranks wait for another job after this one."""
+
+    def update_config(self) -> UpdateConfig:
+        """The settings of the update."""
+        return UpdateConfig.model_validate(self.config)
 
     def write(self, folder: Path) -> Path:
         """Write the file into a folder and return its path."""
-        path = folder / FILE
-        path.write_text(json.dumps(asdict(self)))
+        path = folder / file_name(self.number)
+        replace_file(path, json.dumps(asdict(self)))
         return path
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read the file."""
-        return cls(**json.loads(path.read_bytes()))
+        return cls.of(path.read_bytes())
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        """Read the content of the file."""
+        return cls(**json.loads(content))
+
+
+def file_name(number: int) -> str:
+    """Return the name of a job's file."""
+    return f"job-{number:05d}.json"

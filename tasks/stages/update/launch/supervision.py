@@ -1,29 +1,25 @@
-"""The stage's side of an update on several processes: torchrun started, watched, and ended with all its ranks.
+"""The stage's side of an update on several processes: jobs for the ranks, and what becomes of them.
 
     result = launched(ctx, config)
 
 A rank's error becomes the stage's own. If memory ran out on one, all begin anew with half as many tokens at once.
 """
 
-import shutil
 import signal
-import subprocess
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gradus.data.errors import GradusError, StageError, error_class
-from gradus.models.judging.process_tree import kill_tree
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.config.settings import run_logs
 from gradus.tasks.preflight.launching import check_launch
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.update.launch.invitation import invited
 from gradus.tasks.stages.update.launch.job import RankJob
-from gradus.tasks.stages.update.launch.mail import Mail, Note
-from gradus.tasks.stages.update.launch.starting import start_agent
+from gradus.tasks.stages.update.launch.mail import Note
+from gradus.tasks.stages.update.launch.standing import RankGroup, begun, folder_of
+from gradus.tasks.stages.update.replay import kept_files
 
-_FOLDER = "launch"
 _AGAIN_S = 0.1
 _LATE_S = 5.0
 """How long to wait for what another host says of a rank that died (seconds)."""
@@ -32,61 +28,89 @@ _AGAIN = (
 )
 
 
+@dataclass
+class KeptRanks:
+    """Ranks of a worker's last update that wait for the next one, and the checkpoint that they hold."""
+
+    group: RankGroup | None = None
+    digest: str = ""
+
+    def take(self, config: UpdateConfig) -> RankGroup | None:
+        """Return the ranks if they can do an update with these settings, and keep them no more; end them otherwise."""
+        group, self.group = self.group, None
+        if group is None or group.serves(config):
+            return group
+        group.end()
+        return None
+
+
 def launched(ctx: StageContext, config: UpdateConfig) -> StageResult:
     """Take an update's steps on several processes, and return what rank 0 reports."""
     check_launch(config)
+    kept = ctx.warm.of(KeptRanks)
+    group = kept.take(config)
+    if group is None or kept.digest != ctx.one("policy").digest:
+        kept_files(ctx.store, ctx.one("policy"), ctx.beat)
     num_tokens, num_halvings = config.micro_tokens, 0
     while True:
-        found = _one_launch(ctx, config, num_tokens, num_halvings)
+        folder, stays = folder_of(ctx, config)
+        job = RankJob(
+            id=uuid.uuid4().hex if group is None else group.id,
+            lake=str(ctx.store.root),
+            output=str(ctx.out.ref),
+            inputs={role: [str(ref) for ref in refs] for role, refs in ctx.inputs.items()},
+            config=config.model_dump(mode="json"),
+            seed=ctx.seed,
+            num_tokens=num_tokens,
+            num_halvings=num_halvings,
+            number=0 if group is None else group.num_jobs,
+            stays=stays,
+        )
+        if group is None:
+            group = begun(job, folder)
+        else:
+            group.ask(job)
+        found = _done(group, ctx)
         if isinstance(found, StageResult):
             ctx.out.take_over()
+            kept.group, kept.digest = (group if stays else None), ctx.out.ref.digest
             return found
-        num_tokens, num_halvings = found, num_halvings + 1
+        group, num_tokens, num_halvings = None, found, num_halvings + 1
 
 
-def _one_launch(ctx: StageContext, config: UpdateConfig, num_tokens: int, num_halvings: int) -> StageResult | int:
-    """Return the result, or how many tokens at once to begin anew with."""
-    folder = ctx.out.scratch / _FOLDER
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    job = RankJob(
-        id=uuid.uuid4().hex,
-        lake=str(ctx.store.root),
-        output=str(ctx.out.ref),
-        inputs={role: [str(ref) for ref in refs] for role, refs in ctx.inputs.items()},
-        config=config.model_dump(mode="json"),
-        seed=ctx.seed,
-        num_tokens=num_tokens,
-        num_halvings=num_halvings,
-    )
-    path = job.write(folder)
-    with invited(path, config.launch, run_logs()):
-        agent = start_agent(path, config.launch, role="host")
-        notes: list[Note] = []
-        try:
-            code = _watched(agent, Mail(folder), ctx, notes)
-        finally:
-            kill_tree(agent.pid)
-            agent.wait()
-    return outcome(code, notes)
+def _done(group: RankGroup, ctx: StageContext) -> StageResult | int:
+    """Return the result of the group's job, or how many tokens at once to begin anew with.
+
+    Ranks that do not stay, or could not do it, are gone then.
+    """
+    remain = False
+    try:
+        found = outcome(_watched(group, ctx), group.notes)
+        remain = group.stays and isinstance(found, StageResult)
+        return found
+    finally:
+        if not remain:
+            group.end()
 
 
-def _watched(agent: "subprocess.Popen[bytes]", mail: Mail, ctx: StageContext, notes: list[Note]) -> int:
-    """Pass on beats and keep every other message until torchrun ends; return its exit code."""
+def _watched(group: RankGroup, ctx: StageContext) -> int:
+    """Pass on beats and keep every other message until ranks that stay are done, or torchrun ends; return its code."""
 
     def read() -> None:
-        for note in mail.new():
+        for note in group.mail.new():
             if note["kind"] == "beat":
                 ctx.beat(note.get("frac", 0.0), note.get("text", ""))
             else:
-                notes.append(note)
+                group.notes.append(note)
 
-    while (code := agent.poll()) is None:
+    while (code := group.agent.poll()) is None:
         read()
+        if group.stays and group.is_done:
+            return 0
         time.sleep(_AGAIN_S)
     give_up = time.monotonic() + _LATE_S
     read()
-    while code and _cause(notes) is None and time.monotonic() < give_up:
+    while code and _cause(group.notes) is None and time.monotonic() < give_up:
         time.sleep(_AGAIN_S)
         read()
     return code

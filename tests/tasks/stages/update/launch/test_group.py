@@ -13,7 +13,7 @@ from gradus.data.errors import GateError, GradusError, StageError, UsageError
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.preflight import launching
 from gradus.tasks.preflight.launching import check_launch
-from gradus.tasks.stages.update.launch.group import grouped
+from gradus.tasks.stages.update.launch.group import grouped, refuse_disagreement
 from gradus.tasks.stages.update.launch.job import RankJob
 from gradus.tasks.stages.update.launch.mail import Mail, Note
 from gradus.tasks.stages.update.launch.supervision import outcome
@@ -28,7 +28,8 @@ def run_rank(rank: int, jobs: list[dict[str, Any]], folder: str) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
     job = RankJob(**jobs[rank])
     try:
-        with grouped(job, UpdateConfig.model_validate(job.config), Path(folder)):
+        with grouped(job.update_config(), Path(folder)) as ranks:
+            refuse_disagreement(ranks, job)
             Path(folder, f"agreed-{rank}").touch()
     except StageError as error:
         Path(folder, f"refused-{rank}").write_text(str(error))
