@@ -6,11 +6,13 @@ joined(home.runs / "tiny-1", say=print, wait_s=600)
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from gradus.data.errors import StageError
 from gradus.models.judging.process_tree import kill_tree
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.host.runlock import holder
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.runs.records import RunFinished
 from gradus.tasks.stages.update.launch.invitation import invitation
@@ -18,55 +20,93 @@ from gradus.tasks.stages.update.launch.job import RankJob
 from gradus.tasks.stages.update.launch.starting import start_agent
 
 _AGAIN_S = 0.5
+_GRACE_S = 30.0
+"""How long a run that goes on may be without a process: the same command, started again, takes it over."""
 
 
 def joined(run_folder: Path, say: Callable[[str], None], wait_s: float) -> int:
     """Take part in every update of a run until it ends; return in how many.
 
-    StageError if the run fails, or if it neither goes on nor begins within `wait_s`.
+    StageError if the run fails or its process is killed, or if it neither goes on nor begins within `wait_s`.
     """
-    began, seen = time.time(), list[str]()
+    began, seen, num_joined = time.time(), list[str](), 0
+    first_host, at_first = _FirstHost(run_folder), _standing(run_folder)
     while True:
         path = invitation(run_folder)
         job = None if path is None else _read(path)
         if path is not None and job is not None and job.id not in seen:
             seen.append(job.id)
             say(f"taking part in {job.output}")
-            _take_part(path, job, run_folder)
+            num_joined += _take_part(path, job, run_folder, first_host)
             continue
-        going_on, ending = _standing(run_folder)
-        if ending is not None and ending["time"] > began:
-            if ending["status"] != "finished":
-                raise StageError(f"the run {run_folder.name} failed: {ending['error']}", hint="see the first host")
-            return len(seen)
-        if not going_on and time.time() - began > wait_s:
+        now = _standing(run_folder)
+        if now.ending is not None and now.ending["time"] > began:
+            if now.ending["status"] != "finished":
+                raise StageError(f"the run {run_folder.name} failed: {now.ending['error']}", hint="see the first host")
+            return num_joined
+        waited = time.time() - began > wait_s
+        if waited and not now.goes_on:
             raise StageError(
                 f"the run {run_folder.name} did not begin within {wait_s:g} s",
                 hint="start it on the first host, with the same GRADUS_HOME",
             )
+        # The journal moves, though nobody holds the run: locks of other hosts are not seen here, and say nothing.
+        if first_host.is_lost() or (waited and not first_host.seen and now.num_events == at_first.num_events):
+            raise _killed(run_folder)
         time.sleep(_AGAIN_S)
 
 
-def _take_part(path: Path, job: RankJob, run_folder: Path) -> None:
-    """Run this host's ranks of a job until they end, or until the first host has given the job up."""
+class _FirstHost:
+    """The process that works on the run, as far as this host sees the lock that it holds."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._folder = run_folder
+        self._seen_at: float | None = None
+
+    @property
+    def seen(self) -> bool:
+        """Whether a process has held the run."""
+        return self._seen_at is not None
+
+    def is_lost(self) -> bool:
+        """Whether a process has held the run, and none has for the time of grace."""
+        if holder(self._folder) is not None:
+            self._seen_at = time.monotonic()
+        return self._seen_at is not None and time.monotonic() - self._seen_at > _GRACE_S
+
+
+def _killed(run_folder: Path) -> StageError:
+    return StageError(
+        f"the run {run_folder.name} goes on, as its journal says, but no process works on it: it was killed",
+        hint="start it again on the first host with the same command, then join again",
+    )
+
+
+def _take_part(path: Path, job: RankJob, run_folder: Path, first_host: _FirstHost) -> bool:
+    """Run this host's ranks of a job until they end, or until the first host has given the job up or is lost.
+
+    Return whether they did their work: a job that a killed process left behind begins nowhere.
+    """
     agent = start_agent(path, UpdateConfig.model_validate(job.config).launch, role="guest")
     try:
         while agent.poll() is None:
             if invitation(run_folder) != path or _read(path) != job:
-                _end_soon(agent)
-                return
+                return _ends_soon(agent)
+            if first_host.is_lost():
+                raise _killed(run_folder)
             time.sleep(_AGAIN_S)
+        return agent.returncode == 0
     finally:
         kill_tree(agent.pid)
         agent.wait()
 
 
-def _end_soon(agent: "subprocess.Popen[bytes]") -> None:
-    """Let ranks that have done their work leave by themselves."""
+def _ends_soon(agent: "subprocess.Popen[bytes]") -> bool:
+    """Let ranks that have done their work leave by themselves; return whether they had."""
     try:
-        agent.wait(timeout=5.0)
+        return agent.wait(timeout=5.0) == 0
     except subprocess.TimeoutExpired:
-        return
+        return False
 
 
 def _read(path: Path) -> RankJob | None:
@@ -77,13 +117,22 @@ def _read(path: Path) -> RankJob | None:
         return None
 
 
-def _standing(run_folder: Path) -> tuple[bool, RunFinished | None]:
-    """Whether the run goes on, as its journal says, and how it ended if it did."""
-    last: RunFinished | None = None
-    going_on = False
+@dataclass(frozen=True)
+class _Standing:
+    """What the journal of a run says: whether it goes on, how it ended if it did, and how much there is."""
+
+    goes_on: bool
+    ending: RunFinished | None
+    num_events: int
+
+
+def _standing(run_folder: Path) -> _Standing:
+    ending: RunFinished | None = None
+    goes_on, num_events = False, 0
     for event in read_events(run_folder):
+        num_events += 1
         if event["event"] == "run_started":
-            going_on, last = True, None
+            goes_on, ending = True, None
         elif event["event"] == "run_finished":
-            going_on, last = False, event
-    return going_on, last
+            goes_on, ending = False, event
+    return _Standing(goes_on, ending, num_events)
