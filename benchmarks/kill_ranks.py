@@ -24,15 +24,15 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 from gradus.data.errors import StageError  # noqa: E402 - the checkout comes first
 from gradus.data.lake.store import Ref  # noqa: E402
 from gradus.data.lake.train_states import state_ref  # noqa: E402
-from gradus.tasks.stages.update.launch.mail import Mail  # noqa: E402
 from tests.tasks.stages.update.conftest import House  # noqa: E402
+from tests.tasks.stages.update.launch.notes import Notes  # noqa: E402
 
 STEPS = {"epochs": 6, "minibatch_groups": 1, "lr": 1e-3, "save_every_steps": 2}
 
 
 def kill_at(folder: Path, rank: int, after_s: float) -> None:
     """Kill a rank `after_s` seconds after its process started."""
-    mail = Mail(folder)
+    mail = Notes(folder)
     while True:
         for note in mail.new():
             if note["kind"] == "here" and note.get("rank") == rank:

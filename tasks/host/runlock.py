@@ -19,7 +19,7 @@ from gradus.data.errors import LockedError
 
 _NAME = ".lock"
 _PATIENCE_S = 0.25
-"""Time in which a lock without a holder's name is tried again: it is being looked at, taken or let go just now."""
+"""Time in which a lock is tried again: another process may be looking at it, or letting it go, just now."""
 
 
 class Holder(TypedDict, total=False):
@@ -48,10 +48,10 @@ class RunLock:
     def __enter__(self) -> "RunLock":
         give_up = time.monotonic() + _PATIENCE_S
         while (file := self._opened()) is None:
-            held = _read(self._path)
-            if not held and time.monotonic() < give_up:
+            if time.monotonic() < give_up:
                 time.sleep(_PATIENCE_S / 10)
                 continue
+            held = _read(self._path)
             raise LockedError(
                 f"{self._path.parent} is in use by process {held.get('pid', '?')} on {held.get('host', '?')} since "
                 f"{held.get('since', '?')} ({held.get('command', '?')})",

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from gradus.data.errors import GateError, LockedError, StageError
+from gradus.tasks.host import runlock
 from gradus.tasks.host.runlock import RunLock, holder, left_by_the_dead
 from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool
 
@@ -188,6 +189,18 @@ def test_a_killed_parent_takes_its_worker_along_and_leaves_a_lock_to_take_over(t
         assert held is not None
         assert held["pid"] == os.getpid()
     assert not left_by_the_dead(tmp_path)
+
+
+def test_a_lock_of_the_dead_that_somebody_looks_at_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".lock").write_text('{"pid": 1}')
+    locked, answers = runlock._locked, [False, False]  # a host that has joined the run asks who holds it
+    monkeypatch.setattr(runlock, "_locked", lambda file: answers.pop() if answers else locked(file))
+    with RunLock(tmp_path):
+        held = holder(tmp_path)
+        assert held is not None
+        assert held["pid"] == os.getpid()
 
 
 def judge_folders(folder: Path) -> list[Path]:

@@ -6,67 +6,119 @@ joined(home.runs / "tiny-1", say=print, wait_s=600)
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from gradus.data.errors import StageError
 from gradus.models.judging.process_tree import kill_tree
-from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.host.runlock import holder
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.runs.records import RunFinished
 from gradus.tasks.stages.update.launch.invitation import invitation
-from gradus.tasks.stages.update.launch.job import RankJob
+from gradus.tasks.stages.update.launch.job import RankJob, file_name
+from gradus.tasks.stages.update.launch.mail import Mail
 from gradus.tasks.stages.update.launch.starting import start_agent
 
 _AGAIN_S = 0.5
+_LEAVE_S = 5.0
+_GRACE_S = 30.0
+"""How long a run that goes on may be without a process: the same command, started again, takes it over."""
 
 
 def joined(run_folder: Path, say: Callable[[str], None], wait_s: float) -> int:
     """Take part in every update of a run until it ends; return in how many.
 
-    StageError if the run fails, or if it neither goes on nor begins within `wait_s`.
+    StageError if the run fails or its process is killed, or if it neither goes on nor begins within `wait_s`.
     """
-    began, seen = time.time(), list[str]()
+    began, seen, num_joined = time.time(), list[str](), 0
+    first_host, at_first = _FirstHost(run_folder), _standing(run_folder)
     while True:
         path = invitation(run_folder)
         job = None if path is None else _read(path)
         if path is not None and job is not None and job.id not in seen:
             seen.append(job.id)
-            say(f"taking part in {job.output}")
-            _take_part(path, job, run_folder)
+            num_joined += _take_part(path, job, run_folder, first_host, say)
             continue
-        going_on, ending = _standing(run_folder)
-        if ending is not None and ending["time"] > began:
-            if ending["status"] != "finished":
-                raise StageError(f"the run {run_folder.name} failed: {ending['error']}", hint="see the first host")
-            return len(seen)
-        if not going_on and time.time() - began > wait_s:
+        now = _standing(run_folder)
+        if now.ending is not None and now.ending["time"] > began:
+            if now.ending["status"] != "finished":
+                raise StageError(f"the run {run_folder.name} failed: {now.ending['error']}", hint="see the first host")
+            return num_joined
+        waited = time.time() - began > wait_s
+        if waited and not now.goes_on:
             raise StageError(
                 f"the run {run_folder.name} did not begin within {wait_s:g} s",
                 hint="start it on the first host, with the same GRADUS_HOME",
             )
+        # The journal moves, though nobody holds the run: locks of other hosts are not seen here, and say nothing.
+        if first_host.is_lost() or (waited and not first_host.seen and now.num_events == at_first.num_events):
+            raise _killed(run_folder)
         time.sleep(_AGAIN_S)
 
 
-def _take_part(path: Path, job: RankJob, run_folder: Path) -> None:
-    """Run this host's ranks of a job until they end, or until the first host has given the job up."""
-    agent = start_agent(path, UpdateConfig.model_validate(job.config).launch, role="guest")
+class _FirstHost:
+    """The process that works on the run, as far as this host sees the lock that it holds."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._folder = run_folder
+        self._seen_at: float | None = None
+
+    @property
+    def seen(self) -> bool:
+        """Whether a process has held the run."""
+        return self._seen_at is not None
+
+    def is_lost(self) -> bool:
+        """Whether a process has held the run, and none has for the time of grace."""
+        if holder(self._folder) is not None:
+            self._seen_at = time.monotonic()
+        return self._seen_at is not None and time.monotonic() - self._seen_at > _GRACE_S
+
+
+def _killed(run_folder: Path) -> StageError:
+    return StageError(
+        f"the run {run_folder.name} goes on, as its journal says, but no process works on it: it was killed",
+        hint="start it again on the first host with the same command, then join again",
+    )
+
+
+def _take_part(path: Path, job: RankJob, run_folder: Path, first_host: _FirstHost, say: Callable[[str], None]) -> int:
+    """Run this host's ranks of a job, and of those after it, until they end or the first host gives them up or is lost.
+
+    Return how many updates were done: a job that a killed process left behind begins nowhere.
+    """
+    agent, updates = start_agent(path, job.update_config().launch, role="guest"), _Updates(path.parent, say)
     try:
-        while agent.poll() is None:
-            if invitation(run_folder) != path or _read(path) != job:
-                _end_soon(agent)
-                return
+        while agent.poll() is None and invitation(run_folder) == path and updates.go_on():
+            if first_host.is_lost():
+                raise _killed(run_folder)
             time.sleep(_AGAIN_S)
+        with suppress(subprocess.TimeoutExpired):
+            agent.wait(timeout=_LEAVE_S)  # ranks that have done their work leave by themselves
+        updates.go_on()
+        return updates.num_done
     finally:
         kill_tree(agent.pid)
         agent.wait()
 
 
-def _end_soon(agent: "subprocess.Popen[bytes]") -> None:
-    """Let ranks that have done their work leave by themselves."""
-    try:
-        agent.wait(timeout=5.0)
-    except subprocess.TimeoutExpired:
-        return
+class _Updates:
+    """The updates that a group of ranks is asked for, and those that it has done."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self.num_done = 0
+        self._folder, self._say, self._mail, self._num_said = folder, say, Mail(folder), 0
+
+    def go_on(self) -> bool:
+        """Say which update begins, and count those that are done; return False once the folder is gone."""
+        with suppress(FileNotFoundError):  # removed meanwhile
+            self.num_done += sum(note["kind"] == "done" for note in self._mail.new())
+        job = _read(self._folder / file_name(self._num_said))
+        if job is not None:
+            self._num_said += 1
+            self._say(f"taking part in {job.output}")
+        return self._folder.is_dir()
 
 
 def _read(path: Path) -> RankJob | None:
@@ -77,13 +129,22 @@ def _read(path: Path) -> RankJob | None:
         return None
 
 
-def _standing(run_folder: Path) -> tuple[bool, RunFinished | None]:
-    """Whether the run goes on, as its journal says, and how it ended if it did."""
-    last: RunFinished | None = None
-    going_on = False
+@dataclass(frozen=True)
+class _Standing:
+    """What the journal of a run says: whether it goes on, how it ended if it did, and how much there is."""
+
+    goes_on: bool
+    ending: RunFinished | None
+    num_events: int
+
+
+def _standing(run_folder: Path) -> _Standing:
+    ending: RunFinished | None = None
+    goes_on, num_events = False, 0
     for event in read_events(run_folder):
+        num_events += 1
         if event["event"] == "run_started":
-            going_on, last = True, None
+            goes_on, ending = True, None
         elif event["event"] == "run_finished":
-            going_on, last = False, event
-    return going_on, last
+            goes_on, ending = False, event
+    return _Standing(goes_on, ending, num_events)

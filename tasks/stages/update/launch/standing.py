@@ -16,7 +16,7 @@ from gradus.tasks.stages.update.launch.mail import Mail, Note
 from gradus.tasks.stages.update.launch.starting import start_agent
 
 _FOLDER = "launch"
-"""The folder of ranks: in the run's logs of those that stay, else in the output's scratch folder."""
+"""Holds the folder of a group: in the run's logs if it stays, else in the output's scratch folder."""
 
 
 @dataclass
@@ -58,17 +58,21 @@ class RankGroup:
         self._invitation.close()
 
 
-def folder_of(ctx: StageContext, config: UpdateConfig) -> tuple[Path, bool]:
-    """Return the folder for a group of ranks, and whether it stays: a run's does, if the settings want it."""
+def place_of(ctx: StageContext, config: UpdateConfig) -> tuple[Path, bool]:
+    """Return where a group of ranks has its folder, and whether it stays: a run's does, if the settings want it."""
     logs = run_logs()
     if logs is None or config.between_updates == "disk":
         return ctx.out.scratch / _FOLDER, False
     return logs / _FOLDER, True
 
 
-def begun(job: RankJob, folder: Path) -> RankGroup:
-    """Start the ranks of a first job on this host, and invite other hosts; what lay in the folder is removed."""
-    shutil.rmtree(folder, ignore_errors=True)
+def begun(job: RankJob, place: Path) -> RankGroup:
+    """Start the ranks of a first job on this host, in a folder below `place`, and invite other hosts.
+
+    What lay in `place` is removed.
+    """
+    shutil.rmtree(place, ignore_errors=True)
+    folder = place / job.id
     folder.mkdir(parents=True)
     path, config = job.write(folder), job.update_config()
     with ExitStack() as stack:

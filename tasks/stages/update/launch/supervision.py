@@ -17,7 +17,7 @@ from gradus.tasks.preflight.launching import check_launch
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.update.launch.job import RankJob
 from gradus.tasks.stages.update.launch.mail import Note
-from gradus.tasks.stages.update.launch.standing import RankGroup, begun, folder_of
+from gradus.tasks.stages.update.launch.standing import RankGroup, begun, place_of
 from gradus.tasks.stages.update.replay import kept_files
 
 _AGAIN_S = 0.1
@@ -53,7 +53,7 @@ def launched(ctx: StageContext, config: UpdateConfig) -> StageResult:
         kept_files(ctx.store, ctx.one("policy"), ctx.beat)
     num_tokens, num_halvings = config.micro_tokens, 0
     while True:
-        folder, stays = folder_of(ctx, config)
+        place, stays = place_of(ctx, config)
         job = RankJob(
             id=uuid.uuid4().hex if group is None else group.id,
             lake=str(ctx.store.root),
@@ -67,7 +67,7 @@ def launched(ctx: StageContext, config: UpdateConfig) -> StageResult:
             stays=stays,
         )
         if group is None:
-            group = begun(job, folder)
+            group = begun(job, place)
         else:
             group.ask(job)
         found = _done(group, ctx)

@@ -17,7 +17,8 @@ from gradus.data.errors import StageError
 from gradus.data.lake.store import Ref
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.identity.pins import pinned
-from gradus.tasks.stages.update.launch.mail import Mail, Note
+from gradus.tasks.stages.update.launch.mail import Note
+from tests.tasks.stages.update.launch.notes import Notes
 
 House = Any
 STEPS = {"epochs": 3, "minibatch_groups": 1, "lr": 1e-3, "max_grad_norm": 0.5, "save_every_steps": 1}
@@ -62,7 +63,7 @@ def killed(folder: Path, rank: int, at: str) -> Iterator[dict[int, Note]]:
     shutil.rmtree(folder, ignore_errors=True)  # what an earlier launch has left
 
     def watch() -> None:
-        mail, give_up = Mail(folder), time.monotonic() + 120
+        mail, give_up = Notes(folder), time.monotonic() + 120
         while time.monotonic() < give_up:
             for note in mail.new():
                 if note["kind"] == "here":

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from gradus.data.lake.store import Ref
-from gradus.tasks.stages.update.launch.mail import Mail
 from gradus.tasks.stages.update.launch.supervision import KeptRanks
 from gradus.tasks.stages.warm import Warm
+from tests.tasks.stages.update.launch.notes import Notes
 
 House = Any
 TWO = {"processes": 2}
@@ -30,7 +30,7 @@ def updated(house: House, policy: Ref, warm: Warm, **config: Any) -> Ref:
 
 def ranks_of(logs: Path) -> list[int]:
     """The process ids of the last ranks that began."""
-    return [note["pid"] for note in Mail(logs / "launch").new() if note["kind"] == "here"]
+    return [note["pid"] for note in Notes(logs / "launch").new() if note["kind"] == "here"]
 
 
 def test_ranks_that_stay_make_the_bits_of_ranks_that_begin_anew_and_lost_ones_are_replaced(
