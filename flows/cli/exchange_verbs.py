@@ -30,6 +30,10 @@ Scores = Annotated[
 Source = Annotated[str, typer.Argument(help="a file, or a folder of files, that another system wrote")]
 From = Annotated[str, typer.Option("--from", help="verl, trl, trinity, open-instruct or art")]
 Merge = Annotated[bool, typer.Option("--merge", help="merge an adapter into its base")]
+Base = Annotated[
+    str | None,
+    typer.Option(help="what an adapter calls its base, a folder or a hub id@revision, instead of what you called it"),
+]
 ModelFolder = Annotated[
     str | None, typer.Option(help="folder of the model whose tokenizer makes texts of token ids (open-instruct)")
 ]
@@ -47,20 +51,32 @@ SampledAt = Annotated[
 
 
 def export(
-    what: What, to: To, as_: As = None, scores: Scores = None, merge: Merge = False, as_json: AsJson = False
+    what: What,
+    to: To,
+    as_: As = None,
+    scores: Scores = None,
+    merge: Merge = False,
+    base: Base = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint as a model folder with its card, or rollouts as another system writes its own."""
     home = Home.from_environment()
     if to.is_file() or (to.is_dir() and any(to.iterdir())):
         raise UsageError(f"--to {to} is {'a file' if to.is_file() else 'not empty'}", hint="give a new folder")
     check_out(str(to))
-    if merge and as_ is not None:
-        raise UsageError("--merge goes with a checkpoint", hint="leave it out")
-    found = _checkpoint(home, what, to, scores, merge=merge) if as_ is None else _rollouts(home, what, as_, to, scores)
+    if as_ is not None and (merge or base is not None):
+        raise UsageError(f"{'--merge' if merge else '--base'} goes with a checkpoint", hint="leave it out")
+    if base is not None and (merge or not base.strip()):
+        what_is = "goes with an adapter that is not merged" if merge else "is empty"
+        raise UsageError(f"--base {what_is}", hint="leave it out")
+    if as_ is None:
+        found = _checkpoint(home, what, to, scores, base or "", merge=merge)
+    else:
+        found = _rollouts(home, what, as_, to, scores)
     answer(found, as_json)
 
 
-def _checkpoint(home: Home, what: str, to: Path, scores: str | None, *, merge: bool) -> Mapping[str, object]:
+def _checkpoint(home: Home, what: str, to: Path, scores: str | None, base: str, *, merge: bool) -> Mapping[str, object]:
     from gradus.data.lake.store import Ref
     from gradus.data.lake.upgrade import open_lake
     from gradus.tasks.inspect.exchange.checkpoint import write_checkpoint
@@ -74,7 +90,7 @@ def _checkpoint(home: Home, what: str, to: Path, scores: str | None, *, merge: b
     if scores is not None:
         raise UsageError("--scores goes with rollouts", hint="leave it out")
     ref = Ref.parse(full_name(home.lake, what))
-    files = write_checkpoint(open_lake(home.lake, aside), home.runs, ref, to, merge=merge)
+    files = write_checkpoint(open_lake(home.lake, aside), home.runs, ref, to, merge=merge, base_name=base)
     return {"files": files, "out": str(to)}
 
 

@@ -1,6 +1,7 @@
 """An adapter from the program: trained, killed, resumed, gone on from, exported as it is and merged."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ from tests.e2e.conftest import RECIPE, Program
 
 LORA = ("--set", "update.lora={rank=4, alpha=8}", "--set", "update.lr=2e-3", "--set", "update.minibatch_groups=4")
 LORA += ("--set", "update.kl_coef=0.01", "--set", "update.save_every_steps=1")
+BUNDLED = Path(__file__).parents[2] / "data" / "samples" / "policy"
 TRAIN = ("train", str(RECIPE), "--rounds", "2", *LORA)
 
 
 @pytest.fixture(scope="module")
 def trained(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
+    """Trained on the bundled policy in a folder of the user's."""
     program = new_program()
-    return program, program.json(*TRAIN)
+    shutil.copytree(BUNDLED, program.home / "model")
+    return program, program.json(*TRAIN, "--set", "policy=model")
 
 
 def test_a_killed_training_of_an_adapter_ends_as_an_undisturbed_one(
@@ -47,7 +51,7 @@ def test_an_adapter_goes_out_merged_for_transformers_and_as_it_is_for_peft(
 
     program, answer = trained
     sampled = load_policy(program.home / "lake" / answer["policy"])
-    base = load_policy(Path(__file__).parents[2] / "data" / "samples" / "policy")
+    base = load_policy(BUNDLED)
     ids = sampled.tokenizer("12 + 5 =", return_tensors="pt").input_ids
     found = program.json("export", answer["policy"], "--merge", "--to", str(tmp_path / "merged"))
     names = {path.name for path in (tmp_path / "merged").iterdir()}
@@ -69,6 +73,44 @@ def test_an_adapter_goes_out_merged_for_transformers_and_as_it_is_for_peft(
     )
     assert code == 1
     assert "is a whole policy: there is nothing to merge" in err
+
+
+def test_an_exported_adapter_calls_its_base_as_the_user_did_or_as_the_command_says(
+    trained: tuple[Program, dict[str, Any]], tmp_path: Path
+) -> None:
+    from peft import AutoPeftModelForCausalLM
+
+    program, answer = trained
+    lake = program.home / "lake"
+    folder, elsewhere = program.home / "model", tmp_path / "elsewhere"
+
+    def called(name: str, *options: str) -> tuple[str, str | None]:
+        program.json("export", answer["policy"], "--to", str(tmp_path / name), *options)
+        config = json.loads((tmp_path / name / "adapter_config.json").read_text())
+        found = config["base_model_name_or_path"], config["revision"]
+        assert f"`{'@'.join(filter(None, found))}`" in (tmp_path / name / "README.md").read_text()
+        return found
+
+    assert called("as named") == (str(folder), None)
+    folder.rename(elsewhere)
+    assert called("as kept") == (str(lake / "checkpoints" / bases(program, answer)), None)
+    assert called("on the hub", "--base", "someone/model@1a2b3c") == ("someone/model", "1a2b3c")
+    assert called("as said", "--base", str(elsewhere)) == (str(elsewhere), None)
+    policy = load_policy(lake / answer["policy"])
+    ids = policy.tokenizer("12 + 5 =", return_tensors="pt").input_ids
+    with torch.no_grad():
+        found = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "as said")(ids).logits
+        assert torch.allclose(found, policy.model(ids).logits, atol=1e-4)
+    elsewhere.rename(folder)
+    whole = f"checkpoints/{bases(program, answer)}"
+    for words, expected, sentence in (
+        ((whole, "--base", "x"), 1, "is a whole policy: it has no base to name"),
+        ((answer["policy"], "--base", "x", "--merge"), 2, "--base goes with an adapter that is not merged"),
+        ((answer["policy"], "--base", " "), 2, "--base is empty"),
+        ((answer["run"], "--base", "x", "--as", "verl"), 2, "--base goes with a checkpoint"),
+    ):
+        code, _, err = program.run("export", *words, "--to", str(tmp_path / "x"))
+        assert (code, sentence in err) == (expected, True), err
 
 
 def bases(program: Program, answer: dict[str, Any]) -> str:

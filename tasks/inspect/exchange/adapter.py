@@ -11,14 +11,15 @@ from gradus.data.lake.store import Ref, Store
 from gradus.models.adapters import proof_of_merged, read_adapter
 from gradus.models.policy import PolicyError, load_policy
 from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TOKENIZER_FILES
+from gradus.tasks.inspect.exchange.base_name import BaseName
 
 _MERGED = ".merged"
 
 
-def write_adapter(store: Store, ref: Ref, base: Ref, folder: Path) -> list[str]:
-    """Write an adapter whose configuration names its base by its path in the lake; return the names of the files."""
+def write_adapter(store: Store, ref: Ref, base: BaseName, folder: Path) -> list[str]:
+    """Write an adapter whose configuration calls its base by a name; return the names of the files."""
     config = json.loads((store.path(ref) / ADAPTER_CONFIG).read_bytes())
-    config |= {"base_model_name_or_path": str(store.path(base)), "revision": None}
+    config |= {"base_model_name_or_path": base.name, "revision": base.revision}
     folder.mkdir(parents=True, exist_ok=True)
     held = [entry.name for entry in store.manifest(ref).files]
     names = [name for name in held if any(fnmatch(name, pattern) for pattern in (ADAPTER_WEIGHTS, *TOKENIZER_FILES))]

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
 from gradus.data.errors import BadInputError
@@ -17,6 +18,7 @@ from gradus.data.lake.manifest import FILE_NAME, Manifest
 from gradus.data.lake.store import Ref, Store
 from gradus.models.policy_files import TOKENIZER_FILES
 from gradus.tasks.artifacts.policies import base_ref, verify_policy
+from gradus.tasks.inspect.exchange.base_name import BaseName, known_name
 from gradus.tasks.runs.history import Attempt, attempts, run_folders
 from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.runs.records import Evaluation
@@ -50,7 +52,7 @@ model = AutoPeftModelForCausalLM.from_pretrained(".")
 tokenizer = AutoTokenizer.from_pretrained(".")
 ```
 
-`base_model_name_or_path` in `adapter_config.json` is the path of the base where this was exported.
+The base, as `adapter_config.json` has it: {base}
 """
 
 
@@ -64,21 +66,29 @@ class Source:
     evaluations: Mapping[str, Evaluation]
 
 
-def write_checkpoint(store: Store, runs: Path, ref: Ref, folder: Path, *, merge: bool = False) -> list[str]:
+def write_checkpoint(
+    store: Store, runs: Path, ref: Ref, folder: Path, *, merge: bool = False, base_name: str = ""
+) -> list[str]:
     """Write a checkpoint's policy and its card into a folder; return the names of the files.
 
-    An adapter is written as such, or merged into its base. Raise BadInputError for a checkpoint without weights, and if
-    there is nothing to merge.
+    An adapter is written as such, calling its base by a name or by what the user called it, or merged into its base.
+    Raise BadInputError for a checkpoint without weights, and if there is nothing to merge or no base to name.
     """
     verify_policy(store, ref)
     manifest, base = store.manifest(ref), base_ref(store, ref)
     if base is None:
+        if base_name:
+            raise BadInputError(f"{ref} is a whole policy: it has no base to name", hint="leave --base out")
         names, use = _write_whole(store, ref, manifest, folder, merge=merge), _USE
     else:
         from gradus.tasks.inspect.exchange.adapter import write_adapter, write_merged  # noqa: PLC0415 - loads torch
 
-        names = write_merged(store, ref, folder) if merge else write_adapter(store, ref, base, folder)
-        use = _USE if merge else _USE_OF_ADAPTER
+        if merge:
+            names, use = write_merged(store, ref, folder), _USE
+        else:
+            policy_of = partial(_starting_policy, store, runs)
+            named = BaseName.parse(base_name) if base_name else known_name(store, ref, base, policy_of)
+            names, use = write_adapter(store, ref, named, folder), _USE_OF_ADAPTER.format(base=_code(str(named)))
     replace_file(folder / CARD, model_card(ref, manifest, source_of(store, runs, ref), use))
     return sorted([*names, CARD])
 
@@ -111,6 +121,12 @@ def source_of(store: Store, runs: Path, ref: Ref) -> Source | None:
             found = dict(_evaluations(store, rows, round_index))
             return Source(folder.name, round_index, settings["recipe"], found)
     return None
+
+
+def _starting_policy(store: Store, runs: Path, ref: Ref) -> str:
+    """The policy that the training began with which made a checkpoint; empty if none of this home did."""
+    source = source_of(store, runs, ref)
+    return str(source.recipe["policy"]) if source else ""
 
 
 def _evaluations(store: Store, rows: list[Attempt], round_index: int) -> Iterator[tuple[str, Evaluation]]:
