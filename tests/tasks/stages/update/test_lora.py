@@ -241,3 +241,5 @@ def test_settings_without_an_adapter_keep_their_identities_and_bad_ones_are_refu
             UpdateConfig.model_validate({"lora": bad})
     with pytest.raises(ValueError, match="matrices of an adapter are saved in float32"):
         UpdateConfig.model_validate({"lora": {}, "saved_dtype": "bfloat16"})
+    with pytest.raises(ValueError, match="weights in 4 bits stay on their GPU"):
+        UpdateConfig.model_validate({"lora": {"quantize": "nf4"}, "between_updates": "host"})

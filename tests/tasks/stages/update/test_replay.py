@@ -1,6 +1,7 @@
 """A train state that is not kept is computed again, bit for bit; one that cannot be is refused, never begun anew."""
 
 import json
+import math
 import resource
 import shutil
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import Module
 
 from gradus.data.errors import CorruptArtifactError, PrunedError, StageError
 from gradus.data.lake.pruned import mark_pruned
@@ -16,6 +18,7 @@ from gradus.data.lake.store import Ref
 from gradus.data.lake.train_states import state_files, state_ref, updates_since_kept
 from gradus.tasks.artifacts.resolve import export, resolve_artifact
 from gradus.tasks.runtime.attempt import execute
+from gradus.tasks.stages.update import start
 from gradus.tasks.stages.update.replay import restore_checkpoint
 from gradus.tasks.stages.update.start import KeptTraining
 from gradus.tasks.stages.warm import Warm
@@ -66,6 +69,37 @@ def test_a_warm_worker_repeats_nothing_and_writes_a_state_behind(house: House) -
     assert [state_folder(house.store.path(ref)).exists() for ref in made] == [False, True, False]
     assert updates_since_kept(house.store, made[2]) == [made[2]]
     assert updates_since_kept(house.store, made[0]) == [made[0]]
+
+
+def gone_until_back(model: Module, *_: Any) -> Callable[[], None]:
+    """Stands for the move to the host's memory: until it is undone, nothing can be computed with the model."""
+    kept = {parameter: parameter.detach().clone() for parameter in model.parameters()}
+    with torch.no_grad():
+        for parameter in kept:
+            parameter.fill_(math.nan)
+
+    def back() -> None:
+        with torch.no_grad():
+            for parameter, value in kept.items():
+                parameter.copy_(value)
+
+    return back
+
+
+def test_where_a_training_stays_between_updates_changes_no_bit(
+    new_house: Callable[[str], House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "to_host", gone_until_back)
+    house = new_house("cold")
+    cold = chain(house, ["now"] * 3)
+    for place in ("device", "host", "disk"):
+        other, warm = new_house(place), Warm()
+        made = chain(other, ["now"] * 3, lambda warm=warm: warm, between_updates=place)
+        latest = warm.of(KeptTraining).latest
+        assert (latest is None) == (place == "disk")
+        assert latest is None or bool(latest.away) == (place == "host")
+        for first, second in zip(cold, made, strict=True):
+            assert house.same_files(house.store.path(first), other.store.path(second))
 
 
 def test_a_state_that_could_not_be_written_behind_fails_the_next_update(house: House) -> None:
