@@ -47,7 +47,8 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     ctx.store.discard(state_ref(ctx.out.ref))  # of an earlier attempt
     if config.launch.num_ranks == 1:
         return updated(ctx, config, Budget(config.micro_tokens))
-    kept_files(ctx.store, ctx.one("policy"), ctx.beat)
+    if not begins_adapter(ctx.store, ctx.one("policy"), config):
+        kept_files(ctx.store, ctx.one("policy"), ctx.beat)
     ctx.warm.of(LoadedPolicies).clear()  # the ranks need the memory
     ctx.warm.of(KeptTraining).latest = None
     return launched(ctx, config)

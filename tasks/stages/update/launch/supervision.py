@@ -96,7 +96,7 @@ def outcome(code: int, notes: Sequence[Note]) -> StageResult | int:
     """Return what rank 0 reports, or how many tokens at once to begin anew with; or raise what went wrong."""
     done = next((note for note in notes if note["kind"] == "done"), None)
     if code == 0 and done is not None:
-        return StageResult(**done.get("result", {}))
+        return StageResult.from_json(done.get("result", {}))
     memory = [note["num_tokens"] for note in notes if note["kind"] == "memory" and "num_tokens" in note]
     if memory:
         return min(memory)

@@ -1,6 +1,5 @@
 """The work of a rank: the stage's own function, on the same job as every other rank."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 from gradus.data.lake.store import Ref, ShardWriter, Store
@@ -25,7 +24,7 @@ def work(path: Path, writer: Writer) -> Note | None:
             result = updated(_context(job, writer, writes=ranks.writes), config, budget)
             refuse_unpinned(config)
             if ranks.writes:
-                writer.send({"kind": "done", "result": asdict(result)})
+                writer.send({"kind": "done", "result": result.to_json()})
     except RanksMemoryError as error:
         return {"kind": "memory", "num_tokens": error.num_tokens}
     return None
