@@ -9,7 +9,6 @@ is the trainer's log-prob as drawn; the loss and its ratio are of the full softm
 truncate nothing. Deviation: DeepSeek-V3.2 (arXiv 2512.02556, Keep Sampling Mask) truncates the loss's ratio too, by the
 sampler's own sets of tokens, and so learns the truncated policy p / S: its gradient has -A grad log S more. Rollouts do
 not record those sets; by the train state's own, a token that it has pushed out could never come back.
-Left out: several devices.
 """
 
 from collections.abc import Sequence

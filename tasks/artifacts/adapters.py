@@ -6,6 +6,7 @@ The checkpoint holds what peft writes, and its manifest names the base as a pare
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from gradus.data.errors import BadInputError
@@ -15,17 +16,30 @@ from gradus.models.adapters import read_adapter
 from gradus.models.errors import PolicyError
 from gradus.models.policy import Policy, load_prompt_side
 from gradus.models.training.checkpoint import TakeFile
-from gradus.models.training.lora import LoraSettings, adapter_files, add_lora, continue_lora
+from gradus.models.training.lora import LoraSettings, adapter_files, add_lora, continue_lora, trained_parameters
+from gradus.models.training.parallel.ranks import Ranks
+from gradus.models.training.parallel.sharding import shard
 from gradus.tasks.artifacts.loading import loaded_policy
 from gradus.tasks.artifacts.policies import base_ref, verify_policy
 from gradus.tasks.config.learning import LoraConfig, UpdateConfig
 
 
-def adapted_policy(store: Store, ref: Ref, config: UpdateConfig, lora: LoraConfig, seed: int) -> Policy:
+def adapted_policy(store: Store, ref: Ref, config: UpdateConfig, lora: LoraConfig, seed: int, ranks: Ranks) -> Policy:
     """Return a policy with the LoRA layers that are to be trained: those of an adapter, new ones on a whole policy.
 
-    Raise BadInputError if the adapter is another than the settings ask for, or does not fit its base.
+    Ranks divide the base, and each has the layers' matrices whole. Raise BadInputError if the adapter is another than
+    the settings ask for, or does not fit its base.
     """
+    if ranks.mesh is None:
+        return _with_layers(store, ref, config, lora, seed)
+    with ranks.in_turns():
+        policy = _with_layers(store, ref, config.model_copy(update={"device": "cpu"}), lora, seed)
+        matrices = trained_parameters(policy.model).values()
+        shard(policy.model, ranks.mesh, getattr(torch, config.dtype), undivided=matrices)
+    return policy
+
+
+def _with_layers(store: Store, ref: Ref, config: UpdateConfig, lora: LoraConfig, seed: int) -> Policy:
     below = base_ref(store, ref)
     verify_policy(store, ref)
     settings = LoraSettings(lora.rank, lora.alpha, lora.targets)

@@ -101,7 +101,7 @@ class LoraConfig(Config):
     targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
     """The layers that are adapted: all linear ones but the output layer, or those of these names, such as q_proj."""
     quantize: Literal["none", "nf4"] = Field(default="none", exclude_if=partial(eq, "none"))
-    """nf4 holds the base in 4 bits while the adapter is trained (QLoRA, arXiv 2305.14314), by bitsandbytes on a GPU.
+    """nf4 holds the base in 4 bits while the adapter is trained (QLoRA, arXiv 2305.14314), by bitsandbytes on one GPU.
     The sampler has the base's own weights, so a correction of importance weights is advisable."""
 
     @model_validator(mode="after")

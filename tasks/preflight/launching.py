@@ -10,7 +10,8 @@ from gradus.data.errors import UsageError
 from gradus.tasks.config.learning import UpdateConfig
 
 ELEMENTWISE = ("adamw", "AdamW", "Adam", "SGD", "RMSprop", "NAdam", "RAdam", "Adamax")
-"""Optimisers that step every number by itself, so that a rank can step its part of a parameter."""
+"""Optimisers that step every number by itself, so that a rank can step its part of a parameter. Every rank has the
+matrices of an adapter whole, so that any optimiser steps those."""
 _HINT = "leave update.launch out"
 
 
@@ -22,11 +23,15 @@ def check_launch(config: UpdateConfig) -> None:
     launch = config.launch
     if launch.num_ranks == 1:
         return
-    parts = {"critic": config.needs_critic, "teacher": config.needs_teacher, "LoRA adapter": config.lora is not None}
-    for what, wanted in parts.items():
+    for what, wanted in {"critic": config.needs_critic, "teacher": config.needs_teacher}.items():
         if wanted:
             raise UsageError(f"update.launch: several processes cannot have a {what}", hint=_HINT)
-    if config.optimizer.name not in ELEMENTWISE:
+    if config.lora is not None and config.lora.quantize != "none":
+        raise UsageError(
+            "update.launch: several processes cannot divide a base in 4 bits (update.lora.quantize = nf4)",
+            hint="set update.lora.quantize=none, or leave update.launch out",
+        )
+    if config.lora is None and config.optimizer.name not in ELEMENTWISE:
         raise UsageError(
             f"update.launch: the optimizer {config.optimizer.name} needs whole parameters, and a rank has a part",
             hint=f"set update.optimizer to one of {', '.join(ELEMENTWISE)}",

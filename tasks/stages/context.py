@@ -1,9 +1,9 @@
 """What a stage is given and what it gives back: the contract between the adapter and the stages."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Self, cast
 
 import pyarrow as pa
 
@@ -69,6 +69,17 @@ class StageResult:
     step_clock: list[Metrics] = field(default_factory=list)
     attempt: Mapping[str, object] = field(default_factory=dict)
     parents: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as another process reads them."""
+        return asdict(self) | {"parents": {role: str(ref) for role, ref in self.parents.items()}}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """What another process sent."""
+        parents = {role: Ref.parse(ref) for role, ref in fields.get("parents", {}).items()}
+        given: dict[str, Any] = {**fields, "parents": parents}
+        return cls(**given)
 
     @property
     def kept(self) -> Mapping[str, object]:

@@ -47,7 +47,7 @@ class Ranks:
             self.wait()
 
     def summed(self, values: Tensor) -> Tensor:
-        """Return the sum over all ranks of a tensor on the CPU, whose shape is the same on each."""
+        """Return the sum over all ranks of a tensor whose shape is the same on each."""
         if self.num_ranks == 1:
             return values
         found = values.contiguous().clone()

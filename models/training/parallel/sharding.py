@@ -6,11 +6,14 @@ its gathered parameters after each forward pass, too: after one without gradient
 the next pass would compute with embeddings from before the optimiser's step.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn import Parameter
 from transformers import PreTrainedModel
 
 from gradus.models.training.recomputation import layers_of
@@ -21,20 +24,26 @@ def mesh_of(num_ranks: int, device: torch.device) -> DeviceMesh | None:
     return None if num_ranks == 1 else init_device_mesh(device.type, (num_ranks,))
 
 
-def shard(model: PreTrainedModel, mesh: DeviceMesh, compute_dtype: torch.dtype) -> None:
+def shard(
+    model: PreTrainedModel, mesh: DeviceMesh, compute_dtype: torch.dtype, undivided: Iterable[Parameter] = ()
+) -> None:
     """Divide a model's parameters in place, layer by layer and the rest, and move them to the mesh's device.
 
     The model computes in `compute_dtype`; its parameters keep theirs, and gradients are summed over ranks in float32.
+    Every rank has those of `undivided` whole, as they are; their gradients are summed by `sum_gradients`.
     """
+    kept = set(undivided)
     # Inputs are left alone: to cast them FSDP2 copies what layers are called with, and a pack's attention counts in it
     # which layers have attended.
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for part in (*layers_of(model), model):
-        fully_shard(part, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
+        fully_shard(part, mesh=mesh, reshard_after_forward=True, mp_policy=policy, ignored_params=kept)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+    for parameter in kept:
+        parameter.data = parameter.data.to(model.device)
 
 
 def divided(tensor: Tensor, like: Tensor) -> Tensor:

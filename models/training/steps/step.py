@@ -20,6 +20,7 @@ from gradus.models.objectives.batch import StepView
 from gradus.models.training.division import Turn, turns
 from gradus.models.training.packed.forward import Form
 from gradus.models.training.packed.logprobs import Logprobs
+from gradus.models.training.parallel.replicas import sum_gradients
 from gradus.models.training.parallel.sharding import whole
 from gradus.models.training.passes import Budget, pass_logprobs
 from gradus.models.training.schedule import learning_rate
@@ -108,6 +109,7 @@ class Step:
                 given = (part.own.logp, part.own.truncated_logp, part.weight.detach())
                 found[:, self.about.places(turn.pack)] = torch.stack(given)
                 total += float(part.loss.detach())
+        sum_gradients(ranks, self.train_state.masters.values())
         logp, truncated_logp, weight = ranks.summed(found)
         averages = Averages()
         averages.add(prepared.metrics, self.about.mask)

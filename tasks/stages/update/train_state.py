@@ -44,7 +44,7 @@ def new_train_state(
     if config.lora is None:
         policy, weights = _whole_policy(store, ref, config, ranks)
     else:
-        policy, weights = adapted_policy(store, ref, config, config.lora, seed), None
+        policy, weights = adapted_policy(store, ref, config, config.lora, seed, ranks), None
     if config.activation_checkpointing and not layers_of(policy.model):
         raise BadInputError(
             f"{type(policy.model).__name__} has no layers that transformers can compute again",
@@ -92,7 +92,9 @@ def restore(train_state: TrainState, store: Store, ref: Ref, files: Mapping[str,
 
 
 def give_checkpoint(policy: Policy, train_state: TrainState, dtype: SavedDtype) -> None:
-    """Give what this rank holds of a checkpoint that another one writes."""
+    """Give what this rank holds of a checkpoint that another one writes; of an adapter that one has all."""
+    if has_lora(policy.model):
+        return
     for weights in filter(None, (train_state.masters, train_state.average)):
         write_policy(policy, None, _untaken, weights, dtype)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradus.data.errors import GradusError, StageError, error_class
+from gradus.tasks.artifacts.adapters import begins_adapter
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.preflight.launching import check_launch
 from gradus.tasks.stages.context import StageContext, StageResult
@@ -49,7 +50,8 @@ def launched(ctx: StageContext, config: UpdateConfig) -> StageResult:
     check_launch(config)
     kept = ctx.warm.of(KeptRanks)
     group = kept.take(config)
-    if group is None or kept.digest != ctx.one("policy").digest:
+    held = group is not None and kept.digest == ctx.one("policy").digest
+    if not held and not begins_adapter(ctx.store, ctx.one("policy"), config):
         kept_files(ctx.store, ctx.one("policy"), ctx.beat)
     num_tokens, num_halvings = config.micro_tokens, 0
     while True:
@@ -120,7 +122,7 @@ def outcome(code: int, notes: Sequence[Note]) -> StageResult | int:
     """Return what rank 0 reports, or how many tokens at once to begin anew with; or raise what went wrong."""
     done = next((note for note in notes if note["kind"] == "done"), None)
     if code == 0 and done is not None:
-        return StageResult(**done.get("result", {}))
+        return StageResult.from_json(done.get("result", {}))
     memory = [note["num_tokens"] for note in notes if note["kind"] == "memory" and "num_tokens" in note]
     if memory:
         return min(memory)

@@ -1,6 +1,5 @@
 """The work of a rank: the stage's own function, on the same jobs as every other rank."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 from gradus.data.lake.store import Ref, ShardWriter, Store
@@ -41,7 +40,7 @@ def _one_job(job: RankJob, ranks: Ranks, warm: Warm, writer: Writer) -> None:
     refuse_unpinned(config)
     ranks.wait()  # one that cannot keep its part fails before the update counts as done
     if ranks.writes:
-        writer.send({"kind": "done", "result": asdict(result)})
+        writer.send({"kind": "done", "result": result.to_json()})
 
 
 def _context(job: RankJob, warm: Warm, writer: Writer, *, writes: bool) -> StageContext:

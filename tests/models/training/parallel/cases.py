@@ -15,7 +15,9 @@ from gradus.models.objectives.aggregations.means import sequence_mean, token_mea
 from gradus.models.objectives.token_weights.entropy import top_entropy
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
+from gradus.models.training.lora import LoraSettings, add_lora, trained_parameters, without_lora
 from gradus.models.training.packed.forward import form_of
+from gradus.models.training.packed.logprobs import Logprobs
 from gradus.models.training.packed.ragged import Ragged
 from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.parallel.sharding import mesh_of, shard, whole
@@ -26,6 +28,7 @@ from gradus.models.training.state import TrainState
 from gradus.models.training.steps.step import Hooks
 from gradus.models.training.steps.step_rows import ReferenceLogprobs
 from gradus.models.training.update import StepPlan, optimise
+from tests.models.training.test_lora import moved
 
 GROUPS, GROUP = 5, 4
 SETTINGS = UpdateSettings(lr=1e-3, epochs=2, minibatch_groups=2, micro_tokens=48, max_grad_norm=1e9)
@@ -37,6 +40,8 @@ class Case:
 
     settings: UpdateSettings
     dtype: torch.dtype = torch.float32
+    lora: bool = False
+    """Whether an adapter is trained; the reference is the model without it."""
 
 
 CASES = {
@@ -48,6 +53,12 @@ CASES = {
     "moving average, SGD": Case(replace(SETTINGS, ema_decay=0.9, optimizer=OptimizerChoice("SGD", {"momentum": 0.9}))),
     # Packs of one row are the same however they are divided: what bfloat16 rounds is, too.
     "bfloat16": Case(replace(SETTINGS, micro_tokens=1, kl_coef=0.1), torch.bfloat16),
+    "adapter": Case(replace(SETTINGS, kl_coef=0.3, ema_decay=0.9, max_grad_norm=0.05), lora=True),
+    # An optimiser that needs whole matrices: a rank has those of an adapter.
+    "adapter, Adafactor": Case(replace(SETTINGS, optimizer=OptimizerChoice("Adafactor")), lora=True),
+    "adapter, bfloat16, layers computed again": Case(
+        replace(SETTINGS, micro_tokens=1, kl_coef=0.1, activation_checkpointing=True), torch.bfloat16, lora=True
+    ),
 }
 
 
@@ -60,6 +71,8 @@ class Taken:
     logps: list[Tensor]
     weights: dict[str, Tensor]
     average: dict[str, Tensor]
+    base: dict[str, Tensor]
+    """The weights below an adapter, at its end."""
 
 
 def model(seed: int = 0) -> PreTrainedModel:
@@ -99,7 +112,9 @@ def rollouts() -> Rollouts:
 def state_of(case: Case, mesh: DeviceMesh | None) -> TrainState:
     """The train state before an update, whole or divided."""
     exact = model()
-    if mesh is not None:
+    if case.lora:
+        state = TrainState.new(adapted(rounded(exact, case.dtype), case.dtype, mesh), case.settings, seed=1)
+    elif mesh is not None:
         shard(exact, mesh, case.dtype)
         state = TrainState.new(exact, case.settings, seed=1)
     elif case.dtype == torch.float32:
@@ -110,11 +125,26 @@ def state_of(case: Case, mesh: DeviceMesh | None) -> TrainState:
     return state
 
 
-def reference_of(case: Case, mesh: DeviceMesh | None) -> PreTrainedModel:
+def adapted(base: PreTrainedModel, dtype: torch.dtype, mesh: DeviceMesh | None) -> PreTrainedModel:
+    """The model with LoRA layers that have learnt something, so that gradients reach A as well."""
+    add_lora(base, LoraSettings(rank=3, alpha=6), seed=7)
+    moved(base)
+    if mesh is not None:
+        shard(base, mesh, dtype, undivided=trained_parameters(base).values())
+    return base
+
+
+def reference_logp(
+    case: Case, mesh: DeviceMesh | None, trained: PreTrainedModel, logp_of: Callable[[PreTrainedModel], Tensor]
+) -> Tensor:
+    """The log-probs of another model, or of the one in training without its adapter."""
+    if case.lora:
+        with without_lora(trained):
+            return logp_of(trained)
     found = rounded(model(seed=5), case.dtype)
     if mesh is not None:
         shard(found, mesh, case.dtype)
-    return found
+    return logp_of(found)
 
 
 def taken(name: str, ranks: Ranks, change: Callable[[UpdateSettings], UpdateSettings] = lambda given: given) -> Taken:
@@ -125,11 +155,15 @@ def taken(name: str, ranks: Ranks, change: Callable[[UpdateSettings], UpdateSett
     assert form_of(state.model) == "packed"
     plan = StepPlan.of(rows, settings, np.random.default_rng(0))
     beats: list[int] = []
-    old = None if plan.on_policy else all_logprobs(state.model, rows, budget, beats.append)
+
+    def logprobs_of(given: PreTrainedModel) -> Logprobs:
+        return all_logprobs(given, rows, budget, beats.append)
+
+    old = None if plan.on_policy else logprobs_of(state.model)
     reference = None
     if settings.kl_coef:
-        reference = all_logprobs(reference_of(case, mesh), rows, budget, beats.append).logp
-    found = Taken([], [], [] if old is None else [old.logp], {}, {})
+        reference = reference_logp(case, mesh, state.model, lambda given: logprobs_of(given).logp)
+    found = Taken([], [], [] if old is None else [old.logp], {}, {}, {})
 
     def before_step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
         grads = {name: master.grad for name, master in state.masters.items()}
@@ -144,4 +178,7 @@ def taken(name: str, ranks: Ranks, change: Callable[[UpdateSettings], UpdateSett
     assert sum(beats) == rows.num_rows * num_passes + sum(map(len, plan.steps))
     found.weights.update({name: whole(master.detach()).clone() for name, master in state.masters.items()})
     found.average.update({name: whole(average).clone() for name, average in state.average.items()})
+    if case.lora:
+        below = {name: each for name, each in state.model.named_parameters() if name not in state.masters}
+        found.base.update({name.replace(".base_layer", ""): whole(each).clone() for name, each in below.items()})
     return found

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import distributed, multiprocessing
+from torch.nn import Parameter
 
 from gradus.models.training.parallel.ranks import ALONE, Ranks
-from tests.models.training.parallel.cases import CASES, Taken, taken
+from gradus.models.training.parallel.replicas import sum_gradients
+from tests.models.training.parallel.cases import CASES, Taken, model, rounded, taken
 
 WORLDS = (2, 3)
 
@@ -23,9 +25,23 @@ def run_rank(rank: int, folder: str) -> None:
             distributed.init_process_group("gloo", meet, rank=rank, world_size=num_ranks)
             ranks = Ranks(rank, num_ranks)
             assert ranks.gathered(b"ab" * rank) == [b"ab" * each for each in range(num_ranks)]
+            assert_gradients_are_summed(ranks)
             found = {name: asdict(taken(name, ranks)) for name in CASES}
             torch.save(found, f"{folder}/{rank}of{num_ranks}")
             distributed.destroy_process_group()
+
+
+def assert_gradients_are_summed(ranks: Ranks) -> None:
+    """Of one parameter every rank has a gradient, of one the last rank, of one none."""
+    every, last, none = (Parameter(torch.zeros(2, 3)) for _ in range(3))
+    every.grad = torch.full((2, 3), 10.0**ranks.rank)
+    if ranks.rank == ranks.num_ranks - 1:
+        last.grad = torch.arange(6.0).view(2, 3)
+    sum_gradients(ranks, [every, last, none])
+    assert every.grad.tolist() == [[sum(10.0**rank for rank in range(ranks.num_ranks))] * 3] * 2
+    assert last.grad is not None
+    assert last.grad.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert none.grad is None
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +90,18 @@ def test_every_rank_ends_with_the_same_bits(name: str, by_rank: list[dict[str, T
         assert first.metrics == other.metrics
         for mine, theirs in ((first.weights, other.weights), (first.average, other.average)):
             assert all(torch.equal(mine[parameter], theirs[parameter]) for parameter in mine)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.lora])
+def test_the_base_of_an_adapter_keeps_its_bits_and_number_format(name: str, by_rank: list[dict[str, Taken]]) -> None:
+    before = dict(rounded(model(), CASES[name].dtype).named_parameters())
+    for each in by_rank:
+        found = each[name]
+        assert found.base.keys() == before.keys()
+        for parameter, weight in before.items():
+            assert found.base[parameter].dtype == CASES[name].dtype
+            assert torch.equal(found.base[parameter], weight), parameter
+        assert {weight.dtype for weight in found.weights.values()} == {torch.float32}
+        assert all(not torch.equal(found.weights[name], weight) for name, weight in found.average.items())
+        # Before the first step the policy differs from its reference by the adapter.
+        assert not CASES[name].settings.kl_coef or found.metrics[0]["policy/kl_ref"] > 1e-4

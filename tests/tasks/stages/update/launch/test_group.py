@@ -105,6 +105,16 @@ def test_fewer_gpus_than_processes_are_refused_before_anything_starts(monkeypatc
     check_launch(config.model_copy(update={"device": "cpu"}))
 
 
+def test_ranks_train_an_adapter_with_any_optimizer_but_not_beside_a_base_in_4_bits() -> None:
+    whole = {"launch": {"processes": 2}, "device": "cpu", "optimizer": "Adafactor"}
+    check_launch(UpdateConfig.model_validate({**whole, "lora": {}}))
+    with pytest.raises(UsageError, match="Adafactor needs whole parameters, and a rank has a part"):
+        check_launch(UpdateConfig.model_validate(whole))
+    with pytest.raises(UsageError, match=r"cannot divide a base in 4 bits \(update\.lora\.quantize = nf4\)") as refused:
+        check_launch(UpdateConfig.model_validate({**whole, "lora": {"quantize": "nf4"}}))
+    assert refused.value.hint == "set update.lora.quantize=none, or leave update.launch out"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has GPUs")
 def test_a_machine_without_gpus_counts_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
