@@ -54,7 +54,7 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
 
 
 def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageResult:
-    """Do the same in this process, which may be one of several ranks: all take the steps together, and one writes."""
+    """Do the same in this process, which may be one of several ranks: all take the steps, and rank 0 reports."""
     started = time.perf_counter()
     settings = update_settings(config)
     given = GivenRows.of(ctx, config)
