@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import re
 import shutil
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradus.data.errors import BadInputError, CorruptArtifactError, PrunedError
-from gradus.data.files import TEMPORARY, replace_file, replacing
+from gradus.data.files import TEMPORARY, replace_file
 from gradus.data.lake.manifest import (
     CURE,
     FILE_NAME,
@@ -35,9 +35,9 @@ from gradus.data.lake.manifest import (
     sha256_file,
 )
 from gradus.data.lake.pruned import read_pruned
-from gradus.data.lake.room import check_headroom, disk_errors
 from gradus.data.lake.row_keys import content_digest, key_hashes, row_keys
 from gradus.data.lake.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, cast_to_schema, read_shard
+from gradus.data.lake.whole_files import entry_of, whole_file
 from gradus.data.records import JsonObject
 
 _RECEIPTS, _SCRATCH = ".receipts", ".scratch"
@@ -283,7 +283,7 @@ class ShardWriter:
         conformed = cast_to_schema(table, schema)
         keys = row_keys(conformed, schema, self.folder)
         name = f"part-{index:05d}.parquet"
-        with self._replacing(name) as temporary:
+        with whole_file(self.folder, name) as temporary:
             pq.write_table(conformed, temporary, compression="zstd", write_page_checksum=True)
         self._hashes[name] = key_hashes(keys)
         return self._receive(name, rows=conformed.num_rows)
@@ -294,7 +294,7 @@ class ShardWriter:
 
         The name may have a folder before it.
         """
-        with self._replacing(name) as temporary:
+        with whole_file(self.folder, name) as temporary:
             yield temporary
         self._receive(name)
 
@@ -319,6 +319,10 @@ class ShardWriter:
     def take_over(self) -> None:
         """List the files, too, that other processes have finished since this writer opened."""
         self._entries = dict(self._read_receipts())
+
+    def list_written(self, entries: Iterable[FileEntry]) -> None:
+        """List files that several processes have written to the folder whole, by the digests that those computed."""
+        self._entries.update({entry.name: entry for entry in entries})
 
     def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """Read back a shard that an earlier attempt finished (its bytes were verified when this writer opened)."""
@@ -346,20 +350,11 @@ class ShardWriter:
             versions=versions or {},
             files=entries,
         ).sealed()
-        with self._replacing(FILE_NAME) as temporary:
+        with whole_file(self.folder, FILE_NAME) as temporary:
             temporary.write_bytes(whole.to_bytes())
         shutil.rmtree(self._receipts)
         shutil.rmtree(self.folder / _SCRATCH, ignore_errors=True)
         return whole
-
-    @contextlib.contextmanager
-    def _replacing(self, name: str) -> Generator[Path]:
-        check_headroom(self.folder)
-        final = self.folder / name
-        with disk_errors(final):
-            final.parent.mkdir(exist_ok=True)
-            with replacing(final, durable=True) as temporary:
-                yield temporary
 
     def _check_unique_across(self, shards: list[str]) -> None:
         """Compare the keys of all shards, by their hashes; only where two are equal the keys themselves."""
@@ -376,8 +371,7 @@ class ShardWriter:
                 row_keys(pa.concat_tables(map(keys_of, shards), promote_options="default"), schema, self.folder)
 
     def _receive(self, name: str, rows: int | None = None) -> FileEntry:
-        path = self.folder / name
-        entry = FileEntry(name=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows)
+        entry = entry_of(self.folder, name, rows)
         replace_file(self._receipts / f"{name.replace('/', '+')}.json", entry.model_dump_json(), durable=True)
         self._entries[name] = entry
         return entry

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from gradus.models.policy import Policy
 from gradus.models.policy_files import CONFIG
-from gradus.models.training.parallel.sharding import whole
+from gradus.models.training.parallel.gathering import gathered
 
 SavedDtype = Literal["float32", "bfloat16", "float16"]
 """Number formats that a policy can be saved in."""
@@ -32,12 +32,12 @@ def write_policy(
     """Write the files of a policy to `scratch`, an empty folder, and let `take` move each; OSError if a disk refuses.
 
     `weights` by parameter name stand for the model's own, and are rounded to `dtype`; None keeps the model's. If ranks
-    hold parts of them all have to call this; those that write nothing do so with `scratch` None.
+    hold parts of them all have to call this, those other than rank 0 with `scratch` None.
     """
     model = policy.model
     given = dict(model.named_parameters()) if weights is None else weights
     other = None if dtype is None or getattr(torch, dtype) == model.dtype else dtype
-    rounded = _rounded(model, given, getattr(torch, other) if other else None, keep=scratch is not None)
+    rounded = _rounded(model, given, getattr(torch, other) if other else None)
     if scratch is None:
         return
     # Tied weights have one name among the parameters and several in the state; they must stay one tensor.
@@ -54,19 +54,17 @@ def write_policy(
         take(path.name, path)
 
 
-def _rounded(
-    model: PreTrainedModel, weights: Mapping[str, Tensor], dtype: torch.dtype | None, *, keep: bool
-) -> dict[int, Tensor]:
-    """The weights in a number format, by the identity of the parameters that they stand for; gathered from ranks.
+def _rounded(model: PreTrainedModel, weights: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[int, Tensor]:
+    """The weights in a number format, by the identity of the parameters that they stand for.
 
-    None keeps the number format of each parameter. What was gathered lies on the CPU; without `keep` nothing stays.
+    None keeps the number format of each parameter. What ranks hold is gathered on the CPU of rank 0, nowhere else.
     """
     found: dict[int, Tensor] = {}
     for name, parameter in model.named_parameters():
-        weight = weights[name].detach()
-        gathered = whole(weight).to(dtype or parameter.dtype)
-        if keep:
-            found[id(parameter)] = gathered.cpu() if isinstance(weight, DTensor) else gathered
+        weight = weights[name].detach().to(dtype or parameter.dtype)
+        whole = gathered(weight, 0)
+        if whole is not None:
+            found[id(parameter)] = whole.cpu() if isinstance(weight, DTensor) else whole
     return found
 
 

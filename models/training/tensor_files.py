@@ -1,7 +1,8 @@
 """Named tensors in safetensors files of bounded size: written one file at a time, read one tensor at a time.
 
-    for name, write in tensor_writers("optimizer", tensors).items():   # optimizer.safetensors, or -00001-of-00003 ...
-        write(folder / name)
+    for name, collect in tensor_files("optimizer", tensors).items():   # optimizer.safetensors, or -00001-of-00003 ...
+        write = collect(0)                                             # together with all ranks that hold parts
+        if write: write(folder / name)                                 # on rank 0
     saved = SavedTensors.of("optimizer", {path.name: path for path in folder.iterdir()})
 
 So a state of any size passes through memory in pieces. No pickle is written or read.
@@ -19,24 +20,30 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gradus.models.training.parallel.sharding import divided, whole
+from gradus.models.training.parallel.gathering import gathered
+from gradus.models.training.parallel.sharding import divided
 
-FILE_BYTES = 2 << 30
-"""A file takes tensors up to this size together, and at least one."""
+FILE_BYTES = 512 << 20
+"""A file takes tensors up to this size together, and at least one.
 
-Write = Callable[[Path | None], None]
-"""Writes one file, at the path that it is called with. All ranks that hold parts of its tensors have to call it; with
-None by those that write nothing."""
+A rank has one file in memory, and eight ranks need eight files to write at once: half a billion parameters make them.
+"""
+
+Write = Callable[[Path], None]
+"""Writes one file, at the path that it is called with."""
+Collect = Callable[[int], Write | None]
+"""Brings a file's tensors together on one rank, which all ranks that hold parts of them call for together; returns how
+the file is written there, None on other ranks."""
 
 
 class CheckpointError(ValueError):
     """A checkpoint whose state is not what this version writes."""
 
 
-def tensor_writers(
+def tensor_files(
     stem: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, file_bytes: int = FILE_BYTES
-) -> dict[str, Write]:
-    """Return the files that hold the tensors, by name, and how each is written; copies of a device are made then."""
+) -> dict[str, Collect]:
+    """Return the files that hold the tensors, by name, the same on every rank; copies of a device are made later."""
     parts: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, tensor in tensors.items():
@@ -45,34 +52,31 @@ def tensor_writers(
             size = 0
         parts[-1][name] = tensor
         size += tensor.nbytes
-    write = partial(_write, metadata=dict(metadata) if metadata else None)
+    collect = partial(_collect, metadata=dict(metadata) if metadata else None)
     if len(parts) == 1:
-        return {f"{stem}.safetensors": partial(write, parts[0])}
+        return {f"{stem}.safetensors": partial(collect, parts[0])}
     return {
-        f"{stem}-{index:05d}-of-{len(parts):05d}.safetensors": partial(write, part)
+        f"{stem}-{index:05d}-of-{len(parts):05d}.safetensors": partial(collect, part)
         for index, part in enumerate(parts, start=1)
     }
 
 
-def take_part(files: Mapping[str, Write]) -> None:
-    """Give what this rank holds of files that another one writes."""
-    for write in files.values():
-        write(None)
-
-
-def _write(tensors: Mapping[str, Tensor], path: Path | None, *, metadata: dict[str, str] | None) -> None:
-    """Write one file; OSError if the disk does not take it."""
+def _collect(tensors: Mapping[str, Tensor], owner: int, *, metadata: dict[str, str] | None) -> Write | None:
     seen: set[int] = set()
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        here = whole(tensor.detach()).cpu().contiguous()
-        if path is None:
+        whole = gathered(tensor.detach(), owner)
+        if whole is None:
             continue
+        here = whole.cpu().contiguous()
         # Some optimisers' tables share memory, which no file can.
         found[name] = here.clone() if here.data_ptr() in seen else here
         seen.add(here.data_ptr())
-    if path is None:
-        return
+    return partial(_write, found, metadata=metadata) if len(found) == len(tensors) else None
+
+
+def _write(found: dict[str, Tensor], path: Path, *, metadata: dict[str, str] | None) -> None:
+    """Write one file; OSError if the disk does not take it."""
     try:
         save_file(found, path, metadata)
     except SafetensorError as error:

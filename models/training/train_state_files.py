@@ -20,11 +20,12 @@ from gradus.models.training.parallel.sharding import divided, same
 from gradus.models.training.state import TrainState
 from gradus.models.training.tensor_files import (
     CheckpointError,
+    Collect,
     SavedTensors,
     Write,
     copy_into,
     read_json,
-    tensor_writers,
+    tensor_files,
 )
 
 OPTIMIZER, RNG, MASTERS, AVERAGE = "optimizer", "rng", "masters", "ema"
@@ -53,18 +54,18 @@ class Cursor:
     step: int
 
 
-def train_state_writers(train_state: TrainState, *, masters: bool) -> dict[str, Write]:
-    """Return the files of a train state by name and how each is written.
+def train_state_files(train_state: TrainState, *, masters: bool) -> dict[str, Collect]:
+    """Return the files of a train state by name.
 
     `masters`: with the float32 weights, where the policy's own files do not have them.
     """
-    average = tensor_writers(AVERAGE, train_state.average) if train_state.average else {}
+    average = tensor_files(AVERAGE, train_state.average) if train_state.average else {}
     return {
-        **(tensor_writers(MASTERS, train_state.masters) if masters else {}),
+        **(tensor_files(MASTERS, train_state.masters) if masters else {}),
         **average,
-        **_optimizer_writers(train_state),
-        **tensor_writers(RNG, _rng_tensors(train_state.rng)),
-        CURSOR: partial(_write_cursor, Cursor(train_state.step)),
+        **_optimizer_files(train_state),
+        **tensor_files(RNG, _rng_tensors(train_state.rng)),
+        CURSOR: partial(_collect_cursor, Cursor(train_state.step)),
     }
 
 
@@ -105,7 +106,7 @@ def _refuse_others(loaded: Mapping[str, Tensor], found: SavedTensors, dtype: tor
             raise CheckpointError(f"{found.files[0].name} is not what the policy's {name} was rounded from")
 
 
-def _optimizer_writers(train_state: TrainState) -> dict[str, Write]:
+def _optimizer_files(train_state: TrainState) -> dict[str, Collect]:
     """What the optimiser keeps of every parameter that a gradient has reached, and its name unless it is AdamW."""
     state, label = train_state.optimizer.state, train_state.chosen.label
     found = {
@@ -113,7 +114,7 @@ def _optimizer_writers(train_state: TrainState) -> dict[str, Write]:
         for name, master in train_state.masters.items()
         for key, tensor in as_tensors(state.get(master, {})).items()
     }
-    return tensor_writers(OPTIMIZER, found, None if label == _USUAL else {_NAME: label})
+    return tensor_files(OPTIMIZER, found, None if label == _USUAL else {_NAME: label})
 
 
 def _optimizer_state(train_state: TrainState, found: SavedTensors) -> dict[Tensor, Entry]:
@@ -159,9 +160,13 @@ def _rng_state(files: Files) -> dict[str, Any]:
     }
 
 
-def _write_cursor(cursor: Cursor, path: Path | None) -> None:
-    if path is not None:
+def _collect_cursor(cursor: Cursor, _owner: int) -> Write:
+    """Return how the cursor, which every rank has, is written."""
+
+    def write(path: Path) -> None:
         path.write_text(json.dumps(asdict(cursor)))
+
+    return write
 
 
 def _cursor(files: Files) -> Cursor:

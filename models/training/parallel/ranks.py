@@ -30,7 +30,7 @@ class Ranks:
 
     @property
     def writes(self) -> bool:
-        """Whether this process reports and writes files: one of them does."""
+        """Whether this process reports and writes what is written once: one of them does."""
         return self.rank == 0
 
     def wait(self) -> None:

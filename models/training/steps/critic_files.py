@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from gradus.models.training.steps.critic import Critic
-from gradus.models.training.tensor_files import SavedTensors, Write, copy_into, tensor_writers
+from gradus.models.training.tensor_files import Collect, SavedTensors, copy_into, tensor_files
 
 CRITIC, CRITIC_OPTIMIZER = "critic", "critic_optimizer"
 """Stems of the files."""
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
-def critic_writers(critic: Critic) -> dict[str, Write]:
-    """Return the critic's files by name and how each is written."""
-    return {**tensor_writers(CRITIC, critic.trained), **tensor_writers(CRITIC_OPTIMIZER, _moments(critic))}
+def critic_files(critic: Critic) -> dict[str, Collect]:
+    """Return the critic's files by name."""
+    return {**tensor_files(CRITIC, critic.trained), **tensor_files(CRITIC_OPTIMIZER, _moments(critic))}
 
 
 def restore_critic(critic: Critic, files: Mapping[str, Path]) -> None:

@@ -28,7 +28,7 @@ from gradus.data.lake.train_states import (
 )
 from gradus.models.training.checkpoint import SavedDtype
 from gradus.models.training.passes import Budget
-from gradus.models.training.steps.critic_files import critic_writers
+from gradus.models.training.steps.critic_files import critic_files
 from gradus.tasks.artifacts.adapters import begins_adapter
 from gradus.tasks.artifacts.policies import EMA
 from gradus.tasks.config.learning import UpdateConfig
@@ -39,7 +39,7 @@ from gradus.tasks.stages.update.conditions import deterministic
 from gradus.tasks.stages.update.given_rows import GivenRows
 from gradus.tasks.stages.update.objective import update_settings
 from gradus.tasks.stages.update.start import Start, loaded
-from gradus.tasks.stages.update.train_state import policy_dtype, state_writers, write_train_state, write_weights
+from gradus.tasks.stages.update.train_state import policy_dtype, state_contents, write_train_state, write_weights
 from gradus.tasks.stages.update.work import Work
 from gradus.tasks.stages.warm import Warm
 
@@ -101,8 +101,8 @@ def _restore(store: Store, ref: Ref, updates: Sequence[Ref], out: ShardWriter, b
     with disk_errors(out.folder):
         _write_weights(start, folder, dtype)
         _put_back(store, ref, folder, manifest)
-    critic = {} if start.critic is None else critic_writers(start.critic)
-    write_train_state(out, ref, manifest.files, state_writers(start.train_state, dtype, critic))
+    critic = {} if start.critic is None else critic_files(start.critic)
+    write_train_state(out, ref, manifest.files, state_contents(start.train_state, dtype, critic))
 
 
 def _write_weights(start: Start, folder: Path, dtype: SavedDtype) -> None:

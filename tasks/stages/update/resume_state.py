@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradus.data.files import replace_file, replacing
+from gradus.data.files import replace_file
 from gradus.data.lake.manifest import sha256_file
+from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.state import TrainState
-from gradus.models.training.tensor_files import Write, take_part
-from gradus.models.training.train_state_files import restore_train_state, train_state_writers
+from gradus.models.training.tensor_files import Collect
+from gradus.models.training.train_state_files import restore_train_state, train_state_files
+from gradus.tasks.artifacts.writing import written
 
 _MARKER = "done.json"
 StepMetrics = dict[str, float]
@@ -26,24 +28,21 @@ class Progress:
 
     folder: Path
     train_state: TrainState
-    writes: bool = True
-    """False for a rank that another one writes for; its part of the state is asked for all the same."""
+    ranks: Ranks = ALONE
+    """Those that hold the state, each its part; all save together."""
 
-    def save(self, steps: list[StepMetrics], others: Mapping[str, Write]) -> None:
+    def save(self, steps: list[StepMetrics], others: Mapping[str, Collect]) -> None:
         """Save the state after these steps, with other files by name, then delete the previous one."""
-        files = {**train_state_writers(self.train_state, masters=True), **others}
-        if not self.writes:
-            take_part(files)
-            return
-        self.folder.mkdir(exist_ok=True)
+        files = {**train_state_files(self.train_state, masters=True), **others}
         state = self.folder / f"step-{len(steps):06d}"
-        shutil.rmtree(state, ignore_errors=True)
-        state.mkdir()
-        sha256: dict[str, str] = {}
-        for name, write in files.items():
-            with replacing(state / name, durable=True) as path:
-                write(path)
-            sha256[name] = sha256_file(state / name)
+        if self.ranks.writes:
+            self.folder.mkdir(exist_ok=True)
+            shutil.rmtree(state, ignore_errors=True)
+            state.mkdir()
+        entries = written(files, state, self.ranks)
+        if not self.ranks.writes:
+            return
+        sha256 = {entry.name: entry.sha256 for entry in entries}
         replace_file(state / _MARKER, json.dumps({"sha256": sha256, "steps": steps}), durable=True)
         for other in self.folder.iterdir():
             if other != state:

@@ -11,10 +11,10 @@ from gradus.data.lake.train_states import state_ref
 from gradus.models.training.packed.logprobs import vocabulary
 from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.passes import Budget
-from gradus.models.training.tensor_files import take_part
 from gradus.tasks.artifacts.adapters import base_of_next, begins_adapter
 from gradus.tasks.artifacts.loading import LoadedPolicies, oom_as_stage_error
 from gradus.tasks.artifacts.policies import refuse_training
+from gradus.tasks.artifacts.writing import written
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.host.waiting import hold
@@ -31,7 +31,7 @@ from gradus.tasks.stages.update.start import KeptTraining, Start, keep_warm, loa
 from gradus.tasks.stages.update.train_state import (
     give_checkpoint,
     saved_in,
-    state_writers,
+    state_contents,
     write_checkpoint,
     write_train_state,
 )
@@ -54,7 +54,7 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
 
 
 def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageResult:
-    """Do the same in this process, which may be one of several ranks: all take the steps together, and one writes."""
+    """Do the same in this process, which may be one of several ranks: all take the steps, and rank 0 reports."""
     started = time.perf_counter()
     settings = update_settings(config)
     given = GivenRows.of(ctx, config)
@@ -80,7 +80,7 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageRes
         _save_state(ctx, config, work)
     else:
         give_checkpoint(start.policy, start.train_state, dtype)
-        take_part(state_writers(start.train_state, dtype, {}))
+        written(state_contents(start.train_state, dtype, {}), ctx.store.path(state_ref(ctx.out.ref)), budget.ranks)
     keep_warm(ctx, start, config, budget.ranks)
     return _result(work, num_tokens, time.perf_counter() - started)
 
@@ -104,13 +104,13 @@ def _save_state(ctx: StageContext, config: UpdateConfig, work: Work) -> None:
     if config.save_state == "never" and same:
         return
     dtype = saved_in(ctx.store, ctx.one("policy"), config)
-    writers = state_writers(train_state, dtype, work.critic_files())
+    contents = state_contents(train_state, dtype, work.critic_files())
     store, ref, files = ctx.store, ctx.out.ref, ctx.out.entries
 
     def save() -> None:
         own = state_ref(ref)
         with hold(store.path(own), "", lambda text: ctx.beat(1.0, text)):
-            write_train_state(store.writer(own), ref, files, writers)
+            write_train_state(store.writer(own), ref, files, contents, work.budget.ranks)
 
     if config.save_state == "behind" and same:
         ctx.warm.of(KeptTraining).save_behind(save)

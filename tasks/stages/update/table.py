@@ -18,7 +18,7 @@ from gradus.models.training.mismatch import row_differences
 from gradus.models.training.packed.logprobs import Logprobs
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.steps.step import RowResults
-from gradus.models.training.tensor_files import SavedTensors, Write, tensor_writers
+from gradus.models.training.tensor_files import Collect, SavedTensors, tensor_files
 from gradus.tasks.stages.update.rows import ScoredRows
 
 _STATE = "rows"
@@ -50,9 +50,9 @@ class RowTable:
         self.zero_gradient[results.rows] = results.zero_gradient
         self.taken[results.rows] = True
 
-    def state_writers(self) -> dict[str, Write]:
-        """Return the file of resumable state and how it is written."""
-        return tensor_writers(_STATE, {name: getattr(self, name).clone() for name in self.__dataclass_fields__})
+    def state_files(self) -> dict[str, Collect]:
+        """Return the file of resumable state by name."""
+        return tensor_files(_STATE, {name: getattr(self, name).clone() for name in self.__dataclass_fields__})
 
     def restore(self, files: Mapping[str, Path]) -> None:
         """Go back to saved state."""

@@ -21,20 +21,21 @@ from gradus.models.policy import Policy, saved_dtype
 from gradus.models.training.checkpoint import SavedDtype, TakeFile, write_policy
 from gradus.models.training.lora import has_lora
 from gradus.models.training.optimizers.arguments import OptimizerError
-from gradus.models.training.parallel.ranks import Ranks
+from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.recomputation import layers_of
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
-from gradus.models.training.tensor_files import CheckpointError, Write
-from gradus.models.training.train_state_files import OtherOptimizerError, restore_train_state, train_state_writers
+from gradus.models.training.tensor_files import CheckpointError, Collect
+from gradus.models.training.train_state_files import OtherOptimizerError, restore_train_state, train_state_files
 from gradus.tasks.artifacts.adapters import adapted_policy, write_adapter
 from gradus.tasks.artifacts.loading import ROOM, divided_policy, loaded_policy, oom_as_stage_error
 from gradus.tasks.artifacts.policies import EMA
+from gradus.tasks.artifacts.writing import written
 from gradus.tasks.config.learning import UpdateConfig
 
 _WORK = "policy"
-Writers = Mapping[str, Write]
-"""Files by name and how each is written."""
+Contents = Mapping[str, Collect]
+"""Files by name and how each is brought together."""
 
 
 def new_train_state(
@@ -141,11 +142,14 @@ def write_weights(policy: Policy, train_state: TrainState, dtype: SavedDtype, sc
             write_policy(policy, scratch, take_below, train_state.average, dtype)
 
 
-def write_train_state(out: ShardWriter, checkpoint: Ref, policy_files: Iterable[FileEntry], files: Writers) -> None:
-    """Write and commit the train state of a checkpoint that consists of these files of a policy."""
-    for name, write in files.items():
-        with out.writing(name) as path:
-            write(path)
+def write_train_state(
+    out: ShardWriter, checkpoint: Ref, policy_files: Iterable[FileEntry], files: Contents, ranks: Ranks = ALONE
+) -> None:
+    """Write and commit the train state of a checkpoint that consists of these files of a policy.
+
+    Rank 0 calls it; the others take part by `written`.
+    """
+    out.list_written(written(files, out.folder, ranks))
     out.commit(
         identity=state_identity(checkpoint),
         config=weights_config(policy_files),
@@ -153,10 +157,10 @@ def write_train_state(out: ShardWriter, checkpoint: Ref, policy_files: Iterable[
     )
 
 
-def state_writers(train_state: TrainState, dtype: SavedDtype, others: Writers) -> dict[str, Write]:
-    """The files of a train state beside a policy that is saved in `dtype`, and how each is written."""
+def state_contents(train_state: TrainState, dtype: SavedDtype, others: Contents) -> dict[str, Collect]:
+    """The files of a train state beside a policy that is saved in `dtype`."""
     rounded = dtype != "float32" and not has_lora(train_state.model)  # an adapter's file has its matrices as they are
-    return {**train_state_writers(train_state, masters=rounded), **others}
+    return {**train_state_files(train_state, masters=rounded), **others}
 
 
 def saved_in(store: Store, ref: Ref, config: UpdateConfig) -> SavedDtype:

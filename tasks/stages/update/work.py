@@ -12,10 +12,10 @@ from gradus.models.training.mismatch import mismatch, num_outside, row_differenc
 from gradus.models.training.packed.logprobs import Logprobs
 from gradus.models.training.passes import Budget, all_logprobs
 from gradus.models.training.settings import UpdateSettings
-from gradus.models.training.steps.critic_files import critic_writers, restore_critic
+from gradus.models.training.steps.critic_files import critic_files, restore_critic
 from gradus.models.training.steps.step import Hooks
 from gradus.models.training.steps.step_rows import UpdateError
-from gradus.models.training.tensor_files import Write
+from gradus.models.training.tensor_files import Collect
 from gradus.models.training.update import StepPlan, optimise
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
@@ -70,7 +70,7 @@ class Work:
             self.ctx, config, self.given.rows, self.given.rollouts, self.start.policy, self.budget, self.on_rows
         )
         known = passes.references(old, self.start.train_state, self.start.critic)
-        progress = Progress(self.kept, self.start.train_state, writes=self.budget.ranks.writes)
+        progress = Progress(self.kept, self.start.train_state, self.budget.ranks)
         self._go_on(*progress.restore())
         clock = _Clock()
 
@@ -80,7 +80,7 @@ class Work:
             after_step()
             every, taken = self.config.save_every_steps, index + 1
             if every and taken % every == 0 and taken < len(plan.steps):
-                progress.save(self.steps, {**self.table.state_writers(), **self.critic_files()})
+                progress.save(self.steps, {**self.table.state_files(), **self.critic_files()})
             fault_point("update:after_step")
             speed = int(self.given.rollouts.completions.lengths[plan.steps[index]].sum()) / step_s
             self._beat(f"step {taken} of {len(plan.steps)}: {speed:,.0f} tokens/s")
@@ -140,9 +140,9 @@ class Work:
             self.given.rows, self.given.rollouts, self.trainer, keep_logprobs=self.config.keep_logprobs
         )
 
-    def critic_files(self) -> dict[str, Write]:
-        """Files of the critic by name and how each is written; none without one."""
-        return {} if self.start.critic is None else critic_writers(self.start.critic)
+    def critic_files(self) -> dict[str, Collect]:
+        """Files of the critic by name; none without one."""
+        return {} if self.start.critic is None else critic_files(self.start.critic)
 
     @property
     def memory(self) -> dict[str, float]:

@@ -6,16 +6,24 @@ from pathlib import Path
 
 from gradus.models.training.checkpoint import SavedDtype
 from gradus.models.training.state import TrainState
-from gradus.models.training.train_state_files import restore_train_state, train_state_writers
+from gradus.models.training.tensor_files import Collect
+from gradus.models.training.train_state_files import restore_train_state, train_state_files
 
 OPTIMIZER, RNG, MASTERS, CURSOR = "optimizer.safetensors", "rng.safetensors", "masters.safetensors", "state.json"
+
+
+def write_alone(files: Mapping[str, Collect], folder: Path) -> None:
+    """Write files as one process that holds all of them whole."""
+    for name, collect in files.items():
+        write = collect(0)
+        assert write is not None
+        write(folder / name)
 
 
 def state_bytes(train_state: TrainState) -> dict[str, bytes]:
     """Every file of a train state, masters included, by name."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, write in train_state_writers(train_state, masters=True).items():
-            write(Path(folder, name))
+        write_alone(train_state_files(train_state, masters=True), Path(folder))
         return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
 
 

@@ -23,10 +23,11 @@ from gradus.models.training.passes import Budget, all_logprobs, all_tokens
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import OriginLoss, UpdateSettings
 from gradus.models.training.steps.critic import Critic, CriticSettings
-from gradus.models.training.steps.critic_files import critic_writers, restore_critic
+from gradus.models.training.steps.critic_files import critic_files, restore_critic
 from gradus.models.training.steps.step import Hooks, RowResults
 from gradus.models.training.steps.step_rows import ReferenceLogprobs, TeacherTokens
 from gradus.models.training.update import StepPlan, optimise
+from tests.models.training.saved import write_alone
 from tests.models.training.test_update import (
     ONE_STEP,
     SETTINGS,
@@ -263,8 +264,7 @@ def test_the_gradient_of_a_critic_is_that_of_plain_autograd_and_packs_change_not
 
 def files_of(critic: Critic, folder: Path) -> dict[str, Path]:
     folder.mkdir()
-    for name, write in critic_writers(critic).items():
-        write(folder / name)
+    write_alone(critic_files(critic), folder)
     return {path.name: path for path in sorted(folder.iterdir())}
 
 

@@ -1,6 +1,7 @@
 """Stage update on two and three ranks, as real processes below torchrun: results, memory, kills, resumption."""
 
 import os
+import resource
 import shutil
 import signal
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from gradus.data.errors import StageError
 from gradus.data.lake.store import Ref
+from gradus.data.lake.train_states import state_ref
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.stages.update.launch.mail import Note
@@ -109,3 +111,26 @@ def test_a_killed_rank_is_named_and_other_numbers_of_ranks_go_on(house: House) -
     folder, report = house.run(job)
     assert_alike(house, folder, alone)
     assert len(report["steps"]) == len(expected["steps"]) == 6
+
+
+def test_a_disk_that_is_full_for_one_rank_is_a_sentence_and_room_lets_the_update_end_in_the_same_bytes(
+    house: House,
+) -> None:
+    inputs = inputs_of(house)
+    config = {"minibatch_groups": 0, "ema_decay": 0.5, "launch": {"processes": 2}}
+    job, undisturbed = house.job(inputs, **config), house.job(inputs, **config)
+    weights_bytes = (house.store.path(house.policy) / "model.safetensors").stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Policy and average fit. The optimiser's file, the second of the train state and so that of rank 1, does not.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (weights_bytes + 1000, before[1]))
+    try:
+        with pytest.raises(
+            StageError, match=r"/optimizer\.safetensors cannot be written: .*File too large.*; make room"
+        ):
+            house.run(job)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert house.store.find(Ref.parse(job["output"])) is None
+    folder, _ = house.run(job)
+    assert house.same_files(folder, house.run(undisturbed)[0])
+    assert house.store.verify(state_ref(Ref.parse(job["output"]))).files
