@@ -81,7 +81,9 @@ def test_a_base_that_was_trained_in_the_lake_or_whose_adapter_no_run_made_is_cal
     monkeypatch.chdir(folder)
     first = store.adopt(folder)
     base = store.adopt_files({"model.safetensors": b"trained"}, {"policy": [str(first)]})
-    assert named(store, base, base, HUB) == "lake"
+    adapter = trained(store, base, base, "on it")
+    for policy in (HUB, f"an/adapter@9f8e+{HUB}"):  # of the run that made the base
+        assert known_name(store, adapter, base, lambda _made, policy=policy: policy) == BaseName(str(store.path(base)))
     adapter = trained(store, first, first, "by a verb")
     assert known_name(store, adapter, first, lambda _made: "") == BaseName(str(store.path(first)))
     missing = trained(store, first, Ref("checkpoints", "0" * 32), "of another lake")
