@@ -30,7 +30,7 @@ def written(files: Mapping[str, Collect], folder: Path, ranks: Ranks) -> list[Fi
             owner = index % ranks.num_ranks
             if owner == ranks.rank:
                 wait(writing)
-                # What is collected is bound to no name, so that it is let go of once it is written.
+                # What is collected is bound to no name, so that it is freed once it is written.
                 writing.append(writer.submit(_write, collect(owner), folder, name))
             else:
                 collect(owner)
