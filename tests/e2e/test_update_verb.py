@@ -98,7 +98,6 @@ def test_an_update_on_two_ranks_is_that_of_one_process_and_what_ranks_cannot_do_
     for name, weight in weights[0].items():
         torch.testing.assert_close(weights[1][name], weight, atol=1e-5, rtol=1e-5)
     for setting, sentence in (
-        ("advantage=gae", "several processes cannot have a critic; leave update.launch out"),
         ("optimizer=Adafactor", "Adafactor needs whole parameters, and a rank has a part"),
         ("launch.hosts=2", "set rendezvous"),
     ):

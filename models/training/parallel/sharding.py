@@ -6,14 +6,14 @@ its gathered parameters after each forward pass, too: after one without gradient
 the next pass would compute with embeddings from before the optimiser's step.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 from transformers import PreTrainedModel
 
 from gradus.models.training.recomputation import layers_of
@@ -33,17 +33,23 @@ def shard(
     Every rank has those of `undivided` whole, as they are; their gradients are summed by `sum_gradients`.
     """
     kept = set(undivided)
+    for part in (*layers_of(model), model):
+        shard_module(part, mesh, compute_dtype, kept)
+    for parameter in kept:
+        parameter.data = parameter.data.to(model.device)
+
+
+def shard_module(
+    module: Module, mesh: DeviceMesh, compute_dtype: torch.dtype, undivided: Collection[Parameter] = ()
+) -> None:
+    """Divide in place the parameters of a module that no module within it has divided; its call gathers them."""
     # Inputs are left alone: to cast them FSDP2 copies what layers are called with, and a pack's attention counts in it
     # which layers have attended.
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    for part in (*layers_of(model), model):
-        fully_shard(part, mesh=mesh, reshard_after_forward=True, mp_policy=policy, ignored_params=kept)
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
-    for parameter in kept:
-        parameter.data = parameter.data.to(model.device)
+    fully_shard(module, mesh=mesh, reshard_after_forward=True, mp_policy=policy, ignored_params=set(undivided))
+    if isinstance(module, FSDPModule):  # it has become one
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)
 
 
 def divided(tensor: Tensor, like: Tensor) -> Tensor:
@@ -57,6 +63,14 @@ def divided(tensor: Tensor, like: Tensor) -> Tensor:
 def same(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors, divided alike, have the same numbers on this rank."""
     return torch.equal(*(each.to_local() if isinstance(each, DTensor) else each for each in (one, other)))
+
+
+def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> float:
+    """Scale gradients down in place so that their norm is at most `max_norm`; return what it was, on every rank."""
+    given = list(parameters)
+    total = whole(torch.nn.utils.get_total_norm([each.grad for each in given if each.grad is not None]))
+    torch.nn.utils.clip_grads_with_norm_(given, max_norm, total)
+    return float(total)
 
 
 def whole(tensor: Tensor) -> Tensor:

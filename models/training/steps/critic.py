@@ -1,9 +1,9 @@
 """A critic: a model of its own that estimates the reward to come at each token, with an optimiser of its own.
 
-The value of a completion token is read off the hidden state that predicts it: V of the state before the token.
+The value of a completion token is read off the hidden state that predicts it: V of the state before the token. On
+several ranks its parameters are divided as a policy's are.
 """
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
 from gradus.models.objectives.batch import StepView
 from gradus.models.objectives.returns import gae_advantages
+from gradus.models.training.division import Turn, turns
 from gradus.models.training.packed.forward import Form, form_of, hidden_states
 from gradus.models.training.packed.packing import Pack
+from gradus.models.training.parallel.sharding import clip_gradients, shard, shard_module
 from gradus.models.training.passes import Budget
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.steps.step_rows import StepRows, UpdateError
@@ -36,9 +39,12 @@ class CriticSettings:
 
 
 class Critic(torch.nn.Module):
-    """A transformer with one number a token instead of a vocabulary."""
+    """A transformer with one number a token instead of a vocabulary.
 
-    def __init__(self, backbone: PreTrainedModel, settings: CriticSettings) -> None:
+    `backbone` is a float32 model of its own, which is divided among the ranks of a mesh.
+    """
+
+    def __init__(self, backbone: PreTrainedModel, settings: CriticSettings, mesh: DeviceMesh | None = None) -> None:
         super().__init__()
         self.backbone = backbone
         config: Any = backbone.config
@@ -46,16 +52,15 @@ class Critic(torch.nn.Module):
         self.head = torch.nn.Linear(config.get_text_config().hidden_size, 1, dtype=torch.float32)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
-        self.head.to(backbone.device)
+        if mesh is None:
+            self.head.to(backbone.device)
+        else:
+            shard(backbone, mesh, torch.float32)
+            shard_module(self.head, mesh, torch.float32)
         self.settings = settings
         # The output layer takes part in no value.
         self.trained = {name: p for name, p in self.named_parameters() if not _is_output(backbone, p)}
         self.optimizer = torch.optim.AdamW(self.trained.values(), lr=settings.lr, weight_decay=0.0)
-
-    @classmethod
-    def of(cls, policy: PreTrainedModel, settings: CriticSettings) -> "Critic":
-        """Return a new critic that begins as a copy of a policy's transformer."""
-        return cls(copy.deepcopy(policy).float().eval(), settings)
 
     def adopt(self, settings: CriticSettings) -> None:
         """Continue with other settings."""
@@ -73,10 +78,12 @@ class Critic(torch.nn.Module):
 
         def work(num_tokens: int) -> Tensor:
             found = torch.zeros(len(rollouts.completions.values))
-            for pack in rollouts.packs(rows, form, num_tokens):
-                found[rollouts.completions.places(pack.rows)] = self.values_of(pack, form)
-                on_rows(len(pack.rows))
-            return found
+            for turn in turns(budget.ranks, rollouts, rows, form, num_tokens):
+                values = self.values_of(turn.pack, form)
+                if turn.counts:
+                    found[rollouts.completions.places(turn.pack.rows)] = values
+                on_rows(turn.num_rows)
+            return budget.ranks.summed(found)
 
         with torch.no_grad():
             return budget.run(work, rollouts.longest(rows))
@@ -88,10 +95,12 @@ class Critic(torch.nn.Module):
         targets = gae_advantages(view, gamma=self.settings.gamma, lam=self.settings.lam).float() + view.values
 
         def work(num_tokens: int) -> float:
-            return self._gradient(about, view.values, targets, form, num_tokens, on_rows)  # type: ignore[arg-type]
+            parts = turns(budget.ranks, about.rollouts, about.rows, form, num_tokens)
+            total = self._gradient(about, view.values, targets, form, parts, on_rows)  # type: ignore[arg-type]
+            return float(budget.ranks.summed(torch.tensor(total, dtype=torch.float64)))
 
         loss = budget.run(work, about.rollouts.longest(about.rows))
-        norm = float(torch.nn.utils.clip_grad_norm_(self.trained.values(), self.settings.max_grad_norm))
+        norm = clip_gradients(self.trained.values(), self.settings.max_grad_norm)
         if not (np.isfinite(loss) and np.isfinite(norm)):
             raise UpdateError(f"the critic has loss {loss} and gradient norm {norm}")
         self.optimizer.step()
@@ -100,18 +109,18 @@ class Critic(torch.nn.Module):
         return {"critic/loss": loss, "critic/grad_norm": norm, "critic/explained_variance": explained}
 
     def _gradient(
-        self, about: StepRows, before: Tensor, targets: Tensor, form: Form, num_tokens: int, on_rows: OnRows
+        self, about: StepRows, before: Tensor, targets: Tensor, form: Form, parts: list[Turn], on_rows: OnRows
     ) -> float:
-        """Accumulate the gradient of the mean loss over the step's counted tokens; return that mean."""
+        """Accumulate the gradient of the mean loss over the step's counted tokens; return this rank's part of it."""
         self.optimizer.zero_grad(set_to_none=True)
         total, num_counted = 0.0, max(1, int(about.mask.sum()))
-        for pack in about.rollouts.packs(about.rows, form, num_tokens):
-            at = about.places(pack)
-            token = value_loss(self.values_of(pack, form), before[at], targets[at], clip=self.settings.clip)
-            loss = torch.where(about.mask[at], token, 0.0).sum() / num_counted
+        for turn in parts:
+            at = about.places(turn.pack)
+            token = value_loss(self.values_of(turn.pack, form), before[at], targets[at], clip=self.settings.clip)
+            loss = torch.where(about.mask[at] & turn.counts, token, 0.0).sum() / num_counted
             loss.backward()
             total += float(loss.detach())
-            on_rows(len(pack.rows))
+            on_rows(turn.num_rows)
         return total
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gradus.models.training.parallel.sharding import divided
 from gradus.models.training.steps.critic import Critic
 from gradus.models.training.tensor_files import Collect, SavedTensors, copy_into, tensor_files
 
@@ -32,7 +33,8 @@ def restore_critic(critic: Critic, files: Mapping[str, Path]) -> None:
     moments = dict(saved)
     for name, parameter in critic.trained.items():
         critic.optimizer.state[parameter] = {
-            m: moments[f"{m}.{name}"].to("cpu" if m == "step" else parameter.device, copy=True) for m in _MOMENTS
+            m: moments[f"{m}.{name}"].clone() if m == "step" else divided(moments[f"{m}.{name}"], parameter)
+            for m in _MOMENTS
         }
 
 

@@ -21,7 +21,7 @@ from gradus.models.training.division import Turn, turns
 from gradus.models.training.packed.forward import Form
 from gradus.models.training.packed.logprobs import Logprobs
 from gradus.models.training.parallel.replicas import sum_gradients
-from gradus.models.training.parallel.sharding import whole
+from gradus.models.training.parallel.sharding import clip_gradients
 from gradus.models.training.passes import Budget, pass_logprobs
 from gradus.models.training.schedule import learning_rate
 from gradus.models.training.state import TrainState
@@ -120,11 +120,7 @@ class Step:
 
     def _checked_norm(self, loss: float) -> float:
         """The gradient's norm before it is scaled down to the limit."""
-        masters, limit = self.train_state.masters.values(), self.about.settings.max_grad_norm
-        gradients = [master.grad for master in masters if master.grad is not None]
-        total_norm = whole(torch.nn.utils.get_total_norm(gradients))
-        torch.nn.utils.clip_grads_with_norm_(masters, limit, total_norm)
-        norm = float(total_norm)
+        norm = clip_gradients(self.train_state.masters.values(), self.about.settings.max_grad_norm)
         if not (np.isfinite(norm) and np.isfinite(loss)):
             raise UpdateError(f"step {self.train_state.step + 1} has loss {loss} and gradient norm {norm}")
         return norm

@@ -27,6 +27,7 @@ from gradus.data.lake.train_states import (
     updates_since_kept,
 )
 from gradus.models.training.checkpoint import SavedDtype
+from gradus.models.training.parallel.ranks import ALONE
 from gradus.models.training.passes import Budget
 from gradus.models.training.steps.critic_files import critic_files
 from gradus.tasks.artifacts.adapters import begins_adapter
@@ -150,7 +151,7 @@ def _repeated(store: Store, ref: Ref, before: Start | None, out: ShardWriter, be
         files = {} if begins_adapter(store, policy, config) else state_files(store, policy) or {}
         start = loaded(store, policy, files, settings, config, ctx.seed)
     elif before.fits(settings, config):
-        start = before.adopted(settings, config)
+        start = before.adopted(store, ctx.one("policy"), settings, config, ALONE)
     else:
         raise StageError(
             f"{ref} was made with another update.dtype, device or optimizer than the update before it, "

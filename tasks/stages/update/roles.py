@@ -1,5 +1,6 @@
 """The other models of an update: reference, teacher and critic, loaded if the objective needs them."""
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +8,11 @@ from pathlib import Path
 import torch
 
 from gradus.data.errors import BadInputError, CorruptArtifactError
+from gradus.data.lake.store import Ref, Store
 from gradus.models.policy import Policy
 from gradus.models.training.lora import without_lora
 from gradus.models.training.packed.logprobs import Asked, Logprobs, TokenLogprobs, vocabulary
+from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.state import TrainState
@@ -90,17 +93,25 @@ class RolePasses:
         return TeacherTokens(found.top_ids, found.top_logp)
 
 
-def critic_of(config: UpdateConfig, policy: Policy, files: Mapping[str, Path]) -> Critic | None:
-    """The critic among the files of a checkpoint's train state, or a new one; None if the advantage needs none."""
+def critic_of(
+    store: Store, ref: Ref, config: UpdateConfig, policy: Policy, files: Mapping[str, Path], ranks: Ranks
+) -> Critic | None:
+    """The critic among the files of a checkpoint's train state, or a new one; None if the advantage needs none.
+
+    A new one begins as the policy, as that is rounded to compute. FSDP2 has no copies of what it divided: ranks read
+    the policy once more.
+    """
     if not config.needs_critic:
         return None
-    critic = Critic.of(policy.model, CriticSettings(**config.critic.model_dump()))
-    if any(name.startswith(CRITIC) for name in files):
-        try:
-            restore_critic(critic, files)
-        except CheckpointError as error:
-            raise CorruptArtifactError(
-                f"the policy's critic does not fit: {error}", hint="begin with a policy that has no critic"
-            ) from None
-    torch.nn.Module.to(critic, policy.model.device)
+    with ranks.in_turns():
+        alone = ranks.mesh is None
+        backbone = copy.deepcopy(policy.model) if alone else loaded_policy(store, ref, config.dtype, "cpu").model
+        critic = Critic(backbone.float().eval(), CriticSettings(**config.critic.model_dump()), ranks.mesh)
+        if any(name.startswith(CRITIC) for name in files):
+            try:
+                restore_critic(critic, files)
+            except CheckpointError as error:
+                raise CorruptArtifactError(
+                    f"the policy's critic does not fit: {error}", hint="begin with a policy that has no critic"
+                ) from None
     return critic

@@ -80,7 +80,11 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageRes
         _save_state(ctx, config, work)
     else:
         give_checkpoint(start.policy, start.train_state, dtype)
-        written(state_contents(start.train_state, dtype, {}), ctx.store.path(state_ref(ctx.out.ref)), budget.ranks)
+        written(
+            state_contents(start.train_state, dtype, work.critic_files()),
+            ctx.store.path(state_ref(ctx.out.ref)),
+            budget.ranks,
+        )
     keep_warm(ctx, start, config, budget.ranks)
     return _result(work, num_tokens, time.perf_counter() - started)
 
@@ -92,7 +96,7 @@ def _start(ctx: StageContext, config: UpdateConfig, ranks: Ranks) -> Start:
     ctx.warm.of(LoadedPolicies).clear()
     found = ctx.warm.of(KeptTraining).take(ref)
     if found is not None and found.fits(settings, config):
-        return found.adopted(settings, config)
+        return found.adopted(ctx.store, ref, settings, config, ranks)
     files = {} if begins_adapter(ctx.store, ref, config) else kept_files(ctx.store, ref, ctx.beat)
     return loaded(ctx.store, ref, files, settings, config, ctx.seed, ranks)
 

@@ -55,15 +55,15 @@ class Start:
         same = (self.dtype, self.device, self.lora) == (config.dtype, config.device, config.lora)
         return same and self.train_state.chosen == settings.optimizer
 
-    def adopted(self, settings: UpdateSettings, config: UpdateConfig) -> "Start":
-        """Go on with other settings, as what is read from disk does."""
+    def adopted(self, store: Store, ref: Ref, settings: UpdateSettings, config: UpdateConfig, ranks: Ranks) -> "Start":
+        """Go on with other settings from the checkpoint that this is, as what is read from disk does."""
         self.to_device()
         self.train_state.adopt(settings)
         critic = self.critic if config.needs_critic else None
         if critic is not None:
             critic.adopt(CriticSettings(**config.critic.model_dump()))
         elif config.needs_critic:
-            critic = critic_of(config, self.policy, {})
+            critic = critic_of(store, ref, config, self.policy, {}, ranks)
         return Start(self.train_state, self.policy, critic, self.dtype, self.device, self.lora)
 
 
@@ -82,7 +82,8 @@ def loaded(
         with ranks.in_turns():
             restore(train_state, store, ref, files)
     train_state.adopt(settings)
-    return Start(train_state, policy, critic_of(config, policy, files), config.dtype, config.device, config.lora)
+    critic = critic_of(store, ref, config, policy, files, ranks)
+    return Start(train_state, policy, critic, config.dtype, config.device, config.lora)
 
 
 @dataclass

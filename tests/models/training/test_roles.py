@@ -221,7 +221,7 @@ def with_critic(critic: Critic, settings: UpdateSettings = CRITICAL) -> tuple[li
 
 
 def new_critic(lr: float = 0.01) -> Critic:
-    return Critic.of(model(seed=3), CriticSettings(lr=lr, clip=10.0))
+    return Critic(model(seed=3), CriticSettings(lr=lr, clip=10.0))
 
 
 def test_a_new_critic_knows_nothing_and_learns_the_reward() -> None:

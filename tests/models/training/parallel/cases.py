@@ -1,6 +1,6 @@
 """Updates that one process and several ranks take, and what is compared of them: losses, gradients, weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,24 +9,29 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn import Parameter
+from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
+from gradus.models.objectives.advantages.critic import gae
 from gradus.models.objectives.aggregations.means import sequence_mean, token_mean
+from gradus.models.objectives.losses.distillation import distil
 from gradus.models.objectives.token_weights.entropy import top_entropy
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.lora import LoraSettings, add_lora, trained_parameters, without_lora
 from gradus.models.training.packed.forward import form_of
-from gradus.models.training.packed.logprobs import Logprobs
+from gradus.models.training.packed.logprobs import Asked, Logprobs
 from gradus.models.training.packed.ragged import Ragged
 from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.parallel.sharding import mesh_of, shard, whole
-from gradus.models.training.passes import Budget, all_logprobs
+from gradus.models.training.passes import Budget, all_logprobs, all_tokens
 from gradus.models.training.rollouts import Rollouts
 from gradus.models.training.settings import OptimizerChoice, UpdateSettings
 from gradus.models.training.state import TrainState
+from gradus.models.training.steps.critic import Critic, CriticSettings
 from gradus.models.training.steps.step import Hooks
-from gradus.models.training.steps.step_rows import ReferenceLogprobs
+from gradus.models.training.steps.step_rows import ReferenceLogprobs, TeacherTokens
 from gradus.models.training.update import StepPlan, optimise
 from tests.models.training.test_lora import moved
 
@@ -42,6 +47,8 @@ class Case:
     dtype: torch.dtype = torch.float32
     lora: bool = False
     """Whether an adapter is trained; the reference is the model without it."""
+    critic: CriticSettings | None = None
+    """How the critic learns that the advantage reads; None if it reads none."""
 
 
 CASES = {
@@ -53,6 +60,13 @@ CASES = {
     "moving average, SGD": Case(replace(SETTINGS, ema_decay=0.9, optimizer=OptimizerChoice("SGD", {"momentum": 0.9}))),
     # Packs of one row are the same however they are divided: what bfloat16 rounds is, too.
     "bfloat16": Case(replace(SETTINGS, micro_tokens=1, kl_coef=0.1), torch.bfloat16),
+    "critic": Case(
+        replace(SETTINGS, step_advantage=gae, needs=frozenset({"values"})),
+        critic=CriticSettings(lr=1e-3, lam=0.9, max_grad_norm=0.5),
+    ),
+    "teacher": Case(
+        replace(SETTINGS, loss=distil, acts_without_advantage=True, needs=frozenset({"teacher"}), kl_coef=0.1)
+    ),
     "adapter": Case(replace(SETTINGS, kl_coef=0.3, ema_decay=0.9, max_grad_norm=0.05), lora=True),
     # An optimiser that needs whole matrices: a rank has those of an adapter.
     "adapter, Adafactor": Case(replace(SETTINGS, optimizer=OptimizerChoice("Adafactor")), lora=True),
@@ -73,6 +87,8 @@ class Taken:
     average: dict[str, Tensor]
     base: dict[str, Tensor]
     """The weights below an adapter, at its end."""
+    critic: list[dict[str, Tensor]]
+    """Whole gradients of a critic, of every step."""
 
 
 def model(seed: int = 0) -> PreTrainedModel:
@@ -141,10 +157,33 @@ def reference_logp(
     if case.lora:
         with without_lora(trained):
             return logp_of(trained)
+    return logp_of(other_model(case, mesh))
+
+
+def other_model(case: Case, mesh: DeviceMesh | None) -> PreTrainedModel:
+    """A model with other weights, whole or divided."""
     found = rounded(model(seed=5), case.dtype)
     if mesh is not None:
         shard(found, mesh, case.dtype)
-    return logp_of(found)
+    return found
+
+
+def teacher_tokens(given: PreTrainedModel, rows: Rollouts, budget: Budget) -> TeacherTokens:
+    """A teacher's three most likely tokens at every place."""
+    found = all_tokens(given, rows, budget, lambda _num: None, Asked(top_k=3))
+    assert found.top_ids is not None
+    assert found.top_logp is not None
+    return TeacherTokens(found.top_ids, found.top_logp)
+
+
+def whole_gradients(optimizer: Optimizer, parameters: Mapping[str, Parameter], into: list[dict[str, Tensor]]) -> None:
+    """Before each step of an optimiser, append the gradients of its parameters."""
+
+    def before_step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        grads = {name: parameter.grad for name, parameter in parameters.items()}
+        into.append({name: whole(grad).clone() for name, grad in grads.items() if grad is not None})
+
+    optimizer.register_step_pre_hook(before_step)
 
 
 def taken(name: str, ranks: Ranks, change: Callable[[UpdateSettings], UpdateSettings] = lambda given: given) -> Taken:
@@ -163,19 +202,23 @@ def taken(name: str, ranks: Ranks, change: Callable[[UpdateSettings], UpdateSett
     reference = None
     if settings.kl_coef:
         reference = reference_logp(case, mesh, state.model, lambda given: logprobs_of(given).logp)
-    found = Taken([], [], [] if old is None else [old.logp], {}, {}, {})
-
-    def before_step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        grads = {name: master.grad for name, master in state.masters.items()}
-        found.gradients.append({name: whole(grad).clone() for name, grad in grads.items() if grad is not None})
-
-    state.optimizer.register_step_pre_hook(before_step)
+    found = Taken([], [], [] if old is None else [old.logp], {}, {}, {}, [])
+    whole_gradients(state.optimizer, state.masters, found.gradients)
+    teacher = critic = values = None
+    if "teacher" in settings.needs:
+        teacher = teacher_tokens(other_model(case, mesh), rows, budget)
+    if case.critic is not None:
+        critic = Critic(model(seed=3), case.critic, mesh)
+        whole_gradients(critic.optimizer, critic.trained, found.critic)
+        values = critic.all_values(rows, budget, beats.append)
+        found.logps.append(values)
     hooks = Hooks(
         lambda own: found.logps.append(own.logp), lambda _i, metrics: found.metrics.append(metrics), beats.append
     )
-    optimise(state, rows, plan, settings, ReferenceLogprobs(old, reference), hooks, budget=budget)
-    num_passes = (not plan.on_policy) + bool(settings.kl_coef)
-    assert sum(beats) == rows.num_rows * num_passes + sum(map(len, plan.steps))
+    known = ReferenceLogprobs(old, reference, teacher=teacher, values=values)
+    optimise(state, rows, plan, settings, known, hooks, budget=budget, critic=critic)
+    num_passes = (not plan.on_policy) + bool(settings.kl_coef) + bool(critic)
+    assert sum(beats) == rows.num_rows * num_passes + sum(map(len, plan.steps)) * (1 + bool(critic))
     found.weights.update({name: whole(master.detach()).clone() for name, master in state.masters.items()})
     found.average.update({name: whole(average).clone() for name, average in state.average.items()})
     if case.lora:

@@ -36,14 +36,23 @@ def quiet(_frac: float, _text: str = "") -> None:
     """Nobody watches."""
 
 
-def chain(house: House, saves: list[str], warm: Callable[[], Warm] = Warm, **config: Any) -> list[Ref]:
-    """Run consecutive updates, each of the previous one's policy; return their checkpoints."""
+def chain(
+    house: House,
+    saves: list[str],
+    warm: Callable[[], Warm] = Warm,
+    later: dict[str, Any] | None = None,
+    **config: Any,
+) -> list[Ref]:
+    """Run consecutive updates, each of the previous one's policy, those after the first with the settings of `later`;
+    return their checkpoints.
+    """
     made: list[Ref] = []
     policy = house.policy
     for turn, save in enumerate(saves):
         rows = house.rows(policy)
         inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [policy]}
         settings = {**house.steps, "warmup_steps": 5, "weight_decay": 0.1 * turn, "max_logp_diff": 9.0, **config}
+        settings |= (later or {}) if turn else {}
         folder, _ = house.run(house.job(inputs, **settings, save_state=save), warm())
         policy = Ref("checkpoints", folder.name)
         made.append(policy)
@@ -117,8 +126,9 @@ def test_a_state_that_could_not_be_written_behind_fails_the_next_update(house: H
     house.run(house.job(inputs), warm)
 
 
-def test_pruned_weights_and_state_come_back_with_their_own_bits(house: House) -> None:
-    made = chain(house, ["now"] * 3)
+@pytest.mark.parametrize("later", [{}, VARIANTS[3]], ids=["", "a critic begins later"])
+def test_pruned_weights_and_state_come_back_with_their_own_bits(house: House, later: dict[str, Any]) -> None:
+    made = chain(house, ["now"] * 3, later=later)
     folder = house.store.path(made[1])
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     states = {path.name: path.read_bytes() for path in state_folder(folder).iterdir() if path.is_file()}
