@@ -90,13 +90,14 @@ class Critic(torch.nn.Module):
 
     def step(self, about: StepRows, view: StepView, form: Form, budget: Budget, on_rows: OnRows) -> dict[str, float]:
         """One optimiser step towards the TD(lambda) targets of a step's rows; return its metrics."""
-        if view.values is None:
+        before = view.values
+        if before is None:
             raise ValueError("the step has no values to start from")
-        targets = gae_advantages(view, gamma=self.settings.gamma, lam=self.settings.lam).float() + view.values
+        targets = gae_advantages(view, gamma=self.settings.gamma, lam=self.settings.lam).float() + before
 
         def work(num_tokens: int) -> float:
             parts = turns(budget.ranks, about.rollouts, about.rows, form, num_tokens)
-            total = self._gradient(about, view.values, targets, form, parts, on_rows)  # type: ignore[arg-type]
+            total = self._gradient(about, before, targets, form, parts, on_rows)
             return float(budget.ranks.summed(torch.tensor(total, dtype=torch.float64)))
 
         loss = budget.run(work, about.rollouts.longest(about.rows))
@@ -105,7 +106,7 @@ class Critic(torch.nn.Module):
             raise UpdateError(f"the critic has loss {loss} and gradient norm {norm}")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        explained = _explained_variance(targets[view.mask], view.values[view.mask])
+        explained = _explained_variance(targets[view.mask], before[view.mask])
         return {"critic/loss": loss, "critic/grad_norm": norm, "critic/explained_variance": explained}
 
     def _gradient(

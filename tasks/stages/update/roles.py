@@ -98,8 +98,7 @@ def critic_of(
 ) -> Critic | None:
     """The critic among the files of a checkpoint's train state, or a new one; None if the advantage needs none.
 
-    A new one begins as the policy, as that is rounded to compute. FSDP2 has no copies of what it divided: ranks read
-    the policy once more.
+    A new one begins as a float32 copy of the policy. What FSDP2 has divided cannot be copied: ranks read it once more.
     """
     if not config.needs_critic:
         return None
