@@ -49,7 +49,7 @@ check: $(VENV)/.developer  ## style, types, layers, tests
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 format: $(VENV)/.developer
 	$(BIN)/ruff check --fix .

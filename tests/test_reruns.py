@@ -1,5 +1,6 @@
 """A test of processes and servers that fails is run once more and named; a unit test is not."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -23,7 +24,8 @@ def test_a_failure_is_repeated_and_named_in_the_folders_of_processes_alone(tmp_p
         (tmp_path / "tests" / folder / f"test_flaky_{folder}.py").write_text(FLAKY)
     (tmp_path / "tests" / "e2e" / "test_failing.py").write_text(FAILING)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    plain = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(command, cwd=tmp_path, env=plain, capture_output=True, text=True, check=False)
     said = done.stdout
     assert done.returncode == 1
     assert re.search(r"^2 failed, 2 passed, 3 rerun", said, re.MULTILINE), said
