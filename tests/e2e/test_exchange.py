@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.inspect.exchange.incoming import read_incoming
@@ -83,13 +84,6 @@ def test_conversations_hold_the_question_and_the_completion(lake: tuple[Store, P
     assert all('"role": "assistant"' in line for line in lines)
 
 
-def test_one_artifact_of_rollouts_goes_out_with_its_scores(lake: tuple[Store, Path, str], tmp_path: Path) -> None:
-    store, runs, run = lake
-    use = uses_of(store, runs, run)[0]
-    found = uses_of(store, runs, str(use.rollouts))
-    assert [(each.rollouts, each.scores) for each in found] == [(use.rollouts, use.scores)]
-
-
 def test_imported_rollouts_are_scored_and_curated(
     undisturbed: Trained, new_program: Callable[..., Program], tmp_path: Path
 ) -> None:
@@ -99,8 +93,12 @@ def test_imported_rollouts_are_scored_and_curated(
     program = new_program()
     found = program.json("import", str(tmp_path / "dump"), "--from", "verl")
     assert (found["rows"], found["scored"], found["refused"]) == (out["rows"], out["rows"], {})
+    store, runs = Store(program.home / "lake"), program.home / "runs"
+    (use,) = uses_of(store, runs, found["rollouts"])
+    assert (str(use.rollouts), str(use.scores)) == (found["rollouts"], found["scores"])
     scored = program.json("score", "--rollouts", found["rollouts"], "--reward", "numeric")
-    store = Store(program.home / "lake")
+    with pytest.raises(UsageError, match="was scored 2 times"):
+        uses_of(store, runs, found["rollouts"])
     theirs, ours = (store.read(Ref.parse(name)).sort_by("rollout_id") for name in (found["scores"], scored["artifact"]))
     assert ours.column("correct").to_pylist() == theirs.column("correct").to_pylist()
     plan = program.json(
