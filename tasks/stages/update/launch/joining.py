@@ -84,9 +84,9 @@ def _killed(run_folder: Path) -> StageError:
 
 
 def _take_part(path: Path, job: RankJob, run_folder: Path, first_host: _FirstHost, say: Callable[[str], None]) -> int:
-    """Run this host's ranks of a job, and of those after it, until they end or the first host gives them up or is lost.
+    """Run this host's ranks for a job and the jobs that follow; StageError if the first host's process was killed.
 
-    Return how many updates were done: a job that a killed process left behind begins nowhere.
+    Return the number of updates done, 0 for a job that a killed process has left: nobody meets its ranks.
     """
     agent, updates = start_agent(path, job.update_config().launch, role="guest"), _Updates(path.parent, say)
     try:
