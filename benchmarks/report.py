@@ -28,11 +28,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
+from gradus.data.intervals import share_interval
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.schema import TABLES, UPDATES, cast_to_schema, sample_key
 from gradus.data.lake.store import Ref
 from gradus.data.lake.upgrade import open_lake
-from gradus.data.metrics import bootstrap_mean, pass_at_k
+from gradus.data.metrics import pass_at_k
 from gradus.data.package import package_file
 from gradus.data.records import JsonObject
 from gradus.flows.console.browser.lists import Browser
@@ -144,7 +145,7 @@ class Writer:
             "n": n,
             "k": k,
         }
-        found = {i: bootstrap_mean(pass_at_k(n, k, i), self.rng, resamples=500, confidence=0.95) for i in (1, 8)}
+        found = {i: share_interval(pass_at_k(n, k, i)[None]) for i in (1, 8)}
         summary = {"suite": "heldout", "pass_at": {str(i): each.as_dict() for i, each in found.items()}}
         self.table(ref, columns, {}, {"summary": summary})
         self.stage("evaluate", at, "eval", ref, {"summary": summary})

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from gradus.data.lake.store import Ref, Store  # noqa: E402
-from gradus.data.sources.chain_sum import completion_text  # noqa: E402 - the checkout comes first
+from gradus.data.worked import worked_text  # noqa: E402 - the checkout comes first
 from gradus.models.engines.base import Engine, Finished, OnTokens, Request  # noqa: E402
 from gradus.models.policy import new_policy  # noqa: E402
 from gradus.models.tiny_tokenizer import tiny_tokenizer  # noqa: E402
@@ -43,6 +43,7 @@ SIZES = ("bundled", "larger")
 TRAIN = ROOT / "data" / "samples" / "train.parquet"
 GROUP = 8
 MAX_TOKENS = 96
+ENDING = "{solution}\n#### {answer}"
 
 
 class Stub:
@@ -89,7 +90,7 @@ def house(
 def behind_examples(problems: pa.Table, number: int) -> pa.Table:
     """Every question behind N worked problems of the same table."""
     rows = problems.to_pylist()
-    worked = [f"{row['question']}\n{completion_text(row['solution'], row['answer'])}\n" for row in rows]
+    worked = [f"{row['question']}\n{worked_text(ENDING, row['solution'], row['answer'])}\n" for row in rows]
     before = ["".join(worked[(place + i) % len(rows)] for i in range(1, number + 1)) for place in range(len(rows))]
     questions = [examples + row["question"] for examples, row in zip(before, rows, strict=True)]
     return problems.set_column(problems.column_names.index("question"), "question", pa.array(questions))

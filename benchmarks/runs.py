@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gradus.data.lake.manifest import FileEntry, Manifest
+
 ROOT = Path(__file__).parents[1]
 TABLES = {
     "curate": "plan",
@@ -64,8 +66,10 @@ def _attempt(
     output, attempt = f"{TABLES[label['stage']]}/{digest}", f"{label['stage']}-{label['round']}-{digest[:10]}"
     folder = home / "lake" / output
     folder.mkdir(parents=True)
-    files = [{"name": "part-00000.parquet", "sha256": digest * 2, "bytes": 20_000, "rows": 96}]
-    (folder / "_manifest.json").write_text(json.dumps({"table": TABLES[label["stage"]], "files": files, **SETTINGS}))
+    (folder / "part-00000.parquet").write_bytes(b"")
+    file = FileEntry(name="part-00000.parquet", sha256=digest * 2, bytes=0, rows=96)
+    manifest = Manifest(table=TABLES[label["stage"]], digest=digest, schema_version=2, config=SETTINGS, files=(file,))
+    (folder / "_manifest.json").write_bytes(manifest.sealed().to_bytes())
     summary = {"rows": 96, "pass_at": {"1": {"value": pass_at_1}}, "per_domain": COUNTS, "suite": "heldout"}
     begun = {"event": "stage_started", "time": began + place, **label, "attempt": attempt, "output": output}
     ended = {"event": "stage_finished", "time": began + place + 1, "attempt": attempt, "status": "finished"}

@@ -2,6 +2,10 @@
 
 import errno
 import re
+from collections.abc import Callable
+from typing import TypeAlias
+
+from gradus.data.unicode import whole
 
 
 class GradusError(Exception):
@@ -14,9 +18,9 @@ class GradusError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        self.message = message
-        self.hint = hint
-        super().__init__(f"{message}; {hint}" if hint else message)
+        self.message = whole(message)
+        self.hint = whole(hint)
+        super().__init__(sentence(self.message, self.hint))
 
 
 class UsageError(GradusError):
@@ -31,6 +35,15 @@ class BadInputError(GradusError):
 
 class CorruptArtifactError(GradusError):
     """An artifact's bytes are not the ones that its manifest names."""
+
+
+OnDamage: TypeAlias = Callable[[CorruptArtifactError], None]
+"""What a reader does about damage: raise it (`refuse`), or note it and go on with what is there."""
+
+
+def refuse(damage: CorruptArtifactError) -> None:
+    """Raise the damage."""
+    raise damage
 
 
 class PrunedError(GradusError):
@@ -55,9 +68,13 @@ def error_class(name: str) -> type[GradusError] | None:
     return found if isinstance(found, type) and issubclass(found, GradusError) else None
 
 
+MAX_SENTENCE_CHARS = 480
+"""A sentence has at most 500 characters with what a program puts before it."""
+_MAX_HINT_CHARS = 200
 _SHOWN_CHARS = 120
 _KIND = re.compile(r"\(?\b[A-Za-z_][\w.]*(?:Error|Exception|Warning)\b\)?:? *")
-_NUMBERED = re.compile(r"\[errno (\d+)\]", re.IGNORECASE)
+_NUMBERED = re.compile(r" ?(?:\[errno (\d+)\]|\(os error (\d+)\))", re.IGNORECASE)
+"""The number of an error of the operating system as Python, Arrow and Rust write it."""
 _SPACE = "free some space, or set GRADUS_HOME to a folder on another disk; then repeat the command"
 _WRITABLE = "change its permissions, or set GRADUS_HOME to a folder that you can write"
 _LIMIT = "close other programs or raise the limit; then repeat the command"
@@ -78,6 +95,10 @@ _SYSTEM = {
     errno.ENFILE: ("too many files are open: {}", _LIMIT),
     errno.ENOMEM: ("there is not enough memory: {}", _LIMIT),
     errno.EAGAIN: ("no process or thread can be started: {}", _LIMIT),
+    errno.EINVAL: (
+        "the system refuses what is asked of {}",
+        "give an ordinary file or folder, on another disk if need be",
+    ),
     errno.EIO: ("the disk failed to read or write {}", "check the disk; then repeat the command"),
     errno.EPIPE: ("the other end of {} is closed", "repeat the command"),
 }
@@ -99,11 +120,11 @@ def in_words(error: BaseException, place: str = "a file") -> GradusError:
         return error
     if isinstance(error, MemoryError):
         return GradusError("there is not enough memory", hint="use less at once, or a machine with more")
-    lines = _KIND.sub("", str(error)).strip().splitlines()
+    lines = _NUMBERED.sub("", _KIND.sub("", str(error))).strip().splitlines()
     text = lines[0][:300] if lines else "something failed without saying why"
     if isinstance(error, OSError):
         found = _NUMBERED.search(str(error))
-        number = error.errno or (int(found[1]) if found else 0)
+        number = error.errno or (int(found[1] or found[2]) if found else 0)
         names = [shortened(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
         if number in _SYSTEM:
             what, hint = _SYSTEM[number]
@@ -114,8 +135,24 @@ def in_words(error: BaseException, place: str = "a file") -> GradusError:
     return GradusError(text)
 
 
-def shortened(name: str | bytes) -> str:
-    """A name as a sentence shows it: the middle of a very long one is left out."""
+def sentence(message: str, hint: str = "") -> str:
+    """Return a message with its hint, shortened if they are long: the hint stays, a name or a value loses its middle.
+
+    >>> sentence("there is no run x", "list them with `gradus runs`")
+    'there is no run x; list them with `gradus runs`'
+    >>> len(sentence("there is no run " + "x" * 9000, "list them"))
+    480
+    """
+    most = max(_MAX_HINT_CHARS, MAX_SENTENCE_CHARS - len(message) - 2)
+    end = f"; {shortened(hint, most)}" if hint else ""
+    return shortened(message, MAX_SENTENCE_CHARS - len(end)) + end
+
+
+def shortened(name: str | bytes, max_chars: int = _SHOWN_CHARS) -> str:
+    """Return a name as a sentence shows it: the middle of one of more than `max_chars` characters is left out."""
     text = name.decode(errors="replace") if isinstance(name, bytes) else name
-    half = _SHOWN_CHARS // 2
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:half]}…{text[-half:]} ({len(text)} characters)"
+    if len(text) <= max_chars:
+        return text
+    note = f" ({len(text)} characters)"
+    left = max(0, max_chars - len(note) - 1)
+    return f"{text[: left - left // 2]}…{text[len(text) - left // 2 :]}{note}"

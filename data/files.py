@@ -21,6 +21,7 @@ def replacing(path: Path, *, durable: bool = False) -> Generator[Path]:
     `durable`: content and name are on the disk when the block is left, so that a power cut loses neither.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
+    temporary.unlink(missing_ok=True)  # in a folder from elsewhere a link may lie there, which writing would follow
     try:
         yield temporary
         if durable:
@@ -36,6 +37,12 @@ def replace_file(path: Path, content: bytes | str, *, durable: bool = False) -> 
     """Write a whole file in the place of another, or where there is none; text is written as UTF-8."""
     with replacing(path, durable=durable) as temporary:
         temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def sweep(folder: Path) -> None:
+    """Remove temporary files in a folder and below it; nobody may be writing there."""
+    for stale in folder.rglob(f".*{TEMPORARY}"):
+        stale.unlink(missing_ok=True)
 
 
 def _fsync(path: Path) -> None:

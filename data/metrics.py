@@ -1,30 +1,8 @@
-"""What stages report: unbiased pass@k, majority votes, bootstrap intervals over problems, groups without variance.
-
-Everything here is vectorised over problems. Intervals resample problems, not completions: the completions of one
-problem are not independent of each other. Left out: intervals other than percentile.
-"""
-
-from dataclasses import dataclass
+"""What stages report: unbiased pass@k, majority votes, groups without variance. All vectorised over problems."""
 
 import numpy as np
 
 from gradus.data.arrays import Bools, Floats, Ints
-from gradus.data.records import Figure
-
-_CHUNK = 1 << 21  # resampled indices held at once (16 MB)
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value with the ends of its interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def as_dict(self) -> Figure:
-        """The three numbers by name, for a report."""
-        return {"value": self.value, "low": self.low, "high": self.high}
 
 
 def pass_at_k(n: Ints, c: Ints, k: int) -> Floats:
@@ -71,25 +49,6 @@ def majority_at_k(problem: Ints, sample: Ints, answer: Ints, correct: Bools, *, 
     num_on_top = np.bincount(owner[on_top], minlength=num_problems)
     num_right = np.bincount(owner[on_top & is_right], minlength=num_problems)
     return num_right / np.maximum(num_on_top, 1)
-
-
-def bootstrap_mean(values: Floats, rng: np.random.Generator, *, resamples: int, confidence: float) -> Interval:
-    """Mean over problems (P,) with its percentile bootstrap interval (Efron 1979).
-
-    The interval always holds the value: at very few resamples a percentile may fall on its wrong side.
-    Raises ValueError for no problems or values that are not finite.
-    """
-    values = np.asarray(values, dtype=np.float64)
-    if not len(values) or not np.isfinite(values).all():
-        raise ValueError("an interval needs at least one value, all finite")
-    means = np.empty(resamples)
-    step = max(1, _CHUNK // len(values))
-    for begin in range(0, resamples, step):
-        end = min(begin + step, resamples)
-        means[begin:end] = values[rng.integers(0, len(values), size=(end - begin, len(values)))].mean(axis=1)
-    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    value = float(values.mean())
-    return Interval(value, min(float(low), value), max(float(high), value))
 
 
 def zero_std_groups(reward: Floats, group: Ints) -> Bools:

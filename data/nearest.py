@@ -6,6 +6,8 @@ from difflib import get_close_matches
 from gradus.data.errors import UsageError, shortened
 
 NUM_NAMED = 3
+_MAX_CHARS = 200
+"""No name is near a longer word, for which the comparison takes its time."""
 
 
 def nearest(wrong: str, known: Iterable[str]) -> list[str]:
@@ -18,6 +20,8 @@ def nearest(wrong: str, known: Iterable[str]) -> list[str]:
     >>> nearest("update.lrr", ["update.lr", "update.loss", "warmup.lr", "score.max_chars"])
     ['update.lr', 'warmup.lr']
     """
+    if len(wrong) > _MAX_CHARS:
+        return []
     names = list(known)
     parent, _, last = wrong.rpartition(".")
     beside: dict[str, list[str]] = {}

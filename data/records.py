@@ -1,7 +1,7 @@
 """Plain data as Python holds it: JSON values, figures of reports, rows of files and of problems. Types, no code."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypedDict
+from typing import NotRequired, TypeAlias, TypedDict
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | float | None"
 """Any JSON value, to be read."""
@@ -32,3 +32,5 @@ class Problem(TypedDict):
     domain: str | None
     source: str | None
     extra: str | None
+    answer_given: NotRequired[str | None]
+    """The gold as the source writes it, where that is not how it is compared."""

@@ -83,7 +83,8 @@ def _tables() -> Iterator[str]:
         yield from ("| column | type | |", "|---|---|---|")
         for column in table.columns:
             name = f"`{column.name}`{' *' if column.required else ''}"
-            yield f"| {name} | {_cell(str(column.type))} | {_cell(column.doc)} |"
+            kind = ", ".join(filter(None, (str(column.type), column.bounds)))
+            yield f"| {name} | {_cell(kind)} | {_cell(column.doc)} |"
 
 
 def _cell(text: str | None) -> str:

@@ -8,6 +8,7 @@ writes PNG files beside this script and ends the servers. Exits with 1 if a page
 
 import asyncio
 import base64
+import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -27,8 +28,9 @@ from gradus.flows.serve import deployments
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.run_rows import open_run
 from gradus.tasks.runs.journal import read_events
+from gradus.tasks.servers.mlflow_login import mlflow_login
 from gradus.tasks.servers.processes import start_servers
-from gradus.tasks.servers.secret import secret
+from gradus.tasks.servers.secret import USER, secret
 from gradus.tasks.tracking.facts import REPORT_PAGE
 from gradus.tasks.tracking.view import QUERY, experiment_address
 
@@ -48,7 +50,7 @@ class Picture:
     name: str
     url: str
     password: str = ""
-    """Of Prefect, whose own login page keeps it."""
+    """Of Prefect, whose own login page keeps it, or of MLflow, for which the browser asks."""
     scheme: Literal["light", "dark"] = "light"
     click: str = ""
     """A text to click on first."""
@@ -61,7 +63,11 @@ class Picture:
 def photograph(browser: Browser, picture: Picture) -> bool:
     """Open a page, keep what it shows; return whether it still was loading."""
     width, height = picture.size
-    with browser.new_context(viewport={"width": width, "height": height}, color_scheme=picture.scheme) as context:
+    with browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme=picture.scheme,
+        http_credentials={"username": USER, "password": picture.password},
+    ) as context:
         context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
         if picture.password:
             login = base64.b64encode(picture.password.encode()).decode()
@@ -94,6 +100,7 @@ def _loads(page: Page) -> bool:
 def pictures(run: str, prefect_url: str, mlflow_url: str, home: Home, form: str) -> list[Picture]:
     """Every picture of a browser."""
     launch = next(e for e in read_events(home.runs / run) if e["event"] == "run_started")["prefect_flow_run_id"]
+    os.environ |= mlflow_login(home.root, mlflow_url)
     mlflow.set_tracking_uri(mlflow_url)
     client = mlflow.MlflowClient()
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
@@ -105,10 +112,10 @@ def pictures(run: str, prefect_url: str, mlflow_url: str, home: Home, form: str)
     return [
         Picture("prefect-run", f"{prefect_url}/runs/flow-run/{launch}", key),
         Picture("prefect-form", f"{prefect_url}/deployments/deployment/{form}/run", key),
-        Picture("mlflow-runs", experiment_address(mlflow_url, parent.info.experiment_id)),
-        Picture("mlflow-metrics", f"{of_run}/{parent.info.run_id}/model-metrics?{QUERY}"),
-        Picture("mlflow-stage", f"{of_run}/{update.info.run_id}?{QUERY}"),
-        Picture("mlflow-artifacts", f"{of_run}/{update.info.run_id}/artifacts?{QUERY}"),
+        Picture("mlflow-runs", experiment_address(mlflow_url, parent.info.experiment_id), key),
+        Picture("mlflow-metrics", f"{of_run}/{parent.info.run_id}/model-metrics?{QUERY}", key),
+        Picture("mlflow-stage", f"{of_run}/{update.info.run_id}?{QUERY}", key),
+        Picture("mlflow-artifacts", f"{of_run}/{update.info.run_id}/artifacts?{QUERY}", key),
         Picture("report", report),
         Picture("report-dark", report, scheme="dark"),
         Picture("report-group", report, at="#groups"),

@@ -3,24 +3,35 @@
 import contextlib
 import logging
 import os
+import sys
+import threading
 from collections.abc import Callable, Generator
+from functools import partial
+from pathlib import Path
 
-from gradus.data.errors import GradusError, in_words
+from pydantic import SecretStr
+
+from gradus.data.errors import GradusError
 from gradus.flows.prefect_logging import short_logging_setup
 from gradus.tasks.config.settings import Home, check_environment, check_room
+from gradus.tasks.host.home_folder import open_home
 from gradus.tasks.host.imports import lean_imports
-from gradus.tasks.host.interrupt import remember_interrupts
+from gradus.tasks.host.interrupt import remember_interrupts, stop_at_once
 from gradus.tasks.host.isolation import isolate, refuse_unusable_proxies
+from gradus.tasks.host.setting_files import ignore_setting_files, prefect_files, profile_api
 from gradus.tasks.servers.prefect_server import connect, lent_secret
+
+_SEND_LIMIT_S = 30.0
 
 
 def prepare(home: Home) -> None:
-    """Point Prefect at the home folder, keep it quiet, local and isolated; settings of the user stay.
+    """Point Prefect at the home folder, keep it quiet, local and isolated; environment variables of the user stay.
 
-    GradusError if there can be no home there.
+    GradusError if there can be no home there, or the one that is there may not be used.
     """
     defaults = {
         "PREFECT_HOME": str(home.prefect),
+        **prefect_files(),
         "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(home.prefect / "results"),
         "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -37,75 +48,105 @@ def prepare(home: Home) -> None:
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     isolate(os.environ)
-    try:
-        home.prefect.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = in_words(error).message
-        raise GradusError(
-            f"the home folder {home.root} cannot be used: {problem}", hint="set GRADUS_HOME to a folder you can write"
-        ) from None
+    ignore_setting_files()
+    open_home(home)
     # At the end of a quick command Prefect warns of each event that is still on its way, then sends it all the same.
     logging.getLogger("EventsWorker").setLevel(logging.ERROR)
 
 
 @contextlib.contextmanager
-def api() -> Generator[Callable[[], None]]:
+def api(*, guest: bool = False) -> Generator[Callable[[], None]]:
     """What a verb needs that runs flows: an interrupt that is not lost, and `prefect_api` of its home.
 
     with api() as ready:
         from gradus.flows import stages
         ready()
         stages.hint("problems.jsonl")
+
+    A guest in a process that goes on afterwards sees to its own interrupts; Prefect's last events are sent, and its
+    server is let go of, before the block ends.
     """
-    remember_interrupts()
+    if not guest:
+        stop_at_once()  # nothing is begun that would have to be ended
     check_environment()  # a wrong value is refused before anything starts
     refuse_unusable_proxies()
     home = Home.from_environment()
     check_room(home)
-    own = not _named_api(home)
+    own = not _named_api()
     # Prefect imports pandas, a fifth of its own import, for keys of its task cache, which is off here.
-    with prefect_api(home) as ready, lean_imports("pandas") as imported, contextlib.ExitStack() as settings:
+    imported_before = guest and "prefect.main" in sys.modules
+    lean = _as_it_is() if imported_before else lean_imports(*([] if guest else ["pandas"]))
+    with prefect_api(home, leave=guest) as ready, lean as imported, contextlib.ExitStack() as settings:
         configured = short_logging_setup()
+        settings.callback(configured)
 
         def begin() -> None:
             imported()
             configured()
-            if own:
-                settings.enter_context(_no_heartbeats())
+            if own or guest:
+                settings.enter_context(_prefect_settings(heartbeats=not own, renewed=guest))
+            if guest:
+                settings.callback(_send_events)
             ready()
+            if not guest:
+                remember_interrupts()
 
         yield begin
 
 
 @contextlib.contextmanager
-def _no_heartbeats() -> Generator[None]:
-    """Send none of Prefect's heart-beats: at the end it waits up to a second for the thread that does.
+def _as_it_is() -> Generator[Callable[[], None]]:
+    """Prefect is imported already: there is nothing to make lean."""
+    yield lambda: None
 
-    They serve automations of a server that somebody else keeps; at a home's own, a later command finds killed runs.
+
+@contextlib.contextmanager
+def _prefect_settings(*, heartbeats: bool, renewed: bool) -> Generator[None]:
+    """Settings of Prefect in this block; `renewed` takes the server from the environment, which Prefect reads once.
+
+    Without heart-beats Prefect does not wait at the end, up to a second, for the thread that sends them. They serve
+    automations of a server that somebody else keeps; at a home's own, a later command finds killed runs.
     """
     from prefect.context import SettingsContext, get_settings_context  # noqa: PLC0415
 
     # Prefect's `temporary_settings` validates all settings again, which takes longer than the flow's requests.
     known = get_settings_context()
-    flows = known.settings.flows.model_copy(update={"heartbeat_frequency": None})
-    with SettingsContext(profile=known.profile, settings=known.settings.model_copy(update={"flows": flows})):
+    settings, changed = known.settings, dict[str, object]()
+    if not heartbeats:
+        changed["flows"] = settings.flows.model_copy(update={"heartbeat_frequency": None})
+    if renewed and (url := os.environ.get("PREFECT_API_URL")):
+        key = os.environ.get("PREFECT_API_AUTH_STRING")
+        server = {"url": url, "auth_string": SecretStr(key) if key else None}
+        changed["api"] = settings.api.model_copy(update=server)
+        changed["home"] = Path(os.environ["PREFECT_HOME"])
+    with SettingsContext(profile=known.profile, settings=settings.model_copy(update=changed)):
         yield
 
 
+def _send_events() -> None:
+    """Have Prefect send its last events and log records; in a thread, since it would not wait in an event loop."""
+    from prefect.events.worker import EventsWorker  # noqa: PLC0415
+
+    sending = threading.Thread(target=partial(EventsWorker.drain_all, timeout=_SEND_LIMIT_S), daemon=True)
+    sending.start()
+    sending.join()
+
+
 @contextlib.contextmanager
-def prefect_api(home: Home, *, schedules: bool = False) -> Generator[Callable[[], None]]:
+def prefect_api(home: Home, *, schedules: bool = False, leave: bool = False) -> Generator[Callable[[], None]]:
     """Prefect's API for flows that this process runs: the server that was named, or the one of this home.
 
     Yields a function to call once the flows are imported: it waits until the server may be spoken to.
-    A server that somebody named is used as it is; this home's secret is sent to this home's server alone.
+    A server that somebody named is used as it is; this home's secret is sent to this home's server alone. With `leave`
+    the home's own is let go of at the end of the block.
     """
-    named = _named_api(home)
+    named = _named_api()
     if named:
         key = "" if os.environ.get("PREFECT_API_AUTH_STRING") else lent_secret(home.root, named)
         with _environment({"PREFECT_API_AUTH_STRING": key} if key else {}):
             yield lambda: None
         return
-    # Its lease ends with this process, not here: Prefect sends the last events when the interpreter ends.
+    # A command's lease ends with its process, not here: Prefect sends the last events when the interpreter ends.
     connection = connect(home.root, schedules=schedules)
     known = {"PREFECT_API_URL": f"{connection.address}/api", "PREFECT_API_AUTH_STRING": connection.secret}
     with _environment(known):
@@ -117,16 +158,14 @@ def prefect_api(home: Home, *, schedules: bool = False) -> Generator[Callable[[]
             if connection.lost:
                 raise connection.explain() from None
             raise
+        finally:
+            if leave:
+                connection.close()
 
 
-def _named_api(home: Home) -> str:
-    """The API that the environment or a profile of Prefect's names; empty if none does."""
-    if os.environ.get("PREFECT_API_URL"):
-        return os.environ["PREFECT_API_URL"]
-    profiles = home.prefect / "profiles.toml"
-    if not profiles.is_file():
-        return ""
-    return "the profile's" if "PREFECT_API_URL" in profiles.read_text(encoding="utf-8") else ""
+def _named_api() -> str:
+    """Return the API that the environment names, or a profile that the user chose; empty if neither does."""
+    return os.environ.get("PREFECT_API_URL") or profile_api()
 
 
 @contextlib.contextmanager

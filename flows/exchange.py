@@ -37,6 +37,7 @@ def import_rollouts(
     tokenizer: str | None = None,
     policy: str | None = None,
     temperature: Annotated[float, Field(gt=0)] = 1.0,
+    correct_at: Annotated[float, Field(allow_inf_nan=False)] | None = None,
 ) -> Imported:
     """Rollouts of another system: with their problems and, where there are rewards, scores and difficulty.
 
@@ -47,13 +48,15 @@ def import_rollouts(
         tokenizer: Folder of the model whose tokenizer makes texts of token ids; the policy's if there is one.
         policy: The policy that sampled them, so that it can learn from them: a folder or a checkpoint artifact.
         temperature: Temperature that they were sampled at, for the policy to learn from them.
+        correct_at: Threshold: a row without a verdict of its own is correct if its reward is at least this.
     """
     started = time.perf_counter()
     path, model = Path(source), Path(tokenizer) if tokenizer else None
     check_source(path, system, model, policy)
     with alone("import") as session:
         sampler = resolve_artifact(session.store, policy, "checkpoints") if policy else None
-        found = read_incoming(path, system, columns or {}, model or (session.store.path(sampler) if sampler else None))
+        texts = model or (session.store.path(sampler) if sampler else None)
+        found = read_incoming(path, system, columns or {}, texts, correct_at)
         tables = found.tables
         rows = sampled_by(tables.rollouts, sampler.digest, temperature) if sampler else tables.rollouts
         rollouts = session.store.put("rollouts", rows)
@@ -72,5 +75,7 @@ def import_rollouts(
             inputs = {"rollouts": [rollouts], "scores": [scores]}
             measured = session.stage("difficulty", DifficultyConfig(max_unjudged_frac=1.0), inputs)
             answer["scores"], answer["difficulty"] = str(scores), str(measured.ref)
+            if not measured.summary.get("judged"):
+                answer["lost"].append("no verdicts, so no pass rates: give --correct-at, or score the rollouts")
         answer["seconds"] = round(time.perf_counter() - started, 3)
         return answer

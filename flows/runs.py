@@ -1,23 +1,29 @@
 """The flow of whole runs, and what it answers at the end."""
 
 import time
-from collections.abc import Mapping
 
 from gradus.data.errors import GateError
 from gradus.flows.console.answers import StageCounts, SuiteFigures, TrainAnswer
-from gradus.flows.loop.inputs import as_run, run_name, start_of
+from gradus.flows.console.output import aside
+from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
 from gradus.flows.loop.measuring import pass_at_1
 from gradus.flows.loop.metering import Metered
-from gradus.flows.loop.training import Trained, train
+from gradus.flows.loop.training import Inputs, Trained, train
 from gradus.flows.recipe.budget import Budget
-from gradus.flows.recipe.config import Recipe, lasting, parse_recipe, refuse_unjudged
+from gradus.flows.recipe.checking import warm_up_remark
+from gradus.flows.recipe.config import Recipe, parse_recipe, refuse_unjudged, same_run, stage_config
 from gradus.flows.recipe.differences import changed_settings
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
+from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.remarks import remarks_of
+from gradus.tasks.runs.history import read_story
 from gradus.tasks.runs.records import RunSettings
-from gradus.tasks.runs.spending import ComputedSeconds
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runs.spending import ComputedSeconds, sampled_tokens
+from gradus.tasks.runtime.calls import Outcome, Stages
+from gradus.tasks.runtime.pruning import computed_by
 from gradus.tasks.runtime.stage_adapter import Session
+from gradus.tasks.stages.score.trial import try_rewards
 
 
 @gradus_flow("train")
@@ -34,6 +40,13 @@ def train_flow(
     started = time.perf_counter()
     refuse_unjudged(recipe)
     recipe = as_run(recipe)
+    if run and forced:
+        named = name_of_rerun(Home.from_environment().runs, run, recipe)
+        if named != run:
+            aside(f"a file that {run} names has changed since: this is another run, {named}")
+            run = named
+    elif run is None and (changed := on_other_data(Home.from_environment().runs, recipe)):
+        aside(f"note: {changed}")
     body = recipe.model_dump(mode="json")
     spec = RunSpec(
         name=run or run_name(recipe),
@@ -42,7 +55,7 @@ def train_flow(
         body={"recipe": body},
         changed=changed_settings(recipe),
         reported=True,
-        lasting=_lasting,
+        same=_same,
         rounds=0 if budget else recipe.rounds,
         forced=frozenset((stage, index, purpose) for stage, index, purpose in forced or []),
     )
@@ -59,10 +72,21 @@ def train_flow(
 def _within(session: Session, recipe: Recipe, budget: Budget | None) -> Trained:
     """Train for the rounds of the recipe, or until the budget is reached."""
     if budget is None:
-        return train(session, recipe, start_of(session, recipe))
+        return train(session, recipe, _started(session, session, recipe))
     metered = Metered(session, ComputedSeconds(session.journal.folder.parent))
-    start = start_of(metered, recipe)
+    start = _started(metered, session, recipe)
     return train(metered, recipe, start, lambda index: metered.has_spent(budget, index))
+
+
+def _started(stages: Stages, session: Session, recipe: Recipe) -> Inputs:
+    """Return what training starts from; a run that has not scored yet tries its rewards first."""
+    start, folder = start_of(stages, recipe), session.journal.folder
+    if all(row["stage"] != "score" for row in read_story(folder).rows.values()):
+        suites = [(suite.score, start.suites[suite.name]) for suite in recipe.evaluate.suites if suite.score]
+        for score, problems in ((recipe.score, start.problems), *suites):
+            rewards = stage_config(recipe, "score", 0, score).rewards
+            try_rewards(session.store, rewards, problems, folder / "logs")
+    return start
 
 
 def _how(trained: Trained) -> str:
@@ -73,23 +97,31 @@ def _how(trained: Trained) -> str:
 
 
 def _outside(run: str, trained: Trained) -> GateError:
-    """What a run says that a guard ended."""
+    """What a run says that a guard, or rounds without signal, ended."""
     following = trained.best_round + 1
+    message = f"{trained.stopped}; the best policy so far is that of round {trained.best_round}, {trained.best}"
+    if trained.rounds in trained.skipped:
+        hint = "curate problems that are neither always nor never solved, or raise curate.sample.n"
+        return GateError(message, hint=f"{hint}; with more max_skipped_updates or --rounds the same command goes on")
     return GateError(
-        f"{trained.stopped}; the best policy so far is that of round {trained.best_round}, {trained.best}",
+        message,
         hint=f"go on from there: gradus rerun {run} update --from-round {following} --set lr=...; "
         "or repeat the command with another guard",
     )
 
 
-def _lasting(body: RunSettings) -> Mapping[str, object]:
-    """Return what of a run's body may not change, as this version writes it; an earlier version may have written it."""
-    recipe = parse_recipe(body["recipe"], "the run's recipe") if "recipe" in body else None
-    return {**body, "recipe": lasting(recipe)} if recipe else body
+def _same(stored: RunSettings, body: RunSettings) -> bool:
+    """Return whether a run that this version stored, or an earlier one, goes on with the settings of a command."""
+    if "recipe" not in stored or "recipe" not in body:
+        return stored == body
+    one, other = (parse_recipe(each["recipe"], "the run's recipe") for each in (stored, body))
+    return {**stored, "recipe": None} == {**body, "recipe": None} and same_run(one, other)
 
 
 def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, seconds: float) -> TrainAnswer:
     main = trained.figures[recipe.evaluate.main.name]
+    own = computed_by(session.journal.folder)  # by whichever of its commands
+    computed = {o.ref: o for o in session.outcomes if o.ref in own}.values()
     suites: dict[str, SuiteFigures] = {
         name: {"before": f.before.evaluation, "after": f.after.evaluation, "best": f.best.evaluation}
         for name, f in trained.figures.items()
@@ -98,8 +130,9 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
         "run": run,
         "rounds": trained.rounds,
         "updates": sum(o.summary.get("updates", 0) for o in session.outcomes),
-        "tokens_generated": sum(o.summary.get("tokens_generated", 0) for o in session.outcomes if not o.reused),
-        "tokens_trained": sum(o.summary.get("tokens_trained", 0) for o in session.outcomes if not o.reused),
+        "skipped_updates": len(trained.skipped),
+        "tokens_generated": sum(sampled_tokens(o.stage, o.summary) for o in computed),
+        "tokens_trained": sum(o.summary.get("tokens_trained", 0) for o in computed),
         "seconds": round(seconds, 2),
         "stages": _stages(session.outcomes),
         "before": main.before.evaluation,
@@ -107,11 +140,22 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
         "gain": pass_at_1(main.after) - pass_at_1(main.before),
         "suites": suites,
         "choice": trained.choice.as_dict() if trained.choice else None,
-        "remarks": [*trained.remarks, *([trained.choice.remark] if trained.choice and trained.choice.remark else [])],
+        "remarks": [
+            *_of_stages(session.outcomes),
+            *warm_up_remark(recipe, trained.rounds - len(trained.skipped)),
+            *trained.remarks,
+            *([trained.choice.remark] if trained.choice and trained.choice.remark else []),
+        ],
         "policy": str(trained.policy),
         "best": str(trained.best),
         "out": str(session.store.path(trained.policy)),
     }
+
+
+def _of_stages(outcomes: list[Outcome]) -> list[str]:
+    """The remarks on stages, each once."""
+    said = (text for each in outcomes for text in remarks_of(each.stage, each.purpose, each.summary))
+    return list(dict.fromkeys(said))
 
 
 def _stages(outcomes: list[Outcome]) -> dict[str, StageCounts]:

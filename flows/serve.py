@@ -7,7 +7,9 @@ What a user changed in Prefect stays when `serve` starts again: schedules, param
 limits. What is ours is renewed: the flow's location, the schema of its parameters, its description.
 """
 
+import functools
 import os
+import shlex
 from typing import ParamSpec, TypeVar, cast
 from uuid import UUID
 
@@ -18,10 +20,13 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
+from prefect.runner import runner
+from prefect.runner._starter_engine import EngineCommandStarter
 from prefect.types.entrypoint import EntrypointType
 
 from gradus.flows import comparison, deployed, exchange, stages
 from gradus.flows.notifications import HEARTBEAT_S, notify
+from gradus.flows.served_run import COMMAND
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.servers.abandoned_runs import close_abandoned, close_unbegun, left_behind
@@ -72,6 +77,9 @@ def serve_all(webhook: str = "") -> None:
     # The process of a run imports the flow by its name, from whatever folder this is.
     os.environ |= child_environment()
     os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", str(HEARTBEAT_S))
+    # `serve` takes no command: the name that Prefect's runner knows its starter by stands for one that has ours.
+    starter = functools.partial(EngineCommandStarter, command=shlex.join(COMMAND))
+    runner.EngineCommandStarter = starter  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
     prefect_serve(*found, pause_on_shutdown=False)
 
 

@@ -5,26 +5,28 @@ import json
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import eq
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from gradus.data.files import replace_file
 from gradus.data.lake.upgrade import open_lake
+from gradus.data.runlock import RunLock
 from gradus.flows.console.progress_bar import StageView
 from gradus.flows.loop.reruns import other_settings
+from gradus.flows.recipe.config import changed_files
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home, reports_now, worker_threads
-from gradus.tasks.host.runlock import RunLock
 from gradus.tasks.inspect.report.at_end import write_at_end
 from gradus.tasks.preflight.access import require_mlflow
-from gradus.tasks.runs.journal import METRICS, Journal, read_settings
+from gradus.tasks.runs.journal import METRICS, Journal, read_settings, write_settings
 from gradus.tasks.runs.records import RunSettings, Status
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.stage_adapter import Session, git_sha
 from gradus.tasks.runtime.supervise import WorkerPool
 from gradus.tasks.servers.abandoned_runs import close_abandoned, left_behind
+from gradus.tasks.servers.mlflow_login import mlflow_login
 from gradus.tasks.stages.update.launch.invitation import withdraw
 from gradus.tasks.tracking.client import parting_words, start_sidecar, tracking_uri
 from gradus.tasks.tracking.facts import REPORT_PAGE
@@ -43,8 +45,8 @@ class RunSpec:
     forced: frozenset[tuple[str, int, str]] = frozenset()
     reported: bool = False
     """Whether a report is written at the end; a failing report fails no run."""
-    lasting: Callable[[RunSettings], Mapping[str, object]] = dict
-    """Returns what of a body, stored by this version or an earlier one, may not change."""
+    same: Callable[[RunSettings, RunSettings], bool] = eq
+    """Whether a body, stored by this version or an earlier one, and that of the command are of the same run."""
     rounds: int = 0
     """How many rounds progress is shown of; 0 if that is not known, or there are none."""
 
@@ -56,8 +58,10 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
     `separate_sampler` runs sampling and learning at once, each in a worker with half of the threads.
     """
     home = Home.from_environment()
+    uri = tracking_uri(home.root)
+    login = mlflow_login(home.root, uri)
     if reports_now():
-        require_mlflow(tracking_uri(home.root))
+        require_mlflow(uri, login)
     folder = home.runs / spec.name
     folder.mkdir(parents=True, exist_ok=True)
     left = left_behind(home.runs)
@@ -71,7 +75,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
         try:
             close_abandoned(left)
             label_flow_run(spec.name, spec.verb)
-            sidecar = start_sidecar(folder) if reports_now() else None
+            sidecar = start_sidecar(folder, login) if reports_now() else None
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + separate_sampler))})
             with pool, StageView(rounds=spec.rounds) as view:
                 session = Session(
@@ -129,9 +133,9 @@ def guard(folder: Path, spec: RunSpec) -> None:
         stored = read_settings(folder)
         if stored == body:
             return
-        if spec.lasting(stored) != json.loads(json.dumps(spec.lasting(body))):
-            raise other_settings(folder)
-    replace_file(path, json.dumps(body, indent=1, sort_keys=True))
+        if not spec.same(stored, body):
+            raise other_settings(folder, changed_files(stored.get("recipe", {}), body.get("recipe", {})))
+    write_settings(folder, body)
 
 
 def label_flow_run(name: str, verb: str) -> None:

@@ -16,8 +16,9 @@ from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import problems_of, problems_ref
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
+from gradus.tasks.artifacts.copies import export
 from gradus.tasks.artifacts.policies import refuse_training
-from gradus.tasks.artifacts.resolve import export, resolve_artifact
+from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.base import Config
 from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, HintConfig, SampleConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
@@ -26,6 +27,7 @@ from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
 from gradus.tasks.config.redaction import refuse_credentials
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.abilities import check_ks
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.stage_adapter import Session
@@ -37,9 +39,11 @@ Answer: TypeAlias = Mapping[str, object]
 
 @contextlib.contextmanager
 def alone(verb: str, seed: int = 0) -> Generator[Session]:
-    """A session for one verb on its own, named by the time it began."""
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    with open_session(RunSpec(name=f"{verb}-{stamp}-{os.getpid()}", verb=verb, seed=seed)) as session:
+    """A session for one verb on its own, named by the time it began, the process, and a number within the second."""
+    name = f"{verb}-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    num_before = len(list(Home.from_environment().runs.glob(f"{name}*")))
+    name = f"{name}-{num_before + 1}" if num_before else name
+    with open_session(RunSpec(name=name, verb=verb, seed=seed)) as session:
         yield session
 
 
@@ -55,19 +59,23 @@ def _answer(session: Session, outcome: Outcome, out: str | None, started: float)
 
 
 @gradus_flow("ingest")
-def ingest(source: str, config: IngestConfig | None = None, out: str | None = None) -> Answer:
+def ingest(
+    source: str, config: IngestConfig | None = None, out: str | None = None, policy: str | None = None
+) -> Answer:
     """Problems from a file, a Hugging Face dataset or a reasoning-gym family.
 
     Args:
         source: A JSONL or Parquet file, a Hugging Face dataset id, or reasoning-gym:FAMILY.
         config: Settings of the stage; what is left out keeps its default.
         out: Also write the result here (.parquet, .jsonl or a folder).
+        policy: Policy whose tokens max_prompt_tokens counts: bundled, a folder, a checkpoint artifact, or id@revision.
     """
     started = time.perf_counter()
     refuse_credentials([source])
     settings = (config or IngestConfig()).model_copy(update={"source": source})
     with alone("ingest") as session:
-        return _answer(session, session.stage("ingest", settings, {}), out, started)
+        inputs = {"policy": [resolve_artifact(session.store, policy, "checkpoints")]} if policy else {}
+        return _answer(session, session.stage("ingest", settings, inputs), out, started)
 
 
 @gradus_flow("hint")
@@ -89,6 +97,7 @@ def curate(
     config: CurateConfig | None = None,
     seed: int = 0,
     out: str | None = None,
+    policy: str | None = None,
 ) -> Answer:
     """A plan: which problems, in which order, and why.
 
@@ -98,8 +107,10 @@ def curate(
         config: Settings of the stage; what is left out keeps its default.
         seed: Every other seed derives from it.
         out: Also write the result here (.parquet, .jsonl or a folder).
+        policy: Policy whose tokens the filter prompt_tokens counts: bundled, a folder, a checkpoint artifact, or
+            id@revision.
     """
-    inputs = {"problems": problems, "difficulty": difficulty}
+    inputs = {"problems": problems, "difficulty": difficulty, "policy": policy}
     return _single("curate", config or CurateConfig(), inputs, out, seed)
 
 

@@ -26,8 +26,9 @@ from torch import Tensor
 from torch.nn import Linear
 from transformers import PreTrainedModel
 
-from gradus.models.errors import PolicyError, first_line
-from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, is_adapter
+from gradus.components.libraries import library_reason
+from gradus.models.errors import PolicyError
+from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, FileError, is_adapter, refuse_broken
 from gradus.models.weight_check import fixed_set, tensor_sum, verify_weights
 
 if TYPE_CHECKING:
@@ -94,6 +95,10 @@ class Adapter:
 def read_adapter(folder: Path) -> Adapter:
     """Read an adapter's configuration by peft; PolicyError says what of it is not supported or missing."""
     path = folder / ADAPTER_CONFIG
+    try:
+        refuse_broken(folder)
+    except FileError as error:
+        raise PolicyError(str(error)) from None
     config = _config(path)
     _refuse_unsupported(path, config)
     if not (folder / ADAPTER_WEIGHTS).is_file():
@@ -130,10 +135,10 @@ def merged(model: PreTrainedModel, adapter: Adapter) -> PreTrainedModel:
         held = {n.replace(".default.", "."): p for n, p in wrapped.named_parameters() if ".lora_" in n}
         _refuse_other(held, adapter)
         return wrapped.merge_and_unload()
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        if isinstance(error, PolicyError):
-            raise
-        raise PolicyError(f"the adapter {adapter.folder} cannot be loaded: {first_line(error)}") from error
+    except (PolicyError, MemoryError):
+        raise
+    except Exception as error:  # a library fails over odd files with whatever it stumbles on
+        raise PolicyError(f"the adapter {adapter.folder} cannot be loaded{library_reason(error)}") from error
 
 
 def proof_of_merged(held: Mapping[str, Tensor], adapter: Adapter) -> int:
@@ -166,7 +171,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise PolicyError(f"{path} cannot be read: {error}") from None
+        raise PolicyError(f"{path} cannot be read{library_reason(error)}") from None
 
 
 def _config(path: Path) -> "LoraConfig":
@@ -176,10 +181,10 @@ def _config(path: Path) -> "LoraConfig":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of keys that a later peft wrote
             found = lora.from_pretrained(str(path.parent))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise PolicyError(f"{path} is not the configuration of an adapter ({first_line(error)})") from None
+    except Exception as error:  # noqa: BLE001 - a library fails over odd files with whatever it stumbles on
+        raise PolicyError(f"{path} is not the configuration of an adapter{library_reason(error)}") from None
     if not isinstance(found, lora):
-        raise PolicyError(f"{path} describes an adapter of kind {found.peft_type}; only LoRA is supported")
+        raise PolicyError(f"{path} is not the configuration of an adapter that is supported: only LoRA is")
     return found
 
 
@@ -209,7 +214,7 @@ def refuse_variants(model: torch.nn.Module) -> None:
         if isinstance(module, tuners.BaseTunerLayer):
             base = module.get_base_layer()
             if type(module) not in plain or not isinstance(base, Linear) or module.lora_variant:
-                raise PolicyError(f"{name} is a {type(base).__name__} under {type(module).__name__}: not plain LoRA")
+                raise PolicyError(f"{name} is no linear layer under plain LoRA")
 
 
 def refuse_unfit(model: PreTrainedModel, adapter: Adapter) -> None:
@@ -223,8 +228,8 @@ def refuse_unfit(model: PreTrainedModel, adapter: Adapter) -> None:
         shape = (layer.out_features, layer.in_features) if isinstance(layer, Linear) else None
         if shape != (b.shape[0], a.shape[1]):
             raise PolicyError(
-                f"{adapter.folder} does not fit its base {adapter.base}: it adapts {module} of shape "
-                f"{(b.shape[0], a.shape[1])}, the base has {shape or 'no linear layer'} there"
+                f"{adapter.folder} does not fit its base: it adapts {module} of shape {(b.shape[0], a.shape[1])}, "
+                f"the base has {shape or 'no linear layer'} there"
             )
 
 
@@ -237,4 +242,4 @@ def _refuse_other(held: Mapping[str, Tensor], adapter: Adapter) -> None:
     }
     odd = sorted(set(given) ^ set(held)) or sorted(n for n in given if not torch.equal(held[n], given[n].to(held[n])))
     if odd:
-        raise PolicyError(f"{adapter.folder}: peft and the file disagree on {odd[0]} ({len(odd)} tensors)")
+        raise PolicyError(f"{adapter.folder}: what it adapts and its file disagree on {odd[0]} ({len(odd)} matrices)")

@@ -7,7 +7,6 @@ An adapter's folder loads as its base with the adapter merged into the weights (
 Left out: downloading (gradus.tasks.artifacts.resolve does that); quantisation other than NF4, which was not run.
 """
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from typing import Any, Literal
 
 import torch
 from jinja2 import TemplateError
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -32,16 +30,17 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from gradus.components.libraries import library_reason
 from gradus.models.adapters import base_of, merged, read_adapter
-from gradus.models.errors import PolicyError, first_line
-from gradus.models.policy_files import CONFIG, is_adapter
+from gradus.models.chat_template import is_plain
+from gradus.models.errors import PolicyError
+from gradus.models.policy_files import CONFIG, FileError, has_tokenizer, is_adapter, read_object, refuse_broken
 from gradus.models.templates import PLAIN, PromptStyle, filled
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 Quantize = Literal["none", "nf4"]
 _CPU = torch.device("cpu")
 _DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16}
-_TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model")
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def load_policy(
     base = base_of(folder)
     _refuse_unloadable(base, trust_remote_code=trust_remote_code)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
-    tokenizer = _loaded(_tokenizer_folder(folder, base), "tokenizer", AutoTokenizer.from_pretrained, options)
+    tokenizer = _tokenizer(_tokenizer_folder(folder, base), options)
     options |= {"dtype": _DTYPES[dtype], "use_safetensors": True}
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     if quantize == "nf4":
@@ -131,7 +130,7 @@ def load_prompt_side(folder: Path, *, trust_remote_code: bool = False) -> Prompt
     base = base_of(folder)
     _refuse_unloadable(base, trust_remote_code=trust_remote_code)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
-    tokenizer = _loaded(_tokenizer_folder(folder, base), "tokenizer", AutoTokenizer.from_pretrained, options)
+    tokenizer = _tokenizer(_tokenizer_folder(folder, base), options)
     config = _loaded(base, "configuration", AutoConfig.from_pretrained, options)
     _refuse_more_tokens(folder, tokenizer, config.get_text_config().vocab_size)
     try:
@@ -175,13 +174,17 @@ def _context_tokens(config: PretrainedConfig) -> int:
     return sys.maxsize if limit is None else int(limit)
 
 
+def _tokenizer(folder: Path, options: dict[str, Any]) -> PreTrainedTokenizerBase:
+    """The tokenizer, without the chat template that an export gave it for other programs."""
+    tokenizer = _loaded(folder, "tokenizer", AutoTokenizer.from_pretrained, options)
+    if is_plain(tokenizer.chat_template):
+        tokenizer.chat_template = None
+    return tokenizer
+
+
 def _tokenizer_folder(folder: Path, base: Path) -> Path:
     """An adapter may bring a tokenizer, for its chat template; without one it has its base's."""
-    return folder if _has_tokenizer(folder) else base
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    return any(path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern))
+    return folder if has_tokenizer(folder) else base
 
 
 def _refuse_unloadable(folder: Path, *, trust_remote_code: bool) -> None:
@@ -189,28 +192,23 @@ def _refuse_unloadable(folder: Path, *, trust_remote_code: bool) -> None:
         raise PolicyError(f"{folder} is not a folder: download a policy first, then name the folder it lies in")
     config_path = folder / CONFIG
     if not config_path.is_file():
-        raise PolicyError(f"{folder} has no config.json: it is not a policy that transformers can load")
+        raise PolicyError(f"{folder} has no config.json: it is not a policy")
     try:
-        config = json.loads(config_path.read_bytes())
-    except ValueError as error:
-        raise PolicyError(f"{config_path} is not JSON ({error})") from None
-    if not isinstance(config, dict):
-        raise PolicyError(f"{config_path} is not a JSON object")
+        config = read_object(config_path)
+        refuse_broken(folder)
+    except FileError as error:
+        raise PolicyError(f"the policy cannot be loaded: {error}") from None
     if "auto_map" in config and not trust_remote_code:
         raise PolicyError(f"{folder} brings its own code, which is not run unless asked for (trust_remote_code)")
-    if not _has_tokenizer(folder):
-        raise PolicyError(f"{folder} cannot be loaded: it has no tokenizer (tokenizer.json, or vocab files)")
-    if not any(folder.glob("*.safetensors")):
-        raise PolicyError(
-            f"{folder} cannot be loaded: it has no weights as safetensors, and other formats can run code"
-        )
 
 
 def _loaded(folder: Path, what: str, load: Callable[..., Any], options: dict[str, Any]) -> Any:
     try:
         return load(folder, **options)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
-        raise PolicyError(f"the {what} in {folder} cannot be loaded: {first_line(error)}") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # a library fails over odd files with whatever it stumbles on
+        raise PolicyError(f"the {what} in {folder} cannot be loaded{library_reason(error)}") from error
 
 
 def new_policy(

@@ -28,7 +28,13 @@ ENGINES = {
     "vllm": "gradus.models.engines.vllm.VllmEngine",
     "openai": "gradus.models.engines.server.ServerEngine",
 }
-STORE = ("gradus.data.lake.store", "gradus.data.lake.manifest", "gradus.tasks.stages.context")
+STORE = (
+    "gradus.data.lake.store",
+    "gradus.data.lake.writer",
+    "gradus.data.lake.manifest",
+    "gradus.data.lake.names",
+    "gradus.tasks.stages.context",
+)
 """How artifacts are written and read, whoever makes them."""
 
 

@@ -34,6 +34,8 @@ FIRST = (
     "vllm/test_vllm_engine.py",
     "tasks/stages/rollout/test_ray.py",
     "tasks/stages/update/launch/test_launch.py",
+    "e2e/test_judged_again.py",
+    "e2e/test_without_signal.py",
     "e2e/test_update_verb.py",
     "e2e/test_installed.py",
     "e2e/test_recipes.py",
@@ -67,6 +69,9 @@ ONE_PROCESS = (
 """The files that share a training, the fixture `undisturbed`, which one process makes once."""
 RUN_TWICE = ("e2e", "vllm")
 """Folders of tests that start servers and other processes: one that fails is run once more and named in the summary."""
+
+TESTS_PATH = os.pathsep.join((str(HERE.parent / "src"), str(HERE.parent)))
+"""PYTHONPATH of a process that imports Gradus and these tests, whatever PYTHONSAFEPATH says."""
 
 MakeAdapter = Callable[..., Path]
 Check = Callable[["Policy", "Request", list[int], list[float], float], None]
@@ -230,6 +235,15 @@ class Server:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """Put the environment back after a test that runs the program in this process: it sets variables for children."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture

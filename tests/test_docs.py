@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from gradus.data.curation.filters import no_candidates
+from gradus.data.lake.schema import TABLES
 from gradus.flows.cli.main import app
 from gradus.flows.recipe.config import load_recipe
+from gradus.models.objectives.batch import ScoredBatch, StepView, TokenBatch
 from gradus.tasks.inspect.catalogue import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -86,7 +90,7 @@ def test_every_page_is_in_the_table_of_the_readme() -> None:
 def test_the_pages_have_what_is_checked_here() -> None:
     prose = "\n".join(page.read_text() for page in PAGES)
     assert len(COMMAND.findall(prose)) > 30
-    assert len(RECIPE.findall(prose)) == 5
+    assert len(RECIPE.findall(prose)) == 6
     assert len(DOTTED.findall(prose)) > 10
 
 
@@ -115,3 +119,23 @@ def flat(nav: Any) -> list[str]:
         return [nav]
     inner = nav.values() if isinstance(nav, dict) else nav
     return [page for each in inner for page in flat(each)]
+
+
+def test_the_page_on_components_names_the_columns_that_each_kind_sees() -> None:
+    table = (ROOT / "docs" / "extending.md").read_text().partition("## What each kind sees")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")]
+    shown = {kind.strip(): set(re.findall("`(\\w+)`", what)) for kind, _, what in rows}
+    rollouts = {column.name for column in TABLES["rollouts"].columns} - {
+        "prompt_tokens",
+        "completion_tokens",
+        "logprobs",
+    }
+    seen = {
+        "filter, ranking, sampler": no_candidates().column_names,
+        "hint strategy": [column.name for column in TABLES["problems"].columns],
+        "reward": rollouts | {"question", "messages", "answer", "solution", "domain", "source", "extra"},
+        "advantage": [field.name for field in fields(ScoredBatch)],
+        "token weights": [field.name for field in fields(StepView)],
+        "loss": [field.name for field in fields(TokenBatch)],
+    }
+    assert {kind: shown[kind] for kind in seen} == {kind: set(names) for kind, names in seen.items()}

@@ -30,17 +30,32 @@ class Format:
     """The step is in the name of a file alone, and groups are numbered within one."""
     texts: bool = True
     """Whether rows hold texts; otherwise a tokenizer makes them."""
+    fields: tuple[str, ...] = ()
+    """The columns that `read` looks for; others may be rewards."""
 
 
 NO_TOKENS = "no tokens and no log-probs: the rows can be scored, curated and browsed, not updated from"
 FORMATS: Mapping[str, Format] = {
-    "verl": Format(".jsonl", (NO_TOKENS,), verl.read, verl.write, verl.file_name),
-    "trl": Format(".parquet", (NO_TOKENS, "no gold answers", "no advantages"), trl.read, trl.write, trl.file_name),
-    "trinity": Format(".jsonl", (NO_TOKENS, "no gold answers"), trinity.read, trinity.write, trinity.file_name),
+    "verl": Format(".jsonl", (NO_TOKENS,), verl.read, verl.write, verl.file_name, fields=verl.FIELDS),
+    "trl": Format(
+        ".parquet",
+        (NO_TOKENS, "no gold answers", "no advantages"),
+        trl.read,
+        trl.write,
+        trl.file_name,
+        fields=trl.FIELDS,
+    ),
+    "trinity": Format(
+        ".jsonl", (NO_TOKENS, "no gold answers"), trinity.read, trinity.write, trinity.file_name, fields=trinity.FIELDS
+    ),
     "openai": Format(".jsonl", (NO_TOKENS, "no rewards, no ids"), None, chat.write, chat.file_name),
     "open-instruct": Format(
-        ".jsonl", ("the policy is not named, so no update takes the rows",), open_instruct.read, texts=False
+        ".jsonl",
+        ("the policy is not named, so no update takes the rows",),
+        open_instruct.read,
+        texts=False,
+        fields=open_instruct.FIELDS,
     ),
-    "art": Format(".parquet", (NO_TOKENS, "no gold answers"), art.read, step_in_name=True),
+    "art": Format(".parquet", (NO_TOKENS, "no gold answers"), art.read, step_in_name=True, fields=art.FIELDS),
 }
 """By the name that the command line takes."""

@@ -7,9 +7,12 @@ turn is the completion, turns before it are its prompt.
 import json
 from collections.abc import Mapping
 
-from gradus.data.exchange.row import Exchanged, number_of, turns_of, whole_of
+from gradus.data.exchange.row import Exchanged, number_of, reward_of, turns_of, whole_of
 from gradus.data.records import Row
 from gradus.data.sources.formats import UnusableRowError
+
+FIELDS = ("messages", "trajectory_json", "metrics", "group_index", "reward")
+"""Columns that are read."""
 
 
 def read(row: Row) -> Exchanged:
@@ -23,8 +26,8 @@ def read(row: Row) -> Exchanged:
     return Exchanged(
         prompt=prompt,
         completion=completion,
-        group_id=str(whole_of(row.get("group_index"))),
-        reward=number_of(row.get("reward")),
+        group_id=str(whole_of(row, "group_index")),
+        reward=reward_of(row, "reward"),
         components={key: value for key, value in numbers.items() if value is not None},
     )
 

@@ -3,9 +3,14 @@
 They hold token ids, not texts: a tokenizer makes the texts (gradus.tasks.inspect.exchange).
 """
 
-from gradus.data.exchange.row import MAX_INT, Exchanged, answer_of, number_of, whole_of
+from gradus.data.exchange.row import MAX_INT, Exchanged, answer_of, number_of, reward_of, whole_of
 from gradus.data.records import Row
 from gradus.data.sources.formats import UnusableRowError
+
+FIELDS = (
+    *("prompt_tokens", "response_tokens", "logprobs", "step", "prompt_idx", "ground_truth", "reward", "finish_reason"),
+)
+"""Columns that are read."""
 
 
 def read(row: Row) -> Exchanged:
@@ -17,10 +22,10 @@ def read(row: Row) -> Exchanged:
     return Exchanged(
         prompt="",
         completion="",
-        round=whole_of(row.get("step")),
-        group_id=f"{whole_of(row.get('step'))}/{whole_of(row.get('prompt_idx'))}",
+        round=whole_of(row, "step"),
+        group_id=f"{whole_of(row, 'step')}/{whole_of(row, 'prompt_idx')}",
         answer=answer_of(row.get("ground_truth")),
-        reward=number_of(row.get("reward")),
+        reward=reward_of(row, "reward"),
         finish_reason=reason if isinstance(reason := row.get("finish_reason"), str) else None,
         prompt_tokens=_tokens(row, "prompt_tokens"),
         completion_tokens=completion,

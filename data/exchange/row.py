@@ -64,6 +64,15 @@ def text_of(row: Row, name: str) -> str:
     return value
 
 
+def reward_of(row: Row, name: str) -> float | None:
+    """Return a reward; None if a row has none, or NaN for none; UnusableRowError if it has anything else."""
+    value = row.get(name)
+    number = number_of(value)
+    if number is None and value is not None and not (isinstance(value, float) and math.isnan(value)):
+        raise UnusableRowError(f"{name} is not a finite number")
+    return number
+
+
 def number_of(value: object) -> float | None:
     """Return a finite number; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -71,18 +80,26 @@ def number_of(value: object) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def whole_of(value: object) -> int:
-    """Return a whole number from 0 on, such as a step; 0 for anything else."""
-    number = number_of(value)
-    return int(number) if number is not None and 0 <= number < MAX_INT else 0
+def whole_of(row: Row, name: str) -> int:
+    """Return a whole number from 0 on, such as a step, 0 if a row has none; UnusableRowError for anything else."""
+    value = row.get(name)
+    number = 0.0 if value is None else number_of(value)
+    if number is None or not 0 <= number < MAX_INT or not number.is_integer():
+        raise UnusableRowError(f"{name} is not a whole number from 0 on")
+    return int(number)
 
 
 def answer_of(value: object) -> str | None:
-    """Return a gold answer as a text: a list of one as that one, other lists and objects as JSON; None if empty."""
+    """Return a gold answer as a text: a list of one as that one, other lists and objects as JSON; None if empty.
+
+    UnusableRowError for a number that is not finite.
+    """
     if isinstance(value, list | tuple) and len(value) == 1:
         return answer_of(value[0])
     if value is None or value in ("", []):
         return None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UnusableRowError("the gold answer is not a finite number")
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

@@ -23,12 +23,13 @@ class Tables:
     problems: pa.Table
 
 
-def tables_of(rows: Sequence[Exchanged], system: str) -> Tables:
+def tables_of(rows: Sequence[Exchanged], system: str, correct_at: float | None = None) -> Tables:
     """Return the tables of rows; ids that were not given come from prompts, rounds and places in a group.
 
-    A problem without an id is named by its prompt; rollouts of one problem and round are a group.
+    A problem without an id is named by its prompt; rollouts of one problem and round are a group. A row without a
+    verdict is correct if its reward is at least `correct_at`.
     """
-    named = _named(rows)
+    named = [_judged(row, correct_at) for row in _named(rows)]
     judged = [row for row in named if row.reward is not None or row.correct is not None]
     return Tables(
         rollouts=pa.Table.from_pylist([_rollout(row, system) for row in named], schema=_with_answers()),
@@ -55,6 +56,12 @@ def sampled_by(rollouts: pa.Table, policy: str, temperature: float) -> pa.Table:
         place = rollouts.schema.get_field_index(name)
         rollouts = rollouts.set_column(place, name, values.cast(rollouts.schema.field(name).type))
     return rollouts
+
+
+def _judged(row: Exchanged, correct_at: float | None) -> Exchanged:
+    if correct_at is None or row.correct is not None or row.reward is None:
+        return row
+    return replace(row, correct=row.reward >= correct_at)
 
 
 def _named(rows: Sequence[Exchanged]) -> list[Exchanged]:

@@ -5,10 +5,12 @@ eid names batch, task, run, step; experiences of one task and batch are a group.
 
 from collections.abc import Mapping
 
-from gradus.data.exchange.row import Exchanged, number_of, turns_of, whole_of, with_ours
+from gradus.data.exchange.row import Exchanged, number_of, reward_of, turns_of, whole_of, with_ours
 from gradus.data.records import Row
 from gradus.data.sources.formats import UnusableRowError
 
+FIELDS = (*("type", "eid", "info", "metrics", "prompt_text", "response_text", "messages", "reward", "truncate_status"),)
+"""Columns that are read."""
 _CUT = "response_truncated"
 
 
@@ -29,8 +31,8 @@ def read(row: Row) -> Exchanged:
     found = Exchanged(
         prompt=prompt,
         completion=completion,
-        round=whole_of(eid.get("batch")),
-        reward=number_of(row.get("reward")),
+        round=whole_of(eid, "batch"),
+        reward=reward_of(row, "reward"),
         components={key: value for key, value in numbers.items() if value is not None},
         group_id=f"{eid['batch']}/{eid['task']}" if "batch" in eid and "task" in eid else "",
         finish_reason="length" if row.get("truncate_status") == _CUT else None,

@@ -6,10 +6,12 @@ rewards is not said: all are taken but those known; the reward is their sum, as 
 
 import math
 
-from gradus.data.exchange.row import OURS, Exchanged, number_of, text_of, turns_of, whole_of, with_ours
+from gradus.data.exchange.row import OURS, Exchanged, number_of, reward_of, text_of, turns_of, whole_of, with_ours
 from gradus.data.records import Row
 from gradus.data.sources.formats import UnusableRowError
 
+FIELDS = ("step", "prompt", "completion", "reward", *OURS)
+"""Columns that are read."""
 _KNOWN = frozenset({"step", "prompt", "completion", "advantage", "reward", *OURS})
 
 
@@ -22,12 +24,12 @@ def read(row: Row) -> Exchanged:
     """Return a row of the table; UnusableRowError without texts."""
     numbers = {key: number_of(value) for key, value in row.items() if key not in _KNOWN}
     rewards = {key: value for key, value in numbers.items() if value is not None}
-    total = number_of(row.get("reward"))
+    total = reward_of(row, "reward")
     completion = row.get("completion")
     found = Exchanged(
         prompt=_prompt(row.get("prompt")),
         completion=turns_of(completion)[1] if isinstance(completion, list) else text_of(row, "completion"),
-        round=whole_of(row.get("step")),
+        round=whole_of(row, "step"),
         reward=total if total is not None else sum(rewards.values()) if rewards else None,
         components=rewards,
     )

@@ -4,9 +4,21 @@ Its writer is `_write_generations` of verl/trainer/ppo/v1/trainer_base.py: input
 for each value that the reward function returns beside the score; `acc` is the customary verdict.
 """
 
-from gradus.data.exchange.row import OURS, Exchanged, answer_of, number_of, text_of, verdict_of, whole_of, with_ours
+from gradus.data.exchange.row import (
+    OURS,
+    Exchanged,
+    answer_of,
+    number_of,
+    reward_of,
+    text_of,
+    verdict_of,
+    whole_of,
+    with_ours,
+)
 from gradus.data.records import Row
 
+FIELDS = ("input", "output", "gts", "score", "step", "acc", *OURS)
+"""Columns that are read."""
 _KNOWN = frozenset({"input", "output", "gts", "score", "step", "acc", "uid", "request_id", *OURS})
 
 
@@ -21,9 +33,9 @@ def read(row: Row) -> Exchanged:
     found = Exchanged(
         prompt=text_of(row, "input"),
         completion=text_of(row, "output"),
-        round=whole_of(row.get("step")),
+        round=whole_of(row, "step"),
         answer=answer_of(row.get("gts")),
-        reward=number_of(row.get("score")),
+        reward=reward_of(row, "score"),
         correct=verdict_of(row.get("acc")),
         components={key: value for key, value in numbers.items() if value is not None},
     )

@@ -46,3 +46,9 @@ def hints_of(problem: Problem, strategy: Strategy, fractions: Sequence[float]) -
         elif text and not leaks(text, problem["answer"], problem["question"] or ""):
             hints.append(Hint(problem["problem_id"], level, fraction, text))
     return hints, "" if hints else reason
+
+
+def states_early(problem: Problem) -> bool:
+    """Whether a step of the worked solution before the last states the gold answer, so that hints end before it."""
+    steps = [line for line in (problem["solution"] or "").split("\n") if line.strip()]
+    return leaks("\n".join(steps[:-1]), problem["answer"] or "", problem["question"] or "") if steps[1:] else False

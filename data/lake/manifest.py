@@ -7,18 +7,44 @@ and the artifact's name is the digest of `identity`, what the name was computed 
 
 import hashlib
 import json
+import stat
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gradus.data.errors import CorruptArtifactError
+from gradus.data.errors import BadInputError, CorruptArtifactError
+from gradus.data.lake.names import Ref, file_name
 from gradus.data.records import JsonObject
 
 FILE_NAME = "_manifest.json"
 """Readers of Parquet folders skip names that begin with an underscore."""
 REPORT = "_report.json"
 """The counts and metrics of the stage that made the artifact."""
+PRUNED = "_pruned.json"
+"""The note of files that were removed to make room."""
+MAX_BYTES = 32 << 20
+"""Bytes of a manifest at most: those of more than 100,000 files."""
+
+
+def _file(name: str) -> str:
+    """Return the name of a file; raise ValueError if no file of an artifact can be called so."""
+    try:
+        found = file_name(name)
+    except BadInputError as error:
+        raise ValueError(error.message) from None
+    if found in (FILE_NAME, PRUNED):
+        raise ValueError(f"{found} is no file of an artifact")
+    return found
+
+
+def _reference(text: str) -> str:
+    """Return the name of an artifact; raise ValueError if there can be none of that name."""
+    try:
+        return str(Ref.parse(text))
+    except BadInputError as error:
+        raise ValueError(error.message) from None
 
 
 class FileEntry(BaseModel):
@@ -26,10 +52,10 @@ class FileEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    sha256: str
-    bytes: int
-    rows: int | None = None
+    name: Annotated[str, AfterValidator(_file)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Field(ge=0)]
+    rows: Annotated[int | None, Field(ge=0)] = None
 
 
 class Manifest(BaseModel):
@@ -44,11 +70,24 @@ class Manifest(BaseModel):
     """What the digest was computed from; with the key `schema` only what is known of it (artifacts of schema 1)."""
     config: dict[str, Any] = Field(default_factory=dict)
     """All settings of the attempt, those that its result does not depend on included."""
-    parents: dict[str, list[str]] = Field(default_factory=dict)
+    parents: dict[str, list[Annotated[str, AfterValidator(_reference)]]] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
     files: tuple[FileEntry, ...] = ()
     sha256: str = ""
     """Digest of this manifest without this field."""
+
+    @model_validator(mode="after")
+    def _names_are_names(self) -> Self:
+        _reference(f"{self.table}/{self.digest}")
+        twice = [name for name, count in Counter(f.name for f in self.files).items() if count > 1]
+        if twice:
+            raise ValueError(f"{twice[0]} is named twice")
+        return self
+
+    @property
+    def ref(self) -> Ref:
+        """The name of the artifact."""
+        return Ref(self.table, self.digest)
 
     @property
     def stage(self) -> str:
@@ -86,25 +125,41 @@ class Manifest(BaseModel):
         return hashlib.sha256(self.model_copy(update={"sha256": ""}).to_bytes()).hexdigest()
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of an artifact folder; raise CorruptArtifactError if it is missing, unreadable or altered."""
+CURE = "delete its folder and run the same command again: only this artifact is computed anew"
+
+
+def read_manifest(folder: Path, cure: str = CURE) -> Manifest:
+    """Read the manifest of an artifact folder; raise CorruptArtifactError if it is missing, unreadable or altered.
+
+    No name in it leads out of the folder.
+    """
     path = folder / FILE_NAME
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            problem = f"is larger than {MAX_BYTES >> 20} MB" if found.st_size > MAX_BYTES else "is no file"
+            raise CorruptArtifactError(f"{path} {problem}", hint=cure)
         manifest = Manifest.model_validate_json(path.read_bytes())
+        flaw = manifest.flaw()
     except FileNotFoundError:
         raise CorruptArtifactError(
             f"{folder} has no manifest: the stage that writes it did not finish", hint="run that stage again"
         ) from None
     except ValidationError as error:
-        raise CorruptArtifactError(
-            f"{path} cannot be read as a manifest ({error.error_count()} problems)", hint=CURE
-        ) from None
-    if flaw := manifest.flaw():
-        raise CorruptArtifactError(f"{path} {flaw}", hint=CURE)
+        raise CorruptArtifactError(f"{path} cannot be read as a manifest ({_told(error)})", hint=cure) from None
+    except ValueError:  # a number that JSON has no words for
+        raise CorruptArtifactError(f"{path} cannot be read as a manifest (1 problems)", hint=cure) from None
+    if flaw:
+        raise CorruptArtifactError(f"{path} {flaw}", hint=cure)
     return manifest
 
 
-CURE = "delete its folder and run the same command again: only this artifact is computed anew"
+def _told(error: ValidationError) -> str:
+    """Return our own words for what is wrong in a manifest, the number of problems if there are none."""
+    for each in error.errors(include_url=False, include_input=False):
+        if each["type"] == "value_error":
+            return str(each.get("ctx", {}).get("error"))
+    return f"{error.error_count()} problems"
 
 
 def sha256_file(path: Path) -> str:

@@ -17,6 +17,7 @@ import contextlib
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import duckdb
 import pyarrow as pa
@@ -66,6 +67,8 @@ class Answer:
     """Up to BATCH_ROWS rows each, computed while they are read."""
     interrupt: Callable[[], None]
     """End, from another thread, what is being computed; whoever reads the batches then gets UsageError."""
+    table: Callable[[], pa.Table]
+    """Read all rows, instead of the batches."""
 
 
 @contextlib.contextmanager
@@ -102,14 +105,15 @@ def select(relations: Mapping[str, Relation], views: Mapping[str, View], sql: st
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise UsageError("only one query that reads can be run", hint="write a single SELECT")
         found = connection.sql(statements[0].query)
-        yield Answer(found.columns, _batches(found, names), connection.interrupt)
+        yield Answer(found.columns, _batches(found, names), connection.interrupt, partial(_table, found, names))
 
 
 def _needed(relations: set[str], views: Mapping[str, View], sql: str) -> set[str]:
     """Relations that the query may read: what it reads it names, so their names occur in its text."""
     words = set(re.findall(r"\w+", sql.lower()))
     behind = {need for name, view in views.items() if name in words for need in view.needs}
-    return relations & (words | behind)
+    artifacts = {name for name in relations if "/" in name}  # there only because the query names them
+    return relations & (words | behind | artifacts)
 
 
 def _unread(name: str, columns: pa.Schema) -> pa.RecordBatchReader:
@@ -125,6 +129,11 @@ def _unread(name: str, columns: pa.Schema) -> pa.RecordBatchReader:
 def _batches(found: duckdb.DuckDBPyRelation, names: list[str]) -> Iterator[pa.RecordBatch]:
     with _told(names):
         yield from found.to_arrow_reader(BATCH_ROWS)
+
+
+def _table(found: duckdb.DuckDBPyRelation, names: list[str]) -> pa.Table:
+    with _told(names):
+        return found.to_arrow_table()
 
 
 @contextlib.contextmanager

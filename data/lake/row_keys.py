@@ -1,7 +1,9 @@
-"""The keys of a table's rows, there and each once, and the digest of all of them."""
+"""The keys of a table's rows, there and each once, and digests of their content."""
 
 import hashlib
+import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,8 @@ import pyarrow as pa
 
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import TableSchema
+
+_BATCH_ROWS = 4096
 
 
 def row_keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[object, ...]]:
@@ -29,6 +33,15 @@ def row_keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[o
 def key_hashes(keys: list[tuple[object, ...]]) -> npt.NDArray[np.int64]:
     """64 bits a key, which this process alone understands."""
     return np.fromiter(map(hash, keys), np.int64, len(keys))
+
+
+def values_digest(tables: Iterable[pa.Table]) -> str:
+    """Return 32 hex digits that are the same for the same values in the same order, however files divide the rows."""
+    digest = hashlib.sha256()
+    for table in tables:
+        for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
+            digest.update("".join(json.dumps(row) + "\n" for row in batch.to_pylist()).encode())
+    return digest.hexdigest()[:32]
 
 
 def content_digest(table: pa.Table) -> str:

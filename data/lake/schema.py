@@ -3,7 +3,7 @@
 Readers accept files that have the required columns; missing optional ones are read as null and unknown ones are kept.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +18,37 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class Column:
-    """One column: name, Arrow type, doc line (with unit), whether a user's file must have it."""
+    """One column: name, Arrow type, doc line (with unit), whether a user's file must have it.
+
+    `low` and `high` bound its numbers, also those in lists; `above` is a bound that no number may reach.
+    """
 
     name: str
     type: pa.DataType
     doc: str
     required: bool = False
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    sparse: bool = False
+    """Only in tables in which a row has a value."""
+
+    @property
+    def bounds(self) -> str:
+        """Its bounds in words; empty if it has none.
+
+        >>> Column("top_p", pa.float64(), "", above=0, high=1).bounds
+        'above 0, at most 1'
+        """
+        if self.low is not None and self.high is not None:
+            return f"from {self.low:,.15g} to {self.high:,.15g}"
+        named = (("above {:,.15g}", self.above), ("from {:,.15g} on", self.low), ("at most {:,.15g}", self.high))
+        return ", ".join(text.format(value) for text, value in named if value is not None)
+
+    @property
+    def wanted(self) -> str:
+        """What a value must be, in words."""
+        return f"{kind_of(self.type)} {self.bounds}".strip()
 
 
 @dataclass(frozen=True)
@@ -36,9 +61,9 @@ class TableSchema:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The Arrow schema, with the doc lines as field metadata."""
+        """The Arrow schema of every such table, with the doc lines as field metadata."""
         return pa.schema(
-            [pa.field(c.name, c.type, metadata={"doc": c.doc}) for c in self.columns],
+            [pa.field(c.name, c.type, metadata={"doc": c.doc}) for c in self.columns if not c.sparse],
             metadata={"gradus.table": self.name, "gradus.schema_version": str(SCHEMA_VERSION)},
         )
 
@@ -52,6 +77,16 @@ class TableSchema:
         return replace(self, columns=tuple(c for c in self.columns if c.name in names))
 
 
+MAX_SAMPLES = 100_000
+"""Completions of a problem that a plan may ask for."""
+MAX_TOKENS = 10_000_000
+"""Tokens that a completion may be allowed."""
+MAX_TEMPERATURE = 100.0
+MAX_WHOLE = 2**31 - 1
+"""Places, rounds, levels and token ids are at most this."""
+MAX_LOGPROB = 0.01
+"""A log-probability is at most 0; kernels of low precision exceed it by a little."""
+
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _SPANS = pa.list_(
     pa.struct([("start", pa.int32()), ("end", pa.int32()), ("role", _TEXT), ("source", _TEXT), ("trained", _BOOL)])
@@ -63,7 +98,7 @@ PROBLEMS = TableSchema(
     "problems",
     ("problem_id",),
     (
-        Column("problem_id", _TEXT, "given by the source, or a hash of the content", required=True),
+        Column("problem_id", _TEXT, "given by the source, or a hash of question and messages", required=True),
         Column("question", _TEXT, "the problem as plain text; null where messages are given", required=True),
         Column("messages", _MESSAGES, "the problem as chat messages; null where a question is given"),
         Column("answer", _TEXT, "the gold answer, normalised; null where there is none"),
@@ -71,6 +106,7 @@ PROBLEMS = TableSchema(
         Column("domain", _TEXT, "what evaluation groups by (algebra, chain_sum/3 ...)"),
         Column("source", _TEXT, "where the row came from (gsm8k/train ...)"),
         Column("extra", _TEXT, "everything else of the source row, as a JSON object"),
+        Column("answer_given", _TEXT, "the gold as the source writes it; null if that is `answer`", sparse=True),
     ),
 )
 HINTS = TableSchema(
@@ -79,8 +115,8 @@ HINTS = TableSchema(
     (
         Column("problem_id", _TEXT, "the problem hinted at", required=True),
         Column("strategy", _TEXT, "which hint strategy wrote it (prefix, tiers ...)", required=True),
-        Column("level", pa.int32(), "0 is no hint; higher reveals more", required=True),
-        Column("fraction", _FLOAT, "share of the solution's steps revealed, 0 to 1"),
+        Column("level", pa.int32(), "0 is no hint; higher reveals more", required=True, low=0, high=MAX_WHOLE),
+        Column("fraction", _FLOAT, "share of the solution's steps revealed, 0 to 1", low=0, high=1),
         Column("text", _TEXT, "what the policy is shown", required=True),
         Column("leaks_answer", _BOOL, "true where the text states the gold answer (never served)"),
     ),
@@ -91,11 +127,11 @@ PLAN = TableSchema(
     (
         Column("problem_id", _TEXT, "the problem to roll out", required=True),
         Column("group_id", _TEXT, "identifies the group: problem, round and hint level"),
-        Column("n", pa.int32(), "completions to sample", required=True),
-        Column("hint_level", pa.int32(), "level of the hint shown; 0 for none"),
+        Column("n", pa.int32(), "completions to sample", required=True, low=1, high=MAX_SAMPLES),
+        Column("hint_level", pa.int32(), "level of the hint shown; 0 for none", low=0, high=MAX_WHOLE),
         Column("hint_text", _TEXT, "the hint shown; null for none"),
-        Column("temperature", _FLOAT, "sampling temperature"),
-        Column("max_tokens", pa.int32(), "limit of completion tokens"),
+        Column("temperature", _FLOAT, "sampling temperature", low=0, high=MAX_TEMPERATURE),
+        Column("max_tokens", pa.int32(), "limit of completion tokens", low=1, high=MAX_TOKENS),
         Column("seed", _INT, "seed of the group; sample seeds derive from it"),
         Column("reason", _TEXT, "why this problem, this round"),
     ),
@@ -107,25 +143,50 @@ ROLLOUTS = TableSchema(
         Column("rollout_id", _TEXT, "first 16 hex digits of the artifact's digest, group_id, sample: unique in a lake"),
         Column("problem_id", _TEXT, "the problem answered", required=True),
         Column("group_id", _TEXT, "completions that are compared with each other"),
-        Column("sample", pa.int32(), "index within the group"),
-        Column("round", pa.int32(), "round of the run; 0 before training"),
+        Column("sample", pa.int32(), "index within the group", low=0, high=MAX_WHOLE),
+        Column(
+            "round",
+            pa.int32(),
+            "round of the run; 0 before training and in files of evaluations",
+            low=0,
+            high=MAX_WHOLE,
+        ),
         Column("completion", _TEXT, "the sampled text", required=True),
-        Column("prompt_tokens", pa.list_(pa.int32()), "token ids of the prompt as the policy saw it"),
-        Column("completion_tokens", pa.list_(pa.int32()), "token ids sampled, end token included"),
-        Column("logprobs", pa.list_(pa.float32()), "sampler's log-probability of each sampled token, nats"),
+        Column(
+            "prompt_tokens", pa.list_(pa.int32()), "token ids of the prompt as the policy saw it", low=0, high=MAX_WHOLE
+        ),
+        Column(
+            "completion_tokens", pa.list_(pa.int32()), "token ids sampled, end token included", low=0, high=MAX_WHOLE
+        ),
+        Column(
+            "logprobs",
+            pa.list_(pa.float32()),
+            "sampler's log-probability of each sampled token, nats",
+            high=MAX_LOGPROB,
+        ),
         Column("finish_reason", _TEXT, "stop, length, or error where the request failed"),
-        Column("error", _TEXT, "why the request failed; null for none"),
-        Column("hint_level", pa.int32(), "level of the hint shown; 0 for none"),
+        Column(
+            "error",
+            _TEXT,
+            "why the request failed, or what of the completion could not be stored as it came; null for none",
+        ),
+        Column("hint_level", pa.int32(), "level of the hint shown; 0 for none", low=0, high=MAX_WHOLE),
         Column("hint_text", _TEXT, "the hint shown; null for none"),
         Column("policy", _TEXT, "digest of the checkpoint that sampled"),
         Column("engine", _TEXT, "engine name and version"),
-        Column("temperature", _FLOAT, "sampling temperature"),
-        Column("top_p", _FLOAT, "nucleus mass sampled from"),
-        Column("top_k", pa.int32(), "most probable tokens sampled from; 0 for all"),
+        Column("temperature", _FLOAT, "sampling temperature", low=0, high=MAX_TEMPERATURE),
+        Column("top_p", _FLOAT, "nucleus mass sampled from", above=0, high=1),
+        Column("top_k", pa.int32(), "most probable tokens sampled from; 0 for all", low=0, high=MAX_WHOLE),
         Column("seed", _INT, "seed of this sample"),
         Column("origin", _TEXT, "who wrote the completion: own, expert, teacher ...; null is own"),
         Column("spans", _SPANS, "what the completion's tokens are, in order; null is one span, sampled and trained"),
-        Column("trained_prompt_tokens", pa.list_(pa.int32()), "prompt that the row is trained for; null: as sampled"),
+        Column(
+            "trained_prompt_tokens",
+            pa.list_(pa.int32()),
+            "prompt that the row is trained for; null: as sampled",
+            low=0,
+            high=MAX_WHOLE,
+        ),
     ),
 )
 SCORES = TableSchema(
@@ -148,18 +209,18 @@ DIFFICULTY = TableSchema(
     ("problem_id",),
     (
         Column("problem_id", _TEXT, "the problem measured", required=True),
-        Column("n", _INT, "judged rollouts", required=True),
-        Column("k", _INT, "correct ones", required=True),
-        Column("pass_rate", _FLOAT, "k / n"),
-        Column("variance", _FLOAT, "pass_rate * (1 - pass_rate)"),
-        Column("last_round", pa.int32(), "round of the newest measurement"),
-        Column("history", pa.list_(_FLOAT), "pass rate of each measurement, oldest first"),
+        Column("n", _INT, "judged rollouts", required=True, low=0),
+        Column("k", _INT, "correct ones", required=True, low=0),
+        Column("pass_rate", _FLOAT, "k / n", low=0, high=1),
+        Column("variance", _FLOAT, "pass_rate * (1 - pass_rate)", low=0, high=1),
+        Column("last_round", pa.int32(), "round of the newest measurement", low=0, high=MAX_WHOLE),
+        Column("history", pa.list_(_FLOAT), "pass rate of each measurement, oldest first", low=0, high=1),
         Column("policies", pa.list_(_TEXT), "policy digest of each measurement, oldest first"),
-        Column("alpha", _FLOAT, "Beta posterior: 1 + correct"),
-        Column("beta", _FLOAT, "Beta posterior: 1 + wrong"),
-        Column("reward_n", _INT, "rollouts with a reward, judged or not; null in older tables"),
+        Column("alpha", _FLOAT, "Beta posterior: 1 + correct", above=0),
+        Column("beta", _FLOAT, "Beta posterior: 1 + wrong", above=0),
+        Column("reward_n", _INT, "rollouts with a reward, judged or not; null in older tables", low=0),
         Column("reward_mean", _FLOAT, "mean of their rewards; null if there are none"),
-        Column("reward_variance", _FLOAT, "population variance of their rewards (divided by reward_n)"),
+        Column("reward_variance", _FLOAT, "population variance of their rewards (divided by reward_n)", low=0),
         Column("reward_policy", _TEXT, "policy digest of the rollouts that the three reward columns describe"),
     ),
 )
@@ -216,18 +277,37 @@ def sample_key(digest: str, name: str) -> str:
     return f"{digest[:KEY_DIGITS]}:{name}"
 
 
+def kind_of(wanted: pa.DataType) -> str:
+    """Return what a type of a column holds, in words.
+
+    >>> kind_of(pa.list_(pa.int32())), kind_of(pa.string())
+    ('a list of whole numbers', 'text')
+    """
+    if pa.types.is_list(wanted):
+        inner = wanted.value_type
+        objects = f"objects with {', '.join(each.name for each in inner)}" if pa.types.is_struct(inner) else ""
+        return f"a list of {objects or kind_of(inner).removeprefix('a ') + 's'}"
+    kinds: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
+        ("a whole number", pa.types.is_integer),
+        ("a number", pa.types.is_floating),
+        ("true or false", pa.types.is_boolean),
+        ("an object of numbers", pa.types.is_map),
+    )
+    return next((name for name, is_kind in kinds if is_kind(wanted)), "text")
+
+
 def misfit(found: pa.Schema, schema: TableSchema) -> str:
     """Which column of a file has a type that its table cannot have; empty if none has.
 
     Numbers may be wider than stated, and whatever has a text may stand for one.
 
     >>> misfit(pa.schema([("problem_id", pa.string()), ("answer", pa.list_(pa.string()))]), PROBLEMS)
-    'its column answer is list<element: string>, not string'
+    'its column answer is not text'
     """
     for column in schema.columns:
         given = found.field(column.name).type if column.name in found.names else column.type
         if given != column.type and not _goes_with(given, column.type):
-            return f"its column {column.name} is {given}, not {column.type}"
+            return f"its column {column.name} is not {kind_of(column.type)}"
     return ""
 
 

@@ -6,27 +6,22 @@
 
 A file appears under a temporary name, is flushed to disk and renamed; a shard counts as done when its receipt
 (name, sha256, bytes, rows) is there too; the artifact counts as done when its manifest is.
-Left out: object storage (local folders only), concurrent writers (see gradus.tasks.host.runlock).
+A writer is used under the artifact's lock (gradus.data.runlock). Left out: object storage (local folders only).
 """
 
 import contextlib
 import hashlib
-import re
 import shutil
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gradus.data.errors import BadInputError, CorruptArtifactError, PrunedError
-from gradus.data.files import TEMPORARY, replace_file
+from gradus.data.errors import CorruptArtifactError, PrunedError
 from gradus.data.lake.manifest import (
-    CURE,
     FILE_NAME,
+    PRUNED,
     REPORT,
     FileEntry,
     Manifest,
@@ -34,38 +29,16 @@ from gradus.data.lake.manifest import (
     read_manifest,
     sha256_file,
 )
+from gradus.data.lake.names import Ref, regular_files
 from gradus.data.lake.pruned import read_pruned
-from gradus.data.lake.row_keys import content_digest, key_hashes, row_keys
+from gradus.data.lake.row_keys import content_digest, values_digest
 from gradus.data.lake.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, cast_to_schema, read_shard
-from gradus.data.lake.whole_files import entry_of, whole_file
+from gradus.data.lake.whole_files import damaged, size_of
+from gradus.data.lake.writer import ShardWriter, reopen
 from gradus.data.records import JsonObject
+from gradus.data.runlock import LOCK, held
 
-_RECEIPTS, _SCRATCH = ".receipts", ".scratch"
-_TABLE_NAME = re.compile(r"[a-z_]{1,40}")
-_DIGEST = re.compile(r"[0-9a-f]{8,64}")
-
-
-@dataclass(frozen=True)
-class Ref:
-    """The name of one artifact.
-
-    >>> str(Ref.parse("rollouts/00aa11bb22cc33dd"))
-    'rollouts/00aa11bb22cc33dd'
-    """
-
-    table: str
-    digest: str
-
-    def __str__(self) -> str:
-        return f"{self.table}/{self.digest}"
-
-    @classmethod
-    def parse(cls, text: str) -> "Ref":
-        """Read `table/digest`; raise BadInputError if the text is anything else."""
-        table, _, digest = text.partition("/")
-        if not (_TABLE_NAME.fullmatch(table) and _DIGEST.fullmatch(digest)):
-            raise BadInputError(f"{text!r} is not an artifact reference", hint="write it as table/digest")
-        return cls(table, digest)
+__all__ = ["Ref", "ShardWriter", "Store"]
 
 
 class Store:
@@ -74,6 +47,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         self._verified: dict[Path, tuple[int, int, str]] = {}
+        self._contents: dict[tuple[str, ...], str] = {}
 
     def path(self, ref: Ref) -> Path:
         """The folder of an artifact, whether it exists or not."""
@@ -81,16 +55,28 @@ class Store:
 
     def find(self, ref: Ref) -> Manifest | None:
         """The manifest, if the artifact is finished and every file has its size, or was pruned; None otherwise."""
-        folder = self.path(ref)
-        if not (folder / FILE_NAME).exists():
-            return None
         try:
-            manifest = self.manifest(ref)
+            return self.whole(ref)
         except CorruptArtifactError:
             return None
-        pruned = self.pruned(ref)
-        sizes_hold = all(_size(folder / f.name) == f.bytes for f in manifest.files if f.name not in pruned)
-        return manifest if sizes_hold else None
+
+    def whole(self, ref: Ref) -> Manifest | None:
+        """The manifest; None if the artifact is not finished.
+
+        Raise CorruptArtifactError if the manifest is damaged, or a file lacks its size and was not pruned.
+        """
+        if not (self.path(ref) / FILE_NAME).exists():
+            return None
+        manifest = self.manifest(ref)
+        self.check_sizes(ref, manifest.files)
+        return manifest
+
+    def check_sizes(self, ref: Ref, files: Iterable[FileEntry]) -> None:
+        """Raise CorruptArtifactError if a file of an artifact lacks its size and was not pruned."""
+        folder = str(self.path(ref))
+        for entry in files:
+            if size_of(f"{folder}/{entry.name}") != entry.bytes and entry.name not in self.pruned(ref):
+                raise damaged(Path(folder, entry.name))
 
     def pruned(self, ref: Ref) -> frozenset[str]:
         """Names of the files of an artifact that were removed to make room; its manifest still names them."""
@@ -99,7 +85,7 @@ class Store:
     def manifest(self, ref: Ref) -> Manifest:
         """Return the manifest; raise CorruptArtifactError if there is none or it is that of another artifact."""
         manifest = read_manifest(self.path(ref))
-        if (manifest.table, manifest.digest) != (ref.table, ref.digest):
+        if manifest.ref != ref:
             raise CorruptArtifactError(
                 f"the manifest in {self.path(ref)} is that of {manifest.table}/{manifest.digest}",
                 hint="an artifact was moved by hand: move it back or delete the folder",
@@ -111,16 +97,30 @@ class Store:
             )
         return manifest
 
-    def content_key(self, ref: Ref) -> str:
+    def content_key(self, ref: Ref, columns: Sequence[str] | None = None) -> str:
         """What a stage that reads the artifact depends on: the bytes of a table, the identity of a checkpoint.
+
+        Of a stage that reads some columns alone, their values.
 
         Two attempts that made the same table by different ways are the same input to what comes after. A checkpoint
         stays under its own name, since rollouts name the policy that made them by it.
         """
         if ref.table == CHECKPOINTS:
             return str(ref)
-        told = "".join(f"{f.name}\0{f.sha256}\n" for f in self.manifest(ref).shards)
+        manifest = self.manifest(ref)
+        if columns is not None:
+            return f"{ref.table}:{self._values_digest(manifest, columns)}"
+        told = "".join(f"{f.name}\0{f.sha256}\n" for f in manifest.shards)
         return f"{ref.table}:{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+
+    def _values_digest(self, manifest: Manifest, columns: Sequence[str]) -> str:
+        """The digest of the values of some columns, computed once for the same bytes."""
+        known = (manifest.sha256, *columns)
+        if known not in self._contents:
+            schema = TABLES[manifest.table].restricted(columns)
+            shards = (read_shard(path, schema, columns).select(columns) for path in self.files(manifest.ref))
+            self._contents[known] = values_digest(shards)
+        return self._contents[known]
 
     def verify(self, ref: Ref) -> Manifest:
         """Check every file of an artifact against its SHA-256; CorruptArtifactError names the first that differs."""
@@ -139,10 +139,13 @@ class Store:
 
     def files(self, ref: Ref) -> list[Path]:
         """The verified Parquet shards, in order."""
-        shards = self.manifest(ref).shards
-        for entry in shards:
+        return self.verified(ref, self.manifest(ref).shards)
+
+    def verified(self, ref: Ref, entries: Sequence[FileEntry]) -> list[Path]:
+        """Check files of an artifact against their SHA-256 and return their paths."""
+        for entry in entries:
             self._verify_file(ref, entry)
-        return [self.path(ref) / entry.name for entry in shards]
+        return [self.path(ref) / entry.name for entry in entries]
 
     def columns(self, ref: Ref) -> list[str]:
         """Names of the columns of a table: those of its schema, then those that its files have beside them."""
@@ -171,9 +174,9 @@ class Store:
         """The verified content of one file of an artifact; None if the artifact has no such file."""
         return path.read_bytes() if (path := self.file(ref, name)) else None
 
-    def writer(self, ref: Ref) -> "ShardWriter":
-        """Begin, or go on with, an artifact; stale temporary files of a dead attempt are swept."""
-        return ShardWriter(self, ref)
+    def writer(self, ref: Ref) -> ShardWriter:
+        """Begin, or go on with, an artifact whose lock the caller holds."""
+        return ShardWriter(self.path(ref), ref)
 
     def discard(self, ref: Ref) -> None:
         """Remove the files of an artifact that has a manifest, valid or not; shards of an open attempt stay.
@@ -185,10 +188,14 @@ class Store:
             return
         (folder / FILE_NAME).unlink()
         for path in (each for each in folder.iterdir() if not each.name.startswith(".")):
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
+
+    def reopen(self, ref: Ref) -> None:
+        """Let a finished artifact be written again by an attempt that begins with its shards, verified."""
+        reopen(self.path(ref), self.verify(ref).shards)
 
     def remove_empty(self, ref: Ref) -> None:
         """Remove the folder of an artifact without files; its lock, which the caller holds, goes with it."""
@@ -201,16 +208,16 @@ class Store:
         conformed = cast_to_schema(table, TABLES[table_name])
         identity: JsonObject = {"table": table_name, "rows": content_digest(conformed)}
         ref = Ref(table_name, identity_digest(identity))
-        if self.find(ref) is None:
-            writer = self.writer(ref)
-            writer.write_table(conformed)
-            writer.commit(identity=identity)
+        with self.missing(ref) as writer:
+            if writer is not None:
+                writer.write_table(conformed)
+                writer.commit(identity=identity)
         return ref
 
     def adopt(self, folder: Path) -> Ref:
         """Store a user's policy folder as a checkpoint named by the content of its files."""
-        names = sorted(p.name for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-        return self.adopt_files({name: folder / name for name in names if name not in (FILE_NAME, REPORT)}, {})
+        found = regular_files(folder)
+        return self.adopt_files({n: path for n, path in found.items() if n not in (FILE_NAME, REPORT, PRUNED)}, {})
 
     def adopt_files(self, files: Mapping[str, Path | bytes], parents: dict[str, list[str]]) -> Ref:
         """Store files, by path or content, as a checkpoint named by their content; `parents` is what they rest on."""
@@ -220,12 +227,52 @@ class Store:
         }
         identity: JsonObject = {"table": CHECKPOINTS, "files": sha256}
         ref = Ref(CHECKPOINTS, identity_digest(identity))
-        if self.find(ref) is None:
-            writer = self.writer(ref)
-            for name, file in sorted(files.items()):
-                _ = writer.write_file(name, file) if isinstance(file, bytes) else writer.copy_file(name, file)
-            writer.commit(identity=identity, parents=parents)
+        with self.missing(ref) as writer:
+            if writer is not None:
+                for name, file in sorted(files.items()):
+                    if isinstance(file, bytes):
+                        writer.write_file(name, file)
+                    else:
+                        writer.copy_known(name, file, sha256[name])
+                writer.commit(identity=identity, parents=parents)
         return ref
+
+    def take(self, manifest: Manifest, files: Mapping[str, Path]) -> None:
+        """Copy an artifact of another lake, of which every file was verified, unless it is here."""
+        with self.missing(manifest.ref) as writer:
+            if writer is not None:
+                writer.commit_copy(manifest, files)
+
+    @contextlib.contextmanager
+    def missing(self, ref: Ref) -> Generator[ShardWriter | None]:
+        """Return the writer of an artifact that is not here, its lock held; None if it is, or another process made it.
+
+        What is left of an attempt to make it goes, and so does what is written if an error ends the block.
+        """
+        if self.find(ref) is not None:
+            yield None
+            return
+        with held(self.path(ref)):
+            if self.find(ref) is not None:
+                yield None
+                return
+            self._clear(ref)
+            try:
+                yield self.writer(ref)
+            except BaseException:
+                self._clear(ref)
+                self.remove_empty(ref)
+                raise
+
+    def _clear(self, ref: Ref) -> None:
+        """Remove everything of an artifact but its lock; the manifest goes first."""
+        folder = self.path(ref)
+        (folder / FILE_NAME).unlink(missing_ok=True)
+        for path in (each for each in folder.iterdir() if each.name != LOCK):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def _verify_file(self, ref: Ref, entry: FileEntry) -> None:
         path = self.path(ref) / entry.name
@@ -237,158 +284,11 @@ class Store:
                     f"{entry.name} of {ref} was pruned on {read_pruned(self.path(ref)).at}",
                     hint=f"`gradus restore {ref}` computes it again, and says before what that takes",
                 ) from None
-            raise CorruptArtifactError(f"{path} is missing", hint=CURE) from None
+            raise damaged(path) from None
         # Hashing is skipped only for a file already hashed by this process and not written since.
         seen = (stat.st_size, stat.st_mtime_ns, entry.sha256)
         if self._verified.get(path) == seen:
             return
         if stat.st_size != entry.bytes or sha256_file(path) != entry.sha256:
-            raise CorruptArtifactError(f"{path} does not have the bytes that its manifest names", hint=CURE)
+            raise damaged(path)
         self._verified[path] = seen
-
-
-class ShardWriter:
-    """Writes one artifact; what an earlier attempt finished is kept and listed in `done`."""
-
-    def __init__(self, store: Store, ref: Ref) -> None:
-        self.ref = ref
-        self.folder = store.path(ref)
-        self._receipts = self.folder / _RECEIPTS
-        self._receipts.mkdir(parents=True, exist_ok=True)
-        for stale in self.folder.rglob(f".*{TEMPORARY}"):
-            stale.unlink(missing_ok=True)
-        self._entries: dict[str, FileEntry] = dict(self._read_receipts())
-        self._hashes: dict[str, npt.NDArray[np.int64]] = {}
-
-    @property
-    def done(self) -> frozenset[str]:
-        """Names of the shards that are whole (`part-00003`)."""
-        return frozenset(name.removesuffix(".parquet") for name in self._entries if name.endswith(".parquet"))
-
-    @property
-    def entries(self) -> tuple[FileEntry, ...]:
-        """The files that are whole, by name."""
-        return tuple(self._entries[name] for name in sorted(self._entries))
-
-    @property
-    def scratch(self) -> Path:
-        """A folder for resumable state, removed when the artifact is committed."""
-        folder = self.folder / _SCRATCH
-        folder.mkdir(exist_ok=True)
-        return folder
-
-    def write_table(self, table: pa.Table, index: int = 0) -> FileEntry:
-        """Write one shard atomically: unique keys checked, zstd, page checksums."""
-        schema = TABLES[self.ref.table]
-        conformed = cast_to_schema(table, schema)
-        keys = row_keys(conformed, schema, self.folder)
-        name = f"part-{index:05d}.parquet"
-        with whole_file(self.folder, name) as temporary:
-            pq.write_table(conformed, temporary, compression="zstd", write_page_checksum=True)
-        self._hashes[name] = key_hashes(keys)
-        return self._receive(name, rows=conformed.num_rows)
-
-    @contextlib.contextmanager
-    def writing(self, name: str) -> Generator[Path]:
-        """Return a temporary path; what lies there at the end of the block becomes the file, whole or not at all.
-
-        The name may have a folder before it.
-        """
-        with whole_file(self.folder, name) as temporary:
-            yield temporary
-        self._receive(name)
-
-    def write_file(self, name: str, content: bytes) -> FileEntry:
-        """Write one file atomically; the name may have a folder before it."""
-        with self.writing(name) as temporary:
-            temporary.write_bytes(content)
-        return self._entries[name]
-
-    def copy_file(self, name: str, source: Path) -> FileEntry:
-        """Copy one file atomically; weights never pass through memory as a whole."""
-        with self.writing(name) as temporary:
-            shutil.copyfile(source, temporary)
-        return self._entries[name]
-
-    def move_file(self, name: str, source: Path) -> FileEntry:
-        """Take a file of the same file system, such as one in `scratch`, without a copy."""
-        with self.writing(name) as temporary:
-            source.replace(temporary)
-        return self._entries[name]
-
-    def take_over(self) -> None:
-        """List the files, too, that other processes have finished since this writer opened."""
-        self._entries = dict(self._read_receipts())
-
-    def list_written(self, entries: Iterable[FileEntry]) -> None:
-        """List files that several processes have written to the folder whole, by the digests that those computed."""
-        self._entries.update({entry.name: entry for entry in entries})
-
-    def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
-        """Read back a shard that an earlier attempt finished (its bytes were verified when this writer opened)."""
-        return pq.read_table(self.folder / f"{name}.parquet", columns=columns)
-
-    def commit(
-        self,
-        *,
-        identity: JsonObject | None = None,
-        config: JsonObject | None = None,
-        parents: dict[str, list[str]] | None = None,
-        versions: dict[str, str] | None = None,
-    ) -> Manifest:
-        """Write the manifest, the last act: keys checked across shards, receipts and scratch removed after."""
-        entries = self.entries
-        if self.ref.table in TABLES:
-            self._check_unique_across([e.name for e in entries if e.name.endswith(".parquet")])
-        whole = Manifest(
-            table=self.ref.table,
-            digest=self.ref.digest,
-            schema_version=SCHEMA_VERSION,
-            identity=dict(identity or {}),
-            config=dict(config or {}),
-            parents=parents or {},
-            versions=versions or {},
-            files=entries,
-        ).sealed()
-        with whole_file(self.folder, FILE_NAME) as temporary:
-            temporary.write_bytes(whole.to_bytes())
-        shutil.rmtree(self._receipts)
-        shutil.rmtree(self.folder / _SCRATCH, ignore_errors=True)
-        return whole
-
-    def _check_unique_across(self, shards: list[str]) -> None:
-        """Compare the keys of all shards, by their hashes; only where two are equal the keys themselves."""
-        schema = TABLES[self.ref.table]
-
-        def keys_of(name: str) -> pa.Table:
-            return pq.read_table(self.folder / name, columns=list(schema.key))
-
-        for name in set(shards) - set(self._hashes):  # those of an earlier attempt
-            self._hashes[name] = key_hashes(row_keys(keys_of(name), schema, self.folder))
-        if len(shards) > 1:
-            found = np.sort(np.concatenate([self._hashes[name] for name in shards]))
-            if bool((found[1:] == found[:-1]).any()):
-                row_keys(pa.concat_tables(map(keys_of, shards), promote_options="default"), schema, self.folder)
-
-    def _receive(self, name: str, rows: int | None = None) -> FileEntry:
-        entry = entry_of(self.folder, name, rows)
-        replace_file(self._receipts / f"{name.replace('/', '+')}.json", entry.model_dump_json(), durable=True)
-        self._entries[name] = entry
-        return entry
-
-    def _read_receipts(self) -> Iterator[tuple[str, FileEntry]]:
-        for receipt in sorted(self._receipts.glob("*.json")):
-            entry = FileEntry.model_validate_json(receipt.read_bytes())
-            path = self.folder / entry.name
-            if _size(path) == entry.bytes and sha256_file(path) == entry.sha256:
-                yield entry.name, entry
-            else:
-                receipt.unlink()
-                path.unlink(missing_ok=True)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return -1

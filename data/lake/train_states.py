@@ -11,8 +11,10 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from pydantic import BaseModel, ValidationError
+
 from gradus.data.errors import CorruptArtifactError, StageError
-from gradus.data.lake.manifest import FileEntry, identity_digest
+from gradus.data.lake.manifest import CURE, REPORT, FileEntry, identity_digest
 from gradus.data.lake.schema import BASE
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
@@ -59,6 +61,12 @@ def is_trained(store: Store, checkpoint: Ref) -> bool:
     return bool({POINTER, *_BEFORE} & _names(store, checkpoint))
 
 
+def is_skipped(store: Store, checkpoint: Ref) -> bool:
+    """Whether the update of that name was skipped, so that it has a report and no policy."""
+    manifest = store.find(checkpoint)
+    return manifest is not None and [entry.name for entry in manifest.files] == [REPORT]
+
+
 def state_files(store: Store, checkpoint: Ref) -> dict[str, Path] | None:
     """The verified files of a checkpoint's train state by name; None if it is not kept.
 
@@ -86,8 +94,8 @@ def updates_since_kept(store: Store, ref: Ref) -> list[Ref]:
     """
     updates = [ref]
     while True:
-        (text,) = store.manifest(updates[0]).parents.get("policy", [""])
-        if not text or store.find(Ref.parse(text)) is None:
+        text = next(iter(store.manifest(updates[0]).parents.get("policy", [])), "")
+        if not text or Ref.parse(text) in updates or store.find(Ref.parse(text)) is None:
             raise StageError(
                 f"the train state of {ref} is gone, and {updates[0]}, a copy from elsewhere, "
                 "does not have here what it was made from",
@@ -145,20 +153,37 @@ def beside_weights(names: Iterable[str]) -> list[str]:
 
 def num_threads(store: Store, checkpoint: Ref) -> int:
     """The threads that the update computed with, on which the bits depend; 0 if that is not known."""
-    content = store.read_file(checkpoint, POINTER)
-    return 0 if content is None else int(json.loads(content)["threads"])
+    said = _pointer(store, checkpoint)
+    return 0 if said is None else said.threads
 
 
 def repeats(store: Store, checkpoint: Ref) -> bool:
     """Whether the update that made a checkpoint makes the same bits again; an earlier version did not say."""
-    content = store.read_file(checkpoint, POINTER)
-    return content is None or bool(json.loads(content)["repeats"])
+    said = _pointer(store, checkpoint)
+    return said is None or said.repeats
 
 
 def _named(store: Store, checkpoint: Ref) -> Ref:
     """The train state that a checkpoint names; that of the original where its folder was copied."""
+    said = _pointer(store, checkpoint)
+    return state_ref(checkpoint) if said is None else Ref.parse(said.train_state)
+
+
+class _Pointer(BaseModel):
+    """What a checkpoint says of its train state and of the update that made both."""
+
+    train_state: str
+    threads: int
+    repeats: bool
+
+
+def _pointer(store: Store, checkpoint: Ref) -> _Pointer | None:
+    """Return what a checkpoint says; None if it says nothing, as one of an earlier version."""
     content = store.read_file(checkpoint, POINTER)
-    return state_ref(checkpoint) if content is None else Ref.parse(str(json.loads(content)["train_state"]))
+    try:
+        return None if content is None else _Pointer.model_validate_json(content)
+    except ValidationError:
+        raise CorruptArtifactError(f"{POINTER} of {checkpoint} does not name a train state", hint=CURE) from None
 
 
 def _names(store: Store, checkpoint: Ref) -> set[str]:

@@ -47,7 +47,7 @@ def upgrade(root: Path) -> str:
         try:
             _upgrade_artifact(path.parent, json.loads(path.read_bytes()))
             num_upgraded += 1
-        except (ValueError, KeyError, TypeError, ValidationError):
+        except (ValueError, KeyError, TypeError, ValidationError, RecursionError):
             unreadable.append(path)
     said: list[str] = []
     if num_upgraded:
@@ -61,6 +61,8 @@ def upgrade(root: Path) -> str:
 
 
 def _upgrade_artifact(folder: Path, old: dict[str, Any]) -> None:
+    if (old["table"], old["digest"]) != (folder.parent.name, folder.name):
+        raise ValueError("it is that of another folder")
     entries = [FileEntry(**{key: f.get(key) for key in FileEntry.model_fields}) for f in old["files"]]
     if (folder / _OLD_REPORT).exists():
         os.replace(folder / _OLD_REPORT, folder / REPORT)

@@ -6,7 +6,8 @@ bring and of lakes whose ids repeat between artifacts; so a join on `rollout_id`
 was scored twice, or is used by two runs, doubles no row of a run. Which run used what is handed in (`USED`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -15,8 +16,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs
-import pyarrow.parquet as pq
 
+from gradus.data.errors import CorruptArtifactError
+from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.queries import Relation, View
 from gradus.data.lake.schema import CHECKPOINTS, KEY_DIGITS, ROWS_FILE, TABLES, UPDATES, misfit
 from gradus.data.lake.store import Ref, Store
@@ -37,19 +39,54 @@ Say = Callable[[str], None]
 
 BATCH_ROWS = 1 << 12
 """Rows that are decoded together."""
+TOGETHER = 64
+"""Shards that are opened together."""
 _JUDGED = "rollouts_artifact"
-_ADDED = ("artifact", _JUDGED)
+_USED_IN = "_round"
+"""The round in which a run used a rollouts artifact: the file's own is 0 for evaluations, which any round may reuse."""
+_ADDED = ("artifact", _JUDGED, _USED_IN)
 
 
 class _Frugal(ds.FileSystemDataset):  # pyright: ignore[reportUntypedBaseClass] - pyarrow ships no types
-    """A dataset whose scanner, which DuckDB asks for, reads one shard ahead.
+    """Shards with constant columns of their own, whose scanner, which DuckDB asks for, has few of them open.
 
-    Four shards and sixteen batches, Arrow's own choice, are 300 MB more for shards of 100,000 rollouts, and no faster.
+    One shard ahead is read: four shards and sixteen batches, Arrow's own choice, are 300 MB more for shards of 100,000
+    rollouts, and no faster. No more than TOGETHER shards are held: what Arrow keeps of each is 100 kB.
     """
 
-    def scanner(self, **options: object) -> ds.Scanner:
-        """Return a scanner; DuckDB names columns and filter."""
-        return super().scanner(**options, batch_size=BATCH_ROWS, batch_readahead=4, fragment_readahead=1)
+    shards: Sequence[tuple[Path, ds.Expression]] = ()
+
+    @classmethod
+    def of(cls, schema: pa.Schema, shards: Sequence[tuple[Path, ds.Expression]]) -> "_Frugal":
+        """Return the dataset; no shard is opened before it is scanned."""
+        rows = cls([], schema, ds.ParquetFileFormat(), filesystem=pyarrow.fs.LocalFileSystem())
+        rows.shards = shards
+        return rows
+
+    def scanner(self, **options: object) -> "_Scan":
+        """Return what reads the shards; DuckDB names columns and filter."""
+        return _Scan(super().scanner(**options).projected_schema, partial(self._batches, options))
+
+    def _batches(self, options: Mapping[str, object]) -> Iterator[pa.RecordBatch]:
+        parquet, disk = ds.ParquetFileFormat(), pyarrow.fs.LocalFileSystem()
+        for begin in range(0, len(self.shards), TOGETHER):
+            some = self.shards[begin : begin + TOGETHER]
+            fragments = [parquet.make_fragment(str(path), disk, partition_expression=own) for path, own in some]
+            rows = ds.FileSystemDataset(fragments, self.schema, parquet, filesystem=disk)
+            scanner = rows.scanner(**options, batch_size=BATCH_ROWS, batch_readahead=4, fragment_readahead=1)
+            yield from scanner.to_batches()
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """One reading of shards. Not a scanner of Arrow's: its threads would wait for batches that they are to read."""
+
+    projected_schema: pa.Schema
+    read: Callable[[], Iterator[pa.RecordBatch]]
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows; whoever asks for a batch reads it."""
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self.read())
 
 
 class Lake(Protocol):
@@ -57,6 +94,18 @@ class Lake(Protocol):
 
     def artifacts(self, table: str) -> Sequence[Ref]:
         """The finished artifacts of a table."""
+        ...
+
+    def files(self, ref: Ref) -> Sequence[FileEntry]:
+        """What the manifest of an artifact names; none if it is damaged or missing."""
+        ...
+
+    def schema(self, ref: Ref, shard: Path) -> pa.Schema:
+        """The schema of a verified shard; pa.ArrowInvalid if it is no Parquet."""
+        ...
+
+    def damaged(self, ref: Ref, damage: CorruptArtifactError) -> None:
+        """Raise the damage, or note it: the artifact is then left out."""
         ...
 
     def judged(self) -> Mapping[str, str]:
@@ -67,23 +116,42 @@ class Lake(Protocol):
         """Rows of the schema USED."""
         ...
 
+    def rounds(self) -> Mapping[str, int]:
+        """Digests of rollouts and the first round in which a run used them."""
+        ...
+
 
 def tables(store: Store, lake: Lake, say: Say) -> dict[str, Relation]:
     """Every table of the lake; `say` hears which artifacts are left out of it."""
-    none: Mapping[str, str] = {}
-
-    def relation(name: str) -> Relation:
-        def read() -> ds.Dataset:
-            return _rows(name, _fitting(store, lake.artifacts(name), say), lake.judged() if name == "scores" else none)
-
-        source = {"rollouts": "artifact", "scores": _JUDGED}.get(name)
-        projection = f"* replace ({_unique('rollout_id', source)} as rollout_id)" if source else "*"
-        return Relation(_known(name), read, projection)
-
     return {
-        **{name: relation(name) for name in TABLES},
+        **{name: _relation(store, lake, name, partial(lake.artifacts, name), say) for name in TABLES},
         "updates": Relation(_updates_schema(), partial(_updates, store, lake)),
     }
+
+
+def artifact(store: Store, lake: Lake, ref: Ref, say: Say) -> Relation:
+    """The rows of one artifact, as its table has them."""
+    return _relation(store, lake, ref.table, lambda: [ref], say)
+
+
+def _relation(store: Store, lake: Lake, name: str, refs: Callable[[], Sequence[Ref]], say: Say) -> Relation:
+    projections = {
+        "rollouts": f"* exclude ({_USED_IN}) replace ({_unique('rollout_id', 'artifact')} as rollout_id, "
+        f"coalesce({_USED_IN}, round)::int as round)",
+        "scores": f"* replace ({_unique('rollout_id', _JUDGED)} as rollout_id)",
+    }
+
+    def read() -> ds.Dataset:
+        found = _fitting(store, lake, refs(), say)
+        match name:
+            case "rollouts":
+                return _rows(name, found, _USED_IN, lake.rounds())
+            case "scores":
+                return _rows(name, found, _JUDGED, lake.judged())
+            case _:
+                return _rows(name, found)
+
+    return Relation(_known(name), read, projections.get(name, "*"))
 
 
 def _updates_schema() -> pa.Schema:
@@ -92,13 +160,12 @@ def _updates_schema() -> pa.Schema:
 
 def _updates(store: Store, lake: Lake) -> ds.Dataset:
     """What updates did with their rows, each with the digest of the checkpoint that it ended in."""
-    parquet, disk = ds.ParquetFileFormat(), pyarrow.fs.LocalFileSystem()
-    fragments = [
-        parquet.make_fragment(str(path), disk, partition_expression=ds.field("checkpoint") == ref.digest)
+    shards = [
+        (path, ds.field("checkpoint") == ref.digest)
         for ref in lake.artifacts(CHECKPOINTS)
-        if (path := store.file(ref, ROWS_FILE)) is not None
+        for path in _verified(store, lake, ref, [each for each in lake.files(ref) if each.name == ROWS_FILE])
     ]
-    return ds.FileSystemDataset(fragments, _updates_schema(), parquet, filesystem=disk)
+    return _Frugal.of(_updates_schema(), shards)
 
 
 def samples(store: Store, lake: Lake, say: Say) -> tuple[dict[str, Relation], View]:
@@ -107,7 +174,7 @@ def samples(store: Store, lake: Lake, say: Say) -> tuple[dict[str, Relation], Vi
     def relation(name: str) -> Relation:
         def read() -> ds.Dataset:
             digests = sorted({digest for digest in lake.used().column(name).to_pylist() if digest})
-            return _rows(name, _fitting(store, [Ref(name, digest) for digest in digests], say), {})
+            return _rows(name, _fitting(store, lake, [Ref(name, digest) for digest in digests], say))
 
         return Relation(_known(name), read)
 
@@ -116,8 +183,10 @@ def samples(store: Store, lake: Lake, say: Say) -> tuple[dict[str, Relation], Vi
 
 
 def _known(name: str) -> pa.Schema:
-    known = TABLES[name].arrow.append(pa.field("artifact", pa.string()))
-    return known.append(pa.field(_JUDGED, pa.string())) if name == "scores" else known
+    schema = TABLES[name]
+    known = pa.schema([*schema.arrow, *(pa.field(c.name, c.type) for c in schema.columns if c.sparse)])
+    more = {"scores": [(_JUDGED, pa.string())], "rollouts": [(_USED_IN, pa.int64())]}
+    return pa.schema([*known, ("artifact", pa.string()), *more.get(name, [])])
 
 
 def _unique(name: str, digest: str) -> str:
@@ -126,16 +195,30 @@ def _unique(name: str, digest: str) -> str:
     return f"case when {digest} is null or starts_with({name}, {key}) then {name} else {key} || {name} end"
 
 
-def _fitting(store: Store, refs: Sequence[Ref], say: Say) -> dict[Ref, list[tuple[Path, pa.Schema]]]:
+def _verified(store: Store, lake: Lake, ref: Ref, files: Sequence[FileEntry]) -> list[Path]:
+    """Verified files of an artifact; none if one is damaged."""
+    try:
+        return store.verified(ref, files)
+    except CorruptArtifactError as damage:
+        lake.damaged(ref, damage)
+        return []
+
+
+def _fitting(store: Store, lake: Lake, refs: Sequence[Ref], say: Say) -> dict[Ref, list[tuple[Path, pa.Schema]]]:
     """The verified shards of the artifacts whose types are those of their table; the others are named.
 
     They are older than the check at the door, or made by hand.
     """
     found: dict[Ref, list[tuple[Path, pa.Schema]]] = {}
+    known: dict[int, str] = {}  # most shards have the same schema, which is then one object
     for ref in refs:
+        files = [each for each in lake.files(ref) if each.name.endswith(".parquet")]
         try:
-            shards = [(path, pq.read_schema(path)) for path in store.files(ref)]
-            odd = next(filter(None, (misfit(schema, TABLES[ref.table]) for _, schema in shards)), "")
+            shards = [(path, lake.schema(ref, path)) for path in _verified(store, lake, ref, files)]
+            for _, schema in shards:
+                if id(schema) not in known:
+                    known[id(schema)] = misfit(schema, TABLES[ref.table])
+            odd = next(filter(None, (known[id(schema)] for _, schema in shards)), "")
         except pa.ArrowInvalid:
             shards, odd = [], "it holds a file that is no Parquet"
         if odd:
@@ -145,21 +228,25 @@ def _fitting(store: Store, refs: Sequence[Ref], say: Say) -> dict[Ref, list[tupl
     return found
 
 
-def _rows(name: str, found: Mapping[Ref, list[tuple[Path, pa.Schema]]], judged: Mapping[str, str]) -> ds.Dataset:
-    """The verified shards of the artifacts, each with its digest as a constant column.
+def _rows(
+    name: str,
+    found: Mapping[Ref, list[tuple[Path, pa.Schema]]],
+    more: str = "",
+    values: Mapping[str, str] | Mapping[str, int] | None = None,
+) -> ds.Dataset:
+    """The verified shards of the artifacts, each with its digest, and a value of `more`, as constant columns.
 
     Columns that an older file lacks are null; those that are not ours come after the known ones.
     """
-    parquet, disk = ds.ParquetFileFormat(), pyarrow.fs.LocalFileSystem()
-    schemas, fragments = [_known(name)], []
-    for ref, shards in found.items():
+    schemas, shards = {0: _known(name)}, list[tuple[Path, ds.Expression]]()
+    for ref, own in found.items():
         source = ds.field("artifact") == ref.digest
-        if ref.digest in judged:
-            source &= ds.field(_JUDGED) == judged[ref.digest]
-        for path, schema in shards:
-            schemas.append(schema)
-            fragments.append(parquet.make_fragment(str(path), disk, partition_expression=source))
-    return _Frugal(fragments, _merged(schemas), parquet, filesystem=disk)
+        if values and ref.digest in values:
+            source &= ds.field(more) == values[ref.digest]
+        for path, schema in own:
+            schemas[id(schema)] = schema
+            shards.append((path, source))
+    return _Frugal.of(_merged(list(schemas.values())), shards)
 
 
 def _merged(schemas: Sequence[pa.Schema]) -> pa.Schema:

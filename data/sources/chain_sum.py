@@ -39,8 +39,3 @@ def problem_row(item: Mapping[str, Any]) -> dict[str, str]:
         "solution": "\n".join(steps),
         "domain": f"chain_sum/{len(steps)}",
     }
-
-
-def completion_text(solution: str, answer: str) -> str:
-    """What a policy writes for a problem: its steps, then the answer behind the marker that GSM8K made common."""
-    return f"{solution}\n#### {answer}"

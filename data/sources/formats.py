@@ -13,6 +13,14 @@ from collections.abc import Callable, Mapping
 from gradus.data.answers import normalised_gold
 from gradus.data.records import Problem, Row
 from gradus.data.sources.chain_sum import problem_row
+from gradus.data.sources.columns import text_of
+
+_TIERS = ("knowledge_components_parts", "planning_skeleton_parts", "solution_breakdown_parts")
+FIELDS = (
+    *("problem_id", "question", "messages", "answer", "solution", "domain", "source", "extra", "problem"),
+    *("level", "type", "idx", "id", "reward_model", "rollout_reward_list", "difficulty_bucket", "metadata", *_TIERS),
+)
+"""What the formats read of a row."""
 
 
 class UnusableRowError(ValueError):
@@ -29,6 +37,7 @@ def gsm8k(row: Row) -> Problem:
     return _problem(
         question=question,
         answer=_gold(gold),
+        gold=gold,
         solution="\n".join(step for step in steps if step),
         domain="gsm8k",
         extra=json.dumps({"gold": gold.strip()}, ensure_ascii=False),
@@ -53,23 +62,23 @@ def math_boxed(row: Row) -> Problem:
 
 def hints(row: Row) -> Problem:
     """The Scaf-GRPO hint table: three tiers of hints and the measured pass rate go to `extra`."""
-    columns = ("knowledge_components_parts", "planning_skeleton_parts", "solution_breakdown_parts")
     model = row.get("reward_model") or {}
     if not isinstance(model, Mapping):
         raise UnusableRowError("reward_model is not an object")
-    gold = str(model.get("ground_truth") or "")
+    gold = _text_of(model, "ground_truth")
     rewards = _numbers(row, "rollout_reward_list")
     extra = {
-        "tiers": [_texts(row, name) for name in columns],
+        "tiers": [_texts(row, name) for name in _TIERS],
         "difficulty_bucket": row.get("difficulty_bucket"),
         "n": len(rewards),
         "k": int(sum(rewards)),
         "gold": gold,
     }
     return _problem(
-        problem_id=str(row["id"]) if row.get("id") else "",
+        problem_id=_id(row, "id") if row.get("id") else "",
         question=_text(row, "question"),
         answer=_gold(gold),
+        gold=gold,
         solution=_text_or_none(row, "solution"),
         domain=str(row.get("difficulty_bucket") or "hints"),
         extra=json.dumps(extra, ensure_ascii=False),
@@ -82,20 +91,19 @@ def plain(row: Row) -> Problem:
     messages = _messages(row)
     if messages is None:
         _text(row, "question")
-    gold = row.get("answer")
-    if gold is None:
-        raise UnusableRowError("no answer")
+    gold = _text_of(row, "answer")
     rest = {key: value for key, value in row.items() if key not in known and key != "extra"}
     given = row.get("extra")
     return _problem(
-        answer=_gold(str(gold)),
+        answer=_gold(gold),
+        gold=gold,
         extra=given if isinstance(given, str) else json.dumps(rest, ensure_ascii=False, default=str),
-        problem_id="" if row.get("problem_id") is None else str(row["problem_id"]),
+        problem_id=_id(row, "problem_id"),
         question=_text_or_none(row, "question"),
         messages=messages,
         solution=_text_or_none(row, "solution"),
-        domain=_text_or_none(row, "domain"),
-        source=_text_or_none(row, "source"),
+        domain=_label(row, "domain"),
+        source=_label(row, "source"),
     )
 
 
@@ -118,8 +126,8 @@ def reasoning(row: Row) -> Problem:
             domain=solved["domain"],
             extra=kept,
         )
-    question = _text(row, "question")
-    return _problem(question=question, answer=_gold(_text(row, "answer")), domain=name, extra=kept)
+    gold = _text(row, "answer")
+    return _problem(question=_text(row, "question"), answer=_gold(gold), gold=gold, domain=name, extra=kept)
 
 
 FORMATS: dict[str, Callable[[Row], Problem]] = {
@@ -174,8 +182,8 @@ def sentences(solution: str) -> list[str]:
 
 
 def content_id(problem: Problem) -> str:
-    """Return an id from the content, for sources without ids."""
-    text = f"{problem['question']}\0{json.dumps(problem['messages'])}\0{problem['answer']}"
+    """Return an id from question and messages, for sources without ids; a corrected answer does not change it."""
+    text = f"{problem['question']}\0{json.dumps(problem['messages'])}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -190,6 +198,27 @@ def _text(row: Row, name: str) -> str:
     if "\0" in value:
         raise UnusableRowError(f"{name} holds a NUL character")
     return value.strip()
+
+
+def _text_of(row: Row, name: str) -> str:
+    """A text that may be written as a number."""
+    value = row.get(name)
+    if value is None:
+        raise UnusableRowError(f"no {name}")
+    found = text_of(value)
+    if found is None:
+        raise UnusableRowError(f"{name} is neither text nor a finite number")
+    return found
+
+
+def _id(row: Row, name: str) -> str:
+    """The id that a row has; empty if it has none."""
+    return "" if row.get(name) is None else _text_of(row, name)
+
+
+def _label(row: Row, name: str) -> str | None:
+    """A text, or a number as one, that rows are grouped by; None if there is none."""
+    return None if row.get(name) is None else _text_of(row, name)
 
 
 def _text_or_none(row: Row, name: str) -> str | None:
@@ -209,13 +238,16 @@ def _problem(
     problem_id: str = "",
     messages: list[dict[str, str]] | None = None,
     source: str | None = None,
+    gold: str = "",
 ) -> Problem:
-    """A problem; one without an id gets that of its content (`content_id`)."""
+    """A problem; one without an id gets that of what it asks (`content_id`)."""
+    kept = " ".join(gold.split()) if gold else answer
     return Problem(
         problem_id=problem_id,
         question=question,
         messages=messages,
         answer=answer,
+        answer_given=None if kept == answer else kept,
         solution=solution,
         domain=domain,
         source=source,

@@ -1,42 +1,63 @@
 """Rows -> a problems table: formats applied, duplicates and conflicts refused, everything refused counted."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 
 import pyarrow as pa
 
-from gradus.data.errors import BadInputError
+from gradus.data.errors import BadInputError, shortened
 from gradus.data.lake.schema import PROBLEMS, cast_to_schema
-from gradus.data.records import Problem, Row
-from gradus.data.sources.formats import FORMATS, UnusableRowError, content_id, detect
-from gradus.data.sources.tabular import Located, Refused
+from gradus.data.records import Problem
+from gradus.data.sources.formats import FIELDS, FORMATS, UnusableRowError, content_id, detect
+from gradus.data.sources.tabular import Located, Refused, Renamed
 
 BATCH_ROWS = 4096
+_GIVEN = "answer_given"
+_AS_READ = PROBLEMS.arrow.append(pa.field(_GIVEN, pa.string()))
 
 
 def problems_table(
-    rows: Iterator[Located], refused: Refused, *, name: str, format_name: str, columns: Mapping[str, str], strict: bool
+    rows: Iterator[Located],
+    refused: Refused,
+    *,
+    name: str,
+    format_name: str,
+    columns: Mapping[str, str],
+    strict: bool,
+    keep_duplicates: bool = False,
 ) -> pa.Table:
     """Read every row; raise the first refusal if `strict`, BadInputError if no row is left."""
     first = next(rows, None)
-    chosen = _format(format_name, first, columns)
+    renamed = Renamed(columns, name)
+    chosen = _format(format_name, first, renamed)
     batches: list[pa.RecordBatch] = []
-    usable = _usable(chain([first] if first else [], rows), refused, name, chosen, columns, strict)
+    given = chain([first] if first else [], rows)
+    usable = _usable(given, refused, name, chosen, renamed, strict, keep_duplicates=keep_duplicates)
     while block := list(islice(usable, BATCH_ROWS)):
-        batches.append(pa.RecordBatch.from_pylist(block, schema=PROBLEMS.arrow))
+        batches.append(pa.RecordBatch.from_pylist(block, schema=_AS_READ))
+    renamed.refuse_unknown()
     if strict and refused.reasons:
         raise BadInputError(refused.examples[0], hint="correct that row or leave out --strict")
     if not batches:
         told = ", ".join(f"{reason}: {n}" for reason, n in refused.reasons.most_common()) or "it has no rows"
-        raise BadInputError(
-            f"no row of {name} can be used ({told})",
-            hint="if a column has another name, `gradus ingest FILE --map question=COLUMN` "
-            "(in a recipe ingest.columns)",
-        )
-    return cast_to_schema(pa.Table.from_batches(batches), PROBLEMS)
+        raise BadInputError(f"no row of {name} can be used ({told})", hint=_renaming(refused, first))
+    table = pa.Table.from_batches(batches)
+    as_compared = table.column(_GIVEN).null_count == table.num_rows
+    return cast_to_schema(table.drop_columns(_GIVEN) if as_compared else table, PROBLEMS)
 
 
-def _format(format_name: str, first: Located | None, columns: Mapping[str, str]) -> str:
+def _renaming(refused: Refused, first: Located | None) -> str:
+    """Return the hint to rename a column, with the field that most rows lack and the columns that there are."""
+    lacking = [field for field in FIELDS if f"no {field}" in refused.reasons]
+    field = max(lacking, key=lambda name: refused.reasons[f"no {name}"], default="question")
+    columns = f"; its columns are {shortened(', '.join(map(str, first.row)))}" if first and first.row else ""
+    return (
+        f"if a column has another name, `gradus ingest FILE --map {field}=COLUMN` (in a recipe ingest.columns){columns}"
+    )
+
+
+def _format(format_name: str, first: Located | None, renamed: Renamed) -> str:
     if format_name != "auto":
         return format_name
     if first is None:
@@ -47,24 +68,33 @@ def _format(format_name: str, first: Located | None, columns: Mapping[str, str])
         and "source_dataset" in first.row["metadata"]
     ):
         return "reasoning"
-    return detect(_renamed(first.row, columns))
+    return detect(renamed(first.row))
 
 
 def _usable(
-    rows: Iterator[Located], refused: Refused, name: str, chosen: str, columns: Mapping[str, str], strict: bool
+    rows: Iterator[Located],
+    refused: Refused,
+    name: str,
+    chosen: str,
+    renamed: Renamed,
+    strict: bool,
+    *,
+    keep_duplicates: bool,
 ) -> Iterator[Problem]:
     golds: dict[str, str | None] = {}
     ids: set[str] = set()
+    contents: Counter[str] = Counter()
     for located in rows:
         if strict and refused.reasons:
             return
         try:
-            problem = FORMATS[chosen](_renamed(located.row, columns))
-            _refuse_duplicate(problem, golds)
+            problem = FORMATS[chosen](renamed(located.row))
+            if not keep_duplicates:
+                _refuse_duplicate(problem, golds)
         except UnusableRowError as reason:
             refused.add(str(reason), located.place)
             continue
-        problem["problem_id"] = problem["problem_id"] or content_id(problem)
+        problem["problem_id"] = problem["problem_id"] or _own_id(problem, contents)
         if problem["problem_id"] in ids:
             refused.add("problem_id occurs twice", located.place)
             continue
@@ -73,12 +103,25 @@ def _usable(
         yield problem
 
 
+def _own_id(problem: Problem, contents: Counter[str]) -> str:
+    """Return the id of a problem without one: that of its content, with a number from the second of the same on."""
+    found = content_id(problem)
+    contents[found] += 1
+    return found if contents[found] == 1 else f"{found}-{contents[found]}"
+
+
+def question_key(problem: Problem) -> str:
+    """Return the text of a problem by which it is recognised: without regard to case and to how it is spaced."""
+    return folded(str(problem["question"] or problem["messages"]))
+
+
+def folded(text: str) -> str:
+    """Return a text in one case, with one space for all that are together."""
+    return " ".join(text.casefold().split())
+
+
 def _refuse_duplicate(problem: Problem, golds: dict[str, str | None]) -> None:
-    key = " ".join(str(problem["question"] or problem["messages"]).casefold().split())
+    key = question_key(problem)
     if key in golds:
         raise UnusableRowError("duplicate question" if golds[key] == problem["answer"] else "conflicting duplicate")
     golds[key] = problem["answer"]
-
-
-def _renamed(row: Row, columns: Mapping[str, str]) -> Row:
-    return {**row, **{ours: row.get(theirs) for ours, theirs in columns.items()}}

@@ -1,10 +1,12 @@
 """Rows from wherever they are: a file, a Hugging Face dataset (hub id or local folder), a reasoning-gym family."""
 
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gradus.data.errors import BadInputError, UsageError, in_words
+from gradus.components.libraries import library_reason
+from gradus.data.errors import BadInputError, UsageError
 from gradus.data.records import JsonObject
 from gradus.data.sources.tabular import Located, Refused, read_rows
 
@@ -31,7 +33,9 @@ def open_source(
 
 def _gym(family: str, generator: JsonObject) -> Iterator[Located]:
     try:
-        import reasoning_gym  # noqa: PLC0415 - an extra
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what it imports, to who develops that
+            import reasoning_gym  # noqa: PLC0415 - an extra
     except ImportError:
         raise UsageError("reasoning-gym is not installed", hint="pip install 'gradus[envs]'") from None
     if "seed" not in generator:
@@ -40,7 +44,7 @@ def _gym(family: str, generator: JsonObject) -> Iterator[Located]:
         items = reasoning_gym.create_dataset(family, **generator)
     except Exception as error:  # noqa: BLE001 - each family checks its settings in its own way
         raise UsageError(
-            f"{GYM}{family} cannot be made: {in_words(error).message}", hint="see --set generator.KEY=VALUE"
+            f"{GYM}{family} cannot be made{library_reason(error)}", hint="see --set generator.KEY=VALUE"
         ) from None
     return _located(items, f"{GYM}{family}", f"{family} item")
 
@@ -59,8 +63,8 @@ def _hub(source: str, *, split: str, subset: str, revision: str, streaming: bool
             source, subset or None, split=split, revision=None if local else revision, streaming=streaming
         )
     except Exception as error:  # noqa: BLE001 - the library raises its own, the hub's and the network's errors
-        reason = in_words(error).message[:200]
-        raise BadInputError(f"{source} cannot be loaded: {reason}", hint="give a local file or folder") from None
+        hint = "give a local file or folder of rows"
+        raise BadInputError(f"{source} cannot be loaded{library_reason(error)}", hint=hint) from None
     return _located(rows, source, f"{source} [{split}] row")
 
 
@@ -70,4 +74,4 @@ def _located(rows: Iterable[Any], source: str, place: str) -> Iterator[Located]:
         for index, row in enumerate(rows, start=1):
             yield Located(f"{place} {index}", dict(row))
     except Exception as error:  # noqa: BLE001 - the library's, the hub's and the network's errors
-        raise BadInputError(f"{source} cannot be read: {in_words(error).message[:200]}") from None
+        raise BadInputError(f"{source} cannot be read{library_reason(error)}", hint="repeat the command") from None

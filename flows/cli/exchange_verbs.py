@@ -1,22 +1,17 @@
 """The verbs that take rollouts and checkpoints out to other systems, and their rollouts in: export, import."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
-from gradus.data.errors import UsageError
 from gradus.flows.cli import completion
-from gradus.flows.cli.stage_verbs import AsJson, Maps, mapping
+from gradus.flows.cli.partial import Partial, damage
+from gradus.flows.cli.stage_verbs import AsJson, Maps
 from gradus.flows.cli.waiting import may_wait
-from gradus.flows.console.output import answer, aside
-from gradus.flows.environment import api
-from gradus.tasks.config.settings import Home
-from gradus.tasks.preflight.checks import REFERENCE, check_inputs, check_out, full_name
-
-if TYPE_CHECKING:
-    from gradus.tasks.inspect.exchange.incoming import System
+from gradus.flows.console.output import answer
+from gradus.flows.library import exchange_calls
+from gradus.flows.library.texts import mapping
 
 What = Annotated[
     str, typer.Argument(help="a checkpoint; or, with --as, a run or rollouts", autocompletion=completion.runs)
@@ -45,6 +40,14 @@ Sampler = Annotated[
         autocompletion=completion.artifacts("checkpoints"),
     ),
 ]
+CorrectAt = Annotated[
+    float | None,
+    typer.Option("--correct-at", help="a row without a verdict is correct if its reward is at least this"),
+]
+Where = Annotated[
+    str | None,
+    typer.Option(help='an SQL condition on the rows, such as "correct" or "reward > 0.5 and hint_level = 0"'),
+]
 SampledAt = Annotated[
     float, typer.Option("--temperature", min=1e-6, help="temperature that they were sampled at, beside --policy")
 ]
@@ -55,56 +58,18 @@ def export(
     to: To,
     as_: As = None,
     scores: Scores = None,
+    where: Where = None,
     merge: Merge = False,
     base: Base = None,
+    partial: Partial = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint as a model folder with its card, or rollouts as another system writes its own."""
-    home = Home.from_environment()
-    if to.is_file() or (to.is_dir() and any(to.iterdir())):
-        raise UsageError(f"--to {to} is {'a file' if to.is_file() else 'not empty'}", hint="give a new folder")
-    check_out(str(to))
-    if as_ is not None and (merge or base is not None):
-        raise UsageError(f"{'--merge' if merge else '--base'} goes with a checkpoint", hint="leave it out")
-    if base is not None and (merge or not base.strip()):
-        what_is = "goes with an adapter that is not merged" if merge else "is empty"
-        raise UsageError(f"--base {what_is}", hint="leave it out")
-    if as_ is None:
-        found = _checkpoint(home, what, to, scores, base or "", merge=merge)
-    else:
-        found = _rollouts(home, what, as_, to, scores)
-    answer(found, as_json)
-
-
-def _checkpoint(home: Home, what: str, to: Path, scores: str | None, base: str, *, merge: bool) -> Mapping[str, object]:
-    from gradus.data.lake.store import Ref
-    from gradus.data.lake.upgrade import open_lake
-    from gradus.tasks.inspect.exchange.checkpoint import write_checkpoint
-
-    table = what.partition("/")[0] if REFERENCE.fullmatch(what) else ""
-    if table != "checkpoints":
-        raise UsageError(
-            f"{what} is no checkpoint" if not table else f"{what} is a {table} artifact",
-            hint="give checkpoints/DIGEST (`gradus show RUN` lists them), or --as FORMAT for rollouts",
+    with damage(partial) as on_damage:
+        found = exchange_calls.export(
+            what, to, as_=as_, scores=scores, merge=merge, base=base, where=where, on_damage=on_damage
         )
-    if scores is not None:
-        raise UsageError("--scores goes with rollouts", hint="leave it out")
-    ref = Ref.parse(full_name(home.lake, what))
-    files = write_checkpoint(open_lake(home.lake, aside), home.runs, ref, to, merge=merge, base_name=base)
-    return {"files": files, "out": str(to)}
-
-
-def _rollouts(home: Home, what: str, system: str, to: Path, scores: str | None) -> Mapping[str, object]:
-    from gradus.data.lake.upgrade import open_lake
-    from gradus.tasks.inspect.exchange.outgoing import check_format, uses_of, write_rollouts
-    from gradus.tasks.runs.history import run_folder
-
-    check_format(system)
-    if not REFERENCE.fullmatch(what):
-        run_folder(home.runs, what)  # refused before a lake is made
-    store = open_lake(home.lake, aside)
-    written = write_rollouts(store, uses_of(store, home.runs, what, scores), system, to)
-    return {"rows": written.rows, "files": written.files, "lost": list(written.lost), "out": str(to)}
+        answer(found, as_json)
 
 
 def import_(
@@ -114,21 +79,20 @@ def import_(
     tokenizer: ModelFolder = None,
     policy: Sampler = None,
     temperature: SampledAt = 1.0,
+    correct_at: CorrectAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Take in rollouts of another system, with their rewards, as rollouts, scores, problems and difficulty."""
-    from gradus.tasks.inspect.exchange.incoming import check_source
-
-    columns = mapping(maps)
-    check_source(Path(source), system, Path(tokenizer) if tokenizer else None, policy)
-    check_inputs(Home.from_environment().lake, policy=policy)
-    with api() as ready:
-        from gradus.flows import exchange
-
-        ready()
-        answer(
-            exchange.import_rollouts(source, cast("System", system), columns, tokenizer, policy, temperature), as_json
-        )
+    found = exchange_calls.import_rollouts(
+        source,
+        system,
+        columns=mapping(maps),
+        tokenizer=tokenizer,
+        policy=policy,
+        temperature=temperature,
+        correct_at=correct_at,
+    )
+    answer(found, as_json)
 
 
 def register_exchange(app: typer.Typer) -> None:

@@ -3,19 +3,17 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage.
 """
 
-import gc
+from gradus.flows.cli.quiet import imported  # first of all: what is imported after it may warn, and be interrupted
+
+# isort: split
+
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Annotated
-
-import gradus.flows.cli.quiet  # noqa: F401  # pyright: ignore[reportUnusedImport] - what is imported after it may warn
-
-# isort: split
 
 import typer
 
@@ -27,15 +25,19 @@ from gradus.flows.cli.room_verbs import register_room
 from gradus.flows.cli.run_verbs import register_runs
 from gradus.flows.cli.service_verbs import register_service
 from gradus.flows.cli.stage_verbs import register_stages
+from gradus.flows.cli.usage import Verbs
 from gradus.flows.environment import prepare
+from gradus.flows.library.calling import as_program
 from gradus.tasks.config.redaction import hide, hide_in_logs, refuse_credentials
 from gradus.tasks.config.settings import Home, check_room
+from gradus.tasks.host.interrupt import SENTENCES, interrupted_by, remember_interrupts, stop_at_once
 from gradus.tasks.preflight.access import prefect_answer
 from gradus.tasks.tracking.report import terminal_safe
 
 COMPLETING = "_GRADUS_COMPLETE"
 """Set by the shell during completion: nothing may be written when a user presses Tab."""
-INTERRUPTED = 128 + signal.SIGINT
+MAX_CHARS = 500
+"""No sentence of the program is longer, whatever name or value is in it."""
 
 
 def _say_version(wanted: bool) -> None:
@@ -46,6 +48,7 @@ def _say_version(wanted: bool) -> None:
 
 app = typer.Typer(
     name="gradus",
+    cls=Verbs,
     help="Reinforcement learning with verifiable rewards, stage by stage.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -69,28 +72,45 @@ register_comparison(app)
 register_exchange(app)
 register_room(app)
 register_service(app)
-gc.enable()  # see gradus.flows.cli.quiet
+imported()
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the program; every failure is one sentence and a non-zero exit."""
     hide_in_logs()
+    remember_interrupts()
     words = sys.argv[1:] if arguments is None else arguments
+    try:
+        _run(words)
+    except BaseException:
+        number = interrupted_by()
+        if number is None:
+            raise
+        # Whatever it became on its way: typer answers Ctrl-C without a word, and a library may raise something else.
+        _say(SENTENCES[number])
+        sys.exit(128 + number)
+    finally:
+        if arguments is None:  # this process ends now: Prefect sends its last events
+            stop_at_once()
+
+
+def _run(words: Sequence[str]) -> None:
     try:
         _refuse_unreadable(words)
         refuse_credentials(words)
-        if COMPLETING not in os.environ and words != ["--version"]:
+        if COMPLETING not in os.environ and words != ["--version"] and "--help" not in words:
             prepare(Home.from_environment())
-        app(arguments, prog_name="gradus")  # says what is wrong with the usage by itself and exits 2
-    except SystemExit as end:
-        if end.code == INTERRUPTED:  # Ctrl-C, which typer answers without a word
-            _say("stopped; the same command goes on where this one ended")
-        raise
+        with as_program():
+            app(list(words), prog_name="gradus")  # says what is wrong with the usage by itself and exits 2
     except (GradusError, OSError) as error:
+        if interrupted_by():
+            raise
         told = in_words(error, place=os.environ.get("GRADUS_HOME", ".gradus"))
         _say(f"gradus: {told}")
         sys.exit(told.exit_code)
-    except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence, not a traceback
+    except Exception as error:
+        if interrupted_by():
+            raise
         known = prefect_answer(error).sentence or _no_room()
         _say(f"gradus: {known or f'the command ended unexpectedly: {in_words(error)}{_details()}'}")
         sys.exit(1)
@@ -109,7 +129,8 @@ def _refuse_unreadable(words: Sequence[str]) -> None:
 
 
 def _say(text: str) -> None:
-    print(terminal_safe(hide(text)), file=sys.stderr)  # noqa: T201 - the program's voice
+    told = shortened(terminal_safe(hide(text)), MAX_CHARS)
+    print(told, file=sys.stderr)  # noqa: T201 - the program's voice
 
 
 def _no_room() -> str:

@@ -2,7 +2,8 @@
 
 PYTHONWARNINGS=error would end it at an import of somebody else's library, and an empty entry of PYTHONPATH, or `.`,
 lets a `typing.py` in the current folder be imported for Python's.
-It also collects no garbage until the program is imported, a tenth of that time.
+It also collects no garbage until the program is imported, a tenth of that time, and a signal ends the import with a
+sentence.
 """
 
 import gc
@@ -32,4 +33,15 @@ def forget_current_folder() -> None:
 
 forget_warnings()
 forget_current_folder()
-gc.disable()  # the program enables it again once it is imported
+
+from gradus.tasks.host.interrupt import remember_interrupts, stop_at_once  # noqa: E402 - its imports might be the folder's
+
+
+def imported() -> None:
+    """Collect garbage again; a signal raises an exception again, for the program to close what it has open."""
+    gc.enable()
+    remember_interrupts()
+
+
+gc.disable()
+stop_at_once()

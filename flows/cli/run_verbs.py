@@ -1,22 +1,22 @@
 """The verbs about whole runs: train, demo, rerun, runs, show, sql, methods."""
 
+import sys
 from typing import Annotated
 
 import typer
 
 from gradus.data.records import Figure
 from gradus.flows.cli import completion
+from gradus.flows.cli.partial import Partial, damage
 from gradus.flows.cli.stage_verbs import AsJson, Sets
 from gradus.flows.cli.waiting import may_wait
 from gradus.flows.console.answers import SuiteFigures, TrainAnswer
 from gradus.flows.console.output import answer, aside, fields, line, table
-from gradus.flows.environment import api
-from gradus.flows.loop.reruns import Rerun, chosen_calls, plan_rerun, read_recipe
+from gradus.flows.library import results, run_calls
+from gradus.flows.loop.reruns import Rerun
 from gradus.flows.loop.reruns import Rounds as RerunRounds
-from gradus.flows.recipe.checking import check_recipe, check_settings
 from gradus.tasks.config.settings import Home
-from gradus.tasks.preflight.checks import check_name
-from gradus.tasks.runs.history import run_folder
+from gradus.tasks.preflight.checks import REFERENCE, full_name
 from gradus.tasks.runs.records import DomainFigures, Evaluation, Versus
 from gradus.tasks.runtime.calls import label
 
@@ -26,6 +26,12 @@ Overlap = Annotated[int | None, typer.Option(min=0, max=1, help="1: generate the
 DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be computed, why, and its cost; start nothing")]
 KnownRun = Annotated[
     str, typer.Argument(help="a run, or the beginning of its name (`gradus runs`)", autocompletion=completion.runs)
+]
+RunOrArtifact = Annotated[
+    str,
+    typer.Argument(
+        help="a run or an artifact (problems/DIGEST), or the beginning of its name", autocompletion=completion.runs
+    ),
 ]
 RunName = Annotated[str | None, typer.Option("--run", help="name of the run; the recipe's name and digest otherwise")]
 
@@ -41,26 +47,19 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Run a recipe, or go on with a run: the same command goes on where it stopped, --rounds with more rounds."""
-    chosen = [*(sets or []), *([f"rollout.engine={engine}"] if engine else [])]
-    home = Home.from_environment()
-    loaded, stored = read_recipe(home.runs, recipe, chosen, rounds=rounds, overlap=overlap)
-    if run is not None:
-        check_name(run, "--run: the name")
-    check_recipe(loaded, home.lake)
-    _train(Rerun(loaded, run or stored), as_json=as_json, dry_run=dry_run)
+    plan = run_calls.planned(recipe, set=sets, rounds=rounds, engine=engine, overlap=overlap, run=run)
+    _train(plan, as_json=as_json, dry_run=dry_run)
 
 
 def _train(plan: Rerun, *, as_json: bool, dry_run: bool) -> None:
     if dry_run:
-        from gradus.flows.loop.dry_run import look_ahead, render
+        from gradus.flows.loop.dry_run import render
 
-        answer(look_ahead(Home.from_environment(), plan), as_json, render)
+        answer(run_calls.foreseen(plan), as_json, render)
         return
-    with api() as ready:
-        from gradus.flows import runs  # Prefect, which a wrong recipe need not wait for
-
-        ready()
-        answer(runs.train_flow(plan.recipe, plan.run, list(plan.forced)), as_json, render_run)
+    result = run_calls.trained(plan).result
+    assert result is not None
+    answer(result, as_json, render_run)
 
 
 def demo(
@@ -85,15 +84,21 @@ def rerun(
     as_json: AsJson = False,
 ) -> None:
     """Run one stage of a run again, changed or not; what lies upstream is reused."""
-    home = Home.from_environment()
-    chosen = RerunRounds(round_index, from_round)
-    plan = plan_rerun(home.runs, run_folder(home.runs, run).name, stage, chosen, sets or [])
-    if sets:
-        check_settings(plan.recipe, home.lake)
+    plan = run_calls.planned_again(run, stage, set=sets, rounds=RerunRounds(round_index, from_round))
     _train(plan, as_json=as_json, dry_run=dry_run)
 
 
-def list_runs(as_json: AsJson = False) -> None:
+def list_runs(
+    delete: Annotated[
+        str | None,
+        typer.Option(
+            "--delete", help="delete this run instead, after saying what goes", autocompletion=completion.runs
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="delete without asking")] = False,
+    partial: Partial = False,
+    as_json: AsJson = False,
+) -> None:
     """List the runs, newest first: when each began, what it gained, the bytes of its artifacts.
 
     `gain` is pass@1 of the main suite after training less that before, in points. `stages` are those computed, and
@@ -103,16 +108,56 @@ def list_runs(as_json: AsJson = False) -> None:
     from gradus.tasks.runs.history import list_runs as read
 
     home = Home.from_environment()
-    answer(read(home.runs, home.lake), as_json, render_runs)
+    if delete is not None:
+        _delete(home, delete, yes=yes, as_json=as_json)
+        return
+    with damage(partial) as on_damage:
+        answer(read(home.runs, home.lake, on_damage), as_json, render_runs)
 
 
-def show(run: KnownRun, as_json: AsJson = False) -> None:
-    """Show what a run did: every stage attempt, its artifact, time and bytes; and why the run did not finish."""
+def _delete(home: Home, run: str, *, yes: bool, as_json: bool) -> None:
+    from gradus.flows.console.room_tables import render_deleted
+    from gradus.flows.deletion import delete_run, plan_deleting
+
+    if not yes:
+        answer(plan_deleting(home, run), as_json, render_deleted)
+        if as_json or not sys.stdin.isatty() or not typer.confirm("delete them?"):
+            aside("nothing was deleted; --yes deletes without asking")
+            return
+    answer(delete_run(home, run), as_json, render_deleted)
+
+
+def show(run: RunOrArtifact, partial: Partial = False, as_json: AsJson = False) -> None:
+    """Show what a run did: every stage attempt, its artifact, time and bytes; and why the run did not finish.
+
+    Of an artifact: what made it, of what, its columns and first rows.
+    """
     from gradus.flows.console.run_tables import render_run_story
     from gradus.tasks.runs.history import read_run
 
     home = Home.from_environment()
-    answer(read_run(home.runs, run, home.lake), as_json, render_run_story)
+    if REFERENCE.fullmatch(run):
+        _show_artifact(home, full_name(home.lake, run), as_json=as_json)
+        return
+    with damage(partial) as on_damage:
+        answer(read_run(home.runs, run, home.lake, on_damage), as_json, render_run_story)
+
+
+def _show_artifact(home: Home, name: str, *, as_json: bool) -> None:
+    from gradus.data.lake.store import Ref
+    from gradus.data.lake.upgrade import open_lake
+    from gradus.flows.console.query_rows import print_rows
+    from gradus.tasks.inspect.artifact import ArtifactStory, describe
+    from gradus.tasks.inspect.sql_views import ask
+
+    def render(found: ArtifactStory) -> None:
+        fields({key: value for key, value in found.items() if key != "settings"})
+        if found["rows"]:
+            with ask(home, f"select * from {name} limit 3", None, aside) as rows:  # noqa: S608 - a checked name
+                print_rows(rows, None)
+            line(f"all rows: `gradus browse {name}`, or in `gradus sql` as the table {name}")
+
+    answer(describe(open_lake(home.lake, aside), Ref.parse(name)), as_json, render)
 
 
 def why(
@@ -122,20 +167,14 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """Say why a stage of a run was computed, or reused: what differed from the nearest call before, by name."""
-    from gradus.data.lake.store import Store
-    from gradus.tasks.inspect.reasons import explain
-    from gradus.tasks.runs.precedents import precedents
-
-    home = Home.from_environment()
-    folder = run_folder(home.runs, run)
-    chosen = chosen_calls(folder, stage, RerunRounds(round_index))
-    found = explain(Store(home.lake), precedents(home.runs), folder, lambda key: key in chosen)
+    chosen = results.run(run)
+    found = chosen.why(stage, round=round_index)
 
     def render(_: object) -> None:
         for row in found:
             line(f"{label(row['stage'], row['round'], row['purpose'])}: {row['status']}: {row['why']}")
 
-    answer({"run": folder.name, "calls": found}, as_json, render)
+    answer({"run": chosen.name, "calls": found}, as_json, render)
 
 
 def sql(
@@ -145,18 +184,20 @@ def sql(
         typer.Option("--run", help="only what this run made, reused or was given", autocompletion=completion.runs),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="rows shown; 0 for all (a terminal: 100)")] = None,
+    partial: Partial = False,
     as_json: AsJson = False,
 ) -> None:
     """Ask any question of the lake.
 
     samples has a row for each rollout that a run used (run, round, purpose, reward, correct, completion ...); runs,
     stages and metrics tell what was done; below them are the tables problems, hints, plan, rollouts, scores,
-    difficulty, evaluations, each with its artifact. `show tables` and `describe samples` are queries too.
+    difficulty, evaluations, each with its artifact, and every artifact by its name (from problems/DIGEST).
+    `show tables` and `describe samples` are queries too.
     """
     from gradus.flows.console.query_rows import print_json, print_rows
     from gradus.tasks.inspect.sql_views import ask
 
-    with ask(Home.from_environment(), query, run, aside) as found:
+    with damage(partial) as on_damage, ask(Home.from_environment(), query, run, aside, on_damage) as found:
         if as_json:
             print_json(found, limit or 0)
         else:

@@ -1,5 +1,6 @@
 """The verbs about the place: ui, serve, doctor, setup, sync, join."""
 
+import os
 import signal
 import sys
 import threading
@@ -11,7 +12,7 @@ import typer
 from gradus.flows.cli.run_verbs import KnownRun
 from gradus.flows.cli.stage_verbs import AsJson
 from gradus.flows.console.output import answer, aside, line, table
-from gradus.tasks.config.settings import Home
+from gradus.tasks.config.settings import Home, check_environment
 from gradus.tasks.preflight.checks import check_name, check_webhook
 
 Port = Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")]
@@ -19,24 +20,35 @@ Port = Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")]
 
 def ui(prefect_port: Port = 4200, mlflow_port: Port = 5000) -> None:
     """Start the Prefect and MLflow servers on loopback and say where they are."""
+    from gradus.tasks.servers.mlflow_login import mlflow_login
     from gradus.tasks.servers.processes import start_servers
     from gradus.tasks.tracking.view import address
 
-    with start_servers(Home.from_environment().root, prefect_port, mlflow_port) as servers:
+    home = Home.from_environment().root
+    with start_servers(home, prefect_port, mlflow_port) as servers:
+        login = mlflow_login(home, servers.mlflow_url)
         line(f"Prefect  {servers.prefect_url}")
-        line(f"MLflow   {address(servers.mlflow_url)}")
-        line(_how_to_log_in(Home.from_environment().root))
+        line(f"MLflow   {address(servers.mlflow_url, login)}")
+        line(_how_to_log_in(home, login.get("MLFLOW_TRACKING_USERNAME", "")))
         line("Ctrl-C stops both.")
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
         stop.wait()
 
 
-def _how_to_log_in(home: Path) -> str:
-    """Where Prefect's password is; on a terminal the password itself, which a log or a pipe must not keep."""
+def _how_to_log_in(home: Path, user: str) -> str:
+    """Return where the password is; on a terminal the password itself, which a log or a pipe must not keep.
+
+    `user` is the name that MLflow asks for; empty if its server is not ours.
+    """
     from gradus.tasks.servers.secret import secret, secret_path
 
-    where = f"Prefect's pages ask once for a password; it is in {secret_path(home)}"
+    ask = (
+        f"Both ask once for a password, MLflow also for a user, `{user}`;"
+        if user
+        else "Prefect asks once for a password;"
+    )
+    where = f"{ask} the password is in {secret_path(home)}"
     return f"{where}: {secret(home)}" if sys.stdout.isatty() else where
 
 
@@ -51,7 +63,7 @@ def serve(notify: Notify = "") -> None:
 
     if notify:
         check_webhook(notify)
-
+    check_environment()
     with prefect_api(Home.from_environment(), schedules=True) as ready:
         from gradus.flows.serve import serve_all
 
@@ -62,8 +74,11 @@ def serve(notify: Notify = "") -> None:
 def doctor(as_json: AsJson = False) -> None:
     """Say what this machine can do, and what to do about each no."""
     from gradus.tasks.inspect.doctor import checks
+    from gradus.tasks.servers.mlflow_login import mlflow_login
+    from gradus.tasks.tracking.client import tracking_uri
 
-    found = checks(Home.from_environment().root)
+    home = Home.from_environment().root
+    found = checks(home, mlflow_login(home, tracking_uri(home)))
 
     def render(_: object) -> None:
         rows = [(each.name, "yes" if each.ok else "no", each.detail, each.cure) for each in found]
@@ -92,7 +107,11 @@ def sync(run: KnownRun) -> None:
         failure = write_at_end(home.root, folder)
         if failure:
             aside(failure)
+    from gradus.tasks.servers.mlflow_login import mlflow_login
+    from gradus.tasks.tracking.client import tracking_uri
     from gradus.tasks.tracking.reporter import drain  # the tracker is slow to import
+
+    os.environ |= mlflow_login(home.root, tracking_uri(home.root))
 
     line(f"{drain(folder, wait_s=60.0)} events sent")
 

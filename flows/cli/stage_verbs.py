@@ -1,37 +1,15 @@
-"""The stage verbs of the command line. Flows are imported when a verb runs, so that `--help` is quick."""
+"""The stage verbs of the command line: their options; the calls that they stand on are those of the library."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
-from gradus.data.errors import UsageError
 from gradus.flows.cli.completion import artifacts
 from gradus.flows.cli.waiting import may_wait
 from gradus.flows.console.output import answer
-from gradus.flows.environment import api
-from gradus.flows.recipe.config import assign, toml_value
-from gradus.flows.recipe.setting_faults import valid
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import FilterConfig
-from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, HintConfig, SampleConfig
-from gradus.tasks.config.evaluate import EvaluateConfig
-from gradus.tasks.config.ingest import IngestConfig
-from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
-from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.config.score import RewardConfig, ScoreConfig
-from gradus.tasks.config.settings import Home
-from gradus.tasks.preflight.abilities import check_engine, check_ks, check_length
-from gradus.tasks.preflight.checks import (
-    check_components,
-    check_inputs,
-    check_out,
-    check_source,
-)
-from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
+from gradus.flows.library import stage_calls
+from gradus.flows.library.texts import mapping
 
-C = TypeVar("C", bound=Config)
 Problems = Annotated[
     str,
     typer.Option(
@@ -43,6 +21,9 @@ Policy = Annotated[
     typer.Option(
         help="policy: bundled, a folder, a checkpoint artifact, or id@revision", autocompletion=artifacts("checkpoints")
     ),
+]
+TokenPolicy = Annotated[
+    str | None, typer.Option(help="policy whose tokens of a prompt count", autocompletion=artifacts("checkpoints"))
 ]
 Out = Annotated[str | None, typer.Option(help="also write the result here (.parquet, .jsonl or a folder)")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="a setting of the stage, key=value; repeatable")]
@@ -61,33 +42,19 @@ def ingest(
     source: Annotated[str, typer.Argument(help="a JSONL or Parquet file, a dataset id, or reasoning-gym:FAMILY")],
     maps: Maps = None,
     strict: Annotated[bool, typer.Option(help="stop at the first row that cannot be used")] = False,
+    policy: TokenPolicy = None,
     sets: Sets = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Turn a source into a problems table."""
-    base = {"columns": mapping(maps), "strict": strict}
-    config = configured(IngestConfig, sets, base)
-    check_source(source, config)
-    check_out(out)
-    with api() as ready:
-        from gradus.flows import stages
-
-        ready()
-        answer(stages.ingest(source, config, out), as_json)
+    made = stage_calls.ingest(source, columns=mapping(maps), strict=strict, policy=policy, set=sets, out=out)
+    answer(made.summary, as_json)
 
 
 def hint(problems: Problems, sets: Sets = None, out: Out = None, as_json: AsJson = False) -> None:
     """Build hints from worked solutions."""
-    config = configured(HintConfig, sets)
-    check_components(config)
-    check_inputs(_lake(), problems=problems)
-    check_out(out)
-    with api() as ready:
-        from gradus.flows import stages
-
-        ready()
-        answer(stages.hint(problems, config, out), as_json)
+    answer(stage_calls.hint(problems, set=sets, out=out).summary, as_json)
 
 
 def curate(
@@ -100,30 +67,27 @@ def curate(
     top: Annotated[int, typer.Option(min=0, help="keep the first so many after ranking")] = 0,
     sampler: Annotated[str, typer.Option(help="NAME[:k=v,...]: all, uniform or variance")] = "all",
     draw: Annotated[int, typer.Option(min=0, help="problems to draw; 0 takes all")] = 0,
+    policy: TokenPolicy = None,
     seed: Seed = 0,
     sets: Sets = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Choose problems, in which order, and say why."""
-    base = {
-        "filters": [parse_filter(text) for text in filters or []],
-        "rank": parse_component(rank, "--rank") if rank else "",
-        "top": top,
-        "sampler": parse_component(sampler, "--sampler"),
-        "draw": draw,
-    }
-    config = configured(CurateConfig, sets, base)
-    if config.hint_level:
-        raise UsageError("hint_level needs a table of hints, which this verb does not take", hint="leave it 0")
-    check_components(config)
-    check_inputs(_lake(), problems=problems, difficulty=difficulty)
-    check_out(out)
-    with api() as ready:
-        from gradus.flows import stages
-
-        ready()
-        answer(stages.curate(problems, difficulty, config, seed, out), as_json)
+    made = stage_calls.curate(
+        problems,
+        difficulty=difficulty,
+        filters=filters or (),
+        rank=rank,
+        top=top,
+        sampler=sampler,
+        draw=draw,
+        policy=policy,
+        seed=seed,
+        set=sets,
+        out=out,
+    )
+    answer(made.summary, as_json)
 
 
 def rollout(
@@ -137,15 +101,8 @@ def rollout(
     as_json: AsJson = False,
 ) -> None:
     """Generate the completions of a plan."""
-    config = configured(RolloutConfig, sets, {"engine": engine})
-    check_inputs(_lake(), plan=plan, problems=problems, policy=policy)
-    check_engine(config)
-    check_out(out)
-    with api() as ready:
-        from gradus.flows import stages
-
-        ready()
-        answer(stages.rollout(plan, problems, policy, config, seed, out), as_json)
+    made = stage_calls.rollout(plan, problems, policy=policy, engine=engine, seed=seed, set=sets, out=out)
+    answer(made.summary, as_json)
 
 
 def score(
@@ -167,15 +124,9 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Judge completions."""
-    config, columns = configured(ScoreConfig, sets, reward_settings(rewards)), mapping(maps)
-    check_components(config)
-    check_inputs(_lake(), rollouts=rollouts, problems=problems)
-    check_out(out)
-    with api() as ready:
-        from gradus.flows import stages
-
-        ready()
-        answer(stages.score(rollouts, problems, config, columns, out), as_json)
+    columns = mapping(maps)
+    made = stage_calls.score(rollouts, rewards=rewards or (), problems=problems, columns=columns, set=sets, out=out)
+    answer(made.summary, as_json)
 
 
 def update(
@@ -194,29 +145,16 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Update a policy from scored rollouts."""
-    config = configured(UpdateConfig, sets)
-    check_components(config)
-    check_inputs(_lake(), rollouts=rollouts, scores=scores, policy=policy, reference=reference, teacher=teacher)
-    if config.loads_reference and reference is None:
-        why = "kl_coef is set" if config.kl_coef else "a component reads it"
-        raise UsageError(f"the objective needs a reference policy ({why})", hint="give --reference")
-    if config.needs_teacher and teacher is None:
-        raise UsageError("the objective needs a teacher (a loss distils from it)", hint="give --teacher")
-    check_out(out)
-    with api() as ready:
-        from gradus.flows import stages
-
-        ready()
-        answer(stages.update(rollouts, scores, policy, reference, config, seed, out, teacher), as_json)
+    made = stage_calls.update(
+        rollouts, scores, policy=policy, reference=reference, teacher=teacher, seed=seed, set=sets, out=out
+    )
+    answer(made.summary, as_json)
 
 
 def warmstart(
     problems: Problems,
     policy: Annotated[
-        str | None,
-        typer.Option(
-            help="policy to go on from; none starts from random weights", autocompletion=artifacts("checkpoints")
-        ),
+        str | None, typer.Option(help="policy to begin with; none: random", autocompletion=artifacts("checkpoints"))
     ] = None,
     seed: Seed = 0,
     sets: Sets = None,
@@ -224,14 +162,7 @@ def warmstart(
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune on worked solutions, so that RL has something to start from."""
-    config = configured(WarmstartConfig, sets)
-    check_inputs(_lake(), problems=problems, policy=policy)
-    check_out(out)
-    with api() as ready:
-        from gradus.flows import stages
-
-        ready()
-        answer(stages.warmstart(problems, policy, config, seed, out), as_json)
+    answer(stage_calls.warmstart(problems, policy=policy, seed=seed, set=sets, out=out).summary, as_json)
 
 
 def profile(
@@ -249,21 +180,20 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Measure how difficult problems are for a policy."""
-    sample = _sample(samples, temperature, max_tokens)
-    sampling, others = of_rollouts(sets, engine, device)
-    judging, rest = of_stage(ScoreConfig, others)
-    judged = configured(ScoreConfig, judging, reward_settings(rewards))
-    config = configured(DifficultyConfig, rest)
-    refuse_without_verdicts(judged, "profile", config.max_unjudged_frac)
-    check_inputs(_lake(), problems=problems, policy=policy)
-    check_components(judged)
-    check_length(_lake(), policy, max_tokens)
-    check_out(out)
-    with api() as ready:
-        from gradus.flows import stages
-
-        ready()
-        answer(stages.profile(problems, policy, sample, config, judged, seed, out, sampling), as_json)
+    made = stage_calls.profile(
+        problems,
+        policy=policy,
+        samples=samples,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        engine=engine,
+        device=device,
+        rewards=rewards or (),
+        seed=seed,
+        set=sets,
+        out=out,
+    )
+    answer(made.summary, as_json)
 
 
 def evaluate(
@@ -285,24 +215,21 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Say how good a policy is, with intervals."""
-    sample = _sample(samples, temperature, max_tokens)
-    ks = tuple(sorted({k for k in EvaluateConfig().ks if k < samples} | {samples}))
-    sampling, others = of_rollouts(sets, engine, device)
-    judging, rest = of_stage(ScoreConfig, others)
-    judged = configured(ScoreConfig, judging, reward_settings(rewards))
-    config = configured(EvaluateConfig, rest, {"ks": ks})
-    refuse_without_verdicts(judged, "evaluate", config.max_unjudged_frac)
-    check_inputs(_lake(), problems=problems, policy=policy, against=against)
-    check_components(judged)
-    check_ks(config.ks, samples)
-    for name in filter(None, (policy, against)):
-        check_length(_lake(), name, max_tokens)
-    check_out(out)
-    with api() as ready:
-        from gradus.flows import stages
-
-        ready()
-        answer(stages.evaluate(problems, policy, against, sample, config, judged, seed, out, sampling), as_json)
+    made = stage_calls.evaluate(
+        problems,
+        policy=policy,
+        against=against,
+        samples=samples,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        engine=engine,
+        device=device,
+        rewards=rewards or (),
+        seed=seed,
+        set=sets,
+        out=out,
+    )
+    answer(made.summary, as_json)
 
 
 def register_stages(app: typer.Typer) -> None:
@@ -312,82 +239,3 @@ def register_stages(app: typer.Typer) -> None:
 
 
 STAGE_VERBS = (ingest, profile, curate, hint, rollout, score, update, warmstart, evaluate)
-
-
-def configured(model: type[C], sets: list[str] | None, base: Mapping[str, object] | None = None) -> C:
-    """A stage's settings from its options and `--set key=value`; UsageError names the wrong key."""
-    body = dict(base or {})
-    assign(body, sets or [])
-    return valid(model, body)
-
-
-def _sample(n: int, temperature: float, max_tokens: int) -> SampleConfig:
-    return valid(SampleConfig, {"n": n, "temperature": temperature, "max_tokens": max_tokens})
-
-
-def _lake() -> Path:
-    return Home.from_environment().lake
-
-
-def of_stage(model: type[Config], sets: list[str] | None) -> tuple[list[str], list[str]]:
-    """`--set` texts that name a setting of this stage, and the rest: a verb of several stages takes those of each."""
-    mine = [text for text in sets or [] if text.partition("=")[0].partition(".")[0].strip() in model.model_fields]
-    return mine, [text for text in sets or [] if text not in mine]
-
-
-def of_rollouts(sets: list[str] | None, engine: str, device: str) -> tuple[RolloutConfig, list[str]]:
-    """How a verb that also samples does so, by options and `--set rollout.key=value`; and the other `--set` texts."""
-    prefix = "rollout."
-    mine = [text.strip().removeprefix(prefix) for text in sets or [] if text.strip().startswith(prefix)]
-    rest = [text for text in sets or [] if not text.strip().startswith(prefix)]
-    return configured(RolloutConfig, mine, {"engine": engine, "device": device}), rest
-
-
-def mapping(maps: list[str] | None) -> dict[str, str]:
-    """`ours=theirs` texts as a dict."""
-    pairs = [text.partition("=") for text in maps or []]
-    for ours, separator, theirs in pairs:
-        if not (ours and separator and theirs):
-            raise UsageError(f"--map {ours}{separator}{theirs} is not ours=theirs", hint="write --map question=prompt")
-    return {ours: theirs for ours, _, theirs in pairs}
-
-
-def parse_component(text: str, option: str) -> dict[str, object]:
-    """A component written as `pass_rate:low=0.1,high=0.9` or `path/to/file.py:function:low=0.1`."""
-    file, is_file, rest = text.partition(".py:")
-    name, _, arguments = rest.partition(":") if is_file else text.partition(":")
-    settings: dict[str, object] = {"name": f"{file}.py:{name}" if is_file else name}
-    for pair in [p for p in arguments.split(",") if p]:
-        key, separator, value = pair.partition("=")
-        if not separator:
-            raise UsageError(f"{option} {text}: {pair!r} is not k=v", hint=f"write {option} NAME:low=0.1,high=0.9")
-        settings[key.strip()] = toml_value(value.strip())
-    return settings
-
-
-def parse_filter(text: str) -> FilterConfig:
-    """A filter written as `pass_rate:low=0.1,high=0.9`."""
-    return valid(FilterConfig, parse_component(text, "--filter"), f"--filter {text}")
-
-
-def reward_settings(rewards: list[str] | None) -> dict[str, object]:
-    """Return the rewards of a ScoreConfig from `NAME[=WEIGHT]` texts; empty if there are none."""
-    return {"rewards": [parse_reward(text).model_dump() for text in rewards]} if rewards else {}
-
-
-def parse_reward(text: str) -> RewardConfig:
-    """A reward written as `math`, `format=0.2` or `path/to/file.py:function=0.5`."""
-    name, separator, weight = text.rpartition("=")
-    if not separator:
-        name, weight = text, "1.0"
-    try:
-        value = float(weight)
-    except ValueError:
-        raise UsageError(f"--reward {text}: {weight!r} is not a weight", hint="write --reward math=1.0") from None
-    path, colon, _function = name.rpartition(":")
-    if not colon:
-        return valid(RewardConfig, {"name": name, "weight": value}, f"--reward {text}")
-    if not Path(path).is_file():
-        raise UsageError(f"--reward {text}: there is no file {path}", hint="write path/to/file.py:function")
-    resolved = f"{Path(path).resolve()}:{_function}"
-    return valid(RewardConfig, {"name": resolved, "weight": value}, f"--reward {text}")

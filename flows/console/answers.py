@@ -43,6 +43,7 @@ class TrainAnswer(TypedDict):
     run: str
     rounds: int
     updates: int
+    skipped_updates: int
     tokens_generated: int
     tokens_trained: int
     seconds: float

@@ -1,9 +1,13 @@
 """How `gradus compare` looks: methods under letters, differences, difficulty, cost."""
 
+from collections.abc import Mapping
+
 from gradus.data.records import Figure
 from gradus.flows.console.output import fields, line, table
-from gradus.tasks.inspect.comparing.report import Comparison, Difference, letters
+from gradus.tasks.inspect.comparing.figures import Comparison
+from gradus.tasks.inspect.comparing.report import letters
 from gradus.tasks.inspect.comparing.trainings import StageCost
+from gradus.tasks.inspect.comparing.verdicts import Difference
 
 
 def render_comparison(result: Comparison) -> None:
@@ -23,32 +27,72 @@ def render_comparison(result: Comparison) -> None:
         )
         for m in methods
     ]
+    failed = result.get("failed", [])
+    rows += [(each["method"], "failed", "-", "-", each["reason"], "-") for each in failed]
     columns = ("", "rounds", "tokens", "before", "after", "gain, points")
     table("pass@1 on the main suite (95 % interval over seeds and problems)", columns, rows)
+    _by_seed(result, letter)
     bands = [
-        (b["band"], b["problems"], *(f"{b['pass_at_1'][name]:.3f} ({b['wins'][name]})" for name in letter))
+        (b["band"], b["problems"], _rounded(b["before"]),
+         *(f"{b['pass_at_1'][name]:.3f} ({b['wins'][name]})" for name in letter))
         for b in result["by_difficulty"]
-    ]
+    ]  # fmt: skip
     title = "by difficulty: pass@1 (problems at which the method alone is the best)"
-    table(title, ("before training", "problems", *letter.values()), bands)
+    table(title, ("before training", "problems", "start", *letter.values()), bands)
     stages = dict.fromkeys(stage for m in methods for stage in m["stages"])
     costs = [(stage, *(_cost(m["stages"].get(stage)) for m in methods)) for stage in stages]
+    costs += [
+        ("truncated", *(_share(m["truncated"]) for m in methods)),
+        ("groups without variance", *(_share(m["dead_groups"]) for m in methods)),
+    ]
     table("cost of a training: tokens sampled, seconds", ("stage", *letter.values()), costs)
+    if result["settings"]:
+        differing = [(s["setting"], *(s["values"][name] for name in letter)) for s in result["settings"]]
+        table("settings that differ", ("setting", *letter.values()), differing)
     for each in result["differences"]:
-        line(_sentence(each, letter[each["method"]], letter[each["than"]]))
+        line(_sentence(each, letter, result["margin"]))
     for remark in result["remarks"]:
         line(f"note: {remark}")
-    budget = {"budget": result["budget"]} if result["budget"] else {}
-    fields({**budget, "seeds": result["seeds"], "problems": result["problems"]})
+    fields(_below(result))
 
 
-def _sentence(each: Difference, method: str, than: str) -> str:
-    """What the interval of a difference says; one that holds 0 is none."""
-    found = each["difference"]
-    told = f"{_points(found)} points of pass@1"
-    if not each["differs"]:
-        return f"{method} against {than}: no difference is shown ({told})"
-    return f"{method} is {'better' if found['value'] > 0 else 'worse'} than {than}: {told}"
+def _by_seed(result: Comparison, letter: Mapping[str, str]) -> None:
+    """Show pass@1 after the training of each seed; a seed stands in one line for all methods."""
+    values = {(m["method"], s["seed"]): s["after"] for m in result["methods"] for s in m["by_seed"]}
+    seeds = dict.fromkeys(seed for _, seed in values)
+    if len(seeds) > 1:
+        rows = [(str(s), *(_rounded(values.get((name, s))) for name in letter)) for s in seeds]
+        table("pass@1 by seed", ("seed", *letter.values()), rows)
+
+
+def _below(result: Comparison) -> dict[str, object]:
+    """Return the fields below the tables."""
+    found: dict[str, object] = {"budget": result["budget"]} if result["budget"] else {}
+    found |= {"seeds": result["seeds"], "problems": result["problems"]}
+    if result["differences"]:
+        found |= {"margin": f"{100 * result['margin']:g} points", "start": f"{result['start']} for all methods"}
+    plan = result["plan"]
+    if plan:
+        when = "before the first token" if plan["before_first_token"] else "after tokens had been sampled"
+        found["plan"] = f"{plan['digest'][:12]}, written {when}"
+    return found
+
+
+def _sentence(each: Difference, letter: Mapping[str, str], margin: float) -> str:
+    """Return the verdict on two methods with the figures that it rests on."""
+    method, than = letter[each["method"]], letter[each["than"]]
+    told = f"{_points(each['difference'])} points of pass@1"
+    least = f"smallest detectable difference {100 * each['detectable']:.1f}"
+    match each["verdict"]:
+        case "undecided":
+            says = f"{method} against {than}: undecided ({told}; {least}"
+        case "equivalent":
+            says = f"{method} and {than} are equivalent within {100 * margin:g} points ({told}"
+        case verdict:
+            says = f"{method} is {verdict} than {than} ({told}; p {each['p_different']:.2g}"
+    spent = " and ".join(f"{s['tokens']:,.0f} tokens in {s['seconds']:,.0f} s" for s in each.get("sides", []))
+    shared = each.get("shared_tokens", 0.0)
+    return f"{says}), at {spent}, {100 * shared:.0f} % of them shared" if spent else f"{says})"
 
 
 def _rate(figure: Figure) -> str:
@@ -65,6 +109,14 @@ def _cost(cost: StageCost | None) -> str:
         return "-"
     seconds = f"{cost['seconds']:,.1f} s"
     return f"{cost['tokens']:,.0f}, {seconds}" if cost["tokens"] else seconds
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _rounded(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _range(values: list[int]) -> str:

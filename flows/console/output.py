@@ -9,6 +9,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import NoReturn, TypeVar
 
 from rich.cells import cell_len
@@ -21,6 +22,7 @@ from gradus.tasks.tracking.report import terminal_safe
 
 A = TypeVar("A", bound=Mapping[str, object])
 _LOOK_MS = 200
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def answer(result: A, as_json: bool, render: Callable[[A], None] | None = None) -> None:
@@ -103,8 +105,8 @@ def line(text: str) -> None:
 
 
 def aside(text: str) -> None:
-    """One plain line on stderr, beside the answer."""
-    View(stderr=True).print(Text(terminal_safe(hide(text))), soft_wrap=True)
+    """One plain line on stderr, beside the answer; nothing where no progress is to be shown."""
+    View(stderr=True, quiet=is_silent()).print(Text(terminal_safe(hide(text))), soft_wrap=True)
 
 
 def safe(text: str) -> Text:
@@ -167,6 +169,21 @@ def _is_pipe() -> bool:
         return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
     except (OSError, ValueError):  # a test's, or closed
         return False
+
+
+@contextlib.contextmanager
+def silent(wanted: bool) -> Generator[None]:
+    """Show no progress of the runs in this block, if that is wanted."""
+    token = _silent.set(wanted)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
+
+
+def is_silent() -> bool:
+    """Whether no progress is to be shown."""
+    return _silent.get()
 
 
 class View(Console):

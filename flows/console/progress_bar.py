@@ -14,7 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from gradus.flows.console.output import is_silent
 from gradus.flows.console.pace import Pace, Shown
+from gradus.tasks.inspect.remarks import remarks_of
 from gradus.tasks.runs.records import Evaluation
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.tracking.report import terminal_safe
@@ -29,11 +31,12 @@ class StageView:
     def __init__(
         self, console: Console | None = None, rounds: int = 0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
-        self._moves = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._console = console or Console(stderr=True, highlight=False, quiet=is_silent())
+        self._moves = not self._console.quiet and self._console.is_terminal and not self._console.is_dumb_terminal
         self._pace = Pace(rounds, clock)
         self._live: Live | None = None
         self._lock = threading.Lock()
+        self._said = set[str]()
 
     def __enter__(self) -> "StageView":
         if self._moves:
@@ -83,11 +86,17 @@ class StageView:
         if words:
             place = f"round {outcome.round:>3}  " if self._pace.rounds else ""
             self._console.print(Text(terminal_safe(place + words)), soft_wrap=not self._moves)
+        for remark in [] if outcome.reused else remarks_of(outcome.stage, outcome.purpose, outcome.summary):
+            if remark not in self._said:
+                self._said.add(remark)
+                self.note(f"note: {remark}")
 
 
 def milestone(outcome: Outcome) -> str:
     """One line about an update or an evaluation; empty for other stages."""
-    if outcome.stage == "update":
+    if outcome.summary.get("skipped_updates"):
+        told = f"skipped: all {outcome.summary.get('groups', 0)} groups have rewards without variance"
+    elif outcome.stage == "update":
         reward = outcome.report.get("metrics", {}).get("trained/reward_mean")  # absent in artifacts of earlier versions
         told = f"{outcome.summary.get('tokens_trained', 0):,} tokens trained"
         told = told if reward is None else f"reward {reward:.3f}, {told}"

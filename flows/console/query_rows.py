@@ -55,7 +55,7 @@ def print_rows(found: Answer, limit: int | None) -> None:
         rows, printed = _some(found.batches, shown + 1 if shown else 0), 0
         widths: list[int] | None = None
         while part := list(islice(rows, min(PAGE_ROWS, shown - printed) if shown else PAGE_ROWS)):
-            texts = [tuple(map(_text, row)) for row in part]
+            texts = [tuple(map(text_of, row)) for row in part]
             widths = _widths(columns, texts, console.width) if not printed else widths
             drawn = _drawn(columns, texts, printed, console.width, table=bool(widths)) if plain else ""
             if drawn:
@@ -83,6 +83,11 @@ def _some(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[Row]:
 
 def _values(column: pa.Array) -> list[object]:
     return column.to_pylist(maps_as_pydicts="lossy")
+
+
+def rows_of(found: Answer) -> Iterator[Row]:
+    """Return the rows of an answer, read as they are asked for."""
+    return _some(found.batches, 0)
 
 
 def _widths(columns: Sequence[str], texts: Sequence[Sequence[str]], width: int) -> list[int] | None:
@@ -114,7 +119,7 @@ def _records(columns: Sequence[str], texts: Sequence[Sequence[str]], before: int
     return view
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     """A value as people read it, safe for a terminal and not too long."""
     text = value if isinstance(value, str) else json.dumps(_jsonable(value), default=str, ensure_ascii=False)
     plain = terminal_safe(text if isinstance(value, str) else text.strip('"'))

@@ -31,6 +31,16 @@ class Freed(TypedDict):
     done: bool
 
 
+class Deleted(TypedDict):
+    """What deleting a run removed, or would remove: artifacts by table; `staying` are those of other runs too."""
+
+    run: str
+    bytes: int
+    artifacts: dict[str, int]
+    staying: int
+    done: bool
+
+
 class Restored(TypedDict):
     """What having a checkpoint back took, or would take."""
 
@@ -49,6 +59,15 @@ def render_freed(result: Freed) -> None:
         line(f"{len(result['spared'])} checkpoints stay because other runs have them too")
     verb = "freed" if result["done"] else "would be freed"
     line(f"{size(result['bytes'])} {verb}" if rows else "there is nothing to prune")
+
+
+def render_deleted(result: Deleted) -> None:
+    """What goes, and what stays."""
+    verb = "deleted" if result["done"] else "to be deleted"
+    counts = ", ".join(f"{count} {table}" for table, count in result["artifacts"].items()) or "no artifacts"
+    line(f"{verb}: run {result['run']} with its journal, logs and rows in MLflow; {counts}; {size(result['bytes'])}")
+    if result["staying"]:
+        line(f"{result['staying']} of its artifacts stay because other runs have them too")
 
 
 def render_restored(result: Restored) -> None:

@@ -2,38 +2,61 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from gradus.data.errors import UsageError
+from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.data.lake.upgrade import open_lake
 from gradus.flows.console.output import aside
 from gradus.flows.loop.reruns import stored_recipe
-from gradus.flows.loop.variants import Variant, other_judges, refuse_unpaired
+from gradus.flows.loop.variants import Variant, other_judges, refuse_single, refuse_unpaired
 from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.config import lasting
+from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.comparing.report import Comparison, Method, compare
+from gradus.tasks.inspect.comparing.figures import Comparison, PlanNote, Setting
+from gradus.tasks.inspect.comparing.report import Method, Terms, compare
 from gradus.tasks.inspect.comparing.trainings import Training, read_training
 from gradus.tasks.runs.history import run_folder
 from gradus.tasks.runs.spending import ComputedSeconds
+from gradus.tasks.tracking.names import flat_params
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under what trainings are compared: budget, margin of equivalence, column of clusters, plan."""
+
+    budget: Budget | None = None
+    margin: float = MARGIN
+    cluster: str = ""
+    plan: PlanNote | None = None
 
 
 def compared_trainings(
     home: Home,
-    methods: Sequence[tuple[Variant, Sequence[str]]],
-    budget: Budget | None = None,
+    methods: Sequence[tuple[str, Sequence[str]]],
+    conditions: Conditions,
     remarks: Sequence[str] = (),
+    on_damage: OnDamage = refuse,
 ) -> Comparison:
-    """Compare methods by their runs, one a seed; runs are paired in the order given."""
-    store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs)
+    """Compare methods by name and their runs, one a seed; runs are paired in the order given."""
+    store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs, on_damage)
     found = [
-        Method(variant.name, [read_training(store, home.runs / run, computed) for run in runs])
-        for variant, runs in methods
+        Method(name, [read_training(store, home.runs / run, computed, on_damage) for run in runs])
+        for name, runs in methods
     ]
-    told = [*remarks, *other_judges([variant for variant, _ in methods]), *_of_budget(found, budget)]
-    return compare(found, str(budget) if budget else "", told)
+    variants = [Variant(name, stored_recipe(home.runs, runs[0])) for name, runs in methods]
+    told = [*remarks, *other_judges(variants), *_of_budget(found, conditions.budget)]
+    terms = Terms(
+        budget=str(conditions.budget) if conditions.budget else "",
+        margin=conditions.margin,
+        cluster=conditions.cluster,
+        plan=conditions.plan,
+        settings=_differing_settings(variants),
+    )
+    return compare(found, terms, told)
 
 
-def compared_runs(home: Home, names: Sequence[str]) -> Comparison:
+def compared_runs(home: Home, names: Sequence[str], conditions: Conditions, on_damage: OnDamage = refuse) -> Comparison:
     """Compare runs that are there; those that differ in nothing but their seed are one method.
 
     Raise UsageError for a run that does not exist or is no training, and for runs that cannot be compared.
@@ -46,6 +69,7 @@ def compared_runs(home: Home, names: Sequence[str]) -> Comparison:
         by_settings.setdefault(settings, []).append((recipe.seed, run, Variant(run, recipe)))
     groups = [sorted(group, key=lambda each: each[:2]) for group in by_settings.values()]
     variants = [Variant(_called(group), group[0][2].recipe) for group in groups]
+    refuse_single(len(groups), min(len(group) for group in groups))
     refuse_unpaired(variants)
     seeds = [[seed for seed, _, _ in group] for group in groups]
     common = set(seeds[0]).intersection(*seeds[1:])
@@ -55,7 +79,19 @@ def compared_runs(home: Home, names: Sequence[str]) -> Comparison:
         )
     kept = [[run for seed, run, _ in group if not common or seed in common] for group in groups]
     apart = [] if common else ["the trainings have different seeds: differences are paired by problem alone"]
-    return compared_trainings(home, list(zip(variants, kept, strict=True)), remarks=apart)
+    named = list(zip([variant.name for variant in variants], kept, strict=True))
+    return compared_trainings(home, named, conditions, remarks=apart, on_damage=on_damage)
+
+
+def _differing_settings(methods: Sequence[Variant]) -> list[Setting]:
+    """Return every setting that is not the same for all methods, the seed left out."""
+    bodies = [m.recipe.model_dump(mode="json", exclude={"seed"}) for m in methods]
+    flat = [flat_params(body) for body in bodies]
+    return [
+        {"setting": key, "values": {m.name: each.get(key, "-") for m, each in zip(methods, flat, strict=True)}}
+        for key in sorted({key for each in flat for key in each})
+        if len({each.get(key) for each in flat}) > 1
+    ]
 
 
 def _called(group: Sequence[tuple[int, str, Variant]]) -> str:

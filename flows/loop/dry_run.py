@@ -11,12 +11,14 @@ from typing import TypeVar, cast
 from gradus.flows.console.answers import Costs, Forecast, ForeseenCall, Memory
 from gradus.flows.console.output import fields, line, table
 from gradus.flows.loop.foresight import COMPUTED, Foreseen, Foresight
-from gradus.flows.loop.inputs import as_run, run_name, start_of
+from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
 from gradus.flows.loop.reruns import Rerun, other_settings, stored_recipe
 from gradus.flows.loop.training import Inputs, train
-from gradus.flows.recipe.config import Recipe, lasting
+from gradus.flows.recipe.checking import warm_up_remark
+from gradus.flows.recipe.config import Recipe, changed_files, same_run
 from gradus.tasks.artifacts.footprint import footprint
 from gradus.tasks.artifacts.overlay import overlay
+from gradus.tasks.config.components import chosen_in
 from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.precedents import precedents
 from gradus.tasks.runtime.calls import label
@@ -26,15 +28,20 @@ N = TypeVar("N", int, float)
 
 def look_ahead(home: Home, plan: Rerun) -> Forecast:
     """Return what a training run would do, as `--json` prints it; UsageError if its name is that of another run."""
-    recipe = as_run(plan.recipe)
-    folder = home.runs / (plan.run or run_name(recipe))
+    recipe = as_run(plan.recipe, run_rewards=False)
+    named = name_of_rerun(home.runs, plan.run, recipe) if plan.run and plan.forced else plan.run
+    folder = home.runs / (named or run_name(recipe))
     goes_on = (folder / "run.json").is_file()
-    if goes_on and lasting(stored_recipe(home.runs, folder.name)) != lasting(recipe):
-        raise other_settings(folder)
+    if goes_on and not same_run(stored := stored_recipe(home.runs, folder.name), recipe):
+        bodies = (each.model_dump(mode="json") for each in (stored, recipe))
+        raise other_settings(folder, changed_files(*bodies))
     with overlay(home.lake) as store:
         session = Foresight(store, recipe.seed, precedents(home.runs, recipe.name), frozenset(plan.forced))
+        session.remarks += [*_not_run(recipe), *warm_up_remark(recipe, recipe.rounds)]
+        if plan.run is None and (changed := on_other_data(home.runs, recipe)):
+            session.remarks.append(changed)
         start = start_of(session, recipe)
-        train(session, recipe, start)
+        trained = train(session, recipe, start)
         memory = _memory(session, recipe, start)
     computed = [call for call in session.calls if call.what == COMPUTED]
     return {
@@ -46,8 +53,14 @@ def look_ahead(home: Home, plan: Rerun) -> Forecast:
         "tokens": _sum(call.tokens for call in computed if call.stage == "rollout"),
         "seconds": _sum(call.seconds for call in computed),
         "memory": memory,
-        "remarks": session.remarks,
+        "remarks": [*session.remarks, *([f"the run ends: {trained.stopped}"] if trained.stopped else [])],
     }
+
+
+def _not_run(recipe: Recipe) -> list[str]:
+    """The user's own code in a sentence; empty if there is none."""
+    labels = ", ".join(dict.fromkeys(chosen.label for chosen in chosen_in(recipe) if chosen.is_users))
+    return [f"{labels}: read, not run; that it loads, and what it returns, is not checked"] if labels else []
 
 
 def render(result: Forecast) -> None:

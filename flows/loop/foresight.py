@@ -1,11 +1,12 @@
 """What a training would compute: the same loop on a session that looks instead of computing. Nothing of Prefect here.
 
 Stages that are light, and whose inputs are there, are computed into a folder that is removed afterwards, so that plans
-are exact as far as they do not depend on rollouts that are still to be made.
+are exact as far as they do not depend on rollouts that are still to be made, or on code of the user's: that is read and
+not run.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -14,9 +15,11 @@ from gradus.data.errors import GradusError
 from gradus.data.lake.store import Ref
 from gradus.tasks.artifacts.overlay import Overlay
 from gradus.tasks.config.base import Config
+from gradus.tasks.config.components import chosen_in
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.inspect.reasons import reason
+from gradus.tasks.inspect.remarks import remarks_of
 from gradus.tasks.runs.precedents import Precedent, Precedents
 from gradus.tasks.runs.records import Report, Summary
 from gradus.tasks.runtime.attempt import Job, computed, read_report
@@ -71,7 +74,7 @@ class Foresight:
         seed: int | None = None,
     ) -> Outcome:
         """Note one stage and return its outcome, as it is in the lake or as it is likely to be."""
-        call = Call(name, pinned(config), inputs, round, purpose)
+        call = Call(name, pinned(config, run_rewards=False), inputs, round, purpose)
         with self._lock:  # of the two threads of a run that overlaps
             forced = call.key in self.forced
             use = self.seed if seed is None else seed
@@ -88,13 +91,13 @@ class Foresight:
 
     def say(self, text: str) -> None:
         """Keep a sentence for the answer."""
-        self.remarks.append(text)
+        self.remarks.append(text.removeprefix("note: "))
 
     def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None:
         """Nothing is removed."""
 
-    def _content_key(self, ref: Ref) -> str:
-        return self._pending.get(ref) or self.store.content_key(ref)
+    def _content_key(self, ref: Ref, columns: Sequence[str] | None) -> str:
+        return self._pending.get(ref) or self.store.content_key(ref, columns)
 
     def _waits_for(self, call: Call) -> dict[str, str]:
         """Inputs that would be computed first: role -> label of the stage that makes it."""
@@ -113,11 +116,17 @@ class Foresight:
         waits = self._waits_for(call)
         before = self.known.alike(call.key)
         report: Report | None = None if waits else self._again(call, ref) or self._light(call, job)
-        if report is None:
+        if report is not None:
+            self._remark(call, report)
+        else:
             self._pending[ref] = call.label
             report = {"summary": self._expected(call, before)}
         self.calls.append(self._costs(call, self._why(call, job, waits), before))
         return Outcome(call.name, call.purpose, call.round, ref, reused=False, seconds=0.0, report=report)
+
+    def _remark(self, call: Call, report: Report) -> None:
+        found = remarks_of(call.name, call.purpose, report.get("summary", {}))
+        self.remarks.extend(text for text in found if text not in self.remarks)
 
     def _why(self, call: Call, job: Job, waits: Mapping[str, str]) -> str:
         if waits:
@@ -131,20 +140,26 @@ class Foresight:
         return read_report(self.store, ref) if call.key in self.forced and self.store.find(ref) else None
 
     def _light(self, call: Call, job: Job) -> Report | None:
-        """The report of a stage that needs no worker, computed beside the lake; None if it needs one, or fails."""
+        """The report of a light stage, computed beside the lake; None if it needs a worker or code of a user's."""
         spec = stage_spec(call.name)
         if spec.worker or call.name == "evaluate" or not _is_local(call.config):
+            return None
+        if any(chosen.is_users for chosen in chosen_in(call.config)):
             return None
         try:
             return computed(job, self.store, Warm(), _silent)
         except GradusError as error:
+            if call.name == "ingest":  # the file is there and cannot be used: nothing after it is known
+                raise
             self.remarks.append(f"{call.label} would fail: {error}")
             return None
 
     def _expected(self, call: Call, before: list[Precedent]) -> Summary:
         """The counts of a stage that is not computed: those of the nearest one that was."""
         if before:
-            return before[0].summary
+            told = dict(before[0].summary)
+            told.pop("skipped_updates", None)  # whether rewards will vary is not known
+            return cast("Summary", told)
         if call.name == "evaluate":
             nothing = {"suite": call.purpose, "judged": 0, "rollouts": 0, "pass_at": {"1": {"value": 0.0}}}
             return cast("Summary", nothing)

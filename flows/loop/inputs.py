@@ -9,33 +9,81 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradus.data.lake.store import Ref, Store
+from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.training import Inputs
 from gradus.flows.recipe.ahead import overlapping
-from gradus.flows.recipe.config import Recipe, lasting, stage_config
-from gradus.tasks.artifacts.policies import refuse_training
+from gradus.flows.recipe.config import Recipe, changed_files, lasting, same_run, stage_config
+from gradus.tasks.artifacts.policies import base_ref, refuse_training
+from gradus.tasks.artifacts.prompt_lengths import refuse_long
 from gradus.tasks.artifacts.resolve import resolve_artifact
+from gradus.tasks.config.base import Config
 from gradus.tasks.config.ingest import IngestConfig
-from gradus.tasks.identity.pins import pinned
+from gradus.tasks.identity.pins import content_sha256, pinned
+from gradus.tasks.inspect.overlap import shared_problems
+from gradus.tasks.preflight.abilities import positions
+from gradus.tasks.runs.history import run_folders
+from gradus.tasks.runs.journal import RUN, read_settings
 from gradus.tasks.runtime.calls import Stages
 
 _WITH_COMPONENTS = ("curate", "hint", "score", "update")
 
 
-def as_run(recipe: Recipe) -> Recipe:
+def as_run(recipe: Recipe, *, run_rewards: bool = True) -> Recipe:
     """Return the recipe as it is run: with the digests of all files that its components come from, as they are now."""
+
+    def renewed(config: Config) -> Config:
+        return pinned(config, renew=True, run_rewards=run_rewards)
+
     suites = tuple(
-        suite.model_copy(update={"score": pinned(suite.score, renew=True)}) if suite.score else suite
+        suite.model_copy(update={"score": renewed(suite.score)}) if suite.score else suite
         for suite in recipe.evaluate.suites
     )
     evaluate = recipe.evaluate.model_copy(update={"suites": suites})
-    stages = {name: pinned(getattr(recipe, name), renew=True) for name in _WITH_COMPONENTS}
-    return overlapping(recipe.model_copy(update={**stages, "evaluate": evaluate}))
+    named = (*_WITH_COMPONENTS, *(("given",) if recipe.given else ()))
+    stages = {name: renewed(getattr(recipe, name)) for name in named}
+    files = {text: content_sha256(Path(text)) for text in _named_problems(recipe) if Path(text).is_file()}
+    return overlapping(recipe.model_copy(update={**stages, "evaluate": evaluate, "files": files}))
+
+
+def _named_problems(recipe: Recipe) -> list[str]:
+    return [recipe.problems, *(suite.problems for suite in recipe.evaluate.suites)]
 
 
 def run_name(recipe: Recipe) -> str:
     """Return the recipe's name and eight digits of its digest: the same settings are the same run."""
-    text = json.dumps(lasting(recipe), sort_keys=True)
-    return f"{recipe.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{recipe.name}-{_digits(recipe)}"
+
+
+def _digits(recipe: Recipe) -> str:
+    return hashlib.sha256(json.dumps(lasting(recipe), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def name_of_rerun(runs: Path, run: str, recipe: Recipe) -> str:
+    """Return the name under which stages of a run are computed again: another one if a file of the run has changed.
+
+    `recipe` is that of the run with the digests of its files as they are now.
+    """
+    stored = stored_recipe(runs, run)
+    if same_run(stored, recipe):
+        return run
+    return run_name(recipe) if run == run_name(stored) else f"{run}-{_digits(recipe)}"
+
+
+def on_other_data(runs: Path, recipe: Recipe) -> str:
+    """Return a sentence if a recipe is another run than before because its data has changed; empty otherwise."""
+    name = run_name(recipe)
+    if not recipe.files or (runs / name / RUN).is_file():
+        return ""
+    body = recipe.model_dump(mode="json")
+    for folder in run_folders(runs):
+        stored = read_settings(folder, _unheard).get("recipe") if folder.name.startswith(f"{recipe.name}-") else None
+        if stored and (files := changed_files(stored, body)):
+            return f"{', '.join(files)} changed since {folder.name} began: this is another run, {name}"
+    return ""
+
+
+def _unheard(damage: Exception) -> None:
+    """What a damaged run was trained on is not known."""
 
 
 def start_of(session: Stages, recipe: Recipe) -> Inputs:
@@ -44,22 +92,41 @@ def start_of(session: Stages, recipe: Recipe) -> Inputs:
     refuse_training(session.store, policy, recipe.update.lora)
     teacher = resolve_artifact(session.store, recipe.teacher, "checkpoints") if recipe.teacher else None
     ingest = stage_config(recipe, "ingest", 0, recipe.ingest)
+    if ingest.max_prompt_tokens:
+        ingest = ingest.model_copy(update={"prompt": recipe.rollout.prompt})
     plan, whole = recipe.evaluate, ingest.model_copy(update={"limit": 0})  # a limit cuts the training set alone
-    return Inputs(
-        policy=policy,
-        teacher=teacher,
-        problems=problems_ref(session, recipe.problems, ingest),
-        suites={s.name: problems_ref(session, s.problems, whole, plan.purpose(s)) for s in plan.suites},
+    problems = problems_ref(session, recipe.problems, ingest, policy=policy)
+    suites = {s.name: problems_ref(session, s.problems, whole, plan.purpose(s), policy) for s in plan.suites}
+    _refuse_long(session, recipe, policy, problems)
+    found = (shared_problems(session.store, problems, ref, name) for name, ref in suites.items())
+    remarks = tuple(filter(None, found))
+    for text in remarks:
+        session.say(f"note: {text}")
+    return Inputs(policy=policy, teacher=teacher, problems=problems, suites=suites, remarks=remarks)
+
+
+def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref) -> None:
+    """BadInputError if a round could draw a problem whose prompt does not fit; a filter of curate may see to that."""
+    tokens = recipe.rollout.engine != "openai" or recipe.rollout.server.tokens
+    limit = positions(session.store.path(base_ref(session.store, policy) or policy))
+    filtered = recipe.profile is None and any(
+        chosen.name in ("length", "prompt_tokens") for chosen in recipe.curate.filters
     )
+    if recipe.rounds and tokens and limit is not None and not filtered:
+        longest = max(sample.max_tokens for sample in (recipe.curate.sample, recipe.profile) if sample)
+        refuse_long(session.store, policy, problems, recipe.rollout.prompt.style, limit - longest)
 
 
-def problems_ref(session: Stages, text: str, config: IngestConfig | None = None, purpose: str = "train") -> Ref:
+def problems_ref(
+    session: Stages, text: str, config: IngestConfig | None = None, purpose: str = "train", policy: Ref | None = None
+) -> Ref:
     """Return problems by artifact or bundled name, or those of a file through `ingest` with all its checks."""
     path = Path(text)
     if not path.is_file():
         return resolve_artifact(session.store, text, "problems")
     settings = (config or IngestConfig()).model_copy(update={"source": text})
-    return session.stage("ingest", settings, {}, purpose=purpose).ref
+    measured = {"policy": [policy]} if policy is not None and settings.max_prompt_tokens else {}
+    return session.stage("ingest", settings, measured, purpose=purpose).ref
 
 
 def problems_of(store: Store, rollouts: Sequence[Ref]) -> list[Ref]:

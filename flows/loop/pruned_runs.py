@@ -5,14 +5,14 @@ from pathlib import Path
 
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.train_states import is_trained, is_whole, refuse_unrepeatable, updates_since_kept
+from gradus.data.lake.train_states import is_skipped, is_trained, is_whole, refuse_unrepeatable, updates_since_kept
 from gradus.data.lake.upgrade import open_lake
+from gradus.data.runlock import RunLock
 from gradus.flows.console.output import aside
 from gradus.flows.console.progress_bar import StageView
 from gradus.flows.console.room_tables import Freed, Restored
 from gradus.tasks.config.keep import KeepConfig
 from gradus.tasks.config.settings import Home, wall_limit_s, worker_threads
-from gradus.tasks.host.runlock import RunLock
 from gradus.tasks.runs.history import run_folder, run_folders
 from gradus.tasks.runs.journal import Journal, read_events
 from gradus.tasks.runs.spending import ComputedSeconds
@@ -65,10 +65,10 @@ def restore_checkpoint(home: Home, name: str) -> Restored:
 
 def _planned(home: Home, store: Store, folder: Path, keep: KeepConfig) -> tuple[list[Removal], list[Made]]:
     """What a run's checkpoints lose, and those that lose nothing because another run has them too."""
-    made = made_by(folder)
+    made = [each for each in made_by(folder) if not is_skipped(store, each.ref)]
     rounds = [each.round for each in made]
     best = next((each.round for each in made if str(each.ref) == _champion(folder)), None)
-    others = _used_by_others(home, folder)
+    others = used_by_others(home, folder)
     weights, states = keep.weights(rounds, best), keep.states(rounds)
     spared = [each for each in made if each.ref in others and each.round not in weights & states]
     return planned_removals(store, made, weights, states, frozenset(others)), spared
@@ -83,15 +83,14 @@ def _champion(folder: Path) -> str:
     return found
 
 
-def _used_by_others(home: Home, folder: Path) -> set[Ref]:
+def used_by_others(home: Home, folder: Path) -> set[Ref]:
     """What all other runs made, found or were given."""
     found: set[str] = set()
     for other in run_folders(home.runs):
         for event in read_events(other) if other != folder else ():
-            if event["event"] == "stage_started":
-                found.update([event["output"], *(text for texts in event["inputs"].values() for text in texts)])
-            elif event["event"] == "stage_reused":
-                found.add(event["output"])
+            if event["event"] == "stage_started" or event["event"] == "stage_reused":
+                inputs = event.get("inputs", {}).values()
+                found.update([event["output"], *(text for texts in inputs for text in texts)])
     return set(map(Ref.parse, found))
 
 

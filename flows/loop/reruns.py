@@ -7,13 +7,14 @@ from pathlib import Path
 from gradus.data.errors import UsageError
 from gradus.data.nearest import did_you_mean
 from gradus.flows.recipe.config import (
+    Assignments,
     Override,
     Recipe,
     lasting,
     load_recipe,
+    pairs,
     parse_recipe,
     recipe_from,
-    split_assignment,
 )
 from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.runs.journal import read_events, read_settings
@@ -42,15 +43,15 @@ class Rerun:
     forced: tuple[Call, ...] = ()
 
 
-def read_recipe(runs: Path, name: str, assignments: Sequence[str], **changes: object) -> tuple[Recipe, str | None]:
+def read_recipe(runs: Path, name: str, assignments: Assignments, **changes: object) -> tuple[Recipe, str | None]:
     """Return a recipe by its file or name, or that of a run, and the run's own name if it is gone on with.
 
     With other settings it is another run. Raises UsageError as `load_recipe` does.
     """
     if name.endswith(".toml") or not (runs / name / "run.json").is_file():
-        return load_recipe(name, list(assignments), **changes), None
+        return load_recipe(name, assignments, **changes), None
     stored = stored_recipe(runs, name)
-    changed = recipe_from(stored.model_dump(mode="json"), f"run {name}", list(assignments), **changes)
+    changed = recipe_from(stored.model_dump(mode="json"), f"run {name}", assignments, **changes)
     same = lasting(changed) == lasting(stored)
     return changed, name if same else None
 
@@ -67,7 +68,7 @@ class Rounds:
         return index >= self.since if self.only is None else index == self.only
 
 
-def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: Sequence[str]) -> Rerun:
+def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: Assignments) -> Rerun:
     """Run one stage of a run again: forced if nothing is set, otherwise with the recipe so changed.
 
     Raises UsageError for a run, a stage, a round or a setting that does not exist, and for a value that does not fit.
@@ -82,7 +83,7 @@ def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: Se
     longest = recipe.model_copy(update={"rounds": max([recipe.rounds, *(index for _, index, _ in done)])})
     if not assignments:
         return Rerun(longest, run, tuple(calls))
-    changes = dict(split_assignment(text) for text in assignments)
+    changes = dict(pairs(assignments))
     body = {"stage": stage, "round": rounds.only, "from_round": rounds.since, "changes": changes}
     override = valid(Override, body, "--set")
     return Rerun(_changed(longest, override), None)
@@ -94,8 +95,13 @@ def chosen_calls(folder: Path, stage: str, rounds: Rounds) -> list[Call]:
     return _chosen(_calls(folder), folder.name, stage, rounds, changed=False)
 
 
-def other_settings(folder: Path) -> UsageError:
-    """Return the error of a run whose name is taken by other settings; it says the ways out."""
+def other_settings(folder: Path, changed: Sequence[str] = ()) -> UsageError:
+    """Return the error of a run whose name is taken by other settings, or by other data in the `changed` files."""
+    if changed:
+        return UsageError(
+            f"{', '.join(changed)} changed since run {folder.name} began",
+            hint="the recipe without --run makes another run of it; or put back what the file held",
+        )
     return UsageError(
         f"run {folder.name} exists with other settings ({folder / 'run.json'})",
         hint="give this one another name with --run, repeat the settings it had, or delete its folder",

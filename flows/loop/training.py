@@ -9,11 +9,12 @@ from gradus.data.lake.store import Ref
 from gradus.flows.loop.measuring import Choice, Figures, Measurements
 from gradus.flows.loop.room import kept_rounds
 from gradus.flows.recipe.ahead import run_concurrently
-from gradus.flows.recipe.config import Override, Recipe, stage_config
+from gradus.flows.recipe.config import Override, Recipe, escalated, stage_config
 from gradus.flows.recipe.guards import Guard, first_outside
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.base import Config
-from gradus.tasks.config.curation import CurateConfig, EscalateConfig
+from gradus.tasks.config.curation import CurateConfig
+from gradus.tasks.inspect.remarks import skipped_rounds
 from gradus.tasks.runtime.calls import Outcome, Stages
 
 Ends = Callable[[int], bool]
@@ -24,8 +25,8 @@ Ends = Callable[[int], bool]
 class Trained:
     """What a training run ends with: its rounds, its last and best policy, the figures of the reported suites by name.
 
-    Without a choice the best policy is the last one. `stopped` is the sentence of the guard that ended the run before
-    its last round, with the round of the best policy as `best_round`; there are no figures then.
+    Without a choice the best policy is the last one. `stopped` is the sentence of the guard, or of the rounds without
+    signal, that ended the run, with the round of the best policy as `best_round`; there are no figures then.
     """
 
     rounds: int
@@ -36,6 +37,8 @@ class Trained:
     choice: Choice | None
     remarks: tuple[str, ...] = ()
     stopped: str = ""
+    skipped: tuple[int, ...] = ()
+    """Rounds without signal, whose update was skipped."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Inputs:
     suites: Mapping[str, Ref]
     """Problems of each evaluation suite by its name."""
     teacher: Ref | None = None
+    remarks: tuple[str, ...] = ()
+    """What is to be known beside the figures: evaluated problems that are trained on."""
 
 
 def train(session: Stages, recipe: Recipe, start: Inputs, ends: Ends | None = None) -> Trained:
@@ -64,6 +69,8 @@ class _State:
     policy: Ref
     difficulty: Ref | None
     ahead: "_Gathered | None" = None
+    skipped: int = 0
+    """Rounds in a row, up to now, whose update was skipped."""
 
 
 class _Training:
@@ -76,8 +83,9 @@ class _Training:
         self._states: dict[int, _State] = {}
         self._hints: Ref | None = None
         self._given: _Batch | None = None
-        self._remarks: list[str] = []
+        self._remarks = [*start.remarks]
         self._went_back: Counter[str] = Counter()
+        self._skipped: list[int] = []
 
     def run(self) -> Trained:
         """All rounds, up to the one in which a guard ends the run."""
@@ -95,6 +103,8 @@ class _Training:
                 return self._stopped(found[1], index)
             self._states[index] = state
             over = state.ahead is None and self._ends(index)  # what is made ahead is learned from
+            if sentence := self._without_signal(state, index, over=over):
+                return self._stopped(sentence, index)
             self._measured.take(index, state.policy, last=over)
             self._make_room()
             if found:
@@ -102,7 +112,16 @@ class _Training:
         choice = self._measured.choice()
         best = choice.round if choice else index
         policies, figures = self._measured.policies, self._measured.figures(best)
-        return Trained(index, policies[index], policies[best], best, figures, choice, tuple(self._remarks))
+        return Trained(
+            rounds=index,
+            policy=policies[index],
+            best=policies[best],
+            best_round=best,
+            figures=figures,
+            choice=choice,
+            remarks=(*self._remarks, *skipped_rounds(self._skipped, index)),
+            skipped=tuple(self._skipped),
+        )
 
     def _evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
         """An evaluation with the settings that hold by now."""
@@ -125,7 +144,20 @@ class _Training:
         else:
             learned = learn()
         metrics: dict[str, float] = {**gathered.metrics, **learned.report.get("metrics", {})}
+        if learned.summary.get("skipped_updates"):
+            self._skipped.append(index)
+            return _State(policy, gathered.difficulty, ahead, state.skipped + 1), metrics
         return _State(learned.ref, gathered.difficulty, ahead), metrics
+
+    def _without_signal(self, state: _State, index: int, *, over: bool) -> str:
+        """Return why rounds without signal end the run after this one; empty if they do not."""
+        limit = self._steps.recipe.max_skipped_updates
+        if over and len(self._skipped) == index > 0:
+            return f"no round had signal: in all {index} every group had rewards without variance"
+        if state.skipped >= limit:
+            since = f"since round {index - state.skipped + 1}" if state.skipped > 1 else f"in round {index}"
+            return f"{since} every group has had rewards without variance (max_skipped_updates = {limit})"
+        return ""
 
     def _make_room(self) -> None:
         """Let checkpoints that the recipe does not keep lose what can be computed again."""
@@ -134,7 +166,8 @@ class _Training:
             if state.policy != self._steps.start.policy:
                 made.setdefault(state.policy, index)
         choice = self._measured.choice()
-        kept = kept_rounds(recipe, made.values(), choice.round if choice else None)
+        best = made.get(self._states[choice.round].policy) if choice else None  # made before a round that was skipped
+        kept = kept_rounds(recipe, made.values(), best)
         self._steps.session.make_room({index: ref for ref, index in made.items()}, kept.weights, kept.states)
 
     def _may_go_back(self, guard: Guard) -> bool:
@@ -164,7 +197,8 @@ class _Training:
     def _stopped(self, sentence: str, index: int) -> Trained:
         best = self._best_before(index)
         policy = self._states[best].policy
-        return Trained(index, policy, policy, best, {}, None, tuple(self._remarks), sentence)
+        skipped = tuple(self._skipped)
+        return Trained(index, policy, policy, best, {}, None, tuple(self._remarks), sentence, skipped)
 
 
 @dataclass(frozen=True)
@@ -236,14 +270,16 @@ class _Steps:
         """A round up to its update: problems chosen, tried by the policy, scored, the failed ones again with hints."""
         problems = [self.start.problems]
         curate = self.recipe.curate.model_copy(update={"round": index})
-        plan = self.run("curate", curate, {"problems": problems, "difficulty": _maybe(difficulty)}, index).ref
+        chosen_from = {"problems": problems, "difficulty": _maybe(difficulty)}
+        if stage_config(self.recipe, "curate", index, curate).counts_tokens:
+            curate = curate.model_copy(update={"prompt": self.recipe.rollout.prompt})
+            chosen_from["policy"] = [self.start.policy]
+        plan = self.run("curate", curate, chosen_from, index).ref
         batches = [self.sample_and_score(plan, problems, policy, index)]
         for level in self.recipe.escalate if hints else ():
             last = batches[-1]
             failed = {"plan": [plan], "rollouts": [last.rollouts], "scores": [last.scores], "hints": _maybe(hints)}
-            step = self.run(
-                "escalate", EscalateConfig(level=level, sample=curate.sample), failed, index, f"hint{level}"
-            )
+            step = self.run("escalate", escalated(self.recipe, level, index), failed, index, f"hint{level}")
             if not step.summary.get("groups"):
                 break
             plan = step.ref
@@ -269,7 +305,8 @@ class _Steps:
             learned["reference"] = [self.start.policy]
         kept = index % self.recipe.save_state_every == 0
         save = "now" if last else "behind" if kept else "never"
-        return self.run("update", self.recipe.update.model_copy(update={"save_state": save}), learned, index)
+        changes = {"save_state": save, "without_signal": "skipped"}
+        return self.run("update", self.recipe.update.model_copy(update=changes), learned, index)
 
     def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
         """The policy on a suite, with the same seeds every time, beside the evaluation of the starting policy."""

@@ -34,7 +34,7 @@ def methods_of(
 ) -> list[Variant]:
     """Return each recipe with each combination of the settings that are given several values.
 
-    Raise UsageError as `read_recipe` does, for fewer than two methods, and for two that are the same.
+    Raise UsageError as `read_recipe` does, and for two that are the same.
     """
     chosen = [
         Variant(_called(name, varied), read_recipe(runs, name, texts, rounds=rounds)[0])
@@ -46,23 +46,28 @@ def methods_of(
 
 
 def refuse_unpaired(methods: Sequence[Variant]) -> None:
-    """Raise UsageError for methods that cannot be compared: fewer than two, the same, or evaluated in other ways."""
-    if len(methods) < 2:
-        raise UsageError(
-            "a comparison needs at least two methods",
-            hint="name another recipe, or give a setting twice: --set update.lr=1e-4 --set update.lr=3e-4",
-        )
+    """Raise UsageError for methods that cannot be compared: the same, or evaluated in other ways."""
     for one, other in combinations(methods, 2):
         if one.name == other.name or lasting(one.recipe) == lasting(other.recipe):
             raise UsageError(f"{one.name} and {other.name} are the same method", hint="leave one of them out")
     first = methods[0]
     for other in methods[1:]:
-        if differing := _otherwise_evaluated(first.recipe.evaluate.main, other.recipe.evaluate.main):
+        if differing := otherwise_evaluated(first.recipe.evaluate.main, other.recipe.evaluate.main):
             raise UsageError(
                 f"{first.name} and {other.name} are evaluated in different ways: evaluate.{differing}",
                 hint="compare methods on the same problems, sampled in the same way; "
                 "`--set evaluate.KEY=...` sets a key for all",
             )
+
+
+def refuse_single(methods: int, seeds: int) -> None:
+    """Raise UsageError for one method with one seed."""
+    if methods * seeds < 2:
+        raise UsageError(
+            "one training is no comparison",
+            hint="name another recipe, give a setting twice (--set update.lr=1e-4 --set update.lr=3e-4), or several "
+            "seeds of one recipe (--seeds 5)",
+        )
 
 
 def other_judges(methods: Sequence[Variant]) -> list[str]:
@@ -86,7 +91,7 @@ def _called(name: str, varied: Sequence[str]) -> str:
     return " ".join([Path(name).stem if name.endswith(".toml") else name, *varied])
 
 
-def _otherwise_evaluated(one: Suite, other: Suite) -> str:
+def otherwise_evaluated(one: Suite, other: Suite) -> str:
     """Return the first key by which two suites draw different samples; empty if none does."""
     if not _same_problems(one.problems, other.problems):
         return "problems"

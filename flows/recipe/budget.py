@@ -14,6 +14,7 @@ from gradus.tasks.config.base import Config
 
 Unit = Literal["rounds", "tokens", "seconds"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
+_MAX_AMOUNT = 10**12
 HOW = "write --budget rounds=10, --budget tokens=2000000 or --budget seconds=3600"
 
 
@@ -22,7 +23,7 @@ class Budget(Config):
 
     unit: Unit
     """What is counted: rounds, completion tokens sampled, or seconds of stages."""
-    amount: int = Field(ge=1)
+    amount: int = Field(ge=1, le=_MAX_AMOUNT)
     """At how many of them a training ends."""
 
     def is_reached(self, rounds: int, tokens: int, seconds: float) -> bool:
@@ -43,6 +44,7 @@ def parse_budget(text: str) -> Budget:
         number = float(amount)
     except ValueError:
         number = math.nan
-    if not number >= 1 or not number.is_integer():
-        raise UsageError(f"--budget {shortened(text)}: it is no whole number from 1 on", hint=HOW)
+    if not 1 <= number <= _MAX_AMOUNT or not number.is_integer():
+        most = f"it is no whole number from 1 on, or more than {_MAX_AMOUNT:,}"
+        raise UsageError(f"--budget {shortened(text)}: {most}", hint=HOW)
     return Budget(unit=unit, amount=int(number))

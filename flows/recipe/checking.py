@@ -3,13 +3,14 @@
 check_recipe(load_recipe("mine.toml"), home.lake)      # UsageError or BadInputError, with what to change
 """
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 from gradus.data.errors import UsageError
 from gradus.flows.recipe.ahead import overlapping
-from gradus.flows.recipe.config import Recipe, stage_config, with_guards_changes
-from gradus.tasks.config.curation import EscalateConfig, SampleConfig
+from gradus.flows.recipe.config import Recipe, escalated, stage_config, with_guards_changes
+from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.preflight.abilities import check_engine, check_learning, check_length
 from gradus.tasks.preflight.checks import check_components, check_inputs
@@ -20,14 +21,15 @@ def check_recipe(recipe: Recipe, lake: Path) -> None:
     suites = recipe.evaluate.suites
     problems = [recipe.problems, *(suite.problems for suite in suites)]
     check_inputs(lake, problems=problems, policy=recipe.policy, teacher=recipe.teacher or None)
-    for score in (recipe.score, *(suite.score for suite in suites if suite.score)):
-        check_components(score)
     check_settings(recipe, lake)
 
 
 def check_settings(recipe: Recipe, lake: Path) -> None:
     """Refuse settings that some stage would certainly refuse, in whichever round, or after whichever guard."""
     recipe = with_guards_changes(recipe)
+    for index in _changed(recipe, "score"):
+        for score in (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score)):
+            check_components(stage_config(recipe, "score", index, score))
     for index in _changed(recipe, "curate"):
         curate = stage_config(recipe, "curate", index, recipe.curate)
         check_components(curate)
@@ -42,6 +44,38 @@ def check_settings(recipe: Recipe, lake: Path) -> None:
         if not hint.fractions:
             raise UsageError("hint.fractions is empty, and `escalate` asks for hints", hint="set escalate=[] for none")
     _check_sampling(recipe, lake)
+    for index in _changed(recipe, "curate", "escalate", "update") if recipe.rounds and recipe.given is None else ():
+        _check_groups(recipe, index)
+
+
+def warm_up_remark(recipe: Recipe, rounds: int) -> list[str]:
+    """Remark on a run that ends before its learning rate is reached; nothing if its number of steps is not known."""
+    update, groups = recipe.update, recipe.curate.draw
+    if update.minibatch_groups and not groups:
+        return []
+    steps = rounds * update.epochs * (math.ceil(groups / update.minibatch_groups) if update.minibatch_groups else 1)
+    if not 0 < steps < update.warmup_steps:
+        return []
+    reached = f"update.lr is reached at optimiser step {update.warmup_steps} (update.warmup_steps)"
+    return [f"the run ends within its warm-up: {reached}, and it takes about {steps}"]
+
+
+def _check_groups(recipe: Recipe, index: int) -> None:
+    """UsageError if the advantage compares the rows of a group, and no group of a round has two that could differ."""
+    update = stage_config(recipe, "update", index, recipe.update)
+    if update.loss.component.acts_without_advantage or not update.advantage.component.compares_group:
+        return
+    sample = stage_config(recipe, "curate", index, recipe.curate).sample
+    if any(
+        s.n > 1 and s.temperature > 0 for s in (sample, *(escalated(recipe, x, index).sample for x in recipe.escalate))
+    ):
+        return
+    what = "n = 1" if sample.n == 1 else "temperature = 0"
+    raise UsageError(
+        f"curate.sample.{what}: the advantage {update.advantage.label} compares the completions of a group, "
+        f"and a group {'has only one' if sample.n == 1 else 'would have the same one several times'}",
+        hint="set curate.sample.n=8" if sample.n == 1 else "set curate.sample.temperature=1.0",
+    )
 
 
 def _check_sampling(recipe: Recipe, lake: Path) -> None:
@@ -73,7 +107,10 @@ def _check_roles(recipe: Recipe, update: UpdateConfig) -> None:
         raise UsageError("a loss of the update needs a teacher", hint="set teacher to a policy")
     if recipe.given is None:
         return
-    origin = stage_config(recipe, "given", 0, recipe.given).origin
+    given = stage_config(recipe, "given", 0, recipe.given)
+    if given.rows and not Path(given.rows).is_file():
+        raise UsageError(f"given.rows: there is no file {given.rows}", hint="give a .jsonl or .parquet file of traces")
+    origin = given.origin
     if origin not in [each.origin for each in update.origin_losses]:
         raise UsageError(
             f"update.origin_losses has no loss for given rows, whose origin is {origin}",
@@ -90,9 +127,8 @@ def _samples(recipe: Recipe) -> Iterator[tuple[str, SampleConfig]]:
     for index in _changed(recipe, "curate") if recipe.rounds else ():
         yield "curate.sample", stage_config(recipe, "curate", index, recipe.curate).sample
     for level in recipe.escalate if recipe.rounds else ():
-        for index in _changed(recipe, "escalate"):
-            base = EscalateConfig(level=level, sample=recipe.curate.sample)
-            yield "escalate.sample", stage_config(recipe, "escalate", index, base).sample
+        for index in _changed(recipe, "curate", "escalate"):
+            yield "escalate.sample", escalated(recipe, level, index).sample
 
 
 def _changed(recipe: Recipe, *stages: str) -> list[int]:

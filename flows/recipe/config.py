@@ -4,11 +4,11 @@ Order of precedence: the recipe's TOML, then `--set a.b=c`, in the order given.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from operator import eq
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -19,20 +19,32 @@ from gradus.data.records import JsonObject
 from gradus.flows.recipe.guards import Guard
 from gradus.flows.recipe.setting_faults import refusal, settings_of, valid
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, EscalateConfig, HintConfig, SampleConfig
-from gradus.tasks.config.given import GivenConfig
+from gradus.tasks.config.base import MAX_ROUNDS, Config
+from gradus.tasks.config.curation import (
+    MAX_LEVEL,
+    CurateConfig,
+    DifficultyConfig,
+    EscalateConfig,
+    HintConfig,
+    SampleConfig,
+)
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.keep import KeepConfig
-from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.learning import GivenConfig, UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.preflight.checks import name_problem
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
 C = TypeVar("C", bound=Config)
+Assignments: TypeAlias = Mapping[str, object] | Sequence[str]
+"""Values by dotted key, or `a.b=c` texts."""
 
 RECIPES = package_file("recipes")
+
+
+_NOT_LASTING = ("rounds", "guards", "save_state_every", "max_skipped_updates", "keep")
+"""Settings that change no result, only how far a run goes or what stays of it."""
 
 
 def _off(value: object) -> bool:
@@ -45,9 +57,9 @@ class Override(Config):
 
     stage: str
     """Which stage."""
-    round: int | None = None
+    round: int | None = Field(default=None, ge=0, le=MAX_ROUNDS)
     """Which round; none for all, or for those from `from_round` on."""
-    from_round: int = Field(default=0, ge=0, exclude_if=_off)
+    from_round: int = Field(default=0, ge=0, le=MAX_ROUNDS + 1, exclude_if=_off)
     """The first round with the change."""
     changes: dict[str, Any] = Field(default_factory=dict)
     """Dotted key -> value."""
@@ -75,7 +87,7 @@ class Recipe(Config):
     """Short name; part of the run's name."""
     seed: int = 0
     """Every other seed derives from it."""
-    rounds: int = Field(default=10, ge=0)
+    rounds: int = Field(default=10, ge=0, le=MAX_ROUNDS)
     """Rounds of curate, rollout, score, update."""
     policy: str = "bundled"
     """The starting policy: bundled, a folder, a checkpoint artifact, or a hub id with @revision."""
@@ -89,7 +101,7 @@ class Recipe(Config):
     """Which problems each round takes."""
     hint: HintConfig = Field(default_factory=HintConfig)
     """How hints are built."""
-    escalate: tuple[Annotated[int, Field(ge=1)], ...] = (1, 2, 3)
+    escalate: tuple[Annotated[int, Field(ge=1, le=MAX_LEVEL)], ...] = (1, 2, 3)
     """Hint levels tried, in order, on groups whose every rollout failed; empty for no hints."""
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     """How completions are generated."""
@@ -107,14 +119,19 @@ class Recipe(Config):
     """How progress is measured."""
     overlap: int = Field(default=0, ge=0, le=1, exclude_if=_off)
     """1 generates the next round while an update computes, from the policy that the update began with; 0 waits."""
-    save_state_every: int = Field(default=5, ge=1, exclude_if=partial(eq, 5))
+    save_state_every: int = Field(default=5, ge=1, le=MAX_ROUNDS, exclude_if=partial(eq, 5))
     """Rounds between two train states (optimiser, masters) that are kept on disk, beside the newest; a run that goes on
     from a round between repeats the updates since, to the same bits. A GPU without update.deterministic keeps each."""
+    max_skipped_updates: int = Field(default=10, ge=1, exclude_if=partial(eq, 10))
+    """Rounds in a row without signal (rewards without variance in all groups), each of which skips its update and keeps
+    the policy, until the run ends; 1 ends it at the first. A run without one round with signal fails at its end."""
     keep: KeepConfig | None = Field(default=None, exclude_if=_off)
     """Which checkpoints keep their weights as the training goes on; none for all. Others can be computed again
     (`gradus restore`)."""
     overrides: tuple[Override, ...] = ()
     """Changes of single stages."""
+    files: dict[str, str] = Field(default_factory=dict, exclude_if=_off)
+    """Digests of the files that hold its problems, filled in when it runs: edited data is another run."""
     guards: tuple[Guard, ...] = Field(default=(), exclude_if=_off)
     """Limits on what rounds measure: outside of them the run ends, or goes back to its best policy."""
 
@@ -136,7 +153,7 @@ class Recipe(Config):
         return name
 
 
-def load_recipe(name: str, assignments: list[str] | None = None, **changes: object) -> Recipe:
+def load_recipe(name: str, assignments: Assignments | None = None, **changes: object) -> Recipe:
     """Read a recipe by path or bundled name and apply `a.b=c` assignments and direct changes."""
     path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
     if not path.is_file():
@@ -148,7 +165,7 @@ def load_recipe(name: str, assignments: list[str] | None = None, **changes: obje
     return recipe_from(_toml(path), str(path), assignments or [], **changes)
 
 
-def recipe_from(body: dict[str, object], origin: str, assignments: list[str], **changes: object) -> Recipe:
+def recipe_from(body: dict[str, object], origin: str, assignments: Assignments, **changes: object) -> Recipe:
     """Return the recipe of a body with `a.b=c` assignments and direct changes applied; `origin` names it in errors."""
     assign(body, assignments)
     body.update({k: v for k, v in changes.items() if v is not None})
@@ -158,7 +175,22 @@ def recipe_from(body: dict[str, object], origin: str, assignments: list[str], **
 def lasting(recipe: Recipe) -> JsonObject:
     """Return what of a recipe may not change while its run keeps its name: what its results depend on."""
     body = recipe.model_dump(mode="json")
-    return {key: value for key, value in body.items() if key not in ("rounds", "guards", "save_state_every", "keep")}
+    return {key: value for key, value in body.items() if key not in _NOT_LASTING}
+
+
+def same_run(stored: Recipe, recipe: Recipe) -> bool:
+    """Return whether a run goes on with a recipe; what its files held is unknown of a run of an earlier version."""
+    return lasting(stored) == lasting(recipe if stored.files else recipe.model_copy(update={"files": {}}))
+
+
+def changed_files(stored: JsonObject, body: JsonObject) -> list[str]:
+    """Return the files of two stored recipes that held something else; nothing if the recipes differ otherwise."""
+    apart = {*_NOT_LASTING, "files"}
+    one, other = ({key: value for key, value in each.items() if key not in apart} for each in (stored, body))
+    held, holds = stored.get("files"), body.get("files")
+    if one != other or not isinstance(held, Mapping) or not isinstance(holds, Mapping):
+        return []
+    return [name for name, digest in holds.items() if held.get(name) != digest]
 
 
 def _toml(path: Path) -> dict[str, object]:
@@ -226,10 +258,15 @@ def refuse_unjudged(recipe: Recipe) -> None:
         refuse_without_verdicts(training, f"training {recipe.name}: difficulty", accepted)
 
 
-def assign(body: dict[str, object], assignments: list[str]) -> None:
-    """Apply `a.b=c` texts to a nested dict in place; values are read as TOML, else as text."""
-    for text in assignments:
-        set_dotted(body, *split_assignment(text))
+def assign(body: dict[str, object], assignments: Assignments) -> None:
+    """Apply assignments to a nested dict in place."""
+    for key, value in pairs(assignments):
+        set_dotted(body, key, value)
+
+
+def pairs(assignments: Assignments) -> Iterable[tuple[str, object]]:
+    """Return the dotted key and the value of each assignment; values in texts are read as TOML, else as text."""
+    return assignments.items() if isinstance(assignments, Mapping) else map(split_assignment, assignments)
 
 
 def split_assignment(text: str) -> tuple[str, object]:
@@ -282,6 +319,12 @@ def stage_config(recipe: Recipe, stage: str, round_index: int, base: C) -> C:
     return _overridden(recipe, stage, round_index, base, f"the settings of {stage}")
 
 
+def escalated(recipe: Recipe, level: int, index: int, origin: str = "the settings of escalate") -> EscalateConfig:
+    """The settings of an escalation in a round: sampled as that round's plan is, with its own overrides."""
+    sample = stage_config(recipe, "curate", index, recipe.curate).sample
+    return _overridden(recipe, "escalate", index, EscalateConfig(level=level, sample=sample), origin)
+
+
 def _overridden(recipe: Recipe, stage: str, round_index: int, base: C, origin: str) -> C:
     body = base.model_dump(mode="json")
     for override in recipe.overrides:
@@ -310,7 +353,6 @@ def _check(recipe: Recipe, override: Override, origin: str) -> None:
                 _overridden(recipe, "score", index, base, where)
         case "escalate":
             for level in recipe.escalate:
-                base = EscalateConfig(level=level, sample=recipe.curate.sample)
-                _overridden(recipe, "escalate", index, base, where)
+                escalated(recipe, level, index, where)
         case stage:
             _overridden(recipe, stage, index, getattr(recipe, stage), where)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from gradus.tasks.config.base import Config
+from gradus.tasks.config.base import MAX_ROUNDS, Config
 
 Guarded = Literal[
     "policy/entropy",
@@ -40,13 +40,13 @@ class Guard(Config):
     """The round is outside if the figure is below this."""
     max: float | None = Field(default=None, allow_inf_nan=False)
     """The round is outside if the figure is above this."""
-    from_round: int = Field(default=1, ge=1)
+    from_round: int = Field(default=1, ge=1, le=MAX_ROUNDS)
     """The first round that is looked at."""
     then: Literal["stop", "back"] = "stop"
     """stop ends the run; back goes on from the best policy so far with `changes`."""
     changes: dict[str, Any] = Field(default_factory=dict)
     """Settings of the rounds after going back, STAGE.KEY = value."""
-    times: int = Field(default=1, ge=1)
+    times: int = Field(default=1, ge=1, le=MAX_ROUNDS)
     """How often the run goes back because of this guard; after that it stops."""
 
     @model_validator(mode="after")

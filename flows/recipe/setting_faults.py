@@ -18,6 +18,8 @@ M = TypeVar("M", bound=BaseModel)
 _MORE = "`gradus methods` says more"
 _BRANCHES = frozenset({"float", "int", "str", "bool", "list[int]", "[key]"})
 """What pydantic writes behind a key for each type that its value could have."""
+_LISTED = ("literal[", "tuple[")
+"""The beginning of what it writes there for words and for lists."""
 _MUST_BE = {
     "tuple_type": "a list",
     "list_type": "a list",
@@ -46,6 +48,9 @@ _SAID = {
 }
 """What its other types of errors mean."""
 
+_ELSEWHERE = {"learning_rate": "lr", "beta": "kl_coef", "num_generations": "n", "max_completion_length": "max_tokens"}
+"""Names of TRL's settings, and what they are called here."""
+
 
 def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Every setting of a model as a dotted key; of a list that of its first entry (`rewards.0.weight`).
@@ -70,31 +75,54 @@ def valid(model: type[M], body: Mapping[str, object], origin: str = "") -> M:
 
 
 def refusal(error: ValidationError, origin: str, known: Sequence[str], aliases: Mapping[str, str] = {}) -> UsageError:
-    """The first fault of settings in a sentence; for a key or a name that does not exist the nearest that do.
+    """The faults of settings in a sentence; for a key or a name that does not exist the nearest that do.
 
     `aliases` maps the beginning of a key to what stands for it in the user's own file.
     """
-    faults = error.errors()
-    first = faults[0]
-    key = _key(first)
-    same = [fault for fault in faults if _key(fault) == key]
+    faults: dict[str, list[ErrorDetails]] = {}
+    for fault in error.errors():
+        faults.setdefault(_key(fault), []).append(fault)
+    if len(faults) == 1:
+        ((key, same),) = faults.items()
+        return _refusal(same, _as_written(key, aliases), origin, known)
+    several = [_refusal(same, _as_written(key, aliases), "", known) for key, same in faults.items()]
+    near = [f" ({each.hint})" if each.hint.startswith("did you mean") else "" for each in several]
+    listed = "; ".join(each.message + hint for each, hint in zip(several, near, strict=True))
+    return UsageError(f"{f'{origin}: ' if origin else ''}{len(several)} settings are wrong: {listed}", hint=_MORE)
+
+
+def _as_written(key: str, aliases: Mapping[str, str]) -> str:
     for beginning, written in aliases.items():
         if f"{key}.".startswith(f"{beginning}."):
-            key = written + key.removeprefix(beginning)
+            return written + key.removeprefix(beginning)
+    return key
+
+
+def _refusal(faults: Sequence[ErrorDetails], key: str, origin: str, known: Sequence[str]) -> UsageError:
+    """The refusal of one key: what is wrong with each type that its value could have."""
+    first = faults[0]
     where = ": ".join(filter(None, (origin, key)))
     if first["type"] == "extra_forbidden":
         before = f"{origin}: " if origin else ""
-        return UsageError(f"{before}there is no setting {key}", hint=did_you_mean(key, known, _listed(key, known)))
+        hint = _called_elsewhere(key, known) or did_you_mean(key, known, _listed(key, known))
+        return UsageError(f"{before}there is no setting {key}", hint=hint)
     if first["type"] in ("no_component", "no_setting"):
         return _no_such_component(first, origin, key)
     if first["type"] == "literal_error":
         return _no_such_name(first, where)
-    what = _asked(same) or first["msg"].removeprefix("Value error, ")
+    what = _asked(faults) or first["msg"].removeprefix("Value error, ")
     return UsageError(f"{where}: {what}" if where else what, hint="" if first["type"] == "value_error" else _MORE)
 
 
+def _called_elsewhere(key: str, known: Sequence[str]) -> str:
+    """Return a hint for a setting by the name that other systems have for it; empty if it is none."""
+    above, dot, name = key.rpartition(".")
+    ours = f"{above}{dot}{_ELSEWHERE.get(name, '')}"
+    return f"did you mean {ours}?" if ours in known else ""
+
+
 def _key(fault: ErrorDetails) -> str:
-    parts = [str(part) for part in fault["loc"]]
+    parts = [str(part) for part in fault["loc"] if not str(part).startswith(_LISTED)]
     return ".".join(parts[:-1] if parts and parts[-1] in _BRANCHES else parts)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from pydantic import Field, field_validator, model_validator
 
-from gradus.tasks.config.base import Config
+from gradus.tasks.config.base import MAX_ROUNDS, Config
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.prompts import PromptConfig, Stops
@@ -49,7 +49,7 @@ class Suite(Config):
     """How completions are judged; as in training unless given."""
     report: EvaluateConfig = Field(default_factory=EvaluateConfig)
     """What is computed."""
-    every: int = Field(default=0, ge=0)
+    every: int = Field(default=0, ge=0, le=MAX_ROUNDS)
     """Evaluate after every N rounds; 0 only before and after."""
     seed: int = 0
     """Every seed of the evaluation derives from it, none from the run's: runs with other seeds draw the same."""

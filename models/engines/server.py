@@ -9,6 +9,7 @@ Left out: streaming, tools, images.
 """
 
 import base64
+import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
@@ -23,6 +24,8 @@ from gradus.models.errors import first_line
 from gradus.models.policy import PolicyError, load_policy
 
 _SAME = 1e-6
+_ODD = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What reading an answer raises that is not as OpenAI's API has it."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class ServerEngine:
         )
         self._model = settings.model
         self._ends: tuple[int, ...] = ()
+        self._num_tokens = 1 << 31
+        """Token ids are below this: what a rollout can hold, then what the policy has."""
         self._processed: bool | None = None
 
     @property
@@ -73,7 +78,7 @@ class ServerEngine:
 
     def load(self, folder: Path) -> None:
         """Find the model there; with `tokens`, raise EngineError if its log-probs of a probe are not the policy's."""
-        names = [model.id for model in self._ask(self._client.models.list)]
+        names = self._ask(lambda: [str(model.id) for model in self._client.models.list()])
         if not self._model and len(names) == 1:
             self._model = names[0]
         if self._model not in names:
@@ -124,19 +129,24 @@ class ServerEngine:
                     f"see server.url, server.model and ${self._settings.api_key_variable}",
                 ) from None
             return Finished(index, (), (), "error", f"{error.status_code}: {first_line(error)}")
-        except (OpenAIError, ValueError) as error:
+        except OpenAIError as error:
             return Finished(index, (), (), "error", first_line(error))
+        except _ODD:
+            return Finished(index, (), (), "error", "the answer is not as OpenAI's API has it")
 
     def _tokens(self, index: int, request: Request) -> Finished:
         answer = self._complete(request, {"return_token_ids": True, "stop_token_ids": list(self._ends)})
         choice = answer.choices[0]
-        tokens: list[int] | None = getattr(choice, "token_ids", None)
+        tokens: list[Any] | None = getattr(choice, "token_ids", None)
         if tokens is None or choice.logprobs is None:
             raise EngineError(
                 f"{self._settings.url} gives no token ids with log-probs: nothing could be learnt from such rollouts",
                 "use a server that does, as vLLM's, or sample text alone with server.tokens=false",
             )
-        return Finished(index, tokens, list(choice.logprobs.token_logprobs), _reason(choice.finish_reason))
+        logprobs: list[Any] = list(choice.logprobs.token_logprobs)
+        if problem := _problem(tokens, logprobs, self._num_tokens):
+            return Finished(index, (), (), "error", problem)
+        return Finished(index, tokens, logprobs, _reason(choice.finish_reason))
 
     def _text(self, index: int, request: Request) -> Finished:
         answer = self._client.chat.completions.create(
@@ -149,7 +159,10 @@ class ServerEngine:
             extra_body=_stops(request),
         )
         choice = answer.choices[0]
-        return Finished(index, (), (), _reason(choice.finish_reason), text=choice.message.content or "")
+        text: Any = choice.message.content or ""
+        if not isinstance(text, str):
+            return Finished(index, (), (), "error", "the answer's content is not text")
+        return Finished(index, (), (), _reason(choice.finish_reason), text=text)
 
     def _complete(self, request: Request, extra: dict[str, Any]) -> Any:
         return self._client.completions.create(
@@ -171,18 +184,19 @@ class ServerEngine:
 
     def _given(self, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
         asked = Request("probe", (*prompt, *completion), seed=0, max_tokens=1)
-        answer = self._ask(lambda: self._complete(asked, {"prompt_logprobs": 0}))
-        given: list[Any] | None = getattr(answer.choices[0], "prompt_logprobs", None)
+        choice = self._ask(lambda: self._complete(asked, {"prompt_logprobs": 0}).choices[0])
+        given: list[Any] | None = getattr(choice, "prompt_logprobs", None)
         if given is None:
             raise EngineError(f"{self._settings.url} gives no log-probs of a prompt", "use vLLM's server")
         tail = zip(completion, given[-len(completion) :], strict=True)
-        return [float(position[str(token)]["logprob"]) for token, position in tail]
+        return self._ask(lambda: [float(position[str(token)]["logprob"]) for token, position in tail])
 
     def _prove(self, folder: Path) -> None:
         """Hold the server's log-probs of a probe against the policy's own."""
         try:
             policy = load_policy(folder)
             self._ends = policy.end_tokens
+            self._num_tokens = policy.model.config.get_text_config().vocab_size
         except PolicyError as error:
             raise EngineError(str(error), "give the policy that the server serves with --policy") from None
         try:
@@ -202,8 +216,8 @@ class ServerEngine:
         if self._processed is None:
             # Of one token left to choose from the log-prob is 0; before truncation it is that among all.
             asked = replace(odd[0], temperature=1.0, top_p=1.0, top_k=1, max_tokens=min(8, odd[0].max_tokens), stop=())
-            answer = self._ask(lambda: self._complete(asked, {}))
-            self._processed = min(answer.choices[0].logprobs.token_logprobs) > -_SAME
+            least = self._ask(lambda: min(self._complete(asked, {}).choices[0].logprobs.token_logprobs))
+            self._processed = least > -_SAME
         if not self._processed:
             raise EngineError(
                 "the server's log-probs are those before temperature and truncation, not of what it samples from",
@@ -220,12 +234,25 @@ class ServerEngine:
             raise self._gone(error) from None
         except OpenAIError as error:
             raise EngineError(f"{self._settings.url} refuses: {first_line(error)}", "see server.url") from None
+        except _ODD:
+            raise EngineError(
+                f"{self._settings.url} does not answer as OpenAI's API does", "see server.url: it ends in /v1 as a rule"
+            ) from None
 
     def _gone(self, error: Exception) -> EngineError:
         return EngineError(
             f"the server at {self._settings.url} does not answer ({first_line(error)})",
             "start it, then repeat the command: finished rollouts are kept",
         )
+
+
+def _problem(tokens: Sequence[Any], logprobs: Sequence[Any], num_tokens: int) -> str:
+    """What is wrong with the tokens of an answer; empty for nothing."""
+    if not all(isinstance(token, int) and 0 <= token < num_tokens for token in tokens):
+        return "the answer has token ids that the policy does not have"
+    if len(tokens) != len(logprobs) or not all(isinstance(p, int | float) and math.isfinite(p) for p in logprobs):
+        return "the answer has not one log-prob for each token"
+    return ""
 
 
 def _stops(request: Request) -> dict[str, Any]:

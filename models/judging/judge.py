@@ -18,6 +18,7 @@ import resource
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from io import TextIOWrapper
@@ -42,6 +43,11 @@ GRACE_S = 2.0
 
 BATCH_ITEMS = 10
 """A user's function may take this many times the limit of one row for a whole batch; after that rows go one by one."""
+
+FIRST_BATCH_ROWS = 16
+"""Rows of the first call of a user's function."""
+MAX_TRACES = 3
+"""Rows whose traceback a judge writes to the log of its reward."""
 
 FILE_BYTES = 64 * 1024 * 1024
 
@@ -129,7 +135,7 @@ def _judging_with_function(
     if inspect and spec.path:
         for package in sorted(look_ahead(Path(spec.path), list(loaded), report)):
             say({"package": package})
-    return lambda line, say: _judge_with_function(function, line, say, item_timeout_s)
+    return _Batches(function, item_timeout_s).judge
 
 
 def _function(spec: RewardSpec) -> RewardFunction:
@@ -139,35 +145,68 @@ def _function(spec: RewardSpec) -> RewardFunction:
     return partial(getattr(importlib.import_module(spec.module), spec.attribute), **spec.settings)
 
 
-def _judge_with_function(function: RewardFunction, line: bytes, say: Say, item_timeout_s: float) -> None:
-    rows: list[RowJson] = json.loads(line)["rows"]
-    started = time.perf_counter()
-    try:
-        with _Alarm(item_timeout_s * min(len(rows), BATCH_ITEMS)):
-            verdicts = judge_batch(function, rows)
-    except BatchRefusedError as refused:
-        verdicts = [failed(str(refused))] * len(rows)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever judged code raises is its row's error
-        if len(rows) > 1:
-            # The batch may have been changed by the function before it raised: read it again.
-            say({"one_by_one": True})
-            _each(json.loads(line)["rows"], lambda row: _alone(function, row), say, item_timeout_s)
+class _Batches:
+    """A user's function with the size of the batches that it is called with.
+
+    What a call has found before it raises is lost, and its rows are judged again. So batches begin small and double
+    with each call that returns; after one that raised, the rest of its rows and those of the next message are judged
+    one by one.
+    """
+
+    def __init__(self, function: RewardFunction, item_timeout_s: float) -> None:
+        self._function = function
+        self._item_timeout_s = item_timeout_s
+        self._size = FIRST_BATCH_ROWS
+        self._traces_left = MAX_TRACES
+
+    def judge(self, line: bytes, say: Say) -> None:
+        """Answer every row of a message; the rows behind a batch that raised are judged one by one."""
+        rows: list[RowJson] = json.loads(line)["rows"]
+        begin, raised = 0, False
+        while not raised and self._size > 1 and len(rows) - begin > 1:
+            part = rows[begin : begin + self._size]
+            raised = not self._answered(part, begin, say)
+            begin += 0 if raised else len(part)
+            self._size = 1 if raised else 2 * self._size
+        if begin == len(rows):
             return
-        verdicts = [failed(describe(error))]
-    seconds = (time.perf_counter() - started) / max(1, len(rows))
-    for at, verdict in enumerate(verdicts):
-        say(judged(at, seconds, verdict))
+        if not raised:
+            self._size = FIRST_BATCH_ROWS
+        say({"one_by_one": True})
+        # A function may have changed its batch before it raised: read it again.
+        _each(json.loads(line)["rows"][begin:], self._alone, say, self._item_timeout_s, begin)
+
+    def _answered(self, part: list[RowJson], begin: int, say: Say) -> bool:
+        """Judge some rows in one call and answer them; return False if it raised."""
+        started = time.perf_counter()
+        try:
+            with _Alarm(self._item_timeout_s * min(len(part), BATCH_ITEMS)):
+                verdicts = judge_batch(self._function, part)
+        except BatchRefusedError as refused:
+            verdicts = [failed(str(refused))] * len(part)
+        except (Exception, SystemExit):  # noqa: BLE001 - whatever judged code raises is found row by row
+            return False
+        seconds = (time.perf_counter() - started) / len(part)
+        for at, verdict in enumerate(verdicts, begin):
+            say(judged(at, seconds, verdict))
+        return True
+
+    def _alone(self, row: RowJson) -> Verdict:
+        try:
+            return judge_batch(self._function, [row])[0]
+        except BatchRefusedError as refused:
+            return failed(str(refused))
+        except (Exception, SystemExit):
+            if self._traces_left:
+                self._traces_left -= 1
+                print(f"row {row.get('rollout_id')}: {traceback.format_exc()}", file=sys.stderr)  # noqa: T201 - a log
+            raise
 
 
-def _alone(function: RewardFunction, row: RowJson) -> Verdict:
-    try:
-        return judge_batch(function, [row])[0]
-    except BatchRefusedError as refused:
-        return failed(str(refused))
-
-
-def _each(rows: Iterable[RowJson], judge: Callable[[RowJson], Verdict], say: Say, item_timeout_s: float) -> None:
-    for at, row in enumerate(rows):
+def _each(
+    rows: Iterable[RowJson], judge: Callable[[RowJson], Verdict], say: Say, item_timeout_s: float, begin: int = 0
+) -> None:
+    for at, row in enumerate(rows, begin):
         started = time.perf_counter()
         with _Alarm(item_timeout_s):
             try:

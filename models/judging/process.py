@@ -17,13 +17,14 @@ from typing import IO
 
 import gradus
 from gradus.models.judging.folders import make_folder
+from gradus.models.judging.masking import Mask
 from gradus.models.judging.messages import Batch, Hello, Message
 from gradus.models.judging.process_tree import kill_tree
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Row
 
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
-"""All that a judge inherits of the environment: no key, token or secret is among them."""
+"""What every judge inherits of the environment: no key, token or secret is among them; see RewardSpec.variables."""
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
 SETTLE_S = 1.0
@@ -32,6 +33,8 @@ APART = 16
 PRINTED_BYTES = 256 * 1024
 """What one judge prints beyond this is dropped."""
 _READ_BYTES = 1 << 16
+_FREE_TEXTS = ("fatal", "error", "extracted")
+"""Keys of messages whose texts come from judged code."""
 
 
 @dataclass
@@ -78,6 +81,7 @@ class JudgeProcess:
         self._nonce = secrets.token_hex(16)
         self._inbox = bytearray()
         self._outbox = bytearray()
+        self._mask = Mask(spec.variables)
         self.folder = make_folder()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "gradus.models.judging.judge"],
@@ -85,14 +89,16 @@ class JudgeProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if log else subprocess.DEVNULL,
             cwd=self.folder,
-            env=_environment(),
+            env=_environment(spec.variables),
             start_new_session=True,
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         if log is not None:
             assert self._process.stderr is not None
-            threading.Thread(target=_keep_printed, args=(self._process.stderr, log), daemon=True).start()
+            threading.Thread(
+                target=_keep_printed, args=(self._process.stderr, log, Mask(spec.variables)), daemon=True
+            ).start()
         self.stdin: IO[bytes] = self._process.stdin
         self.stdout: IO[bytes] = self._process.stdout
         os.set_blocking(self.stdin.fileno(), False)
@@ -188,29 +194,37 @@ class JudgeProcess:
             genuine = secrets.compare_digest(str(message.pop("nonce")), self._nonce)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
-        return message if genuine else None
+        if not genuine:
+            return None
+        for key in _FREE_TEXTS:
+            if isinstance(message.get(key), str):
+                message[key] = self._mask.text(message[key])
+        return message
 
 
-def _keep_printed(printed: IO[bytes], log: Path) -> None:
+def _keep_printed(printed: IO[bytes], log: Path, mask: Mask) -> None:
     """Copy what a judge prints to its log until nobody can print any more; a full disk loses it, and stops no judge."""
     left = PRINTED_BYTES
     with printed:
         while piece := os.read(printed.fileno(), _READ_BYTES):
             if left > 0:
-                with contextlib.suppress(OSError), log.open("ab") as file:
-                    file.write(piece[:left])
+                _append(log, mask.piece(piece)[:left])
                 left -= len(piece)
                 if left <= 0:
-                    _note_dropped(log)
+                    _append(
+                        log, f"\n(this judge printed more than {PRINTED_BYTES} bytes; the rest was dropped)\n".encode()
+                    )
+    if left > 0:
+        _append(log, mask.rest())
 
 
-def _note_dropped(log: Path) -> None:
+def _append(log: Path, content: bytes) -> None:
     with contextlib.suppress(OSError), log.open("ab") as file:
-        file.write(f"\n(this judge printed more than {PRINTED_BYTES} bytes; the rest was dropped)\n".encode())
+        file.write(content)
 
 
-def _environment() -> dict[str, str]:
-    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+def _environment(variables: Sequence[str]) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in (*KEPT_VARIABLES, *variables) if name in os.environ}
     root = str(Path(gradus.__file__).parents[1])
     path = [root, *filter(None, kept.get("PYTHONPATH", "").split(os.pathsep))]
     # A fixed hash seed: the order of sets in SymPy must not change from judge to judge.

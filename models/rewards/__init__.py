@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,8 @@ class RewardSpec:
     sha256: str = ""
     modules: dict[str, str] = field(default_factory=dict)
     """Name -> SHA-256 of every other module of the user's that the function's file leads to."""
+    variables: Sequence[str] = ()
+    """Names of the environment variables that its process sees beside the usual ones; never their values."""
 
     @property
     def is_user(self) -> bool:
@@ -100,6 +102,7 @@ def resolve(
     *,
     sha256: str = "",
     modules: Mapping[str, str] | None = None,
+    variables: Sequence[str] = (),
     max_chars: int = 0,
 ) -> RewardSpec:
     """The reward of a name, settings checked; UnknownRewardError says what there is instead."""
@@ -118,7 +121,15 @@ def resolve(
         raise UnknownRewardError(f"the reward {name}: {key}: {first['msg'].removeprefix('Value error, ')}") from None
     if component is None or not component.module:
         path, function = users_file(name)
-        return RewardSpec(name, checked, path=str(path), function=function, sha256=sha256, modules=dict(modules or {}))
+        return RewardSpec(
+            name,
+            checked,
+            path=str(path),
+            function=function,
+            sha256=sha256,
+            modules=dict(modules or {}),
+            variables=variables,
+        )
     return RewardSpec(
         name,
         checked,
@@ -128,6 +139,7 @@ def resolve(
         version=_version(component),
         needs_gold=component.needs_gold,
         columns=component.columns,
+        variables=variables,
     )
 
 

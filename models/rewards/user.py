@@ -29,6 +29,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import cast
 
 from gradus.models.rewards import USER_MODULE
@@ -39,6 +40,7 @@ Batch = list[dict[str, object]]
 RewardFunction = Callable[[Batch], object]
 
 _KEYS = ("value", "correct", "extracted")
+UNABLE = "the function returned None: it could not judge this row"
 
 
 class RewardFileError(ValueError):
@@ -67,7 +69,7 @@ def load_function(path: Path, function: str, sha256: str = "", settings: Mapping
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise RewardFileError(f"{path} fails to load: {describe(error)}") from error
+        raise RewardFileError(f"{path}{line_of(error.__traceback__, path)} fails to load: {describe(error)}") from error
     found = getattr(module, function, None)
     if not callable(found):
         raise RewardFileError(f"{path} has no function {function!r}")
@@ -84,6 +86,16 @@ def judge_batch(function: RewardFunction, rows: Batch) -> list[Verdict]:
     if len(returned) != len(rows):
         raise BatchRefusedError(f"the function returned {len(returned)} values for {len(rows)} rows")
     return [_verdict(value) for value in returned]
+
+
+def line_of(trace: TracebackType | None, file: Path) -> str:
+    """Return ` line N`, the last line of a file that a traceback passed; empty if it passed none."""
+    found = ""
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(file):
+            found = f" line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
 
 
 def describe(error: BaseException) -> str:
@@ -123,7 +135,7 @@ def _complaint(given: Mapping[object, object], correct: object, extracted: objec
 def _of_value(value: object) -> Verdict:
     value = _plain(value)
     if value is None:
-        return failed("the function returned None: it could not judge this row")
+        return failed(UNABLE)
     if not isinstance(value, numbers.Real):
         return failed(f"the function returned {type(value).__name__}, not a number")
     try:

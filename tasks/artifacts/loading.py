@@ -10,6 +10,7 @@ from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.store import Ref, Store
 from gradus.models.devices import Device, DeviceError, give_back, is_out_of_memory, resolve_device
 from gradus.models.policy import Dtype, Policy, PolicyError, Quantize, load_policy
+from gradus.models.policy_files import WHOLE
 from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.parallel.sharding import shard
 from gradus.tasks.artifacts.policies import verify_policy
@@ -56,7 +57,7 @@ def loaded_policy(store: Store, ref: Ref, dtype: Dtype, device: Device, quantize
             policy = load_policy(store.path(ref), dtype, place(device), quantize=quantize)
         _ = policy.end_tokens
     except PolicyError as error:
-        raise BadInputError(str(error), hint="give a folder that transformers can load") from None
+        raise BadInputError(str(error).replace(str(store.path(ref)), str(ref)), hint=WHOLE) from None
     return policy
 
 

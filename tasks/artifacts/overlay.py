@@ -19,15 +19,26 @@ class Overlay(Store):
     def __init__(self, lake: Path, scratch: Path) -> None:
         super().__init__(lake)
         self._scratch = scratch
+        self._own: set[Ref] = set()
 
     def path(self, ref: Ref) -> Path:
         """The folder of an artifact: the lake's if it is finished there."""
         theirs = super().path(ref)
-        return theirs if (theirs / FILE_NAME).is_file() else self._scratch / ref.table / ref.digest
+        is_theirs = ref not in self._own and (theirs / FILE_NAME).is_file()
+        return theirs if is_theirs else self._scratch / ref.table / ref.digest
+
+    @contextlib.contextmanager
+    def missing(self, ref: Ref) -> Generator[ShardWriter | None]:
+        """Return the writer of an artifact that neither the lake nor this store has whole."""
+        if self.find(ref) is None:
+            self._own.add(ref)
+        with super().missing(ref) as writer:
+            yield writer
 
     def writer(self, ref: Ref) -> ShardWriter:
         """Begin an artifact, which goes to the folder of this store."""
-        return _LinkingWriter(self, ref)
+        self._own.add(ref)
+        return _LinkingWriter(self.path(ref), ref)
 
 
 class _LinkingWriter(ShardWriter):

@@ -6,14 +6,28 @@ with it the identity of every rollout, depends on both.
 
 import json
 import re
+from collections.abc import Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from gradus.data.errors import BadInputError, CorruptArtifactError
-from gradus.data.lake.manifest import CURE, FILE_NAME, read_manifest, sha256_file
+from gradus.data.errors import BadInputError
+from gradus.data.lake.manifest import CURE, FILE_NAME, PRUNED, REPORT, read_manifest
+from gradus.data.lake.names import regular_files
 from gradus.data.lake.schema import BASE, CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
-from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TOKENIZER_FILES
+from gradus.data.lake.train_states import is_skipped
+from gradus.data.lake.whole_files import verified_files
+from gradus.models.policy_files import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    TOKENIZER_FILES,
+    WEIGHTS_INDEX,
+    FileError,
+    read_object,
+    refuse_broken,
+    refuse_index,
+)
 from gradus.tasks.config.learning import LoraConfig
 
 EMA = "ema"
@@ -24,7 +38,7 @@ _DIGEST = re.compile(r"[0-9a-f]+")
 def base_named_by(folder: Path) -> str:
     """What an adapter's configuration calls its base, with the revision if it names one; BadInputError if nothing."""
     name, revision = (_adapter_config(folder).get(key) or "" for key in ("base_model_name_or_path", "revision"))
-    if not name:
+    if not (name and isinstance(name, str) and isinstance(revision, str)):
         raise BadInputError(
             f"{folder / ADAPTER_CONFIG} does not name the adapter's base", hint=f"write --policy {folder}+BASE"
         )
@@ -34,20 +48,20 @@ def base_named_by(folder: Path) -> str:
     return f"{name}@{revision}" if revision and not Path(name).exists() else name
 
 
-def adopt_adapter(store: Store, folder: Path, base: Ref) -> Ref:
+def adopt_adapter(store: Store, folder: Path, files: Mapping[str, Path], base: Ref) -> Ref:
     """Store an adapter as a checkpoint that names its base by digest; what else lies in its folder is left there."""
     if base_ref(store, base) is not None:
         raise BadInputError(f"the base of {folder} is an adapter itself", hint="give the whole policy below both")
-    names = {path.name for pattern in TOKENIZER_FILES for path in folder.glob(pattern)}
     _refuse_other_base(folder, base)
     config = {**_adapter_config(folder), "base_model_name_or_path": f"../{base.digest}", "revision": None}
-    if not (folder / ADAPTER_WEIGHTS).is_file():
+    if ADAPTER_WEIGHTS not in files:
         raise BadInputError(
             f"{folder} has no {ADAPTER_WEIGHTS}, and other formats can run code", hint="save it with safetensors"
         )
-    files: dict[str, Path | bytes] = {name: folder / name for name in (*names, ADAPTER_WEIGHTS)}
-    files[ADAPTER_CONFIG] = json.dumps(config, indent=2, sort_keys=True).encode()
-    return store.adopt_files(files, parents={BASE: [str(base)]})
+    kept = (ADAPTER_WEIGHTS, *TOKENIZER_FILES)
+    held: dict[str, Path | bytes] = {n: path for n, path in files.items() if any(fnmatch(n, each) for each in kept)}
+    held[ADAPTER_CONFIG] = json.dumps(config, indent=2, sort_keys=True).encode()
+    return store.adopt_files(held, parents={BASE: [str(base)]})
 
 
 def _refuse_other_base(folder: Path, base: Ref) -> None:
@@ -68,26 +82,52 @@ def base_ref(store: Store, ref: Ref) -> Ref | None:
 
 def verify_policy(store: Store, ref: Ref) -> None:
     """Check every file of a policy, and of the base below it, against its SHA-256."""
+    refuse_skipped(store, ref)
     store.verify(ref)
     base = base_ref(store, ref)
     if base is not None:
         store.verify(base)
 
 
-def verify_average(folder: Path) -> None:
-    """Check the moving average of a checkpoint against the checkpoint's manifest; nothing of another folder."""
-    if folder.name != EMA or not (folder.parent / FILE_NAME).is_file():
-        return
-    entries = [e for e in read_manifest(folder.parent).files if (folder.parent / e.name).parent == folder]
+def refuse_skipped(store: Store, ref: Ref) -> None:
+    """BadInputError if an update was skipped, so that its artifact holds no policy."""
+    if is_skipped(store, ref):
+        (kept,) = store.manifest(ref).parents["policy"]
+        raise BadInputError(f"{ref} is an update that was skipped, without a policy", hint=f"give {kept}")
+
+
+def policy_files(folder: Path) -> dict[str, Path]:
+    """Return the files of a policy's folder by name, as they are adopted; BadInputError for one that is a link.
+
+    The moving average of a checkpoint has those that the checkpoint's manifest names, with the bytes that it says.
+    """
+    if folder.name == EMA and (folder.parent / FILE_NAME).is_file():
+        found = _average_files(folder)
+    else:
+        found = {n: path for n, path in regular_files(folder).items() if n not in (FILE_NAME, REPORT, PRUNED)}
+    refuse_other_weights(found)
+    return found
+
+
+def refuse_other_weights(files: Mapping[str, Path]) -> None:
+    """BadInputError if an index of weights names a file that is not one of the policy's."""
+    for name, path in files.items():
+        if name.endswith(WEIGHTS_INDEX):
+            try:
+                refuse_index(path)
+            except FileError as error:
+                raise BadInputError(str(error), hint="save the policy with save_pretrained") from None
+
+
+def _average_files(folder: Path) -> dict[str, Path]:
+    above = folder.parent
+    entries = [each for each in read_manifest(above).files if each.name.rpartition("/")[0] == EMA]
     if not entries:
         raise BadInputError(
-            f"{folder} belongs to no checkpoint: {folder.parent / FILE_NAME} names no moving average",
+            f"{folder} belongs to no checkpoint: {above / FILE_NAME} names no moving average",
             hint="give a checkpoint that was trained with update.ema_decay",
         )
-    for entry in entries:
-        path = folder.parent / entry.name
-        if not (path.is_file() and sha256_file(path) == entry.sha256):
-            raise CorruptArtifactError(f"{path} does not have the bytes that its manifest names", hint=CURE)
+    return {name.removeprefix(f"{EMA}/"): path for name, path in verified_files(above, entries, CURE).items()}
 
 
 def refuse_training(store: Store, ref: Ref, lora: LoraConfig | None = None) -> None:
@@ -109,12 +149,10 @@ def refuse_training(store: Store, ref: Ref, lora: LoraConfig | None = None) -> N
             )
 
 
-def _adapter_config(folder: Path) -> dict[str, Any]:
-    path = folder / ADAPTER_CONFIG
+def _adapter_config(folder: Path) -> Mapping[str, Any]:
+    """An adapter's configuration; BadInputError if that, or another file of the folder, is none."""
     try:
-        config = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise BadInputError(f"{path} is not JSON ({error})", hint="save the adapter with peft") from None
-    if not isinstance(config, dict):
-        raise BadInputError(f"{path} is not a JSON object", hint="save the adapter with peft")
-    return config
+        refuse_broken(folder)
+        return read_object(folder / ADAPTER_CONFIG)
+    except FileError as error:
+        raise BadInputError(str(error), hint="save the adapter again") from None

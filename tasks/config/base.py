@@ -11,10 +11,11 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic import ConfigDict, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from gradus.components.exact import Exact
 from gradus.data.records import Json
 from gradus.tasks.config.redaction import credentials_in
 
@@ -26,12 +27,20 @@ LIMIT: dict[str, Any] = {"limit": True}
 """Marks a limit of a gate: it is looked at whenever a result is used, and changing it computes nothing."""
 
 
+MAX_ROWS = 1_000_000_000
+"""Rows, tokens or steps that a setting may ask for; more than a machine does."""
+MAX_ROUNDS = 1_000_000
+MAX_PROCESSES = 10_000
+"""Processes, hosts, GPUs or requests at once."""
+MAX_TRIES = 1000
+
+
 def unset(value: object) -> bool:
     """Return whether an optional setting is unset: it is then left out of what is written, and of identities."""
     return value is None or value is False
 
 
-class Config(BaseModel):
+class Config(Exact):
     """The base of all settings: frozen, unknown keys refused."""
 
     model_config = ConfigDict(

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from gradus.tasks.config.base import LIMIT, Config
+from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE, MAX_TOKENS
+from gradus.tasks.config.base import LIMIT, MAX_ROUNDS, MAX_ROWS, Config
 from gradus.tasks.config.components import (
     FilterConfig,
     HintStrategyConfig,
@@ -12,16 +13,20 @@ from gradus.tasks.config.components import (
     SamplerConfig,
     none_if_empty,
 )
+from gradus.tasks.config.prompts import PromptConfig, empty
+
+MAX_LEVEL = 1000
+"""Levels of hints at most."""
 
 
 class SampleConfig(Config):
     """How completions are sampled."""
 
-    n: int = Field(default=8, ge=1)
+    n: int = Field(default=8, ge=1, le=MAX_SAMPLES)
     """Completions per group."""
-    temperature: float = Field(default=1.0, ge=0.0)
+    temperature: float = Field(default=1.0, ge=0.0, le=MAX_TEMPERATURE)
     """Sampling temperature; 0 is greedy."""
-    max_tokens: int = Field(default=96, ge=1)
+    max_tokens: int = Field(default=96, ge=1, le=MAX_TOKENS)
     """Limit of completion tokens."""
 
 
@@ -32,24 +37,31 @@ class CurateConfig(Config):
     """Filters applied in order; a row is dropped by the first that refuses it."""
     rank: Annotated[RankingConfig | None, BeforeValidator(none_if_empty)] = None
     """Rank by this component, highest first, before `top`; none keeps the order of the problems."""
-    top: int = Field(default=0, ge=0)
+    top: int = Field(default=0, ge=0, le=MAX_ROWS)
     """Problems kept after ranking, from the first; 0 for all."""
     sampler: SamplerConfig = Field(default_factory=SamplerConfig.usual)
     """Draw problems: all in order, uniform, or variance (in proportion to pass-rate variance)."""
-    draw: int = Field(default=0, ge=0)
+    draw: int = Field(default=0, ge=0, le=MAX_ROWS)
     """Problems to draw; 0 takes all that are left."""
     sample: SampleConfig = Field(default_factory=SampleConfig)
     """How each planned problem is sampled."""
-    hint_level: int = Field(default=0, ge=0)
+    hint_level: int = Field(default=0, ge=0, le=MAX_LEVEL)
     """Hint level shown with every planned problem that has such a hint (static hints); 0 plans bare problems."""
-    round: int = 0
+    prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
+    """How a problem becomes the prompt that the filter prompt_tokens counts; in a recipe that of the rollouts."""
+    round: int = Field(default=0, ge=0, le=MAX_ROUNDS)
     """Round of the run; part of every group id."""
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether a filter reads how many tokens of a policy the prompts have."""
+        return any(chosen.name == "prompt_tokens" for chosen in self.filters)
 
 
 class EscalateConfig(Config):
     """A plan for the groups whose every rollout failed, one hint level up (GHPO, arXiv 2507.10628)."""
 
-    level: int = Field(ge=1)
+    level: int = Field(ge=1, le=MAX_LEVEL)
     """Hint level to show."""
     sample: SampleConfig = Field(default_factory=SampleConfig)
     """How each group is sampled again."""
@@ -67,7 +79,7 @@ class HintConfig(Config):
 class DifficultyConfig(Config):
     """How scores become a difficulty table (added to the previous one where given)."""
 
-    round: int = 0
+    round: int = Field(default=0, ge=0, le=MAX_ROUNDS)
     """Round of these measurements."""
     unhinted_only: bool = True
     """Count only rollouts without a hint: a hinted pass says nothing of the bare problem."""

@@ -1,10 +1,15 @@
 """Settings of the stage evaluate."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from gradus.data.lake.schema import MAX_SAMPLES
 from gradus.tasks.config.base import LIMIT, Config
+
+MARGIN = 0.02
+"""Differences of pass@1 below this do not matter unless another margin is given: ten problems of 500."""
 
 
 class EvaluateConfig(Config):
@@ -12,11 +17,17 @@ class EvaluateConfig(Config):
 
     suite: str = "heldout"
     """Name of the problem set."""
-    ks: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 8), min_length=1)
+    ks: tuple[Annotated[int, Field(ge=1, le=MAX_SAMPLES)], ...] = Field(default=(1, 8), min_length=1)
     """The k of pass@k."""
-    bootstrap: int = Field(default=2000, ge=1)
-    """Bootstrap resamples of problems."""
     confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
     """Coverage of the intervals."""
     max_unjudged_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of rollouts without a verdict fails the stage; 1 accepts an evaluation of rewards alone."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, given: object) -> object:
+        """Leave out the number of resamples, which intervals no longer draw; recipes of stored runs have it."""
+        if not isinstance(given, Mapping):
+            return given
+        return {key: value for key, value in given.items() if key != "bootstrap"}

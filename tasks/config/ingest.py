@@ -1,10 +1,16 @@
 """Settings of the stage ingest."""
 
+from functools import partial
+from operator import eq
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from gradus.tasks.config.base import Config
+from gradus.data.errors import UsageError
+from gradus.data.sources.formats import FIELDS
+from gradus.data.sources.tabular import refuse_fields
+from gradus.tasks.config.base import MAX_ROWS, Config
+from gradus.tasks.config.prompts import PromptConfig, empty
 
 
 class IngestConfig(Config):
@@ -17,14 +23,20 @@ class IngestConfig(Config):
     format: Literal["auto", "gsm8k", "math", "hints", "plain"] = "auto"
     """How rows are read: gsm8k (#### gold), math (boxed gold), hints (Scaf-GRPO tiers), plain (columns as named)."""
     columns: dict[str, str] = Field(default_factory=dict)
-    """Field mapping, ours = theirs."""
+    """Field mapping, ours = theirs; a key of an object is written reward_model.ground_truth."""
     split: str = "train"
     """Split of a Hugging Face dataset."""
     subset: str = ""
     """Configuration name of a Hugging Face dataset; empty for the default."""
     revision: str = ""
     """Pinned revision of a Hugging Face dataset; required for an id on the hub."""
-    limit: int = Field(default=0, ge=0)
+    duplicates: Literal["drop", "keep"] = Field(default="drop", exclude_if=partial(eq, "drop"))
+    """A question that occurs again, in any case and spacing: drop counts it as refused, keep takes each row."""
+    max_prompt_tokens: int = Field(default=0, ge=0, le=MAX_ROWS, exclude_if=empty)
+    """Problems whose prompt, without a hint, has more tokens of the policy are left out and counted; 0 takes any."""
+    prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
+    """How a problem becomes the prompt that is measured; in a recipe that of the rollouts."""
+    limit: int = Field(default=0, ge=0, le=MAX_ROWS)
     """Rows to read at most; 0 for all."""
     streaming: bool = False
     """Read a Hugging Face dataset without downloading it whole."""
@@ -32,3 +44,19 @@ class IngestConfig(Config):
     """Stop at the first row that cannot be used."""
     generator: dict[str, int | float | str | bool | list[int]] = Field(default_factory=dict)
     """Configuration of a reasoning-gym family (min_terms, max_terms, size, seed ...)."""
+
+    @field_validator("columns")
+    @classmethod
+    def _are_fields(cls, columns: dict[str, str]) -> dict[str, str]:
+        try:
+            refuse_fields(columns, FIELDS, "problems")
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return columns
+
+    @field_validator("generator")
+    @classmethod
+    def _has_a_seed(cls, generator: dict[str, int | float | str | bool | list[int]]) -> object:
+        if type(generator.get("seed", 0)) is not int:
+            raise ValueError("seed is not a whole number")
+        return generator

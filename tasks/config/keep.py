@@ -5,15 +5,15 @@ from collections.abc import Iterable
 from pydantic import Field
 
 from gradus.data.errors import UsageError
-from gradus.tasks.config.base import Config
+from gradus.tasks.config.base import MAX_ROUNDS, Config
 
 
 class KeepConfig(Config):
     """Which checkpoints keep their weights; every checkpoint keeps its manifest, and can be computed again."""
 
-    last: int = Field(default=2, ge=1)
+    last: int = Field(default=2, ge=1, le=MAX_ROUNDS)
     """Those of the last N rounds; the newest keeps its train state too."""
-    every: int = Field(default=0, ge=0)
+    every: int = Field(default=0, ge=0, le=MAX_ROUNDS)
     """And those of every N-th round, with their train states; 0 for none."""
     best: bool = True
     """The best one, by the selection suite or by the only one."""

@@ -1,14 +1,16 @@
-"""Settings of the stages that train: update, warmstart."""
+"""Settings of the stages that train, update and warmstart, and of `given`, whose rows an update learns from."""
 
 from functools import partial
 from operator import eq
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from gradus.components import Need
-from gradus.data.lake.schema import OWN
-from gradus.tasks.config.base import INCIDENTAL, LIMIT, Config, unset
+from gradus.data.lake.schema import MAX_TOKENS, OWN
+from gradus.data.worked import AS_IT_STANDS
+from gradus.tasks.config.addresses import is_place
+from gradus.tasks.config.base import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, MAX_ROWS, Config, unset
 from gradus.tasks.config.components import (
     AdvantageConfig,
     AggregationConfig,
@@ -21,6 +23,13 @@ from gradus.tasks.config.prompts import PromptConfig, empty
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 TEACHER_TOP_K = 32
+
+
+def refuse_without_solution(template: str) -> str:
+    """Return the template of a worked solution; ValueError if it leaves the solution out."""
+    if AS_IT_STANDS not in template:
+        raise ValueError(f"the template has no {AS_IT_STANDS}, so every solution would be the same")
+    return template
 
 
 class OriginLossConfig(Config):
@@ -53,11 +62,11 @@ class LaunchConfig(Config):
     The model is divided among them by FSDP2; what does not work with several is refused before anything starts.
     """
 
-    processes: int = Field(default=1, ge=1)
+    processes: int = Field(default=1, ge=1, le=MAX_PROCESSES)
     """Processes on each host, one a GPU; torchrun starts them."""
-    hosts: int = Field(default=1, ge=1)
+    hosts: int = Field(default=1, ge=1, le=MAX_PROCESSES)
     """Hosts, which share the folder GRADUS_HOME; on each but the first one `gradus join RUN` has to run."""
-    rendezvous: str = Field(default="", pattern=r"^([^\s:/]+:\d{1,5})?$")
+    rendezvous: str = ""
     """HOST:PORT of the first host where the processes of several hosts meet, on a network that only they can reach."""
 
     @property
@@ -69,6 +78,8 @@ class LaunchConfig(Config):
     def _meeting_place(self) -> "LaunchConfig":
         if self.hosts > 1 and not self.rendezvous:
             raise ValueError('several hosts need an address to meet at: set rendezvous, such as "node1:29400"')
+        if self.rendezvous and not is_place(self.rendezvous):
+            raise ValueError('rendezvous is not HOST:PORT; write it as "node1:29400"')
         return self
 
 
@@ -94,9 +105,9 @@ class LoraConfig(Config):
     full update and all linear layers are what learns as well as it does (LoRA Without Regret, 2025).
     """
 
-    rank: int = Field(default=16, ge=1)
+    rank: int = Field(default=16, ge=1, le=100_000)
     """Columns of B and rows of A; policy gradients need few, 1 has been enough."""
-    alpha: int = Field(default=32, ge=1)
+    alpha: int = Field(default=32, ge=1, le=1_000_000)
     """B A is multiplied with alpha / rank."""
     targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
     """The layers that are adapted: all linear ones but the output layer, or those of these names, such as q_proj."""
@@ -143,16 +154,19 @@ class UpdateConfig(Config):
     """Losses of rows that another than the policy wrote, by origin; rows of other origins take `loss`."""
     critic: CriticConfig = Field(default_factory=CriticConfig, exclude_if=lambda critic: critic == CriticConfig())
     """The critic of an advantage that needs values: gae (arXiv 1506.02438)."""
-    teacher_top_k: int = Field(default=TEACHER_TOP_K, ge=1, exclude_if=lambda k: k == TEACHER_TOP_K)
+    teacher_top_k: int = Field(default=TEACHER_TOP_K, ge=1, le=MAX_TOKENS, exclude_if=lambda k: k == TEACHER_TOP_K)
     """The teacher's most likely tokens at each place that a loss which needs a teacher (distil) compares."""
     count_zero_std_groups: bool = Field(default=True, exclude_if=bool)
     """Whether groups without variance in their rewards count in the denominator of the loss."""
+    drop_replaced_groups: bool = Field(default=True, exclude_if=bool)
+    """Whether a group of which every rollout failed is left out once its problem was sampled again with a hint, as in
+    GHPO (arXiv 2507.10628); false updates on both groups."""
     max_kl: float | None = Field(default=None, gt=0.0, exclude_if=empty)
     """No further step is taken once KL(policy before the update || policy) of a step exceeds this, nats a token."""
     truncation: Literal["refused", "masked"] = "refused"
     """Rows sampled with top_p or top_k: no correction is taken of them (refused), or the trainer's side of correction,
     mismatch and gates is truncated likewise and a correction gives weight 0 to what that leaves out (masked)."""
-    max_age: int = Field(default=0, ge=0, json_schema_extra=LIMIT)
+    max_age: int = Field(default=0, ge=0, le=MAX_ROUNDS, json_schema_extra=LIMIT)
     """Gate: updates at most between the policy of a rollout and this one; 0 takes only rollouts of this policy."""
     optimizer: OptimizerConfig = Field(
         default_factory=OptimizerConfig, exclude_if=lambda given: given == OptimizerConfig()
@@ -160,9 +174,9 @@ class UpdateConfig(Config):
     """What steps the weights."""
     lr: float = Field(default=5e-5, gt=0.0)
     """Learning rate after warm-up."""
-    warmup_steps: int = Field(default=15, ge=0)
+    warmup_steps: int = Field(default=15, ge=0, le=MAX_ROWS)
     """Optimiser steps over which the learning rate rises linearly, counted over the whole run."""
-    decay_steps: int = Field(default=0, ge=0)
+    decay_steps: int = Field(default=0, ge=0, le=MAX_ROWS)
     """Optimiser step of the run at which a cosine has brought the learning rate to a tenth; 0 keeps it constant."""
     weight_decay: float = Field(default=0.0, ge=0.0)
     """Weight decay."""
@@ -170,11 +184,11 @@ class UpdateConfig(Config):
     """Betas of the optimiser, if it has two."""
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Gradients are scaled down to this global norm."""
-    epochs: int = Field(default=1, ge=1)
+    epochs: int = Field(default=1, ge=1, le=10_000)
     """Passes over the rollouts."""
-    minibatch_groups: int = Field(default=0, ge=0)
+    minibatch_groups: int = Field(default=0, ge=0, le=MAX_ROWS)
     """Groups per optimiser step; 0 takes all in one."""
-    micro_tokens: int = Field(default=16_384, ge=1)
+    micro_tokens: int = Field(default=16_384, ge=1, le=MAX_ROWS)
     """Tokens that go through the model at once, a prompt once for its completions, padding included where rows are
     padded; the result does not depend on it beyond rounding."""
     activation_checkpointing: bool = Field(default=False, exclude_if=unset)
@@ -185,6 +199,11 @@ class UpdateConfig(Config):
     """Gate, where truncation is masked: share of tokens that the trainer's own truncation leaves out."""
     max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: share of groups without variance."""
+    without_signal: Literal["refused", "skipped"] = Field(
+        default="refused", exclude_if=partial(eq, "refused"), json_schema_extra=LIMIT
+    )
+    """Rewards without variance in all groups: refused fails the update, skipped takes no step and keeps the policy. A
+    training skips, see max_skipped_updates."""
     dtype: Literal["float32", "bfloat16"] = Field(default="float32", exclude_if=partial(eq, "float32"))
     """What the model computes in; bfloat16 keeps float32 master weights beside it, which the optimiser steps."""
     saved_dtype: Literal["policy", "float32", "bfloat16"] = Field(default="policy", exclude_if=partial(eq, "policy"))
@@ -196,7 +215,7 @@ class UpdateConfig(Config):
     profile: bool = Field(default=False, exclude_if=unset, json_schema_extra=INCIDENTAL)
     """Leave a trace of the first three optimiser steps, for chrome://tracing or Perfetto, in the run's folder
     `profiles` and in MLflow; an update that is reused leaves none."""
-    save_every_steps: int = Field(default=0, ge=0)
+    save_every_steps: int = Field(default=0, ge=0, le=MAX_ROWS)
     """Optimiser steps between two saves of resumable state inside a long update; 0 for none."""
     save_state: Literal["now", "behind", "never"] = Field(
         default="now", exclude_if=partial(eq, "now"), json_schema_extra=INCIDENTAL
@@ -276,29 +295,66 @@ class UpdateConfig(Config):
 class WarmstartConfig(Config):
     """Supervised fine-tuning on worked solutions, from random weights or a given policy."""
 
-    steps: int = Field(default=800, ge=1)
+    steps: int = Field(default=800, ge=1, le=MAX_ROWS)
     """Optimiser steps."""
-    decay_steps: int = Field(default=1200, ge=0)
+    decay_steps: int = Field(default=1200, ge=0, le=MAX_ROWS)
     """Step at which the learning rate has fallen to a tenth; 0 for `steps`."""
-    batch_rows: int = Field(default=96, ge=1)
+    batch_rows: int = Field(default=96, ge=1, le=MAX_ROWS)
     """Problems per step."""
     lr: float = Field(default=2e-3, gt=0.0)
     """AdamW learning rate after warm-up, then cosine to a tenth."""
-    warmup_steps: int = Field(default=100, ge=0)
+    warmup_steps: int = Field(default=100, ge=0, le=MAX_ROWS)
     """Optimiser steps of linear warm-up."""
-    width: int = Field(default=128, ge=8)
+    width: int = Field(default=128, ge=8, le=100_000)
     """Hidden size of a new policy."""
-    layers: int = Field(default=4, ge=1)
+    layers: int = Field(default=4, ge=1, le=10_000)
     """Layers of a new policy."""
-    heads: int = Field(default=4, ge=1)
+    heads: int = Field(default=4, ge=1, le=10_000)
     """Attention heads of a new policy."""
+    template: str = AS_IT_STANDS
+    """What is made of a solution: {solution} is trained on as it stands; {answer} is the gold answer, which a template
+    such as "{solution}\\n#### {answer}" appends."""
     prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
     """How a problem becomes a prompt: as in the rollouts that follow."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
     """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
 
+    _places_the_solution = field_validator("template")(refuse_without_solution)
+
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> "WarmstartConfig":
         if self.width % (2 * self.heads):
             raise ValueError(f"width = {self.width} cannot be divided into {self.heads} heads of an even size")
+        return self
+
+
+class GivenConfig(Config):
+    """Worked solutions of the training problems, or rows of a file, that every update learns from, too."""
+
+    origin: str = Field(default="expert", min_length=1)
+    """Origin of the rows; update.origin_losses names the loss that they take."""
+    rows: str = Field(default="", exclude_if=empty)
+    """A JSONL or Parquet file of traces in place of the solutions, several a problem: problem (id or question), text,
+    and source, which is kept. They are judged and trained on as they stand."""
+    rows_sha256: str = Field(default="", exclude_if=empty)
+    """Digest of that file, filled in when the stage runs, so that changed content is a changed identity."""
+    template: str = AS_IT_STANDS
+    """What is made of a solution: {solution} is trained on as it stands; {answer} is the gold answer, which a template
+    such as "{solution}\\n#### {answer}" appends to right and wrong solutions alike."""
+    prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
+    """How a problem becomes a prompt; in a recipe that of the rollouts."""
+
+    _places_the_solution = field_validator("template")(refuse_without_solution)
+
+    @field_validator("origin")
+    @classmethod
+    def _is_not_the_policy(cls, origin: str) -> str:
+        if origin == OWN:
+            raise ValueError(f"{OWN!r} is the origin of what the policy itself writes")
+        return origin
+
+    @model_validator(mode="after")
+    def _leaves_traces_as_they_are(self) -> "GivenConfig":
+        if self.rows and self.template != AS_IT_STANDS:
+            raise ValueError("template is for worked solutions: the rows of a file are trained on as they stand")
         return self

@@ -5,12 +5,13 @@
 Settings are stored whole (manifest, run.json, journal, tracker), so one that holds credentials is refused before
 anything starts (`refuse_credentials`, gradus.tasks.config.base). Free text (errors, logs, answers of a server) is
 cleaned: `hide`. A secret is the value of an environment variable with a secret's name (..._TOKEN, ..._PASSWORD,
-..._API_KEY ...), what a URL has before its @, a key in a URL's query, and what follows `Basic` or `Bearer`; encoded
-forms included. Left out: values shorter than four characters, and secrets in files that other libraries read
-(~/.netrc).
+..._API_KEY ...) or a name in GRADUS_KEY_VARIABLES, what a URL has before its @, a key in a URL's query, and what
+follows `Basic` or `Bearer`; encoded forms included. Left out: values shorter than four characters, and secrets in files
+that other libraries read (~/.netrc).
 """
 
 import base64
+import functools
 import html
 import json
 import logging
@@ -24,6 +25,7 @@ from typing import TextIO, cast
 from urllib.parse import quote, unquote
 
 from gradus.data.errors import UsageError
+from gradus.tasks.config.key_variables import listed_variables
 
 MASK = "***"
 _MIN_CHARS = 4
@@ -44,12 +46,6 @@ _QUERY = re.compile(
 )
 _SCHEME = re.compile(r"\b(Basic|Bearer)\s+[A-Za-z0-9+/=._~-]{6,}")
 _PAIRS = (("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"),)
-_also: set[str] = set()
-
-
-def secret_variable(name: str) -> None:
-    """Treat the value of an environment variable as a secret, whatever the variable is called."""
-    _also.add(name)
 
 
 def hide(text: str) -> str:
@@ -84,8 +80,19 @@ def refuse_credentials(words: Sequence[str]) -> None:
             )
 
 
+@functools.cache
 def hide_in_logs() -> None:
-    """Clean every log record of this process, and the traceback that ends it."""
+    """Clean every log record of this process, and the traceback that ends it; the second call does nothing."""
+    clean_log_records()
+
+    def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        sys.stderr.write(hide("".join(traceback.format_exception(kind, error, trace))))
+
+    sys.excepthook = end
+
+
+def clean_log_records() -> None:
+    """Clean every log record from now on, until another factory of records is set."""
     make_record = logging.getLogRecordFactory()
 
     def make_clean(*args: object, **kwargs: object) -> logging.LogRecord:
@@ -96,11 +103,7 @@ def hide_in_logs() -> None:
         record.msg, record.args = message, None
         return record
 
-    def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        sys.stderr.write(hide("".join(traceback.format_exception(kind, error, trace))))
-
     logging.setLogRecordFactory(make_clean)
-    sys.excepthook = end
 
 
 def hide_in_output() -> None:
@@ -153,8 +156,9 @@ def _forms(value: str) -> tuple[str, ...]:
 
 def _variables() -> Iterator[tuple[str, str]]:
     """The environment variables that hold a secret, each with its value, or with each text of its JSON object."""
+    listed = listed_variables()
     for name, value in os.environ.items():
-        if not (name in _also or _SECRET_NAME.search(name)):
+        if not (name in listed or _SECRET_NAME.search(name)):
             continue
         for text in _texts(value):
             if len(text) >= _MIN_CHARS and text.casefold() not in _NO_SECRET and not _is_path(text):

@@ -1,12 +1,14 @@
 """Settings of the stage score and of its rewards."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
 from gradus.components import Kind
-from gradus.tasks.config.base import LIMIT, Config, unset
+from gradus.tasks.config.base import INCIDENTAL, LIMIT, MAX_ROWS, Config, unset
 from gradus.tasks.config.components import Chosen
+from gradus.tasks.config.key_variables import VARIABLE
+from gradus.tasks.config.prompts import empty
 
 
 class RewardConfig(Chosen):
@@ -18,6 +20,11 @@ class RewardConfig(Chosen):
     """Weight in the sum."""
     decides: bool = Field(default=False, exclude_if=unset)
     """Whether this reward decides the column `correct`, where several could."""
+    variables: tuple[Annotated[str, Field(pattern=VARIABLE)], ...] = Field(default=(), exclude_if=empty)
+    """Environment variables that its process sees, such as JUDGE_API_KEY; their values are stored nowhere.
+
+    A name ends in _API_KEY, or your own environment lists it in GRADUS_KEY_VARIABLES.
+    """
 
 
 def _math() -> tuple[RewardConfig, ...]:
@@ -35,13 +42,17 @@ class ScoreConfig(Config):
     If no reward decides, the weighted sum is compared. Without a threshold only the values 1 and 0 of a deciding reward
     are verdicts.
     """
-    item_timeout_s: float = Field(default=5.0, gt=0.0)
+    item_timeout_s: float = Field(default=5.0, gt=0.0, le=86_400.0)
     """Wall limit for one completion."""
-    max_chars: int = Field(default=50_000, ge=1)
+    max_chars: int = Field(default=50_000, ge=1, le=MAX_ROWS)
     """Completions with more characters are judged by their last `max_chars`."""
     max_error_frac: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of errors and time-outs fails the stage after the good rows are kept."""
-    shard_rows: int = Field(default=4096, ge=1)
+    retries: int = Field(default=0, ge=0, le=20, json_schema_extra=INCIDENTAL)
+    """How many times a row that could not be judged (an error or a time-out) is judged again."""
+    retry_wait_s: float = Field(default=1.0, gt=0.0, le=3600.0, json_schema_extra=INCIDENTAL)
+    """Wait before the first of these times; doubled before each further one."""
+    shard_rows: int = Field(default=4096, ge=1, le=MAX_ROWS)
     """Rows per shard."""
 
     @model_validator(mode="after")

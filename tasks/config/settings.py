@@ -7,7 +7,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradus.data.errors import GradusError, UsageError, in_words
+from gradus.data.errors import GradusError, UsageError, in_words, shortened
+from gradus.tasks.config.addresses import check_addresses
 
 ROOM_BYTES = 32_000_000
 """What the databases of a home take, with some of a run's logs; a stage asks for more (gradus.data.lake.store)."""
@@ -97,6 +98,7 @@ def check_environment() -> None:
     """UsageError if a variable of ours has a value that it cannot have."""
     for read in (wall_limit_s, server_idle_s, traces_per_round, tracking_patience_s, prices, reports_now, gpu_turns):
         read()
+    check_addresses()
 
 
 def check_room(home: Home) -> None:
@@ -123,7 +125,7 @@ def _number(name: str, default: float) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value < 0:
-        raise UsageError(f"{name} is {text!r}, not a number from 0 on", hint="correct it, or unset it")
+        raise UsageError(f"{name} is {shortened(text)!r}, not a number from 0 on", hint="correct it, or unset it")
     return value
 
 
@@ -131,7 +133,7 @@ def reports_now() -> bool:
     """Whether a run is reported to MLflow while it goes on: unless GRADUS_REPORT is `later`."""
     chosen = os.environ.get("GRADUS_REPORT", "now")
     if chosen not in ("now", "later"):
-        raise UsageError(f"GRADUS_REPORT is {chosen!r}", hint="set it to now or later, or not at all")
+        raise UsageError(f"GRADUS_REPORT is {shortened(chosen)!r}", hint="set it to now or later, or not at all")
     return chosen == "now"
 
 
@@ -139,7 +141,7 @@ def gpu_turns() -> str:
     """Whether runs take turns on this machine's GPUs: GRADUS_GPU_TURNS, `auto` (if one is seen), `on` or `off`."""
     chosen = os.environ.get("GRADUS_GPU_TURNS", "auto")
     if chosen not in ("auto", "on", "off"):
-        raise UsageError(f"GRADUS_GPU_TURNS is {chosen!r}", hint="set it to auto, on or off, or not at all")
+        raise UsageError(f"GRADUS_GPU_TURNS is {shortened(chosen)!r}", hint="set it to auto, on or off, or not at all")
     return chosen
 
 

@@ -1,28 +1,67 @@
-"""Ctrl-C that is not lost: an interrupt that a library swallows is raised again where Gradus next looks.
+"""Ctrl-C and SIGTERM that are not lost, and end a command with a sentence.
+
+    stop_at_once()              # while nothing is begun: the sentence, and the process ends
+    remember_interrupts()       # from then on KeyboardInterrupt, so that what is open is closed
 
 Python raises KeyboardInterrupt wherever the main thread happens to be; in a library's callback or clean-up it ends
-there (seen inside Prefect: the run went on to its end and exited 0). So the handler also remembers it.
+there (seen inside Prefect: the run went on to its end and exited 0). So the handler also remembers it. While a flow
+runs, Prefect has a handler of its own for SIGTERM; it calls ours when the flow has ended.
+The program imports this before all else, so it imports little itself.
 """
 
+import os
 import signal
-import threading
+import sys
 from types import FrameType
 
-_pending = threading.Event()
+SENTENCES = {
+    signal.SIGINT: "stopped; the same command goes on where this one ended",
+    signal.SIGTERM: "ended by SIGTERM; the same command goes on where this one ended",
+}
+_pending: list[signal.Signals] = []
+
+
+def stop_at_once() -> None:
+    """End this process at a signal from now on, with its sentence; call it in the main thread."""
+    for number in SENTENCES:
+        signal.signal(number, _stopped)
 
 
 def remember_interrupts() -> None:
-    """Handle SIGINT in this process from now on; call it in the main thread."""
+    """Raise KeyboardInterrupt at a signal from now on; call it in the main thread."""
     _pending.clear()
-    signal.signal(signal.SIGINT, _interrupted)
+    for number in SENTENCES:
+        signal.signal(number, _interrupted)
 
 
 def raise_if_interrupted() -> None:
-    """KeyboardInterrupt where there has been an interrupt since `remember_interrupts`."""
-    if _pending.is_set():
+    """KeyboardInterrupt if there has been a signal since `remember_interrupts`."""
+    if _pending:
         raise KeyboardInterrupt
 
 
-def _interrupted(_signal: int, _frame: FrameType | None) -> None:
-    _pending.set()
+def interrupted_by() -> signal.Signals | None:
+    """Return the first signal since `remember_interrupts`."""
+    return _pending[0] if _pending else None
+
+
+def forget_interrupts() -> signal.Signals | None:
+    """Forget the signals since `remember_interrupts`; return the first."""
+    first = interrupted_by()
+    _pending.clear()
+    return first
+
+
+def _interrupted(number: int, _frame: FrameType | None) -> None:
+    _pending.append(signal.Signals(number))
     raise KeyboardInterrupt
+
+
+def _stopped(number: int, _frame: FrameType | None) -> None:
+    try:  # noqa: SIM105 - contextlib would be one more import before anything is heard
+        sys.stdout.flush()
+    except (OSError, ValueError, RuntimeError):
+        pass  # a reader that is gone, or the signal came while this stream was written to
+    if not _pending:  # its sentence is said already
+        os.write(2, f"{SENTENCES[signal.Signals(number)]}\n".encode())
+    os._exit(128 + number)

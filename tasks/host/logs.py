@@ -4,6 +4,7 @@ with open_log(home / "logs" / "mlflow-server.log") as log:
     subprocess.Popen(command, stdout=log, stderr=log)
 """
 
+import os
 import re
 from pathlib import Path
 from typing import IO
@@ -20,7 +21,11 @@ def open_log(path: Path) -> IO[bytes]:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > MAX_BYTES:
         path.replace(path.with_name(f"{path.name}.1"))
-    return path.open("ab")
+    return open(path, "ab", opener=_for_owner)
+
+
+def _for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def last_words(path: Path, since: int = 0) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 from gradus.data.errors import LockedError
+from gradus.data.runlock import held, holder
 from gradus.tasks.config.settings import may_wait
 from gradus.tasks.host.interrupt import raise_if_interrupted
-from gradus.tasks.host.runlock import RunLock, holder
 
 _POLL_S = 0.2
 _SAY_EVERY_S = 5.0
@@ -20,9 +20,9 @@ def wait_until_free(folder: Path, say: Callable[[str], None]) -> float:
     `say` is called at once and then every few seconds. Raise LockedError if GRADUS_NO_WAIT forbids waiting.
     """
     started, said_s = time.monotonic(), -_SAY_EVERY_S
-    while (held := holder(folder)) is not None:
+    while (there := holder(folder)) is not None:
         waited_s = time.monotonic() - started
-        who = f"{held.get('command', '?')} (process {held.get('pid', '?')} on {held.get('host', '?')})"
+        who = f"{there.get('command', '?')} (process {there.get('pid', '?')} on {there.get('host', '?')})"
         if not may_wait():
             raise LockedError(f"{who} is computing {folder.parent.name}/{folder.name}", hint="leave out --no-wait")
         if waited_s - said_s >= _SAY_EVERY_S:
@@ -36,12 +36,5 @@ def wait_until_free(folder: Path, say: Callable[[str], None]) -> float:
 @contextlib.contextmanager
 def hold(folder: Path, run: str, say: Callable[[str], None]) -> Generator[None]:
     """Hold a folder for a run, after any other process that holds it."""
-    while True:
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(RunLock(folder, command=f"run {run}" if run else ""))
-            except LockedError:
-                wait_until_free(folder, say)
-                continue
-            yield
-            return
+    with held(folder, lambda: wait_until_free(folder, say), command=f"run {run}" if run else ""):
+        yield

@@ -1,13 +1,15 @@
 """A user's component pinned: its file, every other module of the user's that it leads to, and the libraries it imports.
 
-They are found in the source: import statements are followed wherever they stand, nothing is run. What a file loads by
+They are found in the source: import statements are followed wherever they stand, nothing is run. For dry runs rewards
+are read likewise; otherwise a judge finds what they load (gradus.tasks.identity.reward_modules). What a file loads by
 a name that only its run decides fails the stage once (gradus.tasks.identity.loading), is remembered beside the lake,
 and counts from the next command on.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from gradus.components.registry import located, users_file
 from gradus.data.errors import BadInputError, UsageError
@@ -16,12 +18,14 @@ from gradus.models.judging.inspection import add
 from gradus.models.rewards.imports import Module, imported_names, is_installed
 from gradus.tasks.config.base import Config
 from gradus.tasks.config.components import Chosen, chosen_in
+from gradus.tasks.identity.late_modules import remember_late, remembered
 from gradus.tasks.identity.libraries import distributions_of, library_versions
 from gradus.tasks.identity.loading import unpinned
-from gradus.tasks.identity.reward_modules import remember, remembered
+
+C = TypeVar("C", bound=Chosen)
 
 
-def pinned_component(chosen: Chosen, *, renew: bool = False) -> Chosen:
+def pinned_component(chosen: C, *, renew: bool = False) -> C:
     """Return a user's component with the digests and versions of what it consists of; those there stay, unless renewed.
 
     Raise UsageError if the file is not there.
@@ -32,22 +36,33 @@ def pinned_component(chosen: Chosen, *, renew: bool = False) -> Chosen:
     if not path.is_file():
         raise UsageError(f"there is no file {path}", hint="write path/to/file.py:function")
     source = sha256_file(path)
+    modules, packages = read_modules(path, _known(source, path.parent))
+    pins = {name: module.sha256 for name, module in sorted(modules.items())}
+    libraries = library_versions(distributions_of(packages))
+    return chosen.model_copy(update={"source_sha256": source, "modules": pins, "libraries": libraries})
+
+
+def read_modules(path: Path, known: Iterable[tuple[str, Path]]) -> tuple[dict[str, Module], set[str]]:
+    """Return the user's modules that a file leads to, and the installed packages that they import; nothing is run.
+
+    `known` are modules that the source does not name, with their files; what those import counts too.
+    """
     modules: dict[str, Module] = {}
     packages: set[str] = set()
     queue = [(str(path), "")]
-    queue += [(str(file), "") for file in _late(modules, source, path.parent)]
+    for name, file in known:
+        add(modules, Module(name, str(file), sha256_file(file)))
+        queue.append((str(file), ""))
     seen = {file for file, _ in queue}
     while queue:
         for name, file, package in _imports(*queue.pop(), str(path.parent)):
             if is_installed(file):
                 packages.add(name.partition(".")[0])
-            elif file not in seen:
+            elif file not in seen and Path(file).is_file():
                 seen.add(file)
                 add(modules, Module(name, file, sha256_file(Path(file))))
                 queue.append((file, package))
-    pins = {name: module.sha256 for name, module in sorted(modules.items())}
-    libraries = library_versions(distributions_of(packages))
-    return chosen.model_copy(update={"source_sha256": source, "modules": pins, "libraries": libraries})
+    return modules, packages
 
 
 def refuse_unpinned(config: Config) -> None:
@@ -56,7 +71,7 @@ def refuse_unpinned(config: Config) -> None:
     late = unpinned(components) if components else {}
     if late:
         for each in components:
-            remember(each.source_sha256, users_file(each.name)[0].parent, late)
+            remember_late(each.source_sha256, users_file(each.name)[0].parent, late)
         files = ", ".join(sorted({Path(file).name for file in late.values()}))
         raise BadInputError(
             f"{components[0].label} loaded {files} only while it computed, so the result was not known to depend on "
@@ -65,12 +80,10 @@ def refuse_unpinned(config: Config) -> None:
         )
 
 
-def _late(modules: dict[str, Module], source_sha256: str, folder: Path) -> Iterator[Path]:
-    """Enter what a file with this content was seen to load late, and yield the files."""
-    for name, file in remembered(source_sha256, folder).items():
-        if file.is_file():
-            add(modules, Module(name, str(file), sha256_file(file)))
-            yield file
+def _known(source_sha256: str, folder: Path) -> list[tuple[str, Path]]:
+    """What a file with this content was seen to load, as far as it is still there."""
+    found = {**remembered("loaded", source_sha256, folder), **remembered("late", source_sha256, folder)}
+    return [(name, file) for name, file in found.items() if file.is_file()]
 
 
 def _imports(file: str, package: str, folder: str) -> Iterator[tuple[str, str, str]]:

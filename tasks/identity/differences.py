@@ -81,6 +81,8 @@ def _of_code(name: str, new: object, old: object) -> str:
 def _of_setting(name: str, new: object, old: object, identity: Identity) -> str:
     *above, last = name.split(".")
     if last == "source_sha256":
+        if _MISSING in (new, old):  # a file that only one side names follows from its setting
+            return ""
         where = _at(_table(identity, "config"), above)
         named = where.get("name") or where.get("source") or "of the source"
         return f"the content of the file {named} changed"
@@ -92,14 +94,15 @@ def _of_setting(name: str, new: object, old: object, identity: Identity) -> str:
 def _of_module(kind: str, name: str, new: object, old: object) -> str:
     if kind == "libraries":
         return _plain(f"the library {name} of a reward", new, old)
-    return f"the module {name} of a reward {'is new' if old is _MISSING else 'changed'}"
+    how = "is new" if old is _MISSING else "is no longer used" if new is _MISSING else "changed"
+    return f"the module {name} of a reward {how}"
 
 
 def _at(body: Json, path: Sequence[str]) -> JsonObject:
     for part in path:
         if isinstance(body, Mapping):
-            body = body[part]
-        elif isinstance(body, list | tuple):
+            body = body.get(part)
+        elif isinstance(body, list | tuple) and part.isdigit() and int(part) < len(body):
             body = body[int(part)]
     return body if isinstance(body, Mapping) else {}
 

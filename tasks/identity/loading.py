@@ -18,9 +18,10 @@ from typing import Any
 from gradus.components.registry import function_of, users_file
 from gradus.data.errors import BadInputError
 from gradus.models.rewards.imports import Module, watch
+from gradus.models.rewards.user import describe, line_of
 from gradus.tasks.config.components import Chosen
 
-_HINT = "correct the file and run the same command again"
+HINT = "correct the file and run the same command again"
 
 _LOADED: dict[tuple[str, str], ModuleType] = {}
 """A user's files by path and digest."""
@@ -30,14 +31,22 @@ _MODULES: list[Module] = []
 
 
 def load(chosen: Chosen) -> Callable[..., Any]:
-    """Return the function of a component with its settings bound; raise BadInputError if a user's file fails."""
-    if not chosen.is_users:
+    """Return the function of a component with its settings bound; raise BadInputError if a user's file fails.
+
+    Calls of a component that is not ours are checked (`checked`).
+    """
+    if chosen.is_ours:
         return partial(function_of(chosen.component), **_bound(chosen))
+    from gradus.tasks.identity.component_call import checked  # noqa: PLC0415 - loads Arrow's functions
+
+    if not chosen.is_users:
+        found = chosen.component
+        return partial(checked(function_of(found), found.kind, found.name, found.file), **_bound(chosen))
     path, name = users_file(chosen.name)
     function = getattr(_module(path, chosen.source_sha256), name, None)
     if not callable(function):
-        raise BadInputError(f"{path} has no function {name!r}", hint=_HINT)
-    return partial(function, **_bound(chosen))
+        raise BadInputError(f"{path} has no function {name!r}", hint=HINT)
+    return partial(checked(function, chosen.kind, name, path), **_bound(chosen))
 
 
 def unpinned(chosen: list[Chosen]) -> dict[str, str]:
@@ -55,7 +64,7 @@ def _module(path: Path, sha256: str) -> ModuleType:
     try:
         found = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise BadInputError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from None
+        raise BadInputError(f"{path} cannot be read: {error.strerror}", hint=HINT) from None
     if sha256 and found != sha256:
         raise BadInputError(f"{path} was changed while the command ran", hint="run the same command again")
     if (str(path), found) not in _LOADED:
@@ -78,8 +87,8 @@ def _executed(path: Path, digest: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's file raises
         del sys.modules[name]
-        text = " ".join(str(error).split())
-        raise BadInputError(f"{path} fails to load: {text or type(error).__name__}", hint=_HINT) from None
+        at = f"{path}{line_of(error.__traceback__, path)}"
+        raise BadInputError(f"{at} fails to load: {describe(error)}", hint=HINT) from None
     finally:
         sys.path.remove(folder)
         sys.path.append(folder)  # behind what is installed: for what its functions import when they are called

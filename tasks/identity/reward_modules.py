@@ -5,19 +5,19 @@ its run decides is not found beforehand: it fails the stage, is remembered besid
 command on.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from gradus.data.errors import BadInputError
-from gradus.data.files import replace_file
 from gradus.data.lake.manifest import sha256_file
 from gradus.models.judging.inspection import Inspection, add, inspect
 from gradus.models.judging.pool import JudgeStartError, UnpinnedModulesError
 from gradus.models.rewards import USER_MODULE, RewardSpec, resolve
 from gradus.models.rewards.imports import Module
+from gradus.tasks.config.key_variables import check_seen_variables
 from gradus.tasks.config.score import RewardConfig
-from gradus.tasks.config.settings import Home
+from gradus.tasks.identity.component_modules import read_modules
+from gradus.tasks.identity.late_modules import remember, remember_late, remembered
 from gradus.tasks.identity.libraries import distributions_of, library_versions
 
 Stamp = tuple[tuple[str, int, int], ...]
@@ -31,18 +31,22 @@ def pinned_reward(reward: RewardConfig, *, renew: bool = False) -> RewardConfig:
     Digests that are there already stay, unless they shall be renewed. Raise BadInputError if the file or the
     function cannot be used.
     """
+    check_seen_variables(reward.variables, f"{reward.label}: variables")
     if not reward.is_users or (reward.source_sha256 and not renew):
         return reward
-    spec = resolve(reward.name, reward.settings)
+    spec = resolve(reward.name, reward.settings, variables=reward.variables)
     try:
         found = _inspected(spec)
     except JudgeStartError as error:
         raise BadInputError(str(error), hint="correct the file and run the same command again") from error
     modules = dict(found.modules)
-    source = modules.pop(USER_MODULE).sha256
-    for name, path in remembered(source, Path(spec.path).parent).items():
-        if path.is_file():
-            add(modules, Module(name, str(path), sha256_file(path)))
+    source, path = modules.pop(USER_MODULE).sha256, Path(spec.path)
+    in_source = read_modules(path, [])[0]
+    unread = {name: module.path for name, module in modules.items() if name not in in_source}
+    remember("loaded", source, path.parent, unread)
+    for name, file in remembered("late", source, path.parent).items():
+        if file.is_file():
+            add(modules, Module(name, str(file), sha256_file(file)))
     return reward.model_copy(
         update={
             "source_sha256": source,
@@ -54,7 +58,7 @@ def pinned_reward(reward: RewardConfig, *, renew: bool = False) -> RewardConfig:
 
 def refusal(spec: RewardSpec, error: UnpinnedModulesError) -> BadInputError:
     """Return the message on modules that the identity of the scores does not hold; late ones are remembered."""
-    remember(spec.sha256, Path(spec.path).parent, {**error.late, **error.changed})
+    remember_late(spec.sha256, Path(spec.path).parent, {**error.late, **error.changed})
     reward = Path(spec.path).name
     if error.changed:
         files = _names(error.changed)
@@ -84,28 +88,3 @@ def _stamp(inspection: Inspection) -> Stamp:
     paths = sorted({module.path for module in inspection.modules.values()})
     stats = [(path, Path(path).stat()) for path in paths if Path(path).exists()]
     return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
-
-
-def _memory(source_sha256: str) -> Path:
-    return Home.from_environment().root / "late_modules" / f"{source_sha256}.json"
-
-
-def remembered(source_sha256: str, folder: Path) -> dict[str, Path]:
-    """Name -> file of what a reward with this content loaded late; relative paths start at the reward's folder."""
-    memory = _memory(source_sha256)
-    if not memory.is_file():
-        return {}
-    found: dict[str, str] = json.loads(memory.read_text())
-    return {name: folder / path for name, path in found.items()}
-
-
-def remember(source_sha256: str, folder: Path, modules: Mapping[str, str]) -> None:
-    """Keep beside the lake what a file with this content loaded late, so that the next command pins it."""
-    memory = _memory(source_sha256)
-    known = {name: str(path) for name, path in remembered(source_sha256, folder).items()} | dict(modules)
-    relative = {
-        name: str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
-        for name, path in known.items()
-    }
-    memory.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(memory, json.dumps(relative, indent=1, sort_keys=True))

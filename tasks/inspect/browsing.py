@@ -157,6 +157,14 @@ class Listing:
         select, values = self._select()
         return self.rows.one(f"select count(*) from ({select})", values)[0]  # noqa: S608 - the user's own filter
 
+    def counted(self, num_lines: int) -> str:
+        """Return how many lines there are in words; a round has a line for each purpose."""
+        if self.view != "rounds":
+            return f"{num_lines:,} {self.view}"
+        select, values = self._select()
+        (num_rounds,) = self.rows.one(f"select count(distinct round) from ({select}) where round > 0", values)  # noqa: S608 - as above
+        return f"{num_rounds:,} round{'s' * (num_rounds != 1)} in {num_lines:,} lines" if num_lines else "0 rounds"
+
     def page(self, offset: int = 0) -> list[Line]:
         """Return up to PAGE_ROWS lines."""
         select, values = self._select()

@@ -131,7 +131,7 @@ def _type(annotation: object) -> str:
 
 def _bounds(field: FieldInfo) -> str:
     found = [(name, getattr(rule, name)) for rule in field.metadata for name in _BOUNDS if hasattr(rule, name)]
-    return "".join(f", {_BOUNDS[name]} {value:g}" for name, value in found)
+    return "".join(f", {_BOUNDS[name]} {value:,.15g}" for name, value in found)
 
 
 def _default(field: FieldInfo) -> str:

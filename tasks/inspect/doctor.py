@@ -20,7 +20,7 @@ from gradus.data.package import package_file
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.isolation import child_environment
-from gradus.tasks.preflight.access import Answer, ask_mlflow
+from gradus.tasks.preflight.access import NO_LOGIN, Answer, Login, ask_mlflow
 from gradus.tasks.tracking.client import database, tracking_uri
 
 _PROBE_LIMIT_S = 60.0
@@ -58,8 +58,8 @@ class Check:
     cure: str = ""
 
 
-def checks(home: Path | None = None) -> list[Check]:
-    """Return every check, in the order in which to mend them."""
+def checks(home: Path | None = None, login: Login = NO_LOGIN) -> list[Check]:
+    """Return every check, in the order in which to mend them; `login` is that of this home's own MLflow server."""
     root = home or Home.from_environment().root
     looks: list[Callable[[], Iterable[Check]]] = [
         lambda: [python()],
@@ -69,7 +69,7 @@ def checks(home: Path | None = None) -> list[Check]:
         lambda: [ray()],
         lambda: [sandbox()],
         lambda: [disk(root)],
-        lambda: [tracker(root)],
+        lambda: [tracker(root, login)],
         lambda: [workflow()],
         lambda: [environments()],
         lambda: [port(4200, "Prefect"), port(5000, "MLflow")],
@@ -161,11 +161,11 @@ def disk(root: Path) -> Check:
     return _check("room on the disk", free_bytes >= _DISK_BYTES, f"{free_bytes / 1e9:.1f} GB free at {place}", cure)
 
 
-def tracker(home: Path) -> Check:
+def tracker(home: Path, login: Login = NO_LOGIN) -> Check:
     """Whether the MLflow database is there, or the server that MLFLOW_TRACKING_URI names takes our credentials."""
     uri = tracking_uri(home)
     if urlsplit(uri).scheme in ("http", "https"):
-        return _server("MLflow", f"{hide(uri)} answers and accepts this account", ask_mlflow(uri))
+        return _server("MLflow", f"{hide(uri)} answers and accepts this account", ask_mlflow(uri, login))
     there = not uri.startswith("sqlite:///") or Path(uri.removeprefix("sqlite:///")).exists()
     cure = "call `gradus setup`" if uri.endswith(str(database(home))) else "create that database, or unset the variable"
     return _check("MLflow", there, hide(uri) if there else f"{hide(uri)} is not there", cure)

@@ -10,7 +10,7 @@ from gradus.data.errors import CorruptArtifactError
 from gradus.data.lake.manifest import Manifest
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.identity.differences import Identity, changed_inputs, differences, num_differences
-from gradus.tasks.runs.history import Attempt, attempts
+from gradus.tasks.runs.history import Attempt, Story, read_story
 from gradus.tasks.runs.precedents import Key, Precedent, Precedents
 from gradus.tasks.runs.records import Label
 
@@ -52,7 +52,9 @@ def _explained(
 
 
 def _of_input(store: Store, role: str, new: Sequence[str], old: Sequence[str], seen: frozenset[str]) -> list[str]:
-    """Why an input differs, by what it was made from."""
+    """Why an input differs, by what it was made from; nothing if it is the same, and its name counts otherwise."""
+    if list(new) == list(old):
+        return []
     if len(new) != len(old):
         return [f"it has {len(new)} inputs of {role}, before {len(old)}"]
     for ours, theirs in zip(new, old, strict=True):
@@ -78,10 +80,18 @@ def _short(ref: str) -> str:
     return ref[: ref.index("/") + 9]
 
 
+def _made_anew(store: Store, output: str, inputs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the roles in which a reused artifact was made of other artifacts than it would be made of now."""
+    manifest = _manifest(store, Ref.parse(output))
+    before = manifest.parents if manifest else inputs
+    return [role for role, refs in inputs.items() if list(refs) != before.get(role)]
+
+
 def explain(store: Store, known: Precedents, folder: Path, chosen: Callable[[Key], bool]) -> list[Explained]:
     """Return what became of the chosen calls of a run, and why: a row an attempt, in the order they began."""
     rows: list[Explained] = []
-    for attempt in attempts(folder):
+    story = read_story(folder)
+    for attempt in story.rows.values():
         key = (attempt["stage"], attempt["round"], attempt["purpose"])
         if not chosen(key):
             continue
@@ -93,16 +103,19 @@ def explain(store: Store, known: Precedents, folder: Path, chosen: Callable[[Key
                 "purpose": attempt["purpose"],
                 "status": attempt["status"],
                 "output": attempt["output"],
-                "why": _of_attempt(store, attempt, folder.name, before),
+                "why": _of_attempt(store, attempt, story, folder.name, before),
             }
         )
     return rows
 
 
-def _of_attempt(store: Store, attempt: Attempt, run: str, before: Sequence[Precedent]) -> str:
+def _of_attempt(store: Store, attempt: Attempt, story: Story, run: str, before: Sequence[Precedent]) -> str:
     same = [each for each in before if str(each.output) == attempt["output"]]
     if attempt["status"] == "reused":
         made = f"run {same[0].run}" if same and same[0].run != run else "an earlier start of this run"
+        anew = _made_anew(store, attempt["output"], story.inputs.get(attempt["output"], {}))
+        if anew:
+            return f"the same settings and code as in {made}; it reads nothing that differs in its {' and '.join(anew)}"
         return f"the same settings, inputs and code as in {made}"
     if attempt["status"] in ("failed", "killed", "cancelled"):
         return attempt["error"] or f"it was {attempt['status']}"

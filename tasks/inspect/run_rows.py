@@ -18,15 +18,16 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from gradus.data.errors import UsageError
+from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.data.lake.queries import Relation, locked
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.upgrade import open_lake
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.sql_views import relations_of
+from gradus.tasks.inspect.sql_views import relations_of, report_of
 from gradus.tasks.runs.history import run_folder
 from gradus.tasks.runs.lineage import Lineage, Run
+from gradus.tasks.runs.records import Report
 
 Row = tuple[Any, ...]
 
@@ -97,6 +98,10 @@ class RunRows:
         """Return the first row of a query that has one."""
         return self.ask(sql, values)[0]
 
+    def report(self, ref: Ref) -> Report:
+        """Return what a stage reported beside an artifact of the run."""
+        return report_of(self.store, self.lineage, ref)
+
     def matching(self, condition: str) -> str:
         """Return SQL for the rows of `sampled` that meet a user's condition, in brackets.
 
@@ -141,18 +146,20 @@ def _refused(error: duckdb.Error) -> UsageError:
 
 
 @contextlib.contextmanager
-def open_run(home: Home, run: str, say: Callable[[str], None], more: Sequence[str] = ()) -> Generator[RunRows]:
+def open_run(
+    home: Home, run: str, say: Callable[[str], None], more: Sequence[str] = (), on_damage: OnDamage = refuse
+) -> Generator[RunRows]:
     """Return the rows of a run, with `sampled` made; `more` names the other tables that will be asked for.
 
-    Raise UsageError if there is no such run, CorruptArtifactError if a file is not what its manifest says. `say` gets
-    a sentence for each artifact that is left out.
+    Raise UsageError if there is no such run. A file that is not what its manifest says is damage, and an artifact that
+    the run has and is missing. `say` gets a sentence for each artifact that is left out because of its types.
     """
     folder = run_folder(home.runs, run)
-    store, chosen = open_lake(home.lake, say), Run(folder)
-    lineage = Lineage(store, [chosen], whole_lake=False)
+    store, chosen = open_lake(home.lake, say), Run(folder, on_damage)
+    lineage = Lineage(store, [chosen], whole_lake=False, on_damage=on_damage)
     relations, views = relations_of(store, lineage, say)
     relations["updated"] = Relation.of(_checkpoints(lineage, chosen))
-    with locked(relations, views, " ".join((*ALWAYS, *more))) as connection:
+    with lineage.keeping(), locked(relations, views, " ".join((*ALWAYS, *more))) as connection:
         connection.execute(_SAMPLED.format(columns=", ".join(COLUMNS)))
         yield RunRows(store, lineage, chosen, connection)
 

@@ -5,26 +5,33 @@ with ask(home, "select purpose, avg(reward) from samples group by purpose", "dem
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 
 import pyarrow as pa
 
+from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
 from gradus.data.lake.pruned import read_pruned
 from gradus.data.lake.queries import Answer, Relation, View, select
-from gradus.data.lake.schema import CHECKPOINTS
+from gradus.data.lake.schema import CHECKPOINTS, TABLES
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.upgrade import open_lake
-from gradus.data.lake.views import samples, tables
+from gradus.data.lake.views import artifact, samples, tables
 from gradus.data.records import Row
 from gradus.tasks.config.settings import Home
+from gradus.tasks.preflight.checks import full_name
 from gradus.tasks.runs.history import Attempt, run_folder, run_folders
-from gradus.tasks.runs.journal import metric_lines, read_events, read_settings
+from gradus.tasks.runs.journal import read_metrics, read_settings
 from gradus.tasks.runs.lineage import Lineage, Run
 from gradus.tasks.runs.records import Metrics, Report
 from gradus.tasks.runtime.attempt import read_report
 
+_NAME = rf"(?:{'|'.join(TABLES)})/[0-9a-f]{{4,64}}"
+_PLAIN = re.compile(rf"""\b(from|join)\s+['"]?({_NAME})\b['"]?""", re.IGNORECASE)
+"""An artifact where SQL has a table, in whichever quotes or none."""
+_QUOTED = re.compile(f'"({_NAME})"')
 _TEXT, _INT, _FLOAT, _TIME = pa.string(), pa.int64(), pa.float64(), pa.timestamp("ms")
 RUNS = pa.schema(
     [
@@ -52,16 +59,24 @@ METRIC_ROWS = pa.schema(
 
 
 @contextlib.contextmanager
-def ask(home: Home, sql: str, run: str | None, say: Callable[[str], None]) -> Generator[Answer]:
+def ask(
+    home: Home, sql: str, run: str | None, say: Callable[[str], None], on_damage: OnDamage = refuse
+) -> Generator[Answer]:
     """Return the answer to a query over the lake, or over the artifacts that one run made or read.
 
     `say` gets a sentence if the lake was written by an earlier version and was brought up to date, and one for each
-    artifact that is left out because its columns have other types than its table's.
+    artifact that is left out because its columns have other types than its table's. What the query reads and is
+    damaged, or missing although the journal of a run has it, is damage. A query may name an artifact as a table.
     """
     store = open_lake(home.lake, say)
-    runs = [Run(run_folder(home.runs, run))] if run is not None else list(map(Run, run_folders(home.runs)))
-    relations, views = relations_of(store, Lineage(store, runs, whole_lake=run is None), say)
-    with select(relations, views, sql) as answer:
+    folders = run_folders(home.runs) if run is None else [run_folder(home.runs, run)]
+    runs = [Run(folder, on_damage) for folder in folders]
+    lineage = Lineage(store, runs, whole_lake=run is None, on_damage=on_damage)
+    relations, views = relations_of(store, lineage, say)
+    sql = _PLAIN.sub(r'\1 "\2"', sql)
+    for name in _QUOTED.findall(sql):
+        relations[name] = artifact(store, lineage, Ref.parse(full_name(home.lake, name)), say)
+    with lineage.keeping(), select(relations, views, sql) as answer:
         yield answer
 
 
@@ -97,9 +112,9 @@ def _runs(runs: list[Run]) -> Iterator[Row]:
 
 
 def _run(run: Run) -> Row:
-    settings = read_settings(run.folder)
-    started = next((event["time"] for event in read_events(run.folder)), None)
-    return {**run.brief, "started": _time(started), "seed": settings.get("seed"), "settings": json.dumps(settings)}
+    settings = read_settings(run.folder, run.on_damage)
+    told = {"seed": settings.get("seed"), "settings": json.dumps(settings)}
+    return {**run.brief, "started": _time(run.brief["started"]), **told}
 
 
 def _stages(store: Store, runs: list[Run]) -> Iterator[Row]:
@@ -119,7 +134,7 @@ def _metrics(store: Store, lineage: Lineage) -> Iterator[Row]:
             ref = Ref.parse(row["output"])
             rows = found.get(last.get(row["output"], ""))
             label = {"round": row["round"], "purpose": row["purpose"], "stage": row["stage"]}
-            for step, metrics in _reported(read_report(store, ref)) if rows is None else rows:
+            for step, metrics in _reported(report_of(store, lineage, ref)) if rows is None else rows:
                 for name, value in metrics.items():
                     yield {"run": run.name, **label, "step": step, "name": name, "value": value, "artifact": ref.digest}
 
@@ -131,9 +146,18 @@ def _ended(row: Attempt) -> bool:
 def _journalled(run: Run) -> dict[str | None, list[tuple[int | None, Metrics]]]:
     """The metrics of every attempt, as the journal has them."""
     found: dict[str | None, list[tuple[int | None, Metrics]]] = {}
-    for row, _ in metric_lines(run.folder):
+    for row in read_metrics(run.folder, run.on_damage):
         found.setdefault(row.get("attempt"), []).append((row["step"], row["metrics"]))
     return found
+
+
+def report_of(store: Store, lineage: Lineage, ref: Ref) -> Report:
+    """Return the report of an artifact; an empty one if it is damaged and that raises nothing."""
+    try:
+        return read_report(store, ref)
+    except CorruptArtifactError as damage:
+        lineage.damaged(ref, damage)
+        return {}
 
 
 def _reported(report: Report) -> Iterator[tuple[int | None, Metrics]]:

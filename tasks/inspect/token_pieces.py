@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from gradus.data.errors import CorruptArtifactError
+from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 
@@ -30,20 +30,22 @@ class Tokenizers:
     """The tokenizers of a lake's policies, each loaded once."""
 
     store: Store
+    on_damage: OnDamage = refuse
     _loaded: dict[str, "Pieces | None"] = field(default_factory=dict)
 
     def of(self, policy: str | None) -> "Pieces | None":
         """Return how a policy's tokens are split; None if the policy or its tokenizer.json is not in the lake."""
-        if policy is None:
+        if policy is None or (ref := Ref.found(CHECKPOINTS, policy)) is None:
             return None
         if policy not in self._loaded:
-            self._loaded[policy] = self._load(Ref(CHECKPOINTS, policy))
+            self._loaded[policy] = self._load(ref)
         return self._loaded[policy]
 
     def _load(self, ref: Ref) -> "Pieces | None":
         try:
-            path = self.store.file(ref, _FILE) if self.store.find(ref) else None
-        except CorruptArtifactError:
+            path = self.store.file(ref, _FILE) if self.store.whole(ref) else None
+        except CorruptArtifactError as damage:
+            self.on_damage(damage)
             return None
         return Pieces(path) if path else None
 

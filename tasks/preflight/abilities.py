@@ -7,15 +7,14 @@
 Only what a stage would certainly refuse is refused here; of a policy its config.json is read and nothing loaded.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from gradus.data.errors import BadInputError, UsageError
-from gradus.models.policy_files import CONFIG
+from gradus.models.policy_files import CONFIG, WHOLE, FileError, read_object
+from gradus.tasks.config.key_variables import check_key_variable
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.preflight.checks import REFERENCE, average_of, bundled
@@ -44,15 +43,12 @@ def check_length(lake: Path, policy: str, max_tokens: int, setting: str = "max_t
 
 
 def check_engine(config: RolloutConfig) -> None:
-    """UsageError if an engine's package is not installed, or its server has no address."""
+    """UsageError if an engine's package is not installed, or its server has a key it may not have."""
+    check_key_variable(config.server.api_key_variable, "server.api_key_variable")
     needed = [_PACKAGES[config.engine]] if config.engine in _PACKAGES else []
     for package, extra in [*needed, *([("ray", "ray")] if config.ray.workers else [])]:
         if find_spec(package) is None:
             raise UsageError(f"the package {package} is not installed", hint=f"pip install 'gradus[{extra}]'")
-    if config.engine == "openai" and not _is_address(config.server.url):
-        raise UsageError(
-            f"server.url = {config.server.url!r} is not an address", hint="write it as http://127.0.0.1:8000/v1"
-        )
 
 
 def check_learning(rollout: RolloutConfig, update: UpdateConfig) -> None:
@@ -70,28 +66,24 @@ def check_learning(rollout: RolloutConfig, update: UpdateConfig) -> None:
         )
 
 
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
 def _positions(lake: Path, policy: str) -> int | None:
     """How many tokens a policy on this machine attends to; None if it is elsewhere, an adapter, or does not say."""
     text = policy if Path(policy).is_dir() else policy.rpartition("+")[2]
-    folder = lake / text if REFERENCE.fullmatch(text) else bundled(text) or average_of(lake, text) or Path(text)
+    return positions(
+        lake / text if REFERENCE.fullmatch(text) else bundled(text) or average_of(lake, text) or Path(text)
+    )
+
+
+def positions(folder: Path) -> int | None:
+    """Return how many tokens the policy of a folder attends to; None if it has no configuration that says so."""
     path = folder / CONFIG
     if not path.is_file():
         return None
     try:
-        body: Any = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise BadInputError(f"{path} is not JSON ({error})", hint="give a folder that transformers can load") from None
-    if not isinstance(body, dict):
-        raise BadInputError(f"{path} is not a JSON object", hint="give a folder that transformers can load")
-    config = cast("dict[str, Any]", body)
+        body = read_object(path)
+    except FileError as error:
+        raise BadInputError(str(error), hint=WHOLE) from None
+    config: Mapping[str, Any] = body
     limit = cast("Any", config.get("text_config") or config)
     found = limit.get("max_position_embeddings") if isinstance(limit, dict) else None
     return found if isinstance(found, int) else None

@@ -13,7 +13,7 @@ Nothing here imports prefect or mlflow. Left out: MLflow's plugins for authentic
 import base64
 import configparser
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,9 @@ from gradus.tasks.config.redaction import hide
 if TYPE_CHECKING:
     import requests
 
+Login = Mapping[str, str]
+"""Variables of MLflow's client that go before those of the environment."""
+NO_LOGIN: Login = {}
 _LIMIT_S = 10.0
 _STATUS = {"UNAUTHENTICATED": 401, "CUSTOMER_UNAUTHORIZED": 401, "PERMISSION_DENIED": 403}
 _UNVERIFIED = "CERTIFICATE_VERIFY_FAILED"
@@ -50,21 +53,21 @@ class Answer:
         return f"{self.problem}; {self.cure}" if self.problem and self.cure else self.problem
 
 
-def require_mlflow(uri: str) -> None:
+def require_mlflow(uri: str, login: Login = NO_LOGIN) -> None:
     """StageError if the MLflow server refuses the credentials; one that is down is reported to later."""
-    answer = ask_mlflow(uri)
+    answer = ask_mlflow(uri, login)
     if answer.final:
         raise StageError(answer.problem, hint=answer.cure)
 
 
-def ask_mlflow(uri: str) -> Answer:
+def ask_mlflow(uri: str, login: Login = NO_LOGIN) -> Answer:
     """Ask an MLflow server for an experiment, as its client would."""
     if urlsplit(uri).scheme not in ("http", "https"):
         return Answer()
     import requests  # noqa: PLC0415 - wanted only where a server is named
 
     try:
-        answered = _asked(uri, "experiments/get-by-name?experiment_name=gradus")
+        answered = _asked(uri, "experiments/get-by-name?experiment_name=gradus", login)
     except requests.exceptions.SSLError as error:
         return untrusted("MLflow", uri, error)
     except requests.exceptions.RequestException:
@@ -72,22 +75,22 @@ def ask_mlflow(uri: str) -> Answer:
     except OSError as error:  # a file of certificates that is not there
         return Answer(hide(str(error)), MLFLOW_CA, final=True)
     plugin = os.environ.get("MLFLOW_TRACKING_AUTH") or os.environ.get("MLFLOW_TRACKING_AWS_SIGV4")
-    return Answer() if plugin else mlflow_answer(uri, answered.status_code)
+    return Answer() if plugin else mlflow_answer(uri, answered.status_code, login)
 
 
-def call_mlflow(uri: str, path: str, body: JsonObject | None = None) -> JsonObject | None:
+def call_mlflow(uri: str, path: str, login: Login, body: JsonObject | None = None) -> JsonObject | None:
     """Return what an MLflow server answers to a call of its API, a POST if it has a body; None if nothing of use."""
     import requests  # noqa: PLC0415 - as in ask_mlflow
 
     try:
-        answered = _asked(uri, path, body)
+        answered = _asked(uri, path, login, body)
         found = answered.json() if answered.ok else None
     except (requests.exceptions.RequestException, OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
 
 
-def _asked(uri: str, path: str, body: JsonObject | None = None) -> "requests.Response":
+def _asked(uri: str, path: str, login: Login, body: JsonObject | None = None) -> "requests.Response":
     """Send one request as MLflow's client would."""
     import requests  # noqa: PLC0415 - as in ask_mlflow
 
@@ -95,17 +98,18 @@ def _asked(uri: str, path: str, body: JsonObject | None = None) -> "requests.Res
         "GET" if body is None else "POST",
         f"{uri.rstrip('/')}/api/2.0/mlflow/{path}",
         json=body,
-        headers=_mlflow_headers(),
+        headers=_mlflow_headers(login),
         verify=_mlflow_verify(),
         cert=os.environ.get("MLFLOW_TRACKING_CLIENT_CERT_PATH"),
         timeout=_LIMIT_S,
     )
 
 
-def mlflow_answer(uri: str, status: int | str) -> Answer:
+def mlflow_answer(uri: str, status: int | str, login: Login = NO_LOGIN) -> Answer:
     """What a status, or an error code of MLflow's client, means; willing unless it is 401 or 403."""
     status = _STATUS.get(status, 0) if isinstance(status, str) else status
-    return _answer("MLflow", uri, status, bool(_mlflow_headers()) or "@" in urlsplit(uri).netloc, MLFLOW_LOGIN)
+    given = bool(_mlflow_headers(login)) or "@" in urlsplit(uri).netloc
+    return _answer("MLflow", uri, status, given, MLFLOW_LOGIN)
 
 
 def mlflow_words(uri: str, code: str, message: str) -> str:
@@ -159,20 +163,20 @@ def _answer(server: str, url: str, status: int, given: bool, cure: str) -> Answe
     return Answer()
 
 
-def _mlflow_headers() -> dict[str, str]:
+def _mlflow_headers(login: Login) -> dict[str, str]:
     """The header that MLflow's client sends: user and password before a token, the environment before its file."""
-    user, password = _mlflow_login()
+    user, password = _mlflow_login({**os.environ, **login})
     if user and password:
         return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
     token = os.environ.get("MLFLOW_TRACKING_TOKEN")
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def _mlflow_login() -> tuple[str, str]:
+def _mlflow_login(environment: Mapping[str, str]) -> tuple[str, str]:
     file = configparser.ConfigParser()
     file.read(Path.home() / ".mlflow" / "credentials")
     named = {name: file.get("mlflow", name.lower(), fallback="") for name in _MLFLOW_NAMES}
-    user, password = (os.environ.get(name) or named[name] for name in _MLFLOW_NAMES)
+    user, password = (environment.get(name) or named[name] for name in _MLFLOW_NAMES)
     return user, password
 
 

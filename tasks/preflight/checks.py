@@ -12,31 +12,36 @@ import os
 import re
 import unicodedata
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from gradus.components.description import DescriptionError
 from gradus.components.registry import function_of, users_file
 from gradus.data.errors import BadInputError, UsageError, shortened
-from gradus.data.lake.manifest import FILE_NAME
+from gradus.data.lake.manifest import FILE_NAME, Manifest, read_manifest
+from gradus.data.lake.names import Ref, regular_file
 from gradus.data.nearest import did_you_mean, unique
 from gradus.data.package import package_file
-from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG
+from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG, WHOLE, FileError, refuse_broken
 from gradus.models.rewards import UnknownRewardError, resolve
 from gradus.models.training.optimizers.arguments import OptimizerError, check_optimizer
+from gradus.tasks.config.addresses import is_address
 from gradus.tasks.config.base import Config
 from gradus.tasks.config.components import Chosen, FilterConfig, chosen_in
 from gradus.tasks.config.ingest import IngestConfig
+from gradus.tasks.config.key_variables import check_seen_variables
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.preflight.launching import check_launch
 from gradus.tasks.preflight.lora import check_lora
+from gradus.tasks.preflight.objective import check_objective
 
 CHECKPOINTS = "checkpoints"
 REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{4,64}")
 """An artifact by its name or the beginning of it."""
 SAMPLES = package_file("data", "samples")
+ASK_AGAIN = "do not use this folder; ask for it again where it came from"
+ANOTHER = "give another folder, or move away what is there"
 _GYM = "reasoning-gym:"
 _NAME_BYTES = 128
 _NUM_LISTED = 8
@@ -50,10 +55,24 @@ def check_input(lake: Path, text: str, table: str) -> None:
         if text.partition("/")[0] != table:
             raise UsageError(f"{text} is a {text.partition('/')[0]} artifact", hint=f"give one of {table}")
         full_name(lake, text)
+    elif (Path(text) / FILE_NAME).is_file():
+        artifact_in(Path(text), table)
     elif table == CHECKPOINTS:
         _check_policy(lake, text)
     elif not _holds_rows(bundled(text) or Path(text)):
         raise not_there(text, table)
+
+
+def artifact_in(folder: Path, table: str) -> Ref:
+    """Return the artifact that a folder from elsewhere holds, by its manifest alone.
+
+    Raise UsageError if it is none of the table, CorruptArtifactError or BadInputError for a manifest that is not one.
+    """
+    regular_file(folder, FILE_NAME)
+    ref = read_manifest(folder, ASK_AGAIN).ref
+    if ref.table != table:
+        raise UsageError(f"{shortened(str(folder))} holds {ref.table}", hint=f"give a folder of {table}")
+    return ref
 
 
 def full_name(lake: Path, reference: str) -> str:
@@ -96,6 +115,19 @@ def check_out(out: str | None) -> None:
     above = next(folder for folder in (path, *path.parents) if folder.exists())
     if not (above.is_dir() or above == path) or not os.access(above, os.W_OK):
         raise UsageError(f"--out {shortened(out)}: {above} cannot be written to", hint="give another path")
+    manifest_of_copy(path)
+
+
+def manifest_of_copy(folder: Path) -> Manifest | None:
+    """Return the manifest of an artifact that was copied to a folder; None if there is none.
+
+    Raise CorruptArtifactError or BadInputError for a manifest that is not one.
+    """
+    try:
+        regular_file(folder, FILE_NAME)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return read_manifest(folder, ANOTHER)
 
 
 def check_components(config: Config) -> None:
@@ -104,6 +136,8 @@ def check_components(config: Config) -> None:
     Filters of ours see a table without rows, which is enough to refuse settings that contradict each other.
     """
     for chosen in chosen_in(config):
+        if isinstance(chosen, RewardConfig):
+            check_seen_variables(chosen.variables, f"{chosen.label}: variables")
         if chosen.is_users:
             path, _ = users_file(chosen.name)
             if not path.is_file():
@@ -123,6 +157,7 @@ def check_components(config: Config) -> None:
         check_rewards(config)
     if isinstance(config, UpdateConfig):
         _check_optimizer(config)
+        check_objective(config)
         check_lora(config)
         check_launch(config)
 
@@ -223,7 +258,7 @@ def no_policy(text: str) -> UsageError:
 
 
 def _holds_rows(path: Path) -> bool:
-    return path.is_file() or (path / FILE_NAME).is_file()
+    return path.is_file()
 
 
 def _check_policy(lake: Path, text: str) -> None:
@@ -232,17 +267,17 @@ def _check_policy(lake: Path, text: str) -> None:
     if not folder.is_dir() and not above.partition("@")[2]:
         raise no_policy(above)
     if folder.is_dir() and not any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG)):
-        raise UsageError(f"{shortened(text)} has no config.json", hint="give a folder that transformers can load")
+        raise UsageError(f"{shortened(text)} has no config.json", hint=WHOLE)
+    if folder.is_dir():
+        try:
+            refuse_broken(folder)
+        except FileError as error:
+            raise BadInputError(str(error), hint=WHOLE) from None
     if below:
         check_input(lake, below, CHECKPOINTS)
 
 
 def check_webhook(url: str) -> None:
     """UsageError if this is not an address that can be called over HTTP."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:  # a port that is no number, half an IPv6 address
-        usable = False
-    if not usable:
+    if not is_address(url):
         raise UsageError("--notify needs the address of a webhook", hint="such as https://hooks.example.com/T0/B0")

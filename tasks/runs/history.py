@@ -1,18 +1,18 @@
 """What runs there are and what each did, read from their journals."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from gradus.data.errors import UsageError
+from gradus.data.errors import CorruptArtifactError, OnDamage, UsageError, refuse
 from gradus.data.lake.pruned import read_pruned
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref
 from gradus.data.lake.train_states import state_ref
 from gradus.data.nearest import unique
-from gradus.tasks.host.runlock import holder
-from gradus.tasks.runs.journal import read_events, read_settings
+from gradus.data.runlock import holder
+from gradus.tasks.runs.journal import EVENTS, RUN, read_events, read_settings
 from gradus.tasks.runs.records import Label, RunSettings, StageFinished, StageReused, StageStarted
 from gradus.tasks.runs.run_cache import Facts, KeptFacts, Sizes, keep, proof_of, recall
 
@@ -76,7 +76,7 @@ class RunStory(Listed):
     settings: RunSettings
 
 
-def list_runs(runs: Path, lake: Path) -> RunList:
+def list_runs(runs: Path, lake: Path, on_damage: OnDamage = refuse) -> RunList:
     """Every run, newest first: what `brief` says of it, its gain and bytes; and the bytes of all artifacts by table.
 
     An artifact that several runs have counts in each of them, and once in the sums.
@@ -84,7 +84,7 @@ def list_runs(runs: Path, lake: Path) -> RunList:
     sizes, outputs = Sizes(lake), dict[str, int]()
     listed: list[Listed] = []
     for folder in run_folders(runs):
-        run, made = _listed(folder, sizes)
+        run, made = _listed(folder, sizes, on_damage)
         listed.append(run)
         outputs.update(made)
     return {"runs": listed, "bytes": sum(outputs.values()), "bytes_by_table": _by_table(outputs)}
@@ -101,22 +101,22 @@ def _by_table(outputs: Mapping[str, int]) -> dict[str, int]:
 
 def run_folders(runs: Path) -> list[Path]:
     """The folder of every run, newest first."""
-    return sorted((p for p in runs.glob("*") if (p / "run.json").is_file()), key=_age, reverse=True)
+    return sorted((runs / name for name in run_names(runs)), key=_age, reverse=True)
 
 
-def read_run(runs: Path, run: str, lake: Path) -> RunStory:
+def read_run(runs: Path, run: str, lake: Path, on_damage: OnDamage = refuse) -> RunStory:
     """One run: what `list_runs` says of it, every stage attempt with the bytes of its artifact, and its settings."""
     folder = run_folder(runs, run)
-    listed, outputs = _listed(folder, Sizes(lake))
+    listed, outputs = _listed(folder, Sizes(lake), on_damage)
     return {
         **listed,
         "bytes_by_table": _by_table(outputs),
         "attempts": [
             {**row, "bytes": outputs.get(row["output"], 0), "pruned": read_pruned(lake / row["output"]).at}
-            for row in attempts(folder)
+            for row in attempts(folder, on_damage)
         ],
         "logs": str(folder / "logs") if (folder / "logs").is_dir() else "",
-        "settings": read_settings(folder),
+        "settings": read_settings(folder, on_damage),
     }
 
 
@@ -128,29 +128,53 @@ def run_folder(runs: Path, run: str) -> Path:
 
 
 def run_names(runs: Path) -> list[str]:
-    """The names of all runs, in no order."""
-    return [path.parent.name for path in runs.glob("*/run.json")]
+    """The names of all runs, in no order; one that lost its settings is among them, since it has a journal."""
+    return list({path.parent.name for name in (RUN, EVENTS) for path in runs.glob(f"*/{name}")})
 
 
-def attempts(folder: Path) -> Iterator[Attempt]:
+def attempts(folder: Path, on_damage: OnDamage = refuse) -> Iterator[Attempt]:
     """Stage attempts in the order they began, each with how it ended.
 
     `attempt` is the name that the journal's metrics have, null where a stage was reused; `start` is the number of the
     command, of those that were given for the run, that came to the stage.
     """
-    story = _read(folder)
-    if story.at_work and holder(folder) is None:
-        _kill(story.rows)
-    yield from story.rows.values()
+    yield from read_story(folder, on_damage).rows.values()
 
 
-def brief(folder: Path) -> Brief:
+def brief(folder: Path, on_damage: OnDamage = refuse) -> Brief:
     """What the journal says of a run in short: verb, status, when it began, stages, seconds, why it did not finish."""
-    return _standing(folder, _facts(folder, _read(folder)))
+    return brief_of(folder, read_story(folder, on_damage), on_damage)
+
+
+def brief_of(folder: Path, story: "Story", on_damage: OnDamage = refuse) -> Brief:
+    """What a journal that was read says of a run in short."""
+    return _standing(folder, _facts(folder, story, on_damage))
+
+
+def finished_outputs(rows: Iterable[Attempt]) -> list[str]:
+    """The artifacts that must be there: the last attempt that came to each finished or reused it."""
+    last = {row["output"]: row["status"] for row in rows}
+    return [output for output, status in last.items() if status in ("finished", "reused")]
+
+
+def missing(output: str, run: str, verb: str) -> CorruptArtifactError:
+    """Return the error of an artifact that is gone although the journal of a run has it."""
+    return CorruptArtifactError(f"{output} is missing: run {run} made, reused or read it", hint=_again(run, verb))
+
+
+def of_run(damage: CorruptArtifactError, folder: Path, run: str, verb: str) -> CorruptArtifactError:
+    """Return the error of an artifact that is damaged with what to do about it, since it is known which run has it."""
+    there = f"delete {folder}, then " if folder.is_dir() else ""
+    return CorruptArtifactError(damage.message, hint=f"{there}{_again(run, verb)}")
+
+
+def _again(run: str, verb: str) -> str:
+    command = f"`gradus train {run}`" if verb == "train" else f"the same `gradus {verb}` command"
+    return f"{command} computes it again"
 
 
 @dataclass
-class _Story:
+class Story:
     """A journal as rows of attempts, and how the last command ended."""
 
     rows: dict[str, Attempt] = field(default_factory=dict[str, Attempt])
@@ -159,6 +183,8 @@ class _Story:
     error: str = ""
     pass_at_1: dict[int, float | str | None] = field(default_factory=dict[int, float | str | None])
     """pass@1 of the main suite by round; where an evaluation was reused, its artifact."""
+    inputs: dict[str, Mapping[str, list[str]]] = field(default_factory=dict[str, Mapping[str, list[str]]])
+    """What the last attempt that finished or reused an artifact was given, by role."""
 
     @property
     def at_work(self) -> list[Attempt]:
@@ -166,9 +192,17 @@ class _Story:
         return [row for row in self.rows.values() if row["status"] == "running"]
 
 
-def _read(folder: Path) -> _Story:
-    story, start = _Story(), 0
-    for event in read_events(folder):
+def read_story(folder: Path, on_damage: OnDamage = refuse) -> Story:
+    """Read the journal of a run; attempts of a process that is gone are killed."""
+    story = _read(folder, on_damage)
+    if story.at_work and holder(folder) is None:
+        _kill(story.rows)
+    return story
+
+
+def _read(folder: Path, on_damage: OnDamage) -> Story:
+    story, start, inputs = Story(), 0, dict[str, Mapping[str, list[str]]]()
+    for event in read_events(folder, on_damage):
         match event["event"]:
             case "run_started":
                 _kill(story.rows)
@@ -180,11 +214,17 @@ def _read(folder: Path) -> _Story:
                 story.status, story.error = event["status"], event.get("error", "")
             case "stage_started":
                 story.rows[event["attempt"]] = _begun(event, start, "running")
+                inputs[event["attempt"]] = event.get("inputs", {})
             case "stage_finished":
                 if event["attempt"] in story.rows:  # its beginning may have been moved out of the journal
-                    _end(story, story.rows[event["attempt"]], event)
+                    row = story.rows[event["attempt"]]
+                    _end(story, row, event)
+                    if row["status"] == "finished":
+                        story.inputs[row["output"]] = inputs[event["attempt"]]
             case "stage_reused":
                 story.rows[f"reused-{len(story.rows)}"] = _begun(event, start, "reused")
+                given = event.get("inputs", story.inputs.get(event["output"], {}))
+                story.inputs[event["output"]] = given
                 if _is_main_evaluation(event):
                     story.pass_at_1[event["round"]] = event["output"]
             case _:
@@ -192,7 +232,7 @@ def _read(folder: Path) -> _Story:
     return story
 
 
-def _end(story: _Story, row: Attempt, event: StageFinished) -> None:
+def _end(story: Story, row: Attempt, event: StageFinished) -> None:
     row["status"], row["seconds"], row["error"] = event["status"], round(event["seconds"], 3), event.get("error", "")
     if _is_main_evaluation(row) and event["status"] == "finished":
         story.pass_at_1[row["round"]] = _pass_at_1(event.get("summary", {}))
@@ -233,12 +273,12 @@ def _begun(event: StageStarted | StageReused, start: int, status: str) -> Attemp
     }
 
 
-def _facts(folder: Path, story: _Story) -> Facts:
+def _facts(folder: Path, story: Story, on_damage: OnDamage) -> Facts:
     """What can be said of a run without asking who works on it: of files alone, so that it can be kept."""
     rows = list(story.rows.values())
     reused = sum(row["status"] == "reused" for row in rows)
     return {
-        "verb": read_settings(folder)["verb"],
+        "verb": read_settings(folder, on_damage)["verb"],
         "status": story.status,
         "started": story.started,
         "stages": len(rows) - reused,
@@ -268,7 +308,7 @@ def _standing(folder: Path, facts: Facts) -> Brief:
     }
 
 
-def _listed(folder: Path, sizes: Sizes) -> tuple[Listed, dict[str, int]]:
+def _listed(folder: Path, sizes: Sizes, on_damage: OnDamage) -> tuple[Listed, dict[str, int]]:
     """What a list says of a run, and the bytes of its artifacts that are there.
 
     Read from its journal if what was kept of it is out of date.
@@ -276,29 +316,44 @@ def _listed(folder: Path, sizes: Sizes) -> tuple[Listed, dict[str, int]]:
     proof = proof_of(folder)
     facts = recall(folder, proof)
     if facts is None:
-        facts = _measured(folder, sizes)
-        keep(folder, proof, facts)
+        found: list[CorruptArtifactError] = []
+        facts = _measured(folder, sizes, found.append)
+        if not found:
+            keep(folder, proof, facts)
+        for damage in found:
+            on_damage(damage)
+    for output in facts["finished"]:
+        if not sizes.has(output):
+            on_damage(missing(output, folder.name, facts["verb"]))
     outputs = {ref: num_bytes for ref, num_bytes in facts["outputs"].items() if sizes.has(ref)}
     return {**_standing(folder, facts), "gain": facts["gain"], "bytes": sum(outputs.values())}, outputs
 
 
-def _measured(folder: Path, sizes: Sizes) -> KeptFacts:
-    story = _read(folder)
-    outputs = {row["output"]: sizes.of(row["output"]) for row in story.rows.values()}
+def _measured(folder: Path, sizes: Sizes, on_damage: OnDamage) -> KeptFacts:
+    story = _read(folder, on_damage)
+    facts, rows = _facts(folder, story, on_damage), story.rows.values()
+    outputs = {row["output"]: sizes.of(row["output"], on_damage) for row in rows}
     states = (state_ref(Ref.parse(output)) for output in outputs if output.startswith(f"{CHECKPOINTS}/"))
-    outputs |= {str(state): sizes.of(str(state)) for state in states}
-    return {**_facts(folder, story), "outputs": outputs, "gain": _gain(story.pass_at_1, sizes)}
+    outputs |= {str(state): sizes.of(str(state), on_damage) for state in states}
+    finished = finished_outputs(rows)
+    for output in finished:
+        if outputs[output] is None:
+            on_damage(missing(output, folder.name, facts["verb"]))
+    there = {output: num_bytes or 0 for output, num_bytes in outputs.items()}
+    gain = _gain(story.pass_at_1, lambda output: sizes.summary(output, on_damage))
+    return {**facts, "outputs": there, "finished": finished, "gain": gain}
 
 
-def _gain(pass_at_1: Mapping[int, float | str | None], sizes: Sizes) -> float | None:
+def _gain(pass_at_1: Mapping[int, float | str | None], summary: Callable[[str], Mapping[str, object]]) -> float | None:
     """pass@1 after the last round that was evaluated, less that of the starting policy; None without both."""
     last = max(pass_at_1, default=0)
     if not last or 0 not in pass_at_1:
         return None
     found = (pass_at_1[index] for index in (0, last))
-    before, after = (_pass_at_1(sizes.summary(value)) if isinstance(value, str) else value for value in found)
+    before, after = (_pass_at_1(summary(value)) if isinstance(value, str) else value for value in found)
     return None if before is None or after is None else after - before
 
 
 def _age(folder: Path) -> float:
-    return (folder / "run.json").stat().st_mtime
+    settings = folder / RUN
+    return (settings if settings.exists() else folder).stat().st_mtime

@@ -3,11 +3,11 @@
 `<run folder>/events.jsonl` holds what happened (runs and stage attempts began, ended, were reused), one object a line;
 `<run folder>/metrics.jsonl` holds the numbers, one row for each optimiser step and one for each finished attempt.
 A line is one append; its end is on the disk before a stage counts as ended. A line torn by a power cut is dropped at
-the next start and ignored by readers. Left out: the tracker, which a process of its own tells
-(gradus.tasks.tracking.reporter).
+the next start and ignored by readers; a damaged one (gradus.tasks.runs.lines) stops both. Left out: the tracker, which
+a process of its own tells (gradus.tasks.tracking.reporter).
 """
 
-import errno
+import hashlib
 import json
 import math
 import os
@@ -19,15 +19,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeGuard, cast, get_args
 
-from gradus.data.errors import CorruptArtifactError
+from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
+from gradus.data.files import replace_file
 from gradus.data.records import JsonObject
 from gradus.tasks.config.redaction import hide
+from gradus.tasks.runs.lines import append_lines, cure, damaged, mend, read_lines
 from gradus.tasks.runs.records import Event, MetricRow, Metrics, Report, RunSettings, Status
 
 RUN = "run.json"
 EVENTS = "events.jsonl"
 METRICS = "metrics.jsonl"
 STATUSES = frozenset(get_args(Status))
+_CHECK, _SHA256 = "check", "sha256:"
+_WRITTEN = "run the same command again: it writes that file anew, and what is finished is reused"
+_REWRITTEN = f"delete that file and {_WRITTEN}"
 
 _STAGE = ("stage", "round", "purpose", "output", "time")
 _NEEDED = {
@@ -57,7 +62,7 @@ class Journal:
         self._lock = threading.Lock()
         self._labels: dict[str, Mapping[str, str | int]] = {}
         for path in (self._events, self._metrics):
-            _drop_torn_line(path)
+            mend(path)
 
     def run_started(self, facts: Mapping[str, object]) -> str:
         """Note that the command began; return the name of this invocation, unique within the run."""
@@ -116,9 +121,21 @@ class Journal:
         span = self._append_metrics([{**label, "step": step, "metrics": metrics} for step, metrics in checked])
         self._event("stage_finished", {**body, "metric_bytes": span}, durable=True)
 
-    def stage_reused(self, *, stage: str, round: int, purpose: str, output: str) -> None:
-        """A stage's artifact was there and whole, so nothing was computed."""
-        self._event("stage_reused", {"stage": stage, "round": round, "purpose": purpose, "output": output})
+    def stage_reused(
+        self,
+        *,
+        stage: str,
+        round: int,
+        purpose: str,
+        output: str,
+        inputs: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """A stage's artifact was there and whole, so nothing was computed.
+
+        Its manifest may name other inputs, of the same content as those that the stage was given now.
+        """
+        label = {"stage": stage, "round": round, "purpose": purpose}
+        self._event("stage_reused", {**label, "output": output, "inputs": inputs or {}})
 
     def model_alias(self, model: str, alias: str, ref: str, *, note: str = "") -> None:
         """A checkpoint bears a name from now on: `champion` the best by evaluation, `newest` the last one made.
@@ -138,36 +155,76 @@ class Journal:
     def _event(self, name: str, body: Mapping[str, object], *, durable: bool = False) -> None:
         line = _line({"event": name, "time": time.time(), **body})
         with self._lock:
-            _append(self._events, line, durable=durable)
+            append_lines(self._events, [line], durable=durable)
 
     def _append_metrics(self, rows: Sequence[Mapping[str, object]]) -> tuple[int, int]:
         """Write metric rows; return the byte range written."""
-        lines = b"".join(_line({"time": time.time(), **row}) for row in rows)
+        lines = [_line({"time": time.time(), **row}) for row in rows]
         with self._lock:
-            return _append(self._metrics, lines, durable=True)
+            return append_lines(self._metrics, lines, durable=True)
 
 
-def read_settings(folder: Path) -> RunSettings:
-    """What `run.json` says of a run: its verb, its seed, its recipe if it has one; CorruptArtifactError if no verb."""
+def write_settings(folder: Path, settings: Mapping[str, object]) -> None:
+    """Write `run.json`: what identifies a run, with a digest of it."""
+    body = json.loads(json.dumps(settings))
+    replace_file(folder / RUN, json.dumps({**body, _CHECK: _check_of(body)}, indent=1, sort_keys=True))
+
+
+def read_settings(folder: Path, on_damage: OnDamage = refuse) -> RunSettings:
+    """What `run.json` says of a run: its verb, its seed, its recipe if it has one.
+
+    It is damage if it is not what was written; where that raises nothing, the verb is a question mark.
+    """
     path = folder / RUN
     try:
         body = json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
+    except FileNotFoundError:
+        on_damage(CorruptArtifactError(f"{folder} has a journal and no {RUN}", hint=_WRITTEN))
+        return {"verb": "?"}
     if not isinstance(body, dict) or not isinstance(body.get("verb"), str):
-        raise CorruptArtifactError(f"{path} does not say what the run is", hint="restore it, or delete its folder")
+        on_damage(CorruptArtifactError(f"{path} does not say what the run is", hint=_REWRITTEN))
+        return {"verb": "?"}
+    checks = [key for key, value in body.items() if key == _CHECK or str(value).startswith(_SHA256)]
+    check = body.pop(_CHECK, None)
+    if checks and (checks != [_CHECK] or check != _check_of(body)):
+        on_damage(CorruptArtifactError(f"{path} is not what was written there", hint=_REWRITTEN))
+        return {"verb": "?"}
     return cast("RunSettings", body)
 
 
-def read_events(folder: Path) -> Iterator[Event]:
+def _check_of(settings: JsonObject) -> str:
+    return _SHA256 + hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def read_events(folder: Path, on_damage: OnDamage = refuse) -> Iterator[Event]:
     """Yield every event of a run in order; nothing if the run has no journal yet.
 
-    Raise CorruptArtifactError if a line is no event.
+    A line that is no event is damage, and so are metrics without a journal.
     """
-    for event, end in read_lines(folder / EVENTS):
-        if not _is_event(event):
-            raise _unreadable(folder / EVENTS, f"before byte {end}", json.dumps(event))
-        yield event
+    path, begin = folder / EVENTS, 0
+    if not path.exists() and (folder / METRICS).exists():
+        on_damage(CorruptArtifactError(f"{path} is missing, and {METRICS} is there", hint=cure(folder)))
+    for event, end in read_lines(path, on_damage=on_damage):
+        if _is_event(event):
+            yield event
+        else:
+            on_damage(damaged(path, begin))
+        begin = end
+
+
+def read_metrics(folder: Path, on_damage: OnDamage = refuse) -> Iterator[MetricRow]:
+    """Yield every row of a run's metrics; damage if there are fewer than its journal names."""
+    ended = [event for event in read_events(folder, on_damage) if event["event"] == "stage_finished"]
+    named = max((event.get("metric_bytes", (0, 0))[1] for event in ended), default=0)
+    there = 0
+    for row, end in metric_lines(folder, on_damage=on_damage):
+        there = end
+        yield row
+    if there < named:
+        path = folder / METRICS
+        on_damage(CorruptArtifactError(f"{path} ends at byte {there} of {named}", hint=cure(folder)))
 
 
 def _is_event(row: JsonObject) -> TypeGuard[Event]:
@@ -179,43 +236,16 @@ def _is_event(row: JsonObject) -> TypeGuard[Event]:
     return texts and numbers and "event" in row and not set(needed) - row.keys()
 
 
-def _unreadable(path: Path, place: str, what: str) -> CorruptArtifactError:
-    return CorruptArtifactError(
-        f"{path} cannot be read {place}: {what[:40]}",
-        hint="move that line out of the file; the artifacts themselves do not depend on it",
-    )
-
-
 def event_lines(folder: Path, offset: int = 0, end: int | None = None) -> Iterator[tuple[Event, int]]:
     """The events of a run's journal as `read_lines` reads them; that they are whole is not looked at."""
     return cast("Iterator[tuple[Event, int]]", read_lines(folder / EVENTS, offset, end))
 
 
-def metric_lines(folder: Path, offset: int = 0, end: int | None = None) -> Iterator[tuple[MetricRow, int]]:
+def metric_lines(
+    folder: Path, offset: int = 0, end: int | None = None, on_damage: OnDamage = refuse
+) -> Iterator[tuple[MetricRow, int]]:
     """The rows of a run's metrics as `read_lines` reads them."""
-    return cast("Iterator[tuple[MetricRow, int]]", read_lines(folder / METRICS, offset, end))
-
-
-def read_lines(path: Path, offset: int = 0, end: int | None = None) -> Iterator[tuple[JsonObject, int]]:
-    """Whole lines from a byte offset on, each with the offset behind it; a last line without its end is left alone.
-
-    Raise CorruptArtifactError if a whole line cannot be read.
-    """
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    with file:
-        file.seek(offset)
-        while (end is None or offset < end) and (line := file.readline()).endswith(b"\n"):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if not isinstance(row, dict):
-                raise _unreadable(path, f"at byte {offset}", repr(line[:40]))
-            offset += len(line)
-            yield row, offset
+    return cast("Iterator[tuple[MetricRow, int]]", read_lines(folder / METRICS, offset, end, on_damage))
 
 
 def read_metric_rows(folder: Path, metric_bytes: Sequence[int]) -> list[MetricRow]:
@@ -232,30 +262,4 @@ def _finite(attempt: str, metrics: Metrics) -> Metrics:
 
 
 def _line(body: Mapping[str, object]) -> bytes:
-    return (json.dumps(body, allow_nan=False, default=str) + "\n").encode()
-
-
-def _append(path: Path, content: bytes, *, durable: bool) -> tuple[int, int]:
-    """Append in one write, or not at all; return the byte range written."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        begin = os.fstat(descriptor).st_size
-        if os.write(descriptor, content) != len(content):
-            os.ftruncate(descriptor, begin)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        if durable:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    return begin, begin + len(content)
-
-
-def _drop_torn_line(path: Path) -> None:
-    """Cut off what a killed writer left behind the last whole line."""
-    if not path.exists() or path.stat().st_size == 0:
-        return
-    with path.open("r+b") as file:
-        content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            file.truncate(whole)
+    return json.dumps(body, allow_nan=False, default=str).encode()

@@ -5,17 +5,20 @@ with scores by the manifest of the scores; where that names other rollouts of th
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 
-from gradus.data.lake.manifest import Manifest
+from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
+from gradus.data.lake.index import Index, Listed
+from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.schema import CHECKPOINTS, TABLES
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.views import USED
-from gradus.tasks.runs.history import Attempt, Brief, attempts, brief
+from gradus.tasks.runs.history import Attempt, Brief, Story, brief_of, finished_outputs, missing, of_run, read_story
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class Run:
     """A run as its journal tells it."""
 
     folder: Path
+    on_damage: OnDamage = refuse
 
     @property
     def name(self) -> str:
@@ -32,7 +36,7 @@ class Run:
     @cached_property
     def brief(self) -> Brief:
         """What `gradus runs` lists of it."""
-        return brief(self.folder)
+        return brief_of(self.folder, self._story, self.on_damage)
 
     @cached_property
     def attempts(self) -> list[Attempt]:
@@ -40,8 +44,23 @@ class Run:
         alone = {"train": None, "evaluate": "eval"}.get(self.brief["verb"], self.brief["verb"])
         return [
             {**row, "purpose": alone if alone and row["purpose"] == "train" else row["purpose"]}
-            for row in attempts(self.folder)
+            for row in self._story.rows.values()
         ]
+
+    @cached_property
+    def whole(self) -> list[Ref]:
+        """The artifacts that must be there: what it finished or reused last, and what was read for it."""
+        made = finished_outputs(self._story.rows.values())
+        read = (text for output in made for texts in self._story.inputs.get(output, {}).values() for text in texts)
+        return list(map(_ref, dict.fromkeys((*made, *read))))
+
+    def given(self, output: str) -> Mapping[str, Sequence[str]]:
+        """What the run gave the stage that made or reused an artifact, by role; nothing if its journal says nothing."""
+        return self._story.inputs.get(output, {})
+
+    @cached_property
+    def _story(self) -> Story:
+        return read_story(self.folder, self.on_damage)
 
 
 @dataclass(frozen=True)
@@ -58,21 +77,50 @@ class Use:
 class Lineage:
     """The artifacts that a query may read: those of a lake, or of chosen runs. Satisfies `views.Lake`."""
 
-    def __init__(self, store: Store, runs: Sequence[Run], *, whole_lake: bool) -> None:
+    def __init__(self, store: Store, runs: Sequence[Run], *, whole_lake: bool, on_damage: OnDamage = refuse) -> None:
         self._store = store
         self.runs = runs
         self._whole_lake = whole_lake
-        self._manifests: dict[Ref, Manifest | None] = {}
+        self._on_damage = on_damage
+        self._index = Index(store)
+        self._found: dict[Ref, Listed | None] = {}
+        self._missed: set[Ref] = set()
         self._contents: dict[Ref, str] = {}
 
+    def keeping(self) -> AbstractContextManager[None]:
+        """Keep, at the end of the block, what was read of manifests for the next command."""
+        return self._index.keeping()
+
     def artifacts(self, table: str) -> list[Ref]:
-        """The finished artifacts of a table: all of the lake, or what the runs made, reused or were given."""
+        """The finished artifacts of a table: all of the lake, or what the runs made, reused or were given last."""
         if self._whole_lake:
             folders = sorted((self._store.root / table).glob("*"))
-            named = [Ref(table, folder.name) for folder in folders if folder.is_dir()]
+            found = (Ref.found(table, path.name) for path in folders if path.is_dir())
+            due = (ref for ref in self._due if ref.table == table)
+            named = sorted({*(ref for ref in found if ref is not None), *due}, key=str)
         else:
             named = [ref for ref in self._of_runs if ref.table == table]
-        return [ref for ref in named if self._manifest(ref) is not None]
+        return [ref for ref in named if self._find(ref) is not None]
+
+    def files(self, ref: Ref) -> Sequence[FileEntry]:
+        """The files of an artifact that is used; none if it is damaged or missing."""
+        found = self._find(ref)
+        if found is None and ref not in self._missed:
+            self.damaged(ref, CorruptArtifactError(f"{ref} is missing"))
+        return found.files if found else ()
+
+    def schema(self, ref: Ref, shard: Path) -> pa.Schema:
+        """The schema of a verified shard; pa.ArrowInvalid if it is no Parquet."""
+        return self._index.schema(ref, shard)
+
+    def damaged(self, ref: Ref, damage: CorruptArtifactError) -> None:
+        """Say of an artifact that it is damaged, and what to do about it."""
+        self._missed.add(ref)
+        run = self._due.get(ref)
+        if run is None:
+            self._on_damage(damage)
+        else:
+            self._on_damage(of_run(damage, self._store.path(ref), run.name, run.brief["verb"]))
 
     def judged(self) -> Mapping[str, str]:
         """The rollouts of each scores artifact: by its manifest, or by the stage that was given both."""
@@ -84,6 +132,13 @@ class Lineage:
         """What each run used, and what none did, as rows of the schema USED."""
         return self._used
 
+    def rounds(self) -> Mapping[str, int]:
+        """The first round in which a run used rollouts, by their digest."""
+        found: dict[str, int] = {}
+        for row, ref in (pair for run in self.runs for pair in _outputs(run.attempts, "rollouts")):
+            found[ref.digest] = min(row["round"], found.get(ref.digest, row["round"]))
+        return found
+
     def current(self, run: Run) -> list[Attempt]:
         """The attempts whose artifacts the run has: whole ones, of the last command that came to the stage."""
         rows = [row for row in run.attempts if self._has(row)]
@@ -94,8 +149,8 @@ class Lineage:
 
     def parents(self, ref: Ref, role: str) -> list[Ref]:
         """What the manifest of an artifact names in a role; nothing where the artifact is gone."""
-        manifest = self._manifest(ref)
-        return [Ref.parse(text) for text in manifest.parents.get(role, ())] if manifest else []
+        found = self._find(ref)
+        return [_ref(text) for text in found.parents.get(role, ())] if found else []
 
     @cached_property
     def uses(self) -> list[Use]:
@@ -112,24 +167,29 @@ class Lineage:
                 "purpose": use.purpose,
                 "rollouts": use.rollouts.digest,
                 "scores": use.scores.digest if use.scores else None,
-                "problems": next((p.digest for p in self._problems(use) if self._manifest(p)), None),
+                "problems": next((p.digest for p in self._problems(use) if self._of_use(use, p)), None),
             }
             for use in self.uses
-            if self._manifest(use.rollouts)
+            if self._of_use(use, use.rollouts)
         ]
         return pa.Table.from_pylist(rows, schema=USED)
 
     @cached_property
     def _of_runs(self) -> list[Ref]:
-        made = {Ref.parse(row["output"]) for run in self.runs for row in run.attempts if self._has(row)}
-        read = {
-            Ref.parse(text)
-            for ref in made
-            if (manifest := self._manifest(ref))
-            for texts in manifest.parents.values()
-            for text in texts
-        }
-        return sorted((ref for ref in made | read if ref.table in (*TABLES, CHECKPOINTS)), key=str)
+        made = {(_ref(row["output"]), run.name): run for run in self.runs for row in self.current(run)}
+        chosen = {ref for ref, _ in made}
+        for (ref, _), run in made.items():
+            found = self._find(ref)
+            inputs = {**(found.parents if found else {}), **run.given(str(ref))}
+            for text in (text for texts in inputs.values() for text in texts):
+                chosen.add(_ref(text))
+                self._due.setdefault(_ref(text), run)
+        return sorted((ref for ref in chosen if ref.table in (*TABLES, CHECKPOINTS)), key=str)
+
+    @cached_property
+    def _due(self) -> dict[Ref, Run]:
+        """The artifacts that must be there, by journals and by manifests of what runs made, each with such a run."""
+        return {ref: run for run in self.runs for ref in run.whole}
 
     @property
     def _unnamed(self) -> bool:
@@ -149,7 +209,7 @@ class Lineage:
                 own = self._same(parent, sampled.get((row["round"], row["purpose"]), ()))
                 pairs[row["round"], row["purpose"], own] = ref
         made = list(dict.fromkeys(rollouts for _, _, rollouts in pairs))
-        for row, ref in ((row, Ref.parse(row["output"])) for row in rows):
+        for row, ref in ((row, _ref(row["output"])) for row in rows):
             for parent in self.parents(ref, "rollouts"):
                 if self._same(parent, made) not in made:
                     pairs[row["round"], row["purpose"], parent] = self._given(parent, self.parents(ref, "scores"))
@@ -174,12 +234,13 @@ class Lineage:
                 yield Use(None, None, None, ref, None)
 
     def _problems(self, use: Use) -> list[Ref]:
+        """Those that it was judged by, then those that it was first sampled from, whose answers may be others."""
         judged = self.parents(use.scores, "problems") if use.scores else []
-        return [*self.parents(use.rollouts, "problems"), *judged]
+        return [*judged, *self.parents(use.rollouts, "problems")]
 
     def _same(self, ref: Ref, among: Sequence[Ref]) -> Ref:
         """The artifact itself if it is among these, else the one of these that has the same bytes, else itself."""
-        if ref in among or not self._manifest(ref):
+        if ref in among or not self._find(ref):
             return ref
         content = self._content(ref)
         return next((other for other in among if self._content(other) == content), ref)
@@ -190,12 +251,31 @@ class Lineage:
         return self._contents[ref]
 
     def _has(self, row: Attempt) -> bool:
-        return row["status"] in ("finished", "reused", "failed") and bool(self._manifest(Ref.parse(row["output"])))
+        return row["status"] in ("finished", "reused", "failed") and bool(self._find(_ref(row["output"])))
 
-    def _manifest(self, ref: Ref) -> Manifest | None:
-        if ref not in self._manifests:
-            self._manifests[ref] = self._store.find(ref)
-        return self._manifests[ref]
+    def _of_use(self, use: Use, ref: Ref) -> Listed | None:
+        """An artifact that a run read; missing, it is damage."""
+        if use.run is not None and ref not in self._due:
+            self._due[ref] = next(run for run in self.runs if run.name == use.run)
+        return self._find(ref)
+
+    def _find(self, ref: Ref) -> Listed | None:
+        """An artifact; None if it is not finished, and damage if it is damaged or a run must have it."""
+        if ref not in self._found:
+            try:
+                self._found[ref] = self._index.find(ref)
+            except CorruptArtifactError as damage:
+                self._found[ref] = None
+                self.damaged(ref, damage)
+        found = self._found[ref]
+        if found is None and ref not in self._missed and ref in self._due:
+            self._missed.add(ref)
+            run = self._due[ref]
+            self._on_damage(missing(str(ref), run.name, run.brief["verb"]))
+        return found
+
+
+_ref = lru_cache(1 << 16)(Ref.parse)
 
 
 def _key(row: Attempt) -> tuple[str, int, str]:
@@ -203,5 +283,5 @@ def _key(row: Attempt) -> tuple[str, int, str]:
 
 
 def _outputs(rows: Sequence[Attempt], table: str) -> Iterator[tuple[Attempt, Ref]]:
-    refs = ((row, Ref.parse(row["output"])) for row in rows)
+    refs = ((row, _ref(row["output"])) for row in rows)
     return ((row, ref) for row, ref in refs if ref.table == table)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradus.data.errors import OnDamage, refuse
 from gradus.data.lake.store import Ref
 from gradus.tasks.runs.history import run_folders
 from gradus.tasks.runs.journal import read_events
@@ -53,11 +54,11 @@ def precedents(runs: Path, prefer: str = "") -> Precedents:
     return Precedents([each for folder in folders for each in reversed(finished(folder))])
 
 
-def finished(folder: Path) -> list[Precedent]:
+def finished(folder: Path, on_damage: OnDamage = refuse) -> list[Precedent]:
     """Return the attempts of a run that ended well, in the order they began."""
     begun: dict[str, StageStarted] = {}
     found: list[Precedent] = []
-    for event in read_events(folder):
+    for event in read_events(folder, on_damage):
         if event["event"] == "stage_started":
             begun[event["attempt"]] = event
         elif event["event"] == "stage_finished" and event["status"] == "finished" and event["attempt"] in begun:

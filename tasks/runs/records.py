@@ -74,6 +74,17 @@ class Summary(TypedDict, total=False):
     tokens_generated: int
     tokens_trained: int
     updates: int
+    skipped_updates: int
+    replaced_groups: int
+    refused: dict[str, int]
+    examples: list[str]
+    problems: int
+    repeated_levels: int
+    stated_early: int
+    tied_out: int
+    ranking: str
+    tied_value: str
+    unmeasured: int
     failed_requests: int
     first_truncated: list[str]
     error: int
@@ -175,6 +186,8 @@ class StageReused(Label):
 
     event: Literal["stage_reused"]
     time: float
+    inputs: NotRequired[Mapping[str, list[str]]]
+    """What the stage was given this time; absent in older journals."""
 
 
 class ModelAlias(TypedDict):

@@ -13,14 +13,15 @@ import zlib
 from pathlib import Path
 from typing import TypedDict
 
+from gradus.data.errors import CorruptArtifactError, OnDamage
 from gradus.data.files import replace_file
 from gradus.data.lake.manifest import FILE_NAME, REPORT
-from gradus.data.lake.pruned import read_pruned
+from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
 from gradus.tasks.runs.journal import EVENTS
 
 _NAME = ".summary.json"
-_VERSION = 2
+_VERSION = 3
 
 Proof = list[int]
 
@@ -39,9 +40,10 @@ class Facts(TypedDict):
 
 
 class KeptFacts(Facts):
-    """What is kept: bytes by artifact, and the gain in pass@1, beside what the journal says."""
+    """What is kept: bytes by artifact, those that must be there, the gain in pass@1, beside what the journal says."""
 
     outputs: dict[str, int]
+    finished: list[str]
     gain: float | None
 
 
@@ -73,45 +75,49 @@ class Sizes:
     """Bytes of the artifacts of a lake, by their manifests."""
 
     def __init__(self, lake: Path) -> None:
-        self._lake = str(lake)
+        self._store = Store(lake)
         self._there: dict[str, frozenset[str]] = {}
-        self._bytes: dict[str, int] = {}
+        self._bytes: dict[str, int | None] = {}
 
     def has(self, ref: str) -> bool:
         """Whether there is a folder of that name; each table is listed once, since a look at every folder is slow."""
         table, _, digest = ref.partition("/")
         if table not in self._there:
             try:
-                self._there[table] = frozenset(entry.name for entry in os.scandir(f"{self._lake}/{table}"))
+                self._there[table] = frozenset(entry.name for entry in os.scandir(self._store.root / table))
             except OSError:
                 self._there[table] = frozenset()
         return digest in self._there[table]
 
-    def of(self, ref: str) -> int:
-        """Bytes of an artifact, its manifest included and what was pruned left out; 0 if it is not finished."""
+    def of(self, ref: str, on_damage: OnDamage) -> int | None:
+        """Bytes of an artifact, its manifest included and what was pruned left out; None if it has no manifest.
+
+        0 if it is damaged.
+        """
         if ref not in self._bytes:
-            content = self._content(ref, FILE_NAME)
             try:
-                files = json.loads(content)["files"] if content else []
-                gone = read_pruned(Path(self._lake, ref)).files if files else frozenset()
-                self._bytes[ref] = len(content) + sum(file["bytes"] for file in files if file["name"] not in gone)
-            except (ValueError, KeyError, TypeError):
-                self._bytes[ref] = 0
+                self._bytes[ref] = self._measured(Ref.parse(ref))
+            except CorruptArtifactError as damage:
+                on_damage(damage)
+                return 0
         return self._bytes[ref]
 
-    def summary(self, ref: str) -> JsonObject:
+    def _measured(self, ref: Ref) -> int | None:
+        manifest = self._store.whole(ref)
+        if manifest is None:
+            return None
+        gone = self._store.pruned(ref)
+        own = (self._store.path(ref) / FILE_NAME).stat().st_size
+        return own + sum(file.bytes for file in manifest.files if file.name not in gone)
+
+    def summary(self, ref: str, on_damage: OnDamage) -> JsonObject:
         """The counts in the report of an artifact; empty if it has none."""
         try:
-            return json.loads(self._content(ref, REPORT))["summary"]
-        except (ValueError, KeyError, TypeError):
+            content = self._store.read_file(Ref.parse(ref), REPORT)
+        except CorruptArtifactError as damage:
+            on_damage(damage)
             return {}
-
-    def _content(self, ref: str, name: str) -> bytes:
-        try:
-            with open(f"{self._lake}/{ref}/{name}", "rb") as file:  # noqa: PTH123 - many files, and pathlib is slow
-                return file.read()
-        except OSError:
-            return b""
+        return json.loads(content).get("summary", {}) if content else {}
 
 
 def _stat(path: Path) -> tuple[int, int]:

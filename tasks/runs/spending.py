@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from gradus.data.errors import OnDamage, refuse
 from gradus.tasks.runs.history import run_folders
 from gradus.tasks.runs.precedents import finished
 from gradus.tasks.runs.records import Summary
@@ -29,6 +30,7 @@ class ComputedSeconds:
     """Seconds that artifacts took to compute, by the journals of all runs; each is read once, when one is asked for."""
 
     runs: Path
+    on_damage: OnDamage = refuse
 
     def of(self, output: str) -> float:
         """Return the seconds of an artifact; 0 if no journal has it."""
@@ -37,5 +39,7 @@ class ComputedSeconds:
     @cached_property
     def _seconds(self) -> Mapping[str, float]:
         return {
-            str(each.output): round(each.seconds, 3) for folder in run_folders(self.runs) for each in finished(folder)
+            str(each.output): round(each.seconds, 3)
+            for folder in run_folders(self.runs)
+            for each in finished(folder, self.on_damage)
         }

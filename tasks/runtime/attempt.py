@@ -14,6 +14,7 @@ from typing import Any
 
 from gradus.data.errors import StageError
 from gradus.data.lake.manifest import REPORT
+from gradus.data.lake.schema import SCORES
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.records import JsonObject
 from gradus.tasks.config.base import Config
@@ -61,12 +62,26 @@ def execute(job: Mapping[str, Any], warm: Warm, beat: Beat) -> Report:
     with hold(store.path(ref), task.run, lambda text: beat(0.0, text)):
         if not task.forced and store.find(ref) is not None:
             return read_report(store, ref)
-        store.discard(ref)
+        if retries(store, ref):
+            store.reopen(ref)
+        else:
+            store.discard(ref)
         try:
             return computed(task, store, warm, beat)
         except Exception:
             store.remove_empty(ref)
             raise
+
+
+def retries(store: Store, ref: Ref) -> bool:
+    """Return whether another attempt of a finished artifact asks again for the rows that failed, and keeps the others.
+
+    Only a judge may answer otherwise the next time; a damaged artifact is computed anew.
+    """
+    if ref.table != SCORES.name or store.find(ref) is None:
+        return False
+    summary = read_report(store, ref).get("summary", {})
+    return bool(summary.get("error", 0) + summary.get("timeout", 0))
 
 
 def computed(task: Job, store: Store, warm: Warm, beat: Beat) -> Report:

@@ -19,7 +19,7 @@ from gradus.tasks.runtime.attempt import Job
 from gradus.tasks.stages.registry import stage_spec
 
 Inputs = Mapping[str, Sequence[Ref]]
-ContentKey = Callable[[Ref], str]
+ContentKey = Callable[[Ref, Sequence[str] | None], str]
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,7 @@ def planned(
 ) -> Job:
     """Return the job of a call; its output is named by everything that its result depends on.
 
+    Inputs count by their content, so that one that was computed anew and came out as before changes no name.
     `content_key` replaces the store's for inputs that are not in the store.
     """
     spec, key_of = stage_spec(call.name), content_key or store.content_key
@@ -126,10 +127,14 @@ def planned(
         "version": spec.version,
         "code": code_identity(call.config),
         "config": call.config.identified(),
-        "parents": {role: [key_of(ref) for ref in refs] for role, refs in given.items()},
+        "parents": {role: [key_of(ref, spec.reads.get(role)) for ref in refs] for role, refs in given.items()},
     }
     if spec.draws:
         identity["seed"] = seed
+    if spec.reads and store.find(Ref(spec.table, identity_digest(identity))) is None:
+        # Before there were `reads`, every byte of an input counted: what was computed then is found by its name.
+        whole = {**identity, "parents": {role: [key_of(ref, None) for ref in refs] for role, refs in given.items()}}
+        identity = whole if store.find(Ref(spec.table, identity_digest(whole))) is not None else identity
     return Job(
         stage=spec.name,
         lake=str(store.root),

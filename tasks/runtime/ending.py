@@ -1,9 +1,12 @@
 """The journal's status and sentence of an attempt or a run that did not finish."""
 
+import signal
+
 from prefect._internal.control_listener import get_intent
 from prefect.exceptions import TerminationSignal
 
 from gradus.data.errors import GradusError, in_words
+from gradus.tasks.host.interrupt import interrupted_by
 from gradus.tasks.runs.history import AGAIN
 from gradus.tasks.runs.records import Status
 from gradus.tasks.runtime.supervise import HaltedError
@@ -22,7 +25,10 @@ def ending(error: BaseException) -> tuple[Status, str]:
         case GradusError():
             return "failed", str(error)
         case KeyboardInterrupt():
-            return "killed", f"stopped by Ctrl-C; {AGAIN}"
+            return (
+                "killed",
+                f"{'ended by SIGTERM' if interrupted_by() == signal.SIGTERM else 'stopped by Ctrl-C'}; {AGAIN}",
+            )
         case _ if get_intent() == "cancel":
             return "cancelled", f"cancelled in Prefect; {AGAIN}"
         case TerminationSignal():

@@ -16,7 +16,7 @@ KEY = "round"
 FIGURES = {
     "reward/mean": "mean reward",
     "reward/frac_zero_std_groups": "groups without variance",
-    "data/pass_rate_mean": "mean pass rate of the problems seen so far",
+    "data/pass_rate_mean": "mean pass rate of the problems measured in it",
     "length/mean": "mean completion length, tokens",
     "length/truncated_frac": "truncated completions",
     "verifier/error_frac": "rows that could not be judged",

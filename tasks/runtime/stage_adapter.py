@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from uuid import UUID
@@ -31,7 +31,7 @@ from gradus.tasks.identity.pins import pinned
 from gradus.tasks.runs.journal import Journal
 from gradus.tasks.runs.profiles import keep_trace
 from gradus.tasks.runs.records import Report
-from gradus.tasks.runtime.attempt import Job, execute, read_report
+from gradus.tasks.runtime.attempt import Job, execute, read_report, retries
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
 from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.gpu_turn import GpuTurn
@@ -171,9 +171,13 @@ def _outcome(request: _Request) -> Outcome:
     session, call = request.session, request.call
     job = planned(session.store, call, run=session.journal.run, seed=request.seed, forced=request.forced)
     started = time.perf_counter()
-    reused = not request.forced and _is_finished(session, Ref.parse(job.output))
-    report = _reuse(job, request) if reused else _attempt(job, request)
-    seconds, ref = time.perf_counter() - started, Ref.parse(job.output)
+    ref = Ref.parse(job.output)
+    reused = not request.forced and _is_finished(session, ref)
+    if reused:
+        report = _reuse(job, request)
+        seconds = time.perf_counter() - started
+    else:
+        report, seconds = _attempt(job, request)
     this = UUID(task_run.id) if task_run.id else None
     return Outcome(call.name, call.purpose, call.round, ref, reused, seconds, report, this)
 
@@ -195,27 +199,34 @@ def _reuse(job: Job, request: _Request) -> Report:
     session.store.verify_kept(ref)
     report = read_report(session.store, ref)
     if breach(job.stage, report, request.call.config):
+        if retries(session.store, ref):
+            return _attempt(replace(job, forced=True), request)[0]
         attempt = _started(job, request)
         return _checked(attempt, report, 0.0, job, request)
     session.journal.stage_reused(
-        stage=job.stage, round=request.call.round, purpose=request.call.purpose, output=job.output
+        stage=job.stage,
+        round=request.call.round,
+        purpose=request.call.purpose,
+        output=job.output,
+        inputs=job.inputs,
     )
     return report
 
 
-def _attempt(job: Job, request: _Request) -> Report:
+def _attempt(job: Job, request: _Request) -> tuple[Report, float]:
+    """Compute the stage; return its report and its seconds, without those in which a worker started."""
     journal = request.session.journal
     attempt = _started(job, request)
     started = time.perf_counter()
     try:
-        report = _compute(job, request)
+        report, seconds = _compute(job, request)
     except BaseException as error:
         status, message = ending(error)
         _keep_trace(attempt, job, request)
         journal.stage_finished(attempt, status=status, seconds=time.perf_counter() - started, error=message)
         raise
     _keep_trace(attempt, job, request)
-    return _checked(attempt, report, time.perf_counter() - started, job, request)
+    return _checked(attempt, report, seconds, job, request), seconds
 
 
 def _started(job: Job, request: _Request) -> str:
@@ -247,7 +258,7 @@ def _checked(attempt: str, report: Report, seconds: float, job: Job, request: _R
     return report
 
 
-def _compute(job: Job, request: _Request) -> Report:
+def _compute(job: Job, request: _Request) -> tuple[Report, float]:
     session, spec = request.session, stage_spec(request.call.name)
     artifact = ProgressArtifact(spec.name)
 
@@ -261,12 +272,14 @@ def _compute(job: Job, request: _Request) -> Report:
     worker = spec.worker_for(request.call.config, separate_sampler=session.separate_sampler)
     if session.separate_sampler and spec.name == "rollout":
         session.pool.prestart("policy")  # what learns from these rollouts is wanted soon
+    limits = Limits(wall_s=wall_limit_s())
     if worker:
-        report = session.pool.run(worker, job.to_json(), Limits(wall_s=wall_limit_s()), beat)
-    else:
-        report = execute(job.to_json(), Warm(), beat)
+        session.pool.make_ready(worker, spec.name, limits)
+    started = time.perf_counter()
+    report = session.pool.run(worker, job.to_json(), limits, beat) if worker else execute(job.to_json(), Warm(), beat)
+    seconds = time.perf_counter() - started
     artifact.done("committed")
-    return report
+    return report, seconds
 
 
 def git_sha(folder: Path) -> str:

@@ -112,9 +112,7 @@ class Worker:
         """Do one job; the child's error as the typed error it was, StageError if the child itself failed."""
         stage = str(job.get("stage", "?"))
         try:
-            if not self._ready:
-                self._receive(stage, limits.start_s, limits.start_s, on_beat, "ready")
-                self._ready = True
+            self.make_ready(stage, limits)
             self._hand_over(stage, job, limits, on_beat)
             message = self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "done")
             assert message["kind"] == "done"
@@ -124,6 +122,12 @@ class Worker:
         except BaseException:
             self.close()
             raise
+
+    def make_ready(self, stage: str, limits: Limits) -> None:
+        """Wait until the child has started; `stage` is named if it does not."""
+        if not self._ready:
+            self._receive(stage, limits.start_s, limits.start_s, _unheard, "ready")
+            self._ready = True
 
     def kill(self) -> None:
         """End the child from another thread than the one that waits for it; that one then hears of its death."""
@@ -242,6 +246,15 @@ class WorkerPool:
             finally:
                 lock.release()
 
+    def make_ready(self, kind: str, stage: str, limits: Limits) -> None:
+        """Wait until there is a worker of that kind that takes jobs, so that a job's time is its own."""
+        with self._lock(kind):
+            try:
+                self._worker(kind).make_ready(stage, limits)
+            except _DeathError:
+                self.raise_if_halted()
+                raise
+
     def run(self, kind: str, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> Report:
         """Do one job in the worker of that kind, started or replaced if need be; HaltedError once `halt` was called."""
         with self._lock(kind):
@@ -293,6 +306,10 @@ class WorkerPool:
         if self._halted.is_set():  # looked at after the worker is known: either `halt` ends it or this does
             worker.kill()
         return worker
+
+
+def _unheard(frac: float, text: str) -> None:
+    """A worker that starts has nothing to say."""
 
 
 def _typed(stage: str, message: Failed, log_path: Path) -> GradusError:

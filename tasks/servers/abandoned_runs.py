@@ -23,7 +23,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
 
 from gradus.data.errors import CorruptArtifactError
-from gradus.tasks.host.runlock import left_by_the_dead
+from gradus.data.runlock import left_by_the_dead
 from gradus.tasks.runs.history import AGAIN
 from gradus.tasks.runs.journal import read_events
 

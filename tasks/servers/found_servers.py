@@ -37,6 +37,8 @@ LEASE = "GRADUS_SERVER_LEASE"
 """In the environment of a server that leaves by itself: its lease file."""
 IDLE = "GRADUS_SERVER_IDLE_S"
 """The same: after how many seconds without a user and without a request."""
+ADDRESS = "GRADUS_SERVER_ADDRESS"
+"""In the environment of an MLflow server: its URL without a path."""
 _POLL_S = 0.5
 _GRACE_S = 10.0
 _LAST_WORDS_S = 10.0
@@ -135,9 +137,14 @@ class Lease:
 
 
 def ask(found: Found, key: str, limit_s: float) -> Answer:
-    """Ask a server to prove that it belongs to this home; nothing that is worth stealing is sent."""
+    """Ask the server of the state file to prove that it belongs to this home."""
+    return ask_at(found.address, found.prefect_home, key, limit_s)
+
+
+def ask_at(address: str, folder: str, key: str, limit_s: float) -> Answer:
+    """Ask whoever listens at an address to prove that it serves a folder; nothing that is worth stealing is sent."""
     nonce = secrets.token_hex(NONCE_DIGITS // 2)
-    parts = urlsplit(found.address)
+    parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit_s)
     try:
         connection.request("GET", f"{IDENTITY}?nonce={nonce}")
@@ -149,7 +156,7 @@ def ask(found: Found, key: str, limit_s: float) -> Answer:
         return Answer.WRONG
     finally:
         connection.close()
-    wanted = proof(key, nonce, found.address, found.prefect_home)
+    wanted = proof(key, nonce, address, folder)
     return (
         Answer.PROVED if isinstance(said, str) and hmac.compare_digest(said.encode(), wanted.encode()) else Answer.WRONG
     )

@@ -6,12 +6,24 @@ The secret comes with HTTP's basic authentication, on websockets in the first me
 the user interface, `/api/health` and the question of identity.
 """
 
-from prefect.server.api.server import create_app
-from starlette.types import ASGIApp
+import os
 
-from gradus.tasks.servers.door import guarded
+from gradus.tasks.host.setting_files import ignore_setting_files
+
+ignore_setting_files()
+
+from prefect.server.api.server import create_app  # noqa: E402 - the files of its folder are not for it
+from starlette.types import ASGIApp  # noqa: E402
+
+from gradus.tasks.servers.door import guarded  # noqa: E402
 
 
 def create() -> ASGIApp:
     """Make the application from the environment."""
-    return guarded(create_app())
+    given = os.environ
+    return guarded(
+        create_app(),
+        key=given["PREFECT_SERVER_API_AUTH_STRING"],
+        address=given["PREFECT_API_URL"].removesuffix("/api"),
+        folder=given["PREFECT_HOME"],
+    )

@@ -13,6 +13,7 @@ import sqlite3
 from pathlib import Path
 
 from gradus.data.files import replace_file
+from gradus.tasks.host.setting_files import PROFILES
 
 _NOTE = "gradus-migrated.json"
 _BUSY_S = 1.0
@@ -24,7 +25,7 @@ def is_migrated(prefect_home: Path, version: str) -> bool:
         noted = json.loads((prefect_home / _NOTE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return _is_default(prefect_home) and noted == _state(prefect_home, version)
+    return _is_default() and noted == _state(prefect_home, version)
 
 
 def note_migrated(prefect_home: Path, version: str) -> None:
@@ -49,9 +50,9 @@ def _revision(database: Path) -> str:
         return ""
 
 
-def _is_default(prefect_home: Path) -> bool:
+def _is_default() -> bool:
     """Whether no setting of this environment or of a profile speaks of a database."""
-    profiles = prefect_home / "profiles.toml"
-    settings = profiles.read_text(encoding="utf-8") if profiles.is_file() else ""
+    profiles = Path(os.environ.get(PROFILES) or os.devnull)
+    settings = profiles.read_text(encoding="utf-8")
     named = any(name.startswith("PREFECT_") and "DATABASE" in name for name in os.environ)
     return not named and "DATABASE" not in settings.upper()

@@ -22,8 +22,10 @@ import psutil
 
 from gradus.data.errors import StageError
 from gradus.tasks.config.settings import code_root, server_idle_s
+from gradus.tasks.host.home_folder import FOR_OWNER
 from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.host.logs import last_words, open_log
+from gradus.tasks.host.setting_files import prefect_files
 from gradus.tasks.servers.found_servers import (
     IDLE,
     LEASE,
@@ -66,7 +68,6 @@ class Connection:
         lease: Lease,
         *,
         proved: bool,
-        migrates: bool = False,
         listener: int | None = None,
         log_start: int = 0,
     ) -> None:
@@ -77,7 +78,6 @@ class Connection:
         self._home = home
         self._found = found
         self._lease = lease
-        self._migrates = migrates
         self._listener = listener
         self._log_start = log_start
         self._closed = threading.Event()
@@ -89,15 +89,23 @@ class Connection:
     def wait(self) -> None:
         """Wait until the server has proved that it belongs to this home; StageError if it does not.
 
-        From now on another is started at its address if it dies.
+        If it dies, now or later, another is started at its address.
         """
         if self._asking.ident is not None:
             self._asking.join()
+        failures, until = 1, time.monotonic() + START_LIMIT_S
+        while self._answer is not Answer.PROVED and failures < _MAX_RESTARTS and time.monotonic() < until:
+            time.sleep(_LOOK_S)  # a killed process still lives for a moment when its socket is closed
+            if self._found.lives:
+                break
+            self._answer = self._renew()
+            failures += self._answer is Answer.WRONG
         if self._answer is not Answer.PROVED:
             self._let_go()
             raise StageError(f"the Prefect server did not start: {self._last_words()}", hint=self._see_log())
-        if self._migrates:
-            note_migrated(Path(self._found.prefect_home), self._found.fingerprint)
+        database = Path(self._found.prefect_home), self._found.fingerprint
+        if not is_migrated(*database):
+            note_migrated(*database)
         threading.Thread(target=self._keep, daemon=True).start()
 
     def close(self) -> None:
@@ -131,16 +139,20 @@ class Connection:
                 continue
             if not folder_of(self._home).is_dir():
                 return
-            renewed = self._renewed()
-            if renewed is None:  # whoever listens there now, perhaps another command's that is about to start
-                answer = ask(self._found, self.secret, _AGAIN_S)
-            else:
-                self._found, answer = renewed, self._asked(renewed)
+            answer = self._renew()
             failures = {Answer.PROVED: 0, Answer.SILENT: failures, Answer.WRONG: failures + 1}[answer]
             if failures >= _MAX_RESTARTS:
                 self.lost = True
                 self._let_go()  # requests are refused from now on instead of waiting
                 return
+
+    def _renew(self) -> Answer:
+        """Find or start another server at the address of one that died, and ask it."""
+        renewed = self._renewed()
+        if renewed is None:  # whoever listens there now, perhaps another command's that is about to start
+            return ask(self._found, self.secret, _AGAIN_S)
+        self._found = renewed
+        return self._asked(renewed)
 
     def _renewed(self) -> Found | None:
         """Another server at the same address, known or started; None if somebody else has the port."""
@@ -206,6 +218,7 @@ def door(home: Path, address: str) -> dict[str, str]:
     key = secret(home)
     port = address.rpartition(":")[2]
     return {
+        **prefect_files(),
         "PREFECT_HOME": prefect_home(home),
         "PREFECT_API_URL": f"{address}/api",
         "PREFECT_API_AUTH_STRING": key,
@@ -255,13 +268,12 @@ def _start(home: Path, key: str, *, schedules: bool) -> Connection:
         port = bound.getsockname()[1]
     address, name = f"http://{LOOPBACK}:{port}", f"{port}-{os.getpid()}.lease"
     lease = Lease(folder_of(home) / name, create=True)
-    migrates = not is_migrated(Path(prefect_home(home)), fingerprint())
-    found, log_start = _launch(home, address, listener, name, schedules=schedules, migrates=migrates)
+    found, log_start = _launch(home, address, listener, name, schedules=schedules)
     old = read_state(home)
     write_state(home, found)
     if old is not None and not old.lives:
         forget(home, old)
-    return Connection(home, found, key, lease, proved=False, migrates=migrates, listener=listener, log_start=log_start)
+    return Connection(home, found, key, lease, proved=False, listener=listener, log_start=log_start)
 
 
 def _bound(address: str) -> int | None:
@@ -281,23 +293,15 @@ def _bound(address: str) -> int | None:
         return listener.detach()
 
 
-def _launch(
-    home: Path,
-    address: str,
-    listener: int,
-    lease: str,
-    *,
-    schedules: bool,
-    migrates: bool = False,
-) -> tuple[Found, int]:
+def _launch(home: Path, address: str, listener: int, lease: str, *, schedules: bool) -> tuple[Found, int]:
     """Start a server process on a socket; also where its words begin in the log."""
     env = {**door(home, address), LEASE: str(folder_of(home) / lease), IDLE: str(server_idle_s())}
     if not schedules:
         env |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
-    if not migrates:
+    if is_migrated(Path(prefect_home(home)), fingerprint()):
         env["PREFECT_API_DATABASE_MIGRATE_ON_START"] = "false"
     process, log_start = _spawn(home, listener, env)
-    process.returncode = 0  # it outlives this handle; Python need not warn of that
+    threading.Thread(target=process.wait, daemon=True).start()  # it may leave before this process ends, as no zombie
     return describe(home, address, process.pid, lease, schedules=schedules), log_start
 
 
@@ -314,6 +318,7 @@ def _spawn(home: Path, listener: int, env: dict[str, str]) -> tuple["subprocess.
             stderr=log,
             cwd=folder_of(home),
             env=child_environment(env, {"NO_COLOR": "1"}),
+            umask=FOR_OWNER,
             start_new_session=True,
         )
     return process, log_start

@@ -3,13 +3,12 @@
     with start_servers(home, 4200, 5000) as servers:         # gradus ui
         print(servers.prefect_url, servers.mlflow_url)
 
-Prefect's is behind the door of gradus.tasks.servers.door; the commands of its home find and use it. Each server runs
+Both are behind the door of gradus.tasks.servers.door; the commands of its home find and use Prefect's. Each server runs
 below a guard (this module as a program) that ends it, and all it started, when the pipe from here is closed; a kill -9
 closes it too. Left out: anything reachable from another machine.
 """
 
 import contextlib
-import http.client
 import os
 import socket
 import subprocess
@@ -26,13 +25,26 @@ from gradus.data.errors import StageError
 from gradus.data.package import package_file
 from gradus.models.judging.process_tree import kill_tree
 from gradus.tasks.config.settings import code_root
+from gradus.tasks.host.home_folder import FOR_OWNER
 from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.host.logs import last_words, open_log
-from gradus.tasks.servers.found_servers import Lease, folder_of, forget, sole_starter, write_state
-from gradus.tasks.servers.prefect_server import LOOPBACK, SERVE, START_LIMIT_S, describe, door
-from gradus.tasks.tracking.client import artifacts_uri, database, tracking_uri
+from gradus.tasks.servers.found_servers import (
+    ADDRESS,
+    Answer,
+    Lease,
+    ask_at,
+    folder_of,
+    forget,
+    sole_starter,
+    write_state,
+)
+from gradus.tasks.servers.prefect_server import LOOPBACK, SERVE, START_LIMIT_S, describe, door, prefect_home
+from gradus.tasks.servers.secret import secret
+from gradus.tasks.tracking.client import database, tracking_uri
 
+_SERVE_MLFLOW = ("uvicorn", "--factory", "gradus.tasks.servers.mlflow_app:create", "--log-level", "warning")
 _POLL_S = 0.2
+_ASK_S = 5.0
 _STOP_S = 5.0
 
 
@@ -42,7 +54,9 @@ class Server:
 
     name: str
     url: str
-    health: str
+    folder: str
+    """Where its data are; with its address and the home's secret the proof that it is ours."""
+    home: Path
     log_path: Path
     guard: subprocess.Popen[bytes]
     log_start: int = 0
@@ -50,9 +64,9 @@ class Server:
     at_end: Callable[[], None] = field(default=lambda: None)
 
     def wait_until_healthy(self, limit_s: float) -> None:
-        """Wait until it answers; raise StageError with its last output if it ends or takes too long."""
-        deadline = time.monotonic() + limit_s
-        while not _answers(self.url, self.health):
+        """Wait until it proves to be ours; raise StageError with its last output if it ends or takes too long."""
+        key, deadline = secret(self.home), time.monotonic() + limit_s
+        while ask_at(self.url, self.folder, key, _ASK_S) is not Answer.PROVED:
             if self.guard.poll() is not None or time.monotonic() > deadline:
                 words = last_words(self.log_path, self.log_start)
                 raise StageError(f"the {self.name} server did not start: {words[:300]}", hint=f"see {self.log_path}")
@@ -112,7 +126,7 @@ def start_servers(home: Path, prefect_port: int = 4200, mlflow_port: int = 5000)
     try:
         running.append(start_prefect(home, free_port(prefect_port)))
         if not remote:
-            running.append(_start_mlflow(home, uri, free_port(mlflow_port)))
+            running.append(start_mlflow(home, free_port(mlflow_port)))
         for server in running:
             server.wait_until_healthy(START_LIMIT_S)
     except BaseException:
@@ -146,23 +160,28 @@ def start_prefect(home: Path, port: int) -> Server:
     with sole_starter(home):
         env = {**door(home, address), "PREFECT_UI_API_URL": f"{address}/api"}
         command = [*SERVE, "--app-dir", str(code_root()), "--host", LOOPBACK, "--port", str(port)]
-        server = _start("Prefect", command, env, address, "/api/health", home)
+        server = _start("Prefect", command, env, address, prefect_home(home), home)
         found = describe(home, address, server.guard.pid, f"{server.guard.pid}.lease", schedules=True)
         Lease(folder_of(home) / found.lease, create=True).close()
         write_state(home, found)
     return replace(server, at_end=lambda: forget(home, found))
 
 
-def _start_mlflow(home: Path, uri: str, port: int) -> Server:
+def start_mlflow(home: Path, port: int) -> Server:
+    """Start MLflow's server with the database and the artifacts of this home."""
     database(home).parent.mkdir(parents=True, exist_ok=True)
-    command = ["mlflow", "server", "--artifacts-destination", artifacts_uri(home)]
-    command += ["--host", LOOPBACK, "--port", str(port), "--workers", "1"]
-    command += ["--allowed-hosts", f"{LOOPBACK}:{port},localhost:{port}"]
-    # Not an argument: it may have a password, and every account of the machine reads the arguments of a process.
-    env = {**server_environment(), "MLFLOW_BACKEND_STORE_URI": uri}
-    # Its uvicorn puts the working folder on the module path; an address of the user's may be relative to it.
+    address = f"http://{LOOPBACK}:{port}"
+    # The database's address is no argument: it may have a password, and every account reads a process's arguments.
+    env = {
+        **server_environment(),
+        "GRADUS_HOME": str(home.resolve()),
+        "MLFLOW_SERVER_ALLOWED_HOSTS": f"{LOOPBACK}:{port},localhost:{port}",
+        ADDRESS: address,
+    }
+    command = [*_SERVE_MLFLOW, "--app-dir", str(code_root()), "--host", LOOPBACK, "--port", str(port)]
+    # An address of the user's may be relative to the working folder.
     cwd = None if os.environ.get("MLFLOW_TRACKING_URI") else database(home).parent
-    return _start("MLflow", command, env, f"http://{LOOPBACK}:{port}", "/health", home, cwd)
+    return _start("MLflow", command, env, address, str(home.resolve()), home, cwd)
 
 
 def _start(
@@ -170,7 +189,7 @@ def _start(
     module: Sequence[str],
     env: Mapping[str, str],
     url: str,
-    health: str,
+    folder: str,
     home: Path,
     cwd: Path | None = None,
 ) -> Server:
@@ -184,22 +203,10 @@ def _start(
             stderr=log,
             env=child_environment(env, {"NO_COLOR": "1"}),
             cwd=cwd,
+            umask=FOR_OWNER,
             start_new_session=True,
         )
-    return Server(name, url, health, log_path, guard, log_start)
-
-
-def _answers(url: str, path: str) -> bool:
-    """Whether a GET is answered with 200; straight, whatever proxy the environment names."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or LOOPBACK, parts.port, timeout=5)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+    return Server(name, url, folder, home, log_path, guard, log_start)
 
 
 def _guard(command: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""The secret of a home: only users who can read its file may use the Prefect servers of that home.
+"""The secret of a home: only users who can read its file may use the Prefect and MLflow servers of that home.
 
 The file has mode 0600 and is made once. It reaches servers and clients in their environment, never on a command line.
 """
@@ -14,6 +14,8 @@ from pathlib import Path
 from gradus.data.errors import StageError
 
 FILE_NAME = "prefect-password"
+USER = "gradus"
+"""The name under which MLflow, or a browser for it, sends the secret; Prefect wants no name."""
 
 
 def secret_path(home: Path) -> Path:
@@ -31,12 +33,12 @@ def secret(home: Path) -> str:
     return _read(path)
 
 
-def proof(key: str, nonce: str, address: str, prefect_home: str) -> str:
-    """Return what only an owner of the secret can answer to a nonce, for one address and one database folder.
+def proof(key: str, nonce: str, address: str, folder: str) -> str:
+    """Return what only an owner of the secret can answer to a nonce, for one address and one folder of its data.
 
     The address keeps a stranger on one port from passing the nonce on to the true server on another.
     """
-    text = "\0".join(("gradus: this server belongs to the home", nonce, address, prefect_home))
+    text = "\0".join(("gradus: this server belongs to the home", nonce, address, folder))
     return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 

@@ -1,6 +1,7 @@
 """Stage curate: problems and what is known of their difficulty become a plan, every row of which says why it is there.
 
-Filters in order, then a ranking, then the top, then a draw. Roles: problems; difficulty and hints, both optional.
+Filters in order, then a ranking, then the top, then a draw. Roles: problems; difficulty, hints and a policy, whose
+tokens the filter prompt_tokens counts, all optional.
 A problem without a difficulty row passes the difficulty filters unless they say `unmeasured=drop`.
 An empty plan is a failure that names what dropped the problems.
 """
@@ -14,11 +15,13 @@ import pyarrow as pa
 from gradus.data.arrays import Bools, Column, Floats, Ints, floats, ints, one_array, pc
 from gradus.data.curation.difficulty import candidates
 from gradus.data.curation.filters import Selection, apply_filters
+from gradus.data.curation.filters.length import PROMPT_TOKENS
 from gradus.data.curation.plan import hints_of_level, plan_rows
-from gradus.data.curation.rankings import rank
+from gradus.data.curation.rankings import DECIMALS, rank
 from gradus.data.curation.samplers import Draw, Sampler
 from gradus.data.errors import GateError, UsageError
 from gradus.data.seeds import derive_seed
+from gradus.tasks.artifacts.prompt_lengths import prompt_lengths
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.runs.records import Sample
@@ -40,10 +43,13 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     """Choose problems and write the plan; raise GateError if none is left, UsageError if a name does not exist."""
     ctx.beat(0.0, "reading problems and difficulty")
     problems = ctx.table("problems", ["problem_id", "question", "messages"])
+    if config.counts_tokens and ctx.inputs.get("policy"):
+        lengths = prompt_lengths(ctx.store.path(ctx.one("policy")), problems.to_pylist(), config.prompt.style)
+        problems = problems.append_column(PROMPT_TOKENS, pa.array(lengths, pa.int64()))
     pool = candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)
     ctx.beat(0.3, f"filtering {pool.num_rows} problems")
     verdict = apply_filters(pool, [load(chosen) for chosen in config.filters])
-    choice, reasons = _choose(pool, verdict, config, ctx.seed)
+    choice, reasons, ties = _choose(pool, verdict, config, ctx.seed)
     if not len(choice.index):
         told = "; ".join(f"{reason}: {count}" for reason, count in reasons.items()) or "there are no problems"
         raise GateError(f"no problem is left to plan ({told})", hint="loosen the filters or measure more problems")
@@ -63,32 +69,57 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     )
     ctx.out.write_table(plan)
     ctx.beat(1.0, f"{plan.num_rows} problems planned")
-    return _result(pool, chosen, plan, verdict, reasons)
+    return _result(pool, chosen, plan, verdict, reasons, {**ties, **_unmeasured(ctx, pool, config)})
 
 
-def _choose(pool: pa.Table, verdict: Selection, config: CurateConfig, seed: int) -> tuple[_Choice, dict[str, int]]:
-    """Rank, cut and draw what the filters left; with the reasons of all rows that are not taken."""
+def _choose(
+    pool: pa.Table, verdict: Selection, config: CurateConfig, seed: int
+) -> tuple[_Choice, dict[str, int], dict[str, object]]:
+    """Rank, cut and draw what the filters left; with the reasons of all rows that are not taken, and equal ranks."""
     reasons = verdict.counts()
-    index, why = _ranked(pool, verdict.kept, config)
+    index, why, values = _ranked(pool, verdict.kept, config)
+    ties = _ties(values, config)
     if config.top and len(index) > config.top:
         reasons[f"top: below the first {config.top}"] = len(index) - config.top
         index, why = index[: config.top], why[: config.top]
     choice = _drawn(pool, index, why, config, seed)
     if len(choice.index) < len(index):
         reasons[f"{config.sampler.label}: not drawn"] = len(index) - len(choice.index)
-    return choice, reasons
+    return choice, reasons, ties
 
 
-def _ranked(pool: pa.Table, kept: Bools, config: CurateConfig) -> tuple[Ints, Column]:
-    """Kept rows in rank order, or in table order without a ranking, and what each owes its place to."""
+def _unmeasured(ctx: StageContext, pool: pa.Table, config: CurateConfig) -> dict[str, object]:
+    """How many problems filters on pass rates kept because the difficulty has none of any; nothing if it has one."""
+    filters = any(chosen.name in ("pass_rate", "zero_variance", "group_variance") for chosen in config.filters)
+    unknown = pool.column("pass_rate").null_count == pool.num_rows
+    return {"unmeasured": pool.num_rows} if filters and unknown and ctx.inputs.get("difficulty") else {}
+
+
+def _ties(values: Floats, config: CurateConfig) -> dict[str, object]:
+    """How many problems rank equal to the last that `top` keeps and are left out, whose ids alone decide that.
+
+    Nothing without a ranking, or if there is none.
+    """
+    if config.rank is None or not config.top or len(values) <= config.top:
+        return {}
+    last, below = np.round(values[config.top - 1], DECIMALS), np.round(values[config.top :], DECIMALS)
+    equal = int((np.isnan(below) if np.isnan(last) else below == last).sum())
+    value = "unknown" if np.isnan(last) else f"{last:.3g}"
+    return {"tied_out": equal, "ranking": config.rank.label, "tied_value": value} if equal else {}
+
+
+def _ranked(pool: pa.Table, kept: Bools, config: CurateConfig) -> tuple[Ints, Column, Floats]:
+    """Kept rows in rank order, or in table order without a ranking, what each owes its place to, and its value."""
     if config.rank is None:
         index = np.flatnonzero(kept)
-        return index, pa.repeat(pa.scalar("kept by the filters" if config.filters else "all problems"), len(index))
+        why = pa.repeat(pa.scalar("kept by the filters" if config.filters else "all problems"), len(index))
+        return index, why, np.empty(0)
     order, scores = rank(pool, load(config.rank))
     index = order[kept[order]]
     places = pa.array(np.arange(1, len(index) + 1)).cast(pa.string())
     named = _decimals(scores[index])
-    return index, pc.binary_join_element_wise("rank ", places, f" by {config.rank.label} ", named, "")
+    why = pc.binary_join_element_wise("rank ", places, f" by {config.rank.label} ", named, "")
+    return index, why, scores[index]
 
 
 def _drawn(pool: pa.Table, index: Ints, why: Column, config: CurateConfig, seed: int) -> _Choice:
@@ -156,12 +187,18 @@ def _decimals(values: Floats) -> Column:
 
 
 def _result(
-    pool: pa.Table, chosen: pa.Table, plan: pa.Table, verdict: Selection, reasons: dict[str, int]
+    pool: pa.Table,
+    chosen: pa.Table,
+    plan: pa.Table,
+    verdict: Selection,
+    reasons: dict[str, int],
+    ties: dict[str, object],
 ) -> StageResult:
     kept, total = plan.num_rows, pool.num_rows
     rate = floats(chosen.column("pass_rate"))
     metrics = {
-        "data/kept_frac": kept / total,
+        "data/kept_frac": float(verdict.kept.mean()),
+        "data/planned_frac": kept / total,
         "data/planned_hint_level_mean": float(ints(plan.column("hint_level")).mean()),
     }
     if not np.isnan(rate).all():
@@ -174,6 +211,7 @@ def _result(
             "reasons": reasons,
             "problem_ids": plan.column("problem_id").slice(0, _NUM_IDS).to_pylist(),
             "hinted": int((ints(plan.column("hint_level")) > 0).sum()),
+            **ties,
         },
         samples=_samples(pool, chosen, plan, verdict),
     )

@@ -32,10 +32,10 @@ from gradus.data.arrays import (
 )
 from gradus.data.curation.grading import summarise
 from gradus.data.errors import BadInputError, GateError
+from gradus.data.intervals import Interval, mean_of, share_interval
 from gradus.data.lake.schema import EVALUATIONS, cast_to_schema
-from gradus.data.metrics import Interval, bootstrap_mean, majority_at_k, pass_at_k
+from gradus.data.metrics import majority_at_k, pass_at_k
 from gradus.data.records import Figure
-from gradus.data.seeds import derive_seed
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.runs.records import DomainFigures, Evaluation, EvaluationFigures, Metrics, Sample, Versus
 from gradus.tasks.stages.context import StageContext, StageResult
@@ -80,7 +80,7 @@ def run(ctx: StageContext, config: EvaluateConfig) -> StageResult:
     table = _rows(problems, every, checkpoint=_checkpoint(rollouts), suite=config.suite)
     ctx.out.write_table(table)
     ctx.beat(0.4, f"intervals over {table.num_rows} problems")
-    report = _Report(table, every.where(every.judged), config, ctx.seed)
+    report = _Report(table, every.where(every.judged), config)
     baseline = ctx.table("baseline") if ctx.inputs.get("baseline") else None
     unjudged = rollouts.column("rollout_id").filter(pa.array(~every.judged))
     summary: Evaluation = {
@@ -96,14 +96,16 @@ def run(ctx: StageContext, config: EvaluateConfig) -> StageResult:
 
 
 class _Report:
-    """The numbers of one evaluation, every interval from its own generator, so that none depends on another."""
+    """The numbers of one evaluation with their intervals over problems.
 
-    def __init__(self, table: pa.Table, judged: _Rollouts, config: EvaluateConfig, seed: int) -> None:
+    Intervals are over problems, not completions: the completions of one problem are not independent of each other.
+    """
+
+    def __init__(self, table: pa.Table, judged: _Rollouts, config: EvaluateConfig) -> None:
         self.table = table
         self.n, self.k = ints(table.column("n")), ints(table.column("k"))
         self.reward_mean = floats(table.column("reward_mean"))
         self._judged = judged
-        self._seed = seed
         self._config = config
 
     def summary(self, baseline: pa.Table | None) -> EvaluationFigures:
@@ -124,7 +126,7 @@ class _Report:
         if (self._judged.answer >= 0).any():
             found["maj_at"] = {str(k): self.maj_at(k).as_dict() for k in ks}
         if rewarded.any():
-            found["reward_mean"] = self._interval("reward", self.reward_mean[rewarded]).as_dict()
+            found["reward_mean"] = self._reward(self.reward_mean[rewarded]).as_dict()
         if baseline is not None:
             found["versus"] = self.against(baseline)
         return found
@@ -132,13 +134,13 @@ class _Report:
     def pass_at(self, k: int) -> Interval:
         """pass@k over the problems of at least k judged rollouts."""
         enough = self.n >= k
-        return self._interval(f"pass@{k}", pass_at_k(self.n[enough], self.k[enough], k))
+        return self._share(pass_at_k(self.n[enough], self.k[enough], k))
 
     def maj_at(self, k: int) -> Interval:
         """maj@k over the same problems."""
         j = self._judged
         share = majority_at_k(j.problem, j.sample, j.answer, j.correct, num_problems=len(self.n), k=k)
-        return self._interval(f"maj@{k}", share[self.n >= k])
+        return self._share(share[self.n >= k])
 
     def per_domain(self, baseline: pa.Table | None) -> dict[str, DomainFigures]:
         """pass@1 of every domain, sorted by name, with its gain where there is a baseline."""
@@ -151,11 +153,11 @@ class _Report:
             here = (domain == code_of[name]) & (self.n > 0)
             if not here.any():
                 continue
-            passed = self._interval(f"domain {name}", rate[here])
+            passed = self._share(rate[here])
             found[name] = {"pass_at_1": passed.value, "low": passed.low, "high": passed.high, "n": int(here.sum())}
             both = here & ~np.isnan(difference)
             if both.any():
-                found[name]["gain"] = self._interval(f"gain {name}", difference[both]).as_dict()
+                found[name]["gain"] = self._mean(difference[both]).as_dict()
         return found
 
     def against(self, baseline: pa.Table) -> Versus:
@@ -180,9 +182,9 @@ class _Report:
             "newly_lost": int((both & (before_k > 0) & (self.k == 0)).sum()),
         }
         if both.any():
-            found["gain"] = self._interval("gain", (_rate(self.n, self.k) - before_rate)[both]).as_dict()
+            found["gain"] = self._mean((_rate(self.n, self.k) - before_rate)[both]).as_dict()
         if rewarded.any():
-            found["reward_gain"] = self._interval("reward gain", change[rewarded]).as_dict()
+            found["reward_gain"] = self._mean(change[rewarded]).as_dict()
         return found
 
     def _gain_at(self, before_n: Ints, before_k: Ints) -> dict[str, Figure]:
@@ -192,7 +194,7 @@ class _Report:
             if enough.any():
                 after = pass_at_k(self.n[enough], self.k[enough], k)
                 change = after - pass_at_k(before_n[enough], before_k[enough], k)
-                found[str(k)] = self._interval(f"gain@{k}", change).as_dict()
+                found[str(k)] = self._mean(change).as_dict()
         return found
 
     def _before(self, baseline: pa.Table) -> tuple[Floats, Ints, Ints]:
@@ -207,9 +209,15 @@ class _Report:
         at = positions(self.table.column("problem_id"), baseline.column("problem_id"))
         return floats(take_or_null(baseline.column(name), at))
 
-    def _interval(self, name: str, values: Floats) -> Interval:
-        rng = np.random.default_rng(derive_seed(self._seed, self._config.suite, name))
-        return bootstrap_mean(values, rng, resamples=self._config.bootstrap, confidence=self._config.confidence)
+    def _share(self, values: Floats) -> Interval:
+        return share_interval(values[None], self._config.confidence)
+
+    def _mean(self, values: Floats) -> Interval:
+        return mean_of(values[None], span=max(1.0, float(np.abs(values).max()))).interval(self._config.confidence)
+
+    def _reward(self, values: Floats) -> Interval:
+        """Mean rewards, those from 0 to 1 as shares."""
+        return self._share(values) if ((values >= 0) & (values <= 1)).all() else self._mean(values)
 
 
 def _evaluated(problems: pa.Table, rollouts: pa.Table, scores: pa.Table) -> _Rollouts:

@@ -5,7 +5,7 @@ from collections import Counter
 import pyarrow as pa
 
 from gradus.data.errors import GateError
-from gradus.data.hints import hints_of
+from gradus.data.hints import hints_of, states_early
 from gradus.data.lake.schema import HINTS
 from gradus.tasks.config.curation import HintConfig
 from gradus.tasks.identity.loading import load
@@ -21,9 +21,12 @@ def run(ctx: StageContext, config: HintConfig) -> StageResult:
     strategy = load(config.strategy)
     rows: list[dict[str, object]] = []
     unhinted: Counter[str] = Counter()
+    repeated = stated = 0
     missing: list[str] = []
     for index, problem in enumerate(problems):
         hints, reason = hints_of(problem, strategy, config.fractions)
+        repeated += len({hint.text for hint in hints}) < len(hints)
+        stated += states_early(problem)
         rows.extend({**vars(hint), "strategy": config.strategy.label, "leaks_answer": False} for hint in hints)
         if not hints:
             unhinted[reason] += 1
@@ -32,10 +35,18 @@ def run(ctx: StageContext, config: HintConfig) -> StageResult:
             ctx.beat(index / len(problems), f"{index} of {len(problems)} problems")
     if not rows:
         raise GateError(
-            f"no problem can be hinted at ({dict(unhinted)})", hint="hints need worked solutions; see `gradus ingest`"
+            f"no problem can be hinted at ({dict(unhinted)})",
+            hint="hints need worked solutions; a training without them takes escalate = []",
         )
     ctx.out.write_table(pa.Table.from_pylist(rows, schema=HINTS.arrow))
-    summary = {"rows": len(rows), "problems": len(problems), "unhinted": dict(unhinted), "unhinted_ids": missing[:100]}
+    summary = {
+        "rows": len(rows),
+        "problems": len(problems),
+        "unhinted": dict(unhinted),
+        "unhinted_ids": missing[:100],
+        **({"repeated_levels": repeated} if repeated else {}),
+        **({"stated_early": stated} if stated else {}),
+    }
     questions = {problem["problem_id"]: problem["question"] for problem in problems}
     samples = [{"question": questions[str(row["problem_id"])], **row} for row in rows[:NUM_SAMPLES]]
     metrics = {"data/hinted_frac": 1 - len(missing) / len(problems)}

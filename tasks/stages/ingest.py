@@ -3,9 +3,14 @@
 from itertools import islice
 from pathlib import Path
 
+import pyarrow as pa
+
+from gradus.data.errors import BadInputError
+from gradus.data.records import Problem
 from gradus.data.sources.problems import problems_table
 from gradus.data.sources.streams import open_source
 from gradus.data.sources.tabular import Refused
+from gradus.tasks.artifacts.prompt_lengths import prompt_lengths
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 
@@ -31,10 +36,32 @@ def run(ctx: StageContext, config: IngestConfig) -> StageResult:
         format_name=config.format,
         columns=config.columns,
         strict=config.strict,
+        keep_duplicates=config.duplicates == "keep",
     )
+    if config.max_prompt_tokens:
+        table = _fitting(ctx, config, table, refused)
     ctx.out.write_table(table)
     num_refused = sum(refused.reasons.values())
     summary = {"rows": table.num_rows, "refused": dict(refused.reasons.most_common()), "examples": refused.examples}
     shown = table.slice(0, NUM_SAMPLES).select(["problem_id", "question", "solution", "answer"])
     metrics = {"data/ingested_frac": table.num_rows / (table.num_rows + num_refused)}
     return StageResult(metrics=metrics, summary=summary, samples=shown.to_pylist())
+
+
+def _fitting(ctx: StageContext, config: IngestConfig, table: pa.Table, refused: Refused) -> pa.Table:
+    """The problems whose prompt is short enough; BadInputError if none is, or there is no policy to measure it with."""
+    limit = config.max_prompt_tokens
+    if not ctx.inputs.get("policy"):
+        raise BadInputError("max_prompt_tokens counts tokens of a policy, and none is given", hint="give --policy")
+    rows: list[Problem] = table.select(["problem_id", "question", "messages"]).to_pylist()
+    lengths = list(prompt_lengths(ctx.store.path(ctx.one("policy")), rows, config.prompt.style))
+    for row, length in zip(rows, lengths, strict=True):
+        if length > limit:
+            refused.add(f"prompt of more than {limit} tokens", f"problem {row['problem_id']} ({length})")
+    kept = table.filter(pa.array([length <= limit for length in lengths]))
+    if not kept.num_rows:
+        raise BadInputError(
+            f"every prompt has more than max_prompt_tokens = {limit} tokens (the shortest {min(lengths)})",
+            hint="raise max_prompt_tokens",
+        )
+    return kept

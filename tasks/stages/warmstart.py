@@ -1,5 +1,7 @@
 """Stage `warmstart`: supervised fine-tuning on worked solutions, from a given policy or from random weights."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -7,8 +9,9 @@ from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.room import disk_errors
 from gradus.data.records import Problem
 from gradus.data.seeds import derive_seed
-from gradus.data.sources.chain_sum import completion_text
-from gradus.models.policy import Policy, PolicyError, new_policy, prompt_text, prompt_tokens
+from gradus.data.worked import needs_answer, worked_text
+from gradus.models.policy import Policy, new_policy, prompt_tokens
+from gradus.models.rendering import Asked, PromptError, prompt_texts
 from gradus.models.templates import PromptStyle
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.checkpoint import write_policy
@@ -23,9 +26,9 @@ CONTEXT_TOKENS = 256
 
 
 def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
-    """Fine-tune on every problem that has a worked solution and an answer."""
+    """Fine-tune on every problem that has a worked solution."""
     policy = _start(ctx, config)
-    examples = examples_of(ctx, policy, config.prompt.style)
+    examples = examples_of(ctx, policy, config.prompt.style, config.template)
 
     def on_step(step: int, loss: float) -> None:
         if step % 10 == 0:
@@ -47,33 +50,41 @@ def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
     return StageResult(metrics={"sft/loss": losses[-1]}, summary=summary, steps=steps)
 
 
-def examples_of(ctx: StageContext, policy: Policy, style: PromptStyle) -> list[Example]:
+def examples_of(ctx: StageContext, policy: Policy, style: PromptStyle, template: str) -> list[Example]:
     """Prompt and worked solution of every usable problem, as tokens."""
-    return list(worked_solutions(ctx, policy, style).values())
+    return list(worked_solutions(ctx, policy, style, template).values())
 
 
-def worked_solutions(ctx: StageContext, policy: Policy, style: PromptStyle) -> dict[str, Example]:
+def worked_solutions(ctx: StageContext, policy: Policy, style: PromptStyle, template: str) -> dict[str, Example]:
     """Prompt and worked solution by problem id; BadInputError if no problem has one that fits the policy."""
-    end = policy.end_tokens[0]
-    examples: dict[str, Example] = {}
-    for row in ctx.table("problems").to_pylist():
-        if row["solution"] is None or row["answer"] is None:
-            continue
-        (prompt,) = prompt_tokens(policy.tokenizer, [_prompt(policy, row, style)])
-        text = completion_text(row["solution"], row["answer"])
-        completion = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
-        if len(prompt) + len(completion) < policy.prompt_side.context_tokens:
-            examples[row["problem_id"]] = Example(tuple(prompt), (*completion, end))
+    given = [
+        (row, worked_text(template, row["solution"], row.get("answer_given") or row["answer"]))
+        for row in ctx.table("problems").to_pylist()
+        if row["solution"] is not None and (row["answer"] is not None or not needs_answer(template))
+    ]
+    found = fitting(policy, given, style)
+    examples = {row["problem_id"]: each for (row, _), each in zip(given, found, strict=True) if each is not None}
     if not examples:
         raise BadInputError("no problem has a worked solution that fits the policy", hint="see `gradus ingest`")
     return examples
 
 
-def _prompt(policy: Policy, row: Problem, style: PromptStyle) -> str:
+def fitting(policy: Policy, given: Sequence[tuple[Problem, str]], style: PromptStyle) -> list[Example | None]:
+    """Problems with completions as prompts and completions of tokens; None if the policy's context is too short."""
+    found: list[Example | None] = []
+    for (_, text), prompt in zip(given, _prompts(policy, [row for row, _ in given], style), strict=True):
+        completion = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+        fits = len(prompt) + len(completion) < policy.prompt_side.context_tokens
+        found.append(Example(tuple(prompt), (*completion, policy.end_tokens[0])) if fits else None)
+    return found
+
+
+def _prompts(policy: Policy, rows: Sequence[Problem], style: PromptStyle) -> list[list[int]]:
     try:
-        return prompt_text(policy.tokenizer, row["question"], row["messages"], style=style)
-    except PolicyError as error:
-        raise BadInputError(f"problem {row['problem_id']} has no prompt: {error}") from None
+        texts = prompt_texts(policy.tokenizer, [Asked(row["question"], row["messages"]) for row in rows], style)
+    except PromptError as error:
+        raise BadInputError(f"problem {rows[error.index]['problem_id']} has no prompt: {error}") from None
+    return prompt_tokens(policy.tokenizer, texts)
 
 
 def _start(ctx: StageContext, config: WarmstartConfig) -> Policy:

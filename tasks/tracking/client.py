@@ -8,12 +8,14 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from gradus.tasks.host.home_folder import FOR_OWNER
 from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.host.logs import open_log
 from gradus.tasks.tracking.state import Status, status
@@ -69,10 +71,11 @@ class Sidecar:
     process: subprocess.Popen[bytes]
 
 
-def start_sidecar(folder: Path, env: Mapping[str, str] | None = None) -> Sidecar:
+def start_sidecar(folder: Path, login: Mapping[str, str] | None = None) -> Sidecar:
     """Start the teller in a session of its own: neither Ctrl-C nor the death of this process loses what it has to tell.
 
-    What it prints goes to `logs/tracking.log` of the run.
+    `login` are variables of MLflow's client that go before those of the environment. What the teller prints goes to
+    `logs/tracking.log` of the run.
     """
     log_path = folder / "logs" / "tracking.log"
     command = [sys.executable, "-P", "-m", "gradus.tasks.tracking.reporter", str(folder), "--owner", str(os.getpid())]
@@ -82,7 +85,8 @@ def start_sidecar(folder: Path, env: Mapping[str, str] | None = None) -> Sidecar
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=child_environment(tracker_environment(), os.environ, env or {}),
+            env=child_environment(tracker_environment(), os.environ, login or {}),
+            umask=FOR_OWNER,
             start_new_session=True,
         )
     with contextlib.suppress(OSError):  # it has ended, or may not
@@ -95,8 +99,8 @@ def wait(sidecar: Sidecar, timeout_s: float) -> Status:
     try:
         sidecar.process.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        # It tells the rest by itself and ends; Python need not warn of a child that outlives this handle.
-        sidecar.process.returncode = 0
+        # The reporter sends the rest on its own; reaped here, it is no zombie if it ends before this process.
+        threading.Thread(target=sidecar.process.wait, daemon=True).start()
         return replace(status(sidecar.folder), telling=True)
     return status(sidecar.folder)
 

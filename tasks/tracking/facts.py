@@ -35,8 +35,8 @@ NOT_FINITE = "total/num_not_finite"
 REPORT_PAGE, SAMPLE_TABLE = "report.html", "samples.json"
 """Files that the end of a training leaves in the folder of its run; the latter as `mlflow.log_table` writes it."""
 METHODS_TABLE, DIFFERENCES_TABLE = "comparison_methods.json", "comparison_differences.json"
-COMPARISON, COMPARISON_PICTURE = "comparison.json", "comparison.png"
-"""Files that a comparison leaves in the folder of its run: two tables, all its figures, its picture."""
+COMPARISON, COMPARISON_PICTURE, PLAN = "comparison.json", "comparison.png", "plan.json"
+"""Files that a comparison leaves in the folder of its run: two tables, all its figures, its picture, its plan."""
 _TABLES = (SAMPLE_TABLE, METHODS_TABLE, DIFFERENCES_TABLE)
 STAGE_COLUMNS = ("stage", "ran", "reused", "failed", "seconds")
 
@@ -115,9 +115,10 @@ def _note_figures(metrics: Metrics, state: State) -> None:
 
 
 def count_usage(summary: Summary, metrics: Metrics, state: State) -> None:
-    """Add what an attempt used to the totals of its command."""
+    """Add what an attempt used to the totals of its run."""
     state.add("total/tokens_sampled", summary.get("tokens_generated", 0))
     state.add("total/tokens_trained", summary.get("tokens_trained", 0))
+    state.add("total/skipped_updates", summary.get("skipped_updates", 0))
     state.add("total/cpu_s", metrics.get("perf/cpu_s", 0.0))
     state.add("total/gpu_s", metrics.get("perf/gpu_s", 0.0))
 
@@ -129,7 +130,7 @@ def count_round(call: Which, state: State) -> None:
 
 
 def total_points(state: State, prices: Prices, time_ms: int) -> list[Point]:
-    """Return the totals of a command, and their cost if there are prices; one that is 0 is left out."""
+    """Return the totals of a run, and their cost if there are prices; one that is 0 is left out."""
     used = state.totals
     cost = (used.get("total/cpu_s", 0.0) * prices.cpu_h + used.get("total/gpu_s", 0.0) * prices.gpu_h) / 3600
     known = {name: float(f"{value:.6g}") for name, value in {**used, "total/cost": cost}.items()}
@@ -196,11 +197,11 @@ def write_files(folder: Path, run: Path, artifact: Path, begun: Live, end: Stage
 
 
 def run_page(folder: Path, state: State) -> tuple[str, dict[str, int]]:
-    """The summary of the present invocation as Markdown, and the sums of its stages.
+    """The summary of a run as Markdown, and the sums of its stages.
 
-    It says what each checkpoint that got a name got it for, then what was done, stage by stage.
+    It says what each checkpoint that got a name in the last command got it for, then what was done, stage by stage.
     """
-    rows, counts = stage_table(folder, state)
+    rows, counts = stage_table(folder, state.offset)
     events = [event for event, _ in event_lines(folder, state.begun_at, state.offset)]
     named = [event for event in events if event["event"] == "model_alias" and event.get("note")]
     notes = [f"{event['alias']}: {event['note']}" for event in named]
@@ -209,29 +210,33 @@ def run_page(folder: Path, state: State) -> tuple[str, dict[str, int]]:
 
 def end_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
     """The files that the end of a command left in its folder, and the tag by which MLflow finds tables among them."""
-    names = (REPORT_PAGE, *_TABLES, COMPARISON, COMPARISON_PICTURE)
+    names = (REPORT_PAGE, *_TABLES, COMPARISON, COMPARISON_PICTURE, PLAN)
     there = [folder / name for name in names if (folder / name).is_file()]
     tables = [{"path": path.name, "type": "table"} for path in there if path.name in _TABLES]
     return there, {"mlflow.loggedArtifacts": json.dumps(tables)} if tables else {}
 
 
-def stage_table(folder: Path, state: State) -> tuple[list[tuple[str | float, ...]], dict[str, int]]:
-    """What the present invocation did, stage by stage, and the sums.
+def stage_table(folder: Path, end: int) -> tuple[list[tuple[str | float, ...]], dict[str, int]]:
+    """What the commands of a run did up to a place in its journal, stage by stage, and the sums.
 
-    A reused stage has no MLflow run of its own: it is counted here and its metrics join the curves of the run.
+    A reused stage has no MLflow run of its own: it is counted here, once, unless the run computed it before; and its
+    metrics join the curves of the run.
     """
     stages: dict[str, str] = {}
+    had: set[str] = set()
     table: dict[str, dict[str, float]] = {}
-    for event, _ in event_lines(folder, state.begun_at, state.offset):
+    for event, _ in event_lines(folder, 0, end):
         match event["event"]:
             case "stage_started":
                 stages[event["attempt"]] = event["stage"]
+                had.add(event["output"])
             case "stage_finished" if event["attempt"] in stages:
                 row = table.setdefault(stages[event["attempt"]], _nothing())
                 row["ran" if event["status"] == "finished" else "failed"] += 1
                 row["seconds"] += event["seconds"]
-            case "stage_reused":
+            case "stage_reused" if event["output"] not in had:
                 table.setdefault(event["stage"], _nothing())["reused"] += 1
+                had.add(event["output"])
             case _:
                 continue
     counts = {name: int(sum(row[name] for row in table.values())) for name in STAGE_COLUMNS[1:4]}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import mlflow
@@ -54,6 +55,13 @@ class Lineage:
             experiment_id=self._experiment,
         )
         return model.model_id
+
+    def pruned(self, ref: Ref, time_s: float) -> None:
+        """Tag the model of a checkpoint that lost files with the date, if MLflow has it."""
+        query = f"tags.`gradus.output` = '{ref}'"
+        for model in self._client.search_logged_models([self._experiment], filter_string=query):
+            day = datetime.fromtimestamp(time_s, UTC).date().isoformat()
+            self._client.set_logged_model_tags(model.model_id, {"gradus.pruned": day})
 
     def log_output(self, run_id: str, model_id: str, round_: int) -> None:
         """Log a checkpoint as an output of a run, with its round as the step; MLflow would keep it a second time."""

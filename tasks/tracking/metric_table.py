@@ -47,7 +47,9 @@ SECTIONS = (
     Section("6 data", {"data": "", "trained": "trained_"}, "Which problems and rows a round used."),
     Section("7 verifier", {"verifier": ""}, "How judging went."),
     Section("8 time", {"perf": ""}, "Where the time goes; the stage stands behind the name."),
-    Section("9 total", {"total": ""}, "What the whole command did and cost: written at its end, at step 0."),
+    Section(
+        "9 total", {"total": ""}, "What all commands of a run did and cost: written at the end of each, at step 0."
+    ),
 )
 OWN_SECTION = "own"
 """Metrics of families that no section names."""
@@ -103,7 +105,7 @@ METRICS: Sequence[Metric] = (
     Metric("eval/SUITE/pass_at_1", "share", "evaluate", "pass@1, unbiased; the mean over problems.", _SUITES),
     Metric("eval/SUITE/pass_at_K", "share", "evaluate", "pass@k, unbiased (arXiv 2107.03374), by k.", _EVAL),
     Metric("eval/SUITE/maj_at_K", "share", "evaluate", "Problems whose most frequent answer of k is right."),
-    Metric("eval/SUITE/ci_low", "share", "evaluate", "Lower end of the bootstrap interval of the first k.", _EVAL),
+    Metric("eval/SUITE/ci_low", "share", "evaluate", "Lower end of the interval of the first k.", _EVAL),
     Metric("eval/SUITE/ci_high", "share", "evaluate", "Upper end of the same interval.", _EVAL),
     Metric(
         "eval/SUITE/gain",
@@ -117,7 +119,7 @@ METRICS: Sequence[Metric] = (
         "eval/SUITE/gain_ci_low",
         "share",
         "evaluate",
-        "Lower end of its paired bootstrap interval.",
+        "Lower end of its paired interval.",
         _EVAL,
         compares=True,
     ),
@@ -133,7 +135,7 @@ METRICS: Sequence[Metric] = (
     Metric("eval/SUITE/mean_tokens", "tokens", "evaluate", "Mean length of a completion.", _EVAL),
     Metric("eval/SUITE/coverage", "share", "evaluate", "Rollouts with a verdict on correctness."),
     Metric("eval/SUITE/reward_mean", "reward", "evaluate", "Mean reward of the rollouts, judged or not."),
-    Metric("eval/SUITE/reward_mean_ci_low", "reward", "evaluate", "Lower end of its bootstrap interval."),
+    Metric("eval/SUITE/reward_mean_ci_low", "reward", "evaluate", "Lower end of its interval."),
     Metric("eval/SUITE/reward_mean_ci_high", "reward", "evaluate", "Upper end of the same interval."),
     Metric(
         "eval/SUITE/reward_gain", "reward", "evaluate", "Mean reward minus that of the starting policy.", compares=True
@@ -142,7 +144,7 @@ METRICS: Sequence[Metric] = (
         "eval/SUITE/reward_gain_ci_low",
         "reward",
         "evaluate",
-        "Lower end of its paired bootstrap interval.",
+        "Lower end of its paired interval.",
         compares=True,
     ),
     Metric("eval/SUITE/reward_gain_ci_high", "reward", "evaluate", "Upper end of the same interval.", compares=True),
@@ -195,10 +197,13 @@ METRICS: Sequence[Metric] = (
     Metric("length/mean", "tokens", "rollout", "Mean length of a completion.", ("train", "eval")),
     Metric("length/max", "tokens", "rollout", "Longest completion.", _TRAIN),
     Metric("length/truncated_frac", "share", "rollout", "Completions cut off by max_tokens.", _TRAIN, quiet=True),
-    Metric("data/pass_rate_mean", "share", "difficulty", "Mean pass rate of the problems that have one.", _TRAIN),
-    Metric("data/reward_variance_mean", "reward²", "difficulty", "Mean variance of a problem's rewards."),
+    Metric(
+        "data/pass_rate_mean", "share", "difficulty", "Mean pass rate of the problems measured in the round.", _TRAIN
+    ),
+    Metric("data/reward_variance_mean", "reward²", "difficulty", "Mean variance of their rewards, by problem."),
     Metric("data/fresh_frac", "share", "difficulty", "Problems measured in this round.", _TRAIN),
     Metric("data/kept_frac", "share", "curate", "Problems that the filters kept.", _TRAIN),
+    Metric("data/planned_frac", "share", "curate", "Problems that are planned: kept, in the top and drawn."),
     Metric("data/planned_hint_level_mean", "level", "curate", "Mean hint level of the plan."),
     Metric("data/planned_pass_rate_mean", "share", "curate", "Mean pass rate of the problems drawn."),
     Metric("data/hint_level_mean", "level", "rollout", "Mean hint level of the rollouts.", _TRAIN, quiet=True),
@@ -221,6 +226,7 @@ METRICS: Sequence[Metric] = (
     Metric("trained/length_mean", "tokens", "update", "Mean length of a row learnt from."),
     Metric("trained/length_max", "tokens", "update", "Longest row learnt from."),
     Metric("trained/truncated_frac", "share", "update", "Rows learnt from that were cut off by max_tokens."),
+    Metric("trained/skipped_updates", "1", "update", "1 where no group had variance and no step was taken."),
     Metric("trained/hint_level_mean", "level", "update", "Mean hint level of the rows learnt from."),
     Metric("verifier/error_frac", "share", "score", "Rows whose reward raised an error.", _TRAIN, quiet=True),
     Metric("verifier/timeout_frac", "share", "score", "Rows whose reward took too long.", _TRAIN, quiet=True),
@@ -233,8 +239,15 @@ METRICS: Sequence[Metric] = (
     Metric("perf/step_s", "s", "update", "Wall time of an optimiser step.", by_step=True),
     Metric("perf/memory_halvings", "1", "update", "How often memory ran out and packs were halved."),
     Metric("total/rounds", "rounds", REPORTER, "Last round that has an update.", _TRAIN),
-    Metric("total/tokens_sampled", "tokens", REPORTER, "Tokens generated by this command, for every purpose.", _TRAIN),
-    Metric("total/tokens_trained", "tokens", REPORTER, "Tokens that updates of this command learnt from.", _TRAIN),
+    Metric(
+        "total/tokens_sampled",
+        "tokens",
+        REPORTER,
+        "Tokens generated by the commands of the run, for every purpose.",
+        _TRAIN,
+    ),
+    Metric("total/tokens_trained", "tokens", REPORTER, "Tokens that its updates learnt from.", _TRAIN),
+    Metric("total/skipped_updates", "1", REPORTER, "Its updates that had no signal.", _TRAIN),
     Metric("total/cpu_s", "s", REPORTER, "CPU time of its stages, as in perf/cpu_s.", _TRAIN),
     Metric("total/gpu_s", "s", REPORTER, "GPU time of its stages, as in perf/gpu_s.", _TRAIN),
     Metric("total/cost", "the user's", REPORTER, "Both times GRADUS_CPU_PRICE and GRADUS_GPU_PRICE.", _TRAIN),

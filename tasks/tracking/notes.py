@@ -7,6 +7,7 @@ of an error only what stands before its first detail, since details may quote wh
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from gradus.tasks.runs.records import RunFinished, RunStarted, StageFinished
 from gradus.tasks.tracking.report import markdown, visible
@@ -63,6 +64,12 @@ def run_note(state: State, ended: RunFinished | None, counts: Mapping[str, int])
     return _listed([*lines, _next_command(state, ended, training=training)])
 
 
+def reused_note(commands: int, at: datetime) -> str:
+    """Return the line of commands that computed nothing, which leave the rest of a note as it is."""
+    how_many = "One later command" if commands == 1 else f"{commands} later commands"
+    return _listed([f"{how_many} found everything computed, the last on {at:%Y-%m-%d %H:%M} UTC."])
+
+
 def links_note(experiment: str, trainings: Mapping[str, str]) -> str:
     """Return the trainings of a comparison as lines of its note: MLflow's id by name, empty if it has none yet."""
     return _listed(
@@ -76,10 +83,13 @@ def links_note(experiment: str, trainings: Mapping[str, str]) -> str:
 def _ended(state: State, ended: RunFinished | None, counts: Mapping[str, int]) -> str:
     if ended is None:
         return "It has not ended."
-    seconds = max(0.0, ended["time"] - state.begun_ms / 1000)
     done = ", ".join(f"{number} {word}" for word, number in counts.items())
     num_rounds = int(state.totals.get("total/rounds", 0))
-    after = f"{num_rounds} round{'s' * (num_rounds > 1)} in {seconds:.0f} s" if num_rounds else f"{seconds:.0f} s"
+    after = (
+        f"{num_rounds} round{'s' * (num_rounds > 1)} in {state.seconds:.0f} s"
+        if num_rounds
+        else f"{state.seconds:.0f} s"
+    )
     how = f"{ended['status'].capitalize()} after {after} (stages: {done})"
     error = ended.get("error", "")
     return f"{how}: {markdown(headline(error))}." if error else f"{how}."

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from gradus.data.unicode import whole
 from gradus.tasks.runs.records import Report, Sample
 
 MAX_CELL_CHARS = 4000
@@ -21,7 +22,6 @@ MAX_ROWS = 64
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _BIDI = re.compile(r"[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -48,14 +48,14 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; mar
 def terminal_safe(text: str) -> str:
     """The text without terminal commands, control characters and direction marks; new lines and tabs stay."""
     plain = _CONTROL.sub("", _ANSI.sub("", text))
-    return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", _BIDI.sub("", plain))
+    return whole(_BIDI.sub("", plain))
 
 
 def visible(text: str, max_chars: int = MAX_CELL_CHARS) -> str:
     """The text with every control character and direction mark made visible, cut with a note of what was cut."""
     shown = _CONTROL.sub(_picture, text[:max_chars])
     shown = _BIDI.sub(lambda m: f"⟦U+{ord(m.group()):04X}⟧", shown)
-    shown = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", shown)
+    shown = whole(shown)
     return shown if len(text) <= max_chars else f"{shown}… ({len(text) - max_chars:,} more characters)"
 
 

@@ -20,25 +20,27 @@ import socket
 import sys
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import mlflow.db
 from mlflow import MlflowClient
-from mlflow.entities import LifecycleStage, Metric, Param, RunTag
+from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 
 from gradus.data.errors import StageError, in_words
 from gradus.data.lake.store import Ref, Store
-from gradus.data.records import JsonObject
+from gradus.data.lake.train_states import is_skipped
 from gradus.tasks.config.redaction import hide, hide_in_logs, hide_in_output
 from gradus.tasks.config.settings import Home, prices, traces_per_round, tracking_patience_s
+from gradus.tasks.host.setting_files import hide_git
 from gradus.tasks.preflight.access import mlflow_words
 from gradus.tasks.runs import records
 from gradus.tasks.runs.journal import read_metric_rows
 from gradus.tasks.runtime.attempt import read_report
-from gradus.tasks.tracking.client import artifacts_uri, database, tracker_environment, tracking_uri
+from gradus.tasks.tracking.client import database, tracker_environment, tracking_uri
 from gradus.tasks.tracking.facts import (
     NOT_FINITE,
     count_round,
@@ -57,22 +59,12 @@ from gradus.tasks.tracking.facts import (
 )
 from gradus.tasks.tracking.lineage import CHECKPOINTS, Lineage
 from gradus.tasks.tracking.loop import Follower, RefusedError, UnreachableError
-from gradus.tasks.tracking.names import (
-    MAX_TAG_CHARS,
-    METRICS_PER_CALL,
-    PARAMS_PER_CALL,
-    batches,
-    cut,
-    flat_params,
-    model_name,
-)
-from gradus.tasks.tracking.notes import CHANGES_FILE, changes_text, opening, run_note, stage_note
-from gradus.tasks.tracking.report import visible
+from gradus.tasks.tracking.names import model_name
+from gradus.tasks.tracking.notes import CHANGES_FILE, changes_text, opening, reused_note, run_note, stage_note
+from gradus.tasks.tracking.rows import FIRST, Rows, Told, computes, experiment_of, first_invocation
 from gradus.tasks.tracking.state import Live, State, setup_lock, status
 from gradus.tasks.tracking.traces import Traces
-from gradus.tasks.tracking.view import EXPERIMENT, VIEW_TAG, is_current, saved_view
 
-_NOTE = "mlflow.note.content"
 _MAX_TRACES_PER_ROUND = 16
 _FINAL = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"})
 _ENDED = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED", "cancelled": "KILLED"}
@@ -86,7 +78,7 @@ def ensure_database(home: Path) -> str:
         with setup_lock(database(home).parent), _classified():
             upgrade: Any = mlflow.db.upgrade
             upgrade.callback(uri)
-            _experiment(MlflowClient(tracking_uri=uri), home, uri)
+            experiment_of(MlflowClient(tracking_uri=uri), home, uri)
     return uri
 
 
@@ -102,8 +94,13 @@ def drain(folder: Path, wait_s: float = 0.0) -> int:
     return told
 
 
+def forget(folder: Path) -> int:
+    """Mark what MLflow has of a run as deleted; return the number of its runs there. UnreachableError if it is down."""
+    return MlflowTeller(folder, Home.from_environment()).forget()
+
+
 class MlflowTeller:
-    """Tells MLflow: a parent run for each invocation of a command, a child run for each stage attempt."""
+    """Tells MLflow: a parent run for each run of ours, a child run for each stage attempt."""
 
     def __init__(self, folder: Path, home: Home) -> None:
         self._folder = folder
@@ -112,6 +109,7 @@ class MlflowTeller:
         # are created, until the first run that is not there: nothing behind it is.
         self._looks_first = True
         self._prices = prices()
+        self._told = Told(folder)
         self._place = hashlib.sha256(f"{socket.gethostname()}:{folder.resolve()}".encode()).hexdigest()[:16]
         _settle()
         with _classified(opening=True):
@@ -123,7 +121,8 @@ class MlflowTeller:
                     ensure_database(home.root)
             mlflow.set_tracking_uri(uri)
             self._client = MlflowClient(tracking_uri=uri)
-            self._experiment = _experiment(self._client, home.root, uri)
+            self._experiment = experiment_of(self._client, home.root, uri)
+            self._rows = Rows(self._client, self._experiment)
             self._lineage = Lineage(self._client, self._store, self._experiment)
             self._traces = Traces(self._client, self._experiment, min(traces_per_round(), _MAX_TRACES_PER_ROUND))
 
@@ -142,6 +141,8 @@ class MlflowTeller:
                     self._stage_reused(event, state)
                 case "model_alias":
                     self._model_alias(event, state)
+                case "pruned":
+                    self._pruned(event)
                 case "run_finished":
                     self._run_finished(event, state)
                 case _:  # of a newer version
@@ -152,7 +153,7 @@ class MlflowTeller:
         """Tell the parent's metrics that wait in the state."""
         if state.parent:
             with _classified():
-                self._metrics(state.parent, [Metric(*point) for point in state.backlog])
+                self._rows.metrics(state.parent, [Metric(*point) for point in state.backlog])
 
     def close_as_killed(self, state: State) -> None:
         """End the parent and every open child as KILLED: their process is gone."""
@@ -169,13 +170,22 @@ class MlflowTeller:
                 self._client.set_terminated(run_id, "KILLED")
         state.live, state.parent = {}, ""
 
+    def forget(self) -> int:
+        """Mark the rows of the run as deleted; return their number."""
+        with _classified(opening=True):
+            return self._rows.delete(self._folder.name, self._place)
+
     def _run_started(self, event: records.RunStarted, state: State) -> None:
         origin = {
             "prefect.flow_run_id": event.get("prefect_flow_run_id", ""),
             "mlflow.source.git.commit": event.get("git_sha", ""),
         }
-        state.begin(event["run"], event["owner"], {key: value for key, value in origin.items() if value})
+        first = first_invocation(self._folder)
+        row = self._rows.find(FIRST, first)
+        known = {key: value for key, value in origin.items() if value}
+        state.begin(event["run"], event["owner"], known, resumed=bool(row) and event["invocation"] != first)
         tags = {
+            FIRST: first,
             "gradus.run": event["run"],
             "gradus.verb": event.get("verb", ""),
             "gradus.invocation": event["invocation"],
@@ -184,24 +194,21 @@ class MlflowTeller:
             "mlflow.source.name": f"gradus {event.get('verb', '')}",
             **state.origin,
         }
-        run_id = self._create("gradus.invocation", event["invocation"], event["run"], in_ms(event["time"]), tags)
-        self._close_abandoned(run_id, in_ms(event["time"]))
+        run_id = row or self._rows.begin(event["run"], in_ms(event["time"]), tags)
+        if row:
+            self._rows.go_on(row, tags)
+        else:
+            self._looks_first = False  # nothing of it is there
+        self._rows.close_abandoned(self._place, run_id, in_ms(event["time"]))
         params, changed = event.get("params", {}), event.get("changed")
         recipe = params.get("recipe")
-        self._params(run_id, recipe if isinstance(recipe, Mapping) else params)
+        self._rows.params(run_id, recipe if isinstance(recipe, Mapping) else params, again=bool(row))
         self._client.log_text(run_id, json.dumps(params, indent=1), "config.json")
         if changed is not None:
             self._client.log_text(run_id, changes_text(changed), CHANGES_FILE)
         state.parent, state.begun_ms, state.about = run_id, in_ms(event["time"]), opening(event)
         state.ends_only = evaluates_at_its_ends(recipe)
-        self._note(run_id, run_note(state, None, {}))
-
-    def _close_abandoned(self, living: str, time_ms: int) -> None:
-        """End runs of this folder that claim to run: whoever held the folder before is gone."""
-        query = f"tags.`gradus.place` = '{self._place}' and attributes.status = 'RUNNING'"
-        for run in self._client.search_runs([self._experiment], query):
-            if run.info.run_id != living:
-                self._client.set_terminated(run.info.run_id, "KILLED", end_time=time_ms)
+        self._rows.note(run_id, run_note(state, None, {}))
 
     def _stage_started(self, event: records.StageStarted, state: State) -> None:
         attempt = event["attempt"]
@@ -215,10 +222,10 @@ class MlflowTeller:
             **state.origin,
             **({"mlflow.parentRunId": state.parent} if state.parent else {}),
         }
-        run_id = self._create("gradus.attempt", attempt, title(event), in_ms(event["time"]), tags)
+        run_id = self._attempt(attempt, title(event), in_ms(event["time"]), tags)
         self._lineage.log_inputs(run_id, event["inputs"])
         self._problems(event, event["inputs"], state)
-        self._params(run_id, event["config"])
+        self._rows.params(run_id, event["config"])
         state.runs[attempt] = run_id
         state.live[attempt] = {**label, "config": event["config"], "inputs": dict(event["inputs"])}
 
@@ -244,11 +251,12 @@ class MlflowTeller:
         with tempfile.TemporaryDirectory(prefix="gradus-") as name:
             write_files(Path(name), self._folder, self._store.path(ref), live, event, {**kept, "metrics": found})
             self._client.log_artifacts(run_id, name)
-        self._note(run_id, stage_note(state.run, live, event), error=event["error"])
+        self._rows.note(run_id, stage_note(state.run, live, event), error=event["error"])
         self._curves(run_id, live, rows, state)
         count_usage(event["summary"], found, state)
         if event["status"] == "finished":
-            to_parent(live, event["time"], found, state)
+            if not self._told.has(live, state):
+                to_parent(live, event["time"], found, state)
             self._trained(live, (run_id, state.parent), state)
         self._client.set_terminated(run_id, _ENDED[event["status"]], end_time=in_ms(event["time"]))
         del state.live[attempt]
@@ -260,29 +268,34 @@ class MlflowTeller:
     def _curves(self, run_id: str, live: Live, rows: Sequence[records.MetricRow], state: State) -> None:
         """Log an attempt's own metrics; those of an evaluation as metrics of its checkpoint too."""
         state.add(NOT_FINITE, sum(num_not_finite(row["metrics"]) for row in rows))
-        about = {"run": state.run, "round": str(live["round"])}
-        is_evaluation = live["stage"] == "evaluate"
-        policy = self._lineage.evaluated(live.get("inputs", {}), state.parent, about) if is_evaluation else {}
-        self._metrics(run_id, [Metric(*point, **policy) for point in points(rows)])
+        about, inputs = {"run": state.run, "round": str(live["round"])}, live.get("inputs", {})
+        policy = self._lineage.evaluated(inputs, state.parent, about) if live["stage"] == "evaluate" else {}
+        self._rows.metrics(run_id, [Metric(*point, **policy) for point in points(rows)])
 
     def _trained(self, call: records.Label, runs: Sequence[str], state: State) -> None:
         """Log the checkpoint that a call made, if it made one, as a model and as an output of the runs."""
         ref = Ref.parse(call["output"])
         count_round(call, state)
-        if ref.table == CHECKPOINTS:
+        if ref.table == CHECKPOINTS and not is_skipped(self._store, ref):
             about = {"run": state.run, "round": str(call["round"]), "stage": call["stage"]}
             model_id = self._lineage.checkpoint(ref, runs[0], about)
             for run_id in filter(None, runs):
                 self._lineage.log_output(run_id, model_id, call["round"])
 
     def _stage_reused(self, event: records.StageReused, state: State) -> None:
+        if self._told.has(event, state):
+            return
         ref = Ref.parse(event["output"])
         metrics = read_report(self._store, ref).get("metrics", {})
         manifest = self._store.find(ref)
         state.add(NOT_FINITE, num_not_finite(metrics))
         to_parent(event, event["time"], metrics, state)
-        self._problems(event, manifest.parents if manifest else {}, state)
+        self._problems(event, event.get("inputs") or (manifest.parents if manifest else {}), state)
         self._trained(event, (state.parent,), state)
+
+    def _pruned(self, event: records.Pruned) -> None:
+        for output in event["outputs"]:
+            self._lineage.pruned(Ref.parse(output), event["time"])
 
     def _model_alias(self, event: records.ModelAlias, state: State) -> None:
         ref = Ref.parse(event["ref"])
@@ -302,43 +315,33 @@ class MlflowTeller:
         state.live, state.parent = {}, ""
 
     def _close(self, ended: records.RunFinished, state: State) -> None:
-        """Log what a command's run says at its end: summary, totals, note."""
+        """Log what a run says at the end of a command: summary, totals, note; of one that reused all, a remark."""
+        if state.resumed and state.note and not computes(self._folder, state.begun_at, state.offset):
+            state.reuses += 1
+            at = datetime.fromtimestamp(ended["time"], UTC)
+            self._rows.note(state.parent, state.note + reused_note(state.reuses, at), reuses=str(state.reuses))
+            return
+        state.seconds += max(0.0, ended["time"] - state.begun_ms / 1000)
         page, counts = run_page(self._folder, state)
         self._client.log_text(state.parent, page, "summary.md")
         files, tags = end_files(self._folder)
         for path in files:
             self._client.log_artifact(state.parent, str(path))
-        self._client.log_batch(state.parent, tags=[RunTag(*tag) for tag in tags.items()])
+        self._rows.tag(state.parent, tags)
         totals = total_points(state, self._prices, in_ms(ended["time"]))
-        self._metrics(state.parent, [Metric(*point) for point in totals])
+        self._rows.metrics(state.parent, [Metric(*point) for point in totals])
         texts = {name: str(number) for name, number in counts.items()}
-        note = run_note(state, ended, counts) + self._lineage.compared(self._folder)
-        self._note(state.parent, note, **texts, error=ended.get("error", ""))
+        state.note = run_note(state, ended, counts) + self._lineage.compared(self._folder)
+        self._rows.note(state.parent, state.note, **texts, error=ended.get("error", ""))
 
-    def _create(self, key: str, name: str, title: str, time_ms: int, tags: Mapping[str, str]) -> str:
-        """Create a run, or take up the one that an earlier teller created."""
+    def _attempt(self, name: str, title: str, time_ms: int, tags: Mapping[str, str]) -> str:
+        """Create the run of an attempt, or take up the one that an earlier teller created."""
         if self._looks_first:
-            found = self._client.search_runs([self._experiment], f"tags.`{key}` = '{name}'", max_results=1)
-            if found:
-                self._client.update_run(found[0].info.run_id, status="RUNNING")
-                return found[0].info.run_id
+            if found := self._rows.find("gradus.attempt", name):
+                self._rows.go_on(found, {})
+                return found
             self._looks_first = False
-        told = {key: cut(value, MAX_TAG_CHARS) for key, value in tags.items() if value}
-        run = self._client.create_run(self._experiment, start_time=time_ms, tags=told, run_name=visible(title, 200))
-        return run.info.run_id
-
-    def _params(self, run_id: str, config: JsonObject) -> None:
-        for batch in batches([Param(*pair) for pair in flat_params(config).items()], PARAMS_PER_CALL):
-            self._client.log_batch(run_id, params=batch)
-
-    def _note(self, run_id: str, note: str, **tags: str) -> None:
-        """Set a run's note, and tags of ours that are not empty."""
-        told = {_NOTE: note, **{f"gradus.{name}": text for name, text in tags.items() if text}}
-        self._client.log_batch(run_id, tags=[RunTag(key, cut(text, MAX_TAG_CHARS)) for key, text in told.items()])
-
-    def _metrics(self, run_id: str, metrics: Sequence[Metric]) -> None:
-        for batch in batches(metrics, METRICS_PER_CALL):
-            self._client.log_batch(run_id, metrics=batch)
+        return self._rows.begin(title, time_ms, tags)
 
 
 def _settle() -> None:
@@ -346,19 +349,7 @@ def _settle() -> None:
     for name, value in tracker_environment().items():
         os.environ.setdefault(name, value)
     logging.getLogger("mlflow").setLevel(logging.WARNING)
-
-
-def _experiment(client: MlflowClient, home: Path, uri: str) -> str:
-    """The experiment's id; created, or taken out of the bin, and given its view, where need be."""
-    found = client.get_experiment_by_name(EXPERIMENT)
-    if found is None:
-        artifacts = artifacts_uri(home) if uri.startswith("sqlite:") else None
-        found = client.get_experiment(client.create_experiment(EXPERIMENT, artifact_location=artifacts))
-    if found.lifecycle_stage == LifecycleStage.DELETED:
-        client.restore_experiment(found.experiment_id)
-    if not is_current(found.tags.get(VIEW_TAG)):
-        client.set_experiment_tag(found.experiment_id, VIEW_TAG, saved_view())
-    return found.experiment_id
+    hide_git()
 
 
 @contextlib.contextmanager

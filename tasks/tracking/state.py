@@ -42,15 +42,17 @@ class Refusal(TypedDict):
 class State:
     """What is remembered between two events.
 
-    `offset` counts the bytes of the journal that were told; `parent` is the MLflow run of the present invocation, which
-    began at byte `begun_at` and belongs to the process `owner`; `origin` holds the tags that say which launch and which
-    commit it is; `runs` maps an attempt of it to its MLflow run, `live` holds the facts of those still open; `traces`
-    counts traces by round; `backlog` holds metrics of the parent (name, value, time in ms, step) that wait for the next
-    batch; `zeros` points (time in ms, step) of metrics whose 0 is nothing to look at, until they are `loud`;
-    `others` the names of metrics that a recipe makes more of; `totals` what the invocation used so far; it began at
-    `begun_ms` and last said something at `time_ms`; `ends_only` is whether it evaluates at its ends alone; `figures` is
-    what its evaluations of the first suite found; `about` the lines of its note that are known from its beginning;
-    `datasets` what it was told to have as an input; `refused` what MLflow would not take, with its reason.
+    `offset` counts the bytes of the journal that were told; `parent` is the MLflow run of ours while an invocation is
+    open, which began at byte `begun_at` and belongs to the process `owner`; `origin` holds the tags that say which
+    launch and which commit it is; `runs` maps an attempt of it to its MLflow run, `live` holds the facts of those still
+    open; `traces` counts traces by round; `backlog` holds metrics of the parent (name, value, time in ms, step) that
+    wait for the next batch; `zeros` points (time in ms, step) of metrics whose 0 is nothing to look at, until they are
+    `loud`; `others` the names of metrics that a recipe makes more of; `totals` what the run used so far, and `seconds`
+    how long its commands took; the invocation began at `begun_ms` and last said something at `time_ms`; `resumed` is
+    whether an earlier one has its metrics in the same row, `note` what it left there, `reuses` the number since then
+    that computed nothing; `ends_only` is whether it evaluates at its ends alone; `figures` is what its evaluations of
+    the first suite found; `about` the lines of its note that are known from its beginning; `datasets` what it was told
+    to have as an input; `refused` what MLflow would not take, with its reason.
     """
 
     offset: int = 0
@@ -68,6 +70,10 @@ class State:
     others: list[str] = field(default_factory=list)
     totals: dict[str, float] = field(default_factory=dict)
     ends_only: bool = False
+    resumed: bool = False
+    seconds: float = 0.0
+    note: str = ""
+    reuses: int = 0
     begun_ms: int = 0
     time_ms: int = 0
     figures: dict[str, float] = field(default_factory=dict)
@@ -76,11 +82,14 @@ class State:
     refused: list[Refusal] = field(default_factory=list)
     problem: str = ""
 
-    def begin(self, run: str, owner: Owner, origin: dict[str, str]) -> None:
-        """Forget the last invocation and begin with the next."""
-        self.origin = origin
+    def begin(self, run: str, owner: Owner, origin: dict[str, str], *, resumed: bool) -> None:
+        """Begin with the next invocation; what is known of the run is forgotten unless it goes on in the same row."""
+        self.origin, self.resumed = origin, resumed
         self.run, self.owner, self.parent, self.begun_at = run, owner, "", self.offset
-        self.runs, self.live, self.traces, self.backlog = {}, {}, {}, []
+        self.runs, self.live, self.backlog = {}, {}, []
+        if resumed:
+            return
+        self.traces, self.seconds, self.note, self.reuses = {}, 0.0, "", 0
         self.zeros, self.loud, self.others, self.totals, self.figures, self.about, self.datasets = (
             {},
             [],
@@ -92,7 +101,7 @@ class State:
         )
 
     def add(self, name: str, amount: float) -> None:
-        """Add to a total of the present invocation."""
+        """Add to a total of the run."""
         self.totals[name] = self.totals.get(name, 0.0) + amount
 
     def save(self, folder: Path) -> None:

@@ -9,7 +9,7 @@ import json
 from typing import NotRequired, TypedDict, cast
 from urllib.parse import urlsplit
 
-from gradus.tasks.preflight.access import call_mlflow
+from gradus.tasks.preflight.access import Login, call_mlflow
 from gradus.tasks.tracking.names import shown_name
 
 EXPERIMENT = "gradus"
@@ -84,14 +84,14 @@ def experiment_address(server: str, experiment: str = "") -> str:
     return f"{server.rstrip('/')}/#/{place}?{QUERY}"
 
 
-def address(server: str) -> str:
+def address(server: str, login: Login) -> str:
     """Return the address to open in a browser, asking the server for the experiment; without credentials.
 
     An experiment of an earlier version is given the view.
     """
     parts = urlsplit(server)
     shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    found = call_mlflow(server, f"experiments/get-by-name?experiment_name={EXPERIMENT}")
+    found = call_mlflow(server, f"experiments/get-by-name?experiment_name={EXPERIMENT}", login)
     if not found or "experiment" not in found:
         return experiment_address(shown)
     experiment = cast("_Experiment", found["experiment"])
@@ -99,5 +99,5 @@ def address(server: str) -> str:
     views = [tag["value"] for tag in experiment.get("tags", ()) if tag["key"] == VIEW_TAG]
     if not is_current(views[0] if views else None):
         body = {"experiment_id": identifier, "key": VIEW_TAG, "value": saved_view()}
-        call_mlflow(server, "experiments/set-experiment-tag", body)
+        call_mlflow(server, "experiments/set-experiment-tag", login, body)
     return experiment_address(shown, identifier)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ def raised(number: int, name: str | None = None, other: str | None = None) -> OS
         (errno.ENOTDIR, "there can be no /h/x: a part of its path is a file"),
         (errno.EMFILE, "too many files are open: /h/x"),
         (errno.EIO, "the disk failed to read or write /h/x"),
+        (errno.EINVAL, "the system refuses what is asked of /h/x; give an ordinary file"),
     ],
 )
 def test_what_the_system_refuses_names_the_file_and_what_to_do(number: int, said: str) -> None:
@@ -37,6 +39,15 @@ def test_both_files_of_a_failed_renaming_are_named() -> None:
 def test_a_place_stands_for_a_file_that_is_not_named() -> None:
     assert in_words(raised(errno.ENOSPC), "/home").message == "the disk is full: /home cannot be written"
     assert in_words(OSError("[Errno 28] Error writing bytes to file")).message.startswith("the disk is full: a file")
+
+
+def test_no_number_of_the_system_is_shown() -> None:
+    for number in errno.errorcode:
+        said = os.strerror(number)
+        texts = f"[Errno {number}] {said}", f"no. Detail: [errno {number}] {said}", f"{said} (os error {number})"
+        named = raised(number), raised(number, "/h/x")
+        for error in (*named, *map(OSError, texts), *map(ValueError, texts)):
+            assert not re.search(rf"errno|os error|\b{number}\b", in_words(error).message, re.IGNORECASE), error
 
 
 def test_a_name_that_no_file_can_have_is_wrong_usage_and_shown_in_part(tmp_path: Path) -> None:

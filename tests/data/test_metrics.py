@@ -1,4 +1,4 @@
-"""Metrics against enumeration: every subset, every vote counted by hand, every resample."""
+"""Metrics against enumeration: every subset, every vote counted by hand."""
 
 from collections import Counter
 from itertools import combinations
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.data.metrics import bootstrap_mean, majority_at_k, pass_at_k, zero_std_groups
+from gradus.data.metrics import majority_at_k, pass_at_k, zero_std_groups
 
 
 def test_pass_at_k_of_hand_computed_cases() -> None:
@@ -89,38 +89,6 @@ def test_majority_equals_counting(drawn: list[tuple[int, str | None, bool]], k: 
     # A right completion has an answer, and the sample index is unique within its problem.
     rows = [(p, i, a, right and a is not None) for i, (p, a, right) in enumerate(drawn)]
     assert _majority(rows, 4, k) == pytest.approx(_votes(rows, 4, k))
-
-
-def test_bootstrap_interval_is_that_of_every_resample() -> None:
-    values = np.array([0.0, 0.0, 1.0, 1.0])
-    # The mean of four draws is Binomial(4, 1/2) / 4: P(0) = 1/16, so the 2.5 % and 97.5 % points are 0 and 1.
-    wide = bootstrap_mean(values, np.random.default_rng(0), resamples=4000, confidence=0.95)
-    assert (wide.value, wide.low, wide.high) == (0.5, 0.0, 1.0)
-    # P(mean <= 1/4) = 5/16: the 20 % point is 1/4.
-    narrow = bootstrap_mean(values, np.random.default_rng(0), resamples=4000, confidence=0.6)
-    assert (narrow.low, narrow.high) == (0.25, 0.75)
-
-
-def test_bootstrap_interval_covers_the_truth_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(5)
-    hits = 0
-    for _ in range(300):
-        interval = bootstrap_mean((rng.random(60) < 0.4).astype(float), rng, resamples=300, confidence=0.9)
-        hits += interval.low <= 0.4 <= interval.high
-    assert 0.84 <= hits / 300 <= 0.96
-
-
-def test_bootstrap_does_not_depend_on_how_much_fits_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.random.default_rng(1).random(37)
-    whole = bootstrap_mean(values, np.random.default_rng(2), resamples=101, confidence=0.95)
-    monkeypatch.setattr("gradus.data.metrics._CHUNK", 37 * 4)
-    assert bootstrap_mean(values, np.random.default_rng(2), resamples=101, confidence=0.95) == whole
-
-
-@pytest.mark.parametrize("values", [[], [0.5, float("nan")]])
-def test_bootstrap_refuses_nothing_and_nan(values: list[float]) -> None:
-    with pytest.raises(ValueError, match="finite"):
-        bootstrap_mean(np.array(values), np.random.default_rng(0), resamples=10, confidence=0.95)
 
 
 def test_groups_without_variance_by_hand() -> None:

@@ -13,7 +13,7 @@ DECLARED = [name for name in vars(arrays._Compute) if not name.startswith("_")]
 
 
 def test_a_problem_has_the_columns_of_its_table_in_their_order() -> None:
-    assert list(Problem.__annotations__) == PROBLEMS.arrow.names
+    assert list(Problem.__annotations__) == [column.name for column in PROBLEMS.columns]
 
 
 @pytest.mark.parametrize("name", DECLARED)

@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,8 +19,12 @@ import psutil
 import pytest
 import websockets
 
+from gradus.tasks.preflight.access import ask_mlflow
+from gradus.tasks.servers.mlflow_login import mlflow_login
+from gradus.tasks.servers.secret import USER
 from gradus.tasks.tracking.view import VIEW_TAG, experiment_address, saved_view
 from tests.patience import patient_client
+from tests.strangers import NOBODY, Route, answers, mlflow_routes
 
 Program = Any
 EVIL = "http://evil.example"
@@ -44,6 +49,11 @@ class Place:
         content = None if body is None else json.dumps(body)
         with patient_client() as client:
             return client.request(method, self.prefect + path, content=content, headers={**auth, **headers})
+
+    @property
+    def login(self) -> dict[str, str]:
+        """The header by which MLflow knows the owner."""
+        return {"authorization": f"Basic {base64.b64encode(f'{USER}:{self.secret}'.encode()).decode()}"}
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +153,11 @@ def test_a_command_of_this_home_finds_the_server_and_its_api_needs_no_other_sett
     assert found["rows"] == 3
     assert not (program.home / "logs" / "prefect-background.log").exists()
     assert program.prefect_state(program.launches("ingest-*")[0]) == "COMPLETED"
-    # Named by hand, as for `gradus serve` in another terminal, it is known to be ours as well.
-    code, _, err = program.run("hint", "--problems", "train.jsonl", PREFECT_API_URL=f"{place.prefect}/api")
+    # Named by hand, as for `gradus serve` in another terminal, both are known to be ours as well.
+    named = {"PREFECT_API_URL": f"{place.prefect}/api", "MLFLOW_TRACKING_URI": place.mlflow, "GRADUS_REPORT": "now"}
+    code, _, err = program.run("hint", "--problems", "train.jsonl", **named)
     assert code == 0, err
+    assert set(program.mlflow_states(program.launches("hint-*")[0])) == {"FINISHED"}
 
 
 def test_a_deployment_served_beside_it_runs_its_stage(
@@ -216,20 +228,117 @@ def test_websockets_are_behind_the_same_door(place: Place, path: str) -> None:
 
 
 def test_the_address_of_mlflow_opens_it_on_trainings(place: Place) -> None:
-    with patient_client() as client:
+    with patient_client(headers=place.login) as client:
         asked = {"experiment_name": "gradus"}
         found = client.get(f"{place.mlflow}/api/2.0/mlflow/experiments/get-by-name", params=asked).json()["experiment"]
     opened = experiment_address(place.mlflow, found["experiment_id"])
     assert f"MLflow   {opened}\n" in place.said
+    assert f"MLflow also for a user, `{USER}`" in place.said
     assert opened.endswith("/runs?workflowType=machine_learning&viewStateShareKey=gradus")
     assert {"key": VIEW_TAG, "value": saved_view()} in found["tags"]
 
 
-def test_mlflow_refuses_foreign_names_and_pages(place: Place) -> None:
-    search = f"{place.mlflow}/api/2.0/mlflow/experiments/search"
-    assert httpx.post(search, json={"max_results": 1}).status_code == 200
-    assert httpx.post(search, json={"max_results": 1}, headers={"origin": EVIL}).status_code == 403
-    assert httpx.post(search, json={"max_results": 1}, headers={"host": "evil.example"}).status_code == 403
+@pytest.fixture(scope="module")
+def routes() -> list[Route]:
+    """Every route that MLflow's own server has, from its tables."""
+    found = mlflow_routes()
+    assert len(found) > 900
+    return found
+
+
+def test_another_account_is_refused_by_every_route_of_mlflow(place: Place, routes: list[Route]) -> None:
+    found = answers(place.mlflow, routes, uid=NOBODY if os.getuid() == 0 else None)
+    assert {route for route, status in zip(routes, found, strict=True) if status not in (401, 404)} == {
+        ("GET", "/health")
+    }
+    wrong = [{"authorization": f"Basic {base64.b64encode(given.encode()).decode()}"} for given in GUESSED]
+    wrong += [{"authorization": f"Bearer {place.secret}"}, {"authorization": "Basic"}, {"authorization": "Basic \xff"}]
+    for headers in wrong:
+        assert answers(place.mlflow, [("GET", "/version")], headers) == [401]
+
+
+GUESSED = ("", ":", "gradus:", "gradus:guessed", "admin:password1234")
+
+
+def test_what_could_run_or_call_something_is_no_route_even_for_the_owner(place: Place, routes: list[Route]) -> None:
+    kinds = (
+        *("assistant", "mcp-servers", "gateway", "gateway-proxy", "webhooks", "scorer", "scorers", "issues", "genai"),
+        *("demo", "jobs", "prompt-optimization", "create-promptlab-run", "ui-telemetry", "workspaces"),
+    )
+    left_out = [route for route in routes if set(kinds) & set(route[1].split("/"))]
+    assert {kind for _, path in left_out for kind in path.split("/")} >= set(kinds)
+    assert len(left_out) > 390
+    found = answers(place.mlflow, left_out, place.login)
+    assert {route for route, status in zip(left_out, found, strict=True) if status != 404} == set()
+
+
+@pytest.mark.parametrize("origin", [EVIL, "null", "http://127.0.0.1:1", "http://localhost:8888"])
+def test_a_web_page_is_refused_by_mlflow_with_the_password_too(place: Place, routes: list[Route], origin: str) -> None:
+    methods = dict(routes)  # one path of each
+    assert set(methods) >= {"GET", "POST", "PATCH", "PUT", "DELETE", "OPTIONS", "HEAD"}
+    some = [*methods.items(), ("GET", "/graphql"), ("POST", "/graphql"), ("GET", "/health")]
+    assert set(answers(place.mlflow, some, {**place.login, "origin": origin})) == {403}
+
+
+def test_mlflow_refuses_what_a_browser_loads_for_another_site_and_opens_a_link(place: Place) -> None:
+    def status(**fetch: str) -> int:
+        headers = {**place.login, **{f"sec-fetch-{name}": value for name, value in fetch.items()}}
+        return answers(place.mlflow, [("GET", "/version")], headers)[0]
+
+    assert [status(site=site, dest=kind) for site in ("cross-site", "same-site") for kind in ("image", "iframe")] == (
+        [403] * 4
+    )
+    assert status(site="cross-site", dest="document", mode="navigate") == 200
+    assert status(site="same-origin", dest="empty") == 200
+
+
+def test_the_login_is_lent_to_this_server_alone(place: Place) -> None:
+    home, port = place.program.home, place.mlflow.rpartition(":")[2]
+    lent = mlflow_login(home, place.mlflow)
+    assert lent == {"MLFLOW_TRACKING_USERNAME": USER, "MLFLOW_TRACKING_PASSWORD": place.secret}
+    assert not ask_mlflow(place.mlflow, lent).problem
+    assert "wants credentials, and none are set (401)" in ask_mlflow(place.mlflow).problem
+    others = (place.prefect, f"http://localhost:{port}", f"https://127.0.0.1:{port}", f"http://a:b@127.0.0.1:{port}")
+    assert [mlflow_login(home, uri) for uri in (*others, "http://127.0.0.1:1", "http://127.0.0.1", "sqlite:///x")] == (
+        [{}] * 7
+    )
+
+
+def test_mlflow_refuses_names_that_are_not_its_own(place: Place) -> None:
+    port = place.mlflow.rpartition(":")[2]
+    for host in ("evil.example", f"evil.example:{port}", f"127.0.0.1.evil.example:{port}", f"localhost.evil:{port}"):
+        assert set(
+            answers(place.mlflow, [("GET", "/version"), ("POST", "/graphql")], {**place.login, "host": host})
+        ) == {400}
+    own = {**place.login, "host": f"localhost:{port}", "origin": f"http://localhost:{port}"}
+    assert answers(place.mlflow, [("GET", "/version")], own) == [200]
+
+
+def test_who_knows_the_password_works_with_mlflow_in_python(place: Place, tmp_path: Path) -> None:
+    """As docs/servers.md says: what a notebook does, artifacts and traces through the server."""
+    code = """
+import mlflow
+mlflow.set_experiment("notebook")
+with mlflow.start_run() as run:
+    mlflow.log_metric("m", 0.5)
+    mlflow.log_text("hello", "folder/note.txt")
+    with mlflow.start_span("thought"):
+        pass
+mlflow.flush_trace_async_logging()
+client = mlflow.MlflowClient()
+assert client.get_run(run.info.run_id).data.metrics == {"m": 0.5}
+assert run.info.artifact_uri.startswith("mlflow-artifacts:/"), run.info.artifact_uri
+assert mlflow.artifacts.load_text(run.info.artifact_uri + "/folder/note.txt") == "hello"
+assert [each.path for each in client.list_artifacts(run.info.run_id)] == ["folder"]
+(trace,) = mlflow.search_traces(return_type="list")
+assert [span.name for span in mlflow.get_trace(trace.info.trace_id).data.spans] == ["thought"]
+client.delete_experiment(run.info.experiment_id)
+"""
+    login = {"MLFLOW_TRACKING_URI": place.mlflow, "MLFLOW_TRACKING_USERNAME": USER}
+    env = place.program.environment(**login, MLFLOW_TRACKING_PASSWORD=place.secret)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_the_secret_is_in_its_file_alone_which_is_mine_alone(place: Place) -> None:

@@ -11,18 +11,26 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE
+import gradus
+from gradus.data.errors import BadInputError
+from gradus.flows.console.comparison_tables import render_comparison
+from gradus.flows.loop.compared import Conditions, compared_runs
+from gradus.flows.loop.comparison_plan import read_plan
+from gradus.flows.loop.verified import verify_comparison
+from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.comparing.plot import plot
+from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, PLAN
 from tests.e2e.conftest import RECIPE, Program
 
 HINTS = ("--set", "escalate=[2]", "--set", "escalate=[]")
-QUICK = ("--set", "evaluate.problems='few.jsonl'", "--set", "curate.draw=4", "--set", "ingest.limit=12")
+QUICK = ("--set", "evaluate.problems='few.jsonl'", "--set", "curate.draw=8", "--set", "ingest.limit=12")
 
-BUDGET = ("--seeds", "2", "--budget", "tokens=700")
+BUDGET = ("--seeds", "2", "--budget", "tokens=1400")
 
 
 @pytest.fixture(scope="module")
 def compared(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
-    """Hints on and off, two seeds, until 700 tokens were sampled."""
+    """Hints on and off, two seeds, until 1,400 tokens were sampled."""
     program = new_program()
     lines = (program.home / "heldout.jsonl").read_text().splitlines()[::4]
     (program.home / "few.jsonl").write_text("\n".join(lines) + "\n")
@@ -48,8 +56,17 @@ def test_the_answer_has_each_method_each_seed_and_one_difference(compared: tuple
     assert len({run for m in found["methods"] for run in m["runs"]}) == 4
     (difference,) = found["differences"]
     assert (difference["method"], difference["than"]) == ("tiny escalate=[]", "tiny escalate=[2]")
-    interval = difference["difference"]
-    assert difference["differs"] is (interval["low"] > 0 or interval["high"] < 0)
+    assert difference["verdict"] == "undecided"  # two seeds and a handful of problems show nothing
+    assert difference["detectable"] > found["margin"] == 0.02
+    assert [{name: each["values"][name] for name in each["values"]} for each in found["settings"]] == [
+        {"tiny escalate=[2]": "[2]", "tiny escalate=[]": "[]"}
+    ]
+    assert found["start"] == "same"
+    assert 0 < difference["shared_tokens"] < 1  # the profile of each seed
+    for method in found["methods"]:
+        assert [seed["run"] for seed in method["by_seed"]] == method["runs"]
+        assert 0 <= method["truncated"] <= 1
+        assert 0 <= method["dead_groups"] <= 1
     assert any("tokens over it" in remark for remark in found["remarks"])
 
 
@@ -62,8 +79,8 @@ def test_a_training_ends_after_the_round_that_reaches_the_budget(compared: tuple
             for call in calls(program, run):
                 if call["stage"] == "rollout" and not call["purpose"].startswith("eval"):
                     by_round[call["round"]] += sum(map(len, parquet(program, call["output"], "completion_tokens")))
-            assert by_round.sum() >= 700
-            assert by_round[:-1].sum() < 700
+            assert by_round.sum() >= 1400
+            assert by_round[:-1].sum() < 1400
             counted.append(by_round.sum())
         assert method["tokens"] == pytest.approx(np.mean(counted))
         assert method["tokens"] == pytest.approx(
@@ -116,7 +133,9 @@ def test_the_same_comparison_computes_nothing_and_the_runs_alone_say_the_same(
         assert [m[name] for m in again["methods"]] == [m[name] for m in found["methods"]], name
     code, out, err = program.run("compare", *runs)
     assert code == 0, err
-    assert "no difference is shown" in out or "better than" in out or "worse than" in out
+    assert "B against A: undecided (" in out
+    assert "by seed" in out
+    assert "settings that differ" in out
 
 
 def test_the_plot_is_a_picture_and_prefect_has_a_flow_with_a_sub_flow_for_each_training(
@@ -145,6 +164,78 @@ def test_a_comparison_is_a_run_of_its_own_with_its_tables_and_its_picture(
     assert (by_seeds[2] / COMPARISON_PICTURE).read_bytes().startswith(b"\x89PNG")
     listed = {run["run"]: run for run in program.json("runs")["runs"]}
     assert (listed[by_seeds[2].name]["verb"], listed[by_seeds[2].name]["status"]) == ("compare", "finished")
+
+
+def test_the_plan_was_written_before_the_first_token_and_cannot_be_changed(
+    compared: tuple[Program, dict[str, Any]],
+) -> None:
+    program, found = compared
+    (folder,) = [path.parent for path in kept(program) if len(json.loads(path.read_text())["methods"][0]["runs"]) == 2]
+    plan = json.loads((folder / PLAN).read_text())
+    assert found["plan"] == {name: plan[name] for name in ("digest", "detectable", "measured", "before_first_token")}
+    assert (plan["measured"], plan["before_first_token"], plan["seeds"]) == (False, True, [3, 4])
+    assert plan["cost"] == {"trainings": 4, "tokens": 5600.0, "seconds": None}
+    first = min(path.stat().st_mtime for path in (program.home / "lake").rglob("part-*.parquet"))
+    assert (folder / PLAN).stat().st_mtime <= first
+    path = shutil.copyfile(folder / PLAN, program.home / "changed.json")
+    path.write_text(json.dumps({**plan, "detectable": 0.001}))
+    with pytest.raises(BadInputError, match="was changed after it was written"):
+        read_plan(path)
+
+
+def test_a_later_plan_rests_on_the_trainings_that_are_stored(compared: tuple[Program, dict[str, Any]]) -> None:
+    program, found = compared
+    before = program.manifests()
+    plan = program.json("compare", str(RECIPE), *HINTS, *QUICK, "--budget", "tokens=1400", "--seeds", "3", "--plan")
+    assert program.manifests() == before
+    assert (plan["measured"], plan["before_first_token"], plan["problems"]) == (True, False, found["problems"])
+    assert sorted(plan["runs"]) == sorted(run for method in found["methods"] for run in method["runs"])
+    assert plan["cost"]["trainings"] == 2  # the third seed of both
+    assert plan["cost"]["seconds"] > 0
+    assert plan["detectable"] > 0
+    assert any("fewer than 500" in remark for remark in plan["remarks"])
+
+
+def test_a_comparison_is_computed_again_from_the_lake_and_a_changed_figure_is_found(
+    compared: tuple[Program, dict[str, Any]],
+) -> None:
+    program, _ = compared
+    home = Home(program.home)
+    (folder,) = [path.parent for path in kept(program) if len(json.loads(path.read_text())["methods"][0]["runs"]) == 2]
+    code, out, err = program.run("compare", "--verify", folder.name)
+    assert code == 0, err
+    assert "figures" in out
+    whole = (folder / COMPARISON).read_text()
+    body = json.loads(whole)
+    body["methods"][0]["after"]["value"] += 0.01
+    (folder / COMPARISON).write_text(json.dumps(body))
+    with pytest.raises(BadInputError, match=r"1 of \d+ figures .* the first is methods\.0\.after\.value"):
+        verify_comparison(home, folder.name)
+    (folder / COMPARISON).write_text(whole)
+    assert verify_comparison(home, folder.name)["evaluations"] >= 5
+
+
+def test_the_functions_find_what_the_verbs_do_and_refuse_what_they_refuse(
+    compared: tuple[Program, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program, found = compared
+    monkeypatch.setenv("GRADUS_HOME", str(program.home))
+    again = gradus.compare([gradus.run(run) for method in found["methods"] for run in method["runs"]])
+    assert again["differences"][0]["difference"] == found["differences"][0]["difference"]
+    (page,) = gradus.run(found["methods"][0]["runs"][0]).report(tmp_path / "page.html")
+    assert "<svg" in page.read_text()
+    for wrong, said in (({"methods": []}, "nothing to compare"), ({"methods": ["demo"], "seeds": 0}, "seeds = 0")):
+        with pytest.raises(gradus.GradusError, match=said):
+            gradus.compare(**wrong)
+
+
+def test_one_recipe_with_several_seeds_has_its_figures_alone(compared: tuple[Program, dict[str, Any]]) -> None:
+    program, found = compared
+    alone = compared_runs(Home(program.home), found["methods"][0]["runs"], Conditions())
+    assert alone["methods"][0]["after"] == found["methods"][0]["after"]
+    assert (alone["differences"], alone["seeds"], len(alone["methods"])) == ([], 2, 1)
+    render_comparison(alone)
+    plot(alone, program.home / "alone.png")
 
 
 def kept(program: Program) -> list[Path]:
@@ -176,4 +267,22 @@ def test_evaluations_of_other_problems_are_refused(compared: tuple[Program, dict
     assert "evaluated in different ways: evaluate.problems" in err
     code, _, err = program.run("compare", found["methods"][0]["runs"][0])
     assert code == 2
-    assert "at least two methods" in err
+    assert "one training is no comparison" in err
+
+
+def test_a_method_that_fails_is_a_row_with_its_reason_and_the_others_are_compared(
+    compared: tuple[Program, dict[str, Any]],
+) -> None:
+    program, _ = compared
+    limits = ("--set", "update.max_zero_std_frac=0.0", "--set", "update.max_zero_std_frac=1.0")
+    words = (str(RECIPE), *limits, *QUICK, "--seeds", "1", "--budget", "rounds=1")
+    found = program.json("compare", *words)
+    assert [method["method"] for method in found["methods"]] == ["tiny update.max_zero_std_frac=1.0"]
+    (failed,) = found["failed"]
+    assert failed["method"] == "tiny update.max_zero_std_frac=0.0"
+    assert failed["reason"].startswith("tiny update.max_zero_std_frac=0.0, seed 3: ")
+    assert "more than max_zero_std_frac = 0.0%" in failed["reason"]
+    failing = [path.parent.name for path in kept(program) if "failed" in json.loads(path.read_text())]
+    assert verify_comparison(Home(program.home), *failing)["evaluations"] == 2
+    plan = program.json("compare", *words, "--plan")  # rests on what finished, and is no error
+    assert plan["measured"]

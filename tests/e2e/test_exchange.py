@@ -1,6 +1,7 @@
 """Rollouts of a run out to other systems and in again, and a checkpoint as transformers takes it."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,7 +177,36 @@ def test_a_checkpoint_is_loaded_by_transformers_as_it_is(undisturbed: Trained, t
     texts = {
         text for path in rollouts for text in pq.read_table(path, columns=["completion"])["completion"].to_pylist()
     }
-    assert not [text for text in texts if len(text) > 12 and text in card]
+    shown = json.loads(re.findall(r"```json\n(.*?)\n```", card, re.DOTALL)[0])
+    assert not [text for text in texts - {shown["completion"]} if len(text) > 12 and json.dumps(text)[1:-1] in card]
     code, _, err = program.run("export", trained["policy"], "--to", str(program.home))
     assert code == 2
     assert "is not empty" in err
+
+
+def test_plain_transformers_and_the_card_reach_the_pass_rate_that_the_card_states(
+    undisturbed: Trained, tmp_path: Path
+) -> None:
+    program, trained = undisturbed
+    folder = tmp_path / "model"
+    program.json("export", trained["policy"], "--to", str(folder))
+    card = (folder / "README.md").read_text()
+    low, high = map(float, re.findall(r"pass@1 \| [0-9.]+ \| ([0-9.]+) to ([0-9.]+)", card)[0])
+    example = json.loads(re.findall(r"```json\n(.*?)\n```", card, re.DOTALL)[0])
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    (asked,) = example["messages"]
+    prompt = tokenizer.apply_chat_template([asked], add_generation_prompt=True, tokenize=False)
+    assert prompt == example["prompt"] == asked["content"] + "\n"
+    problems = [json.loads(line) for line in (program.home / "heldout.jsonl").read_text().splitlines()]
+    chats = [[{**asked, "content": row["question"]}] for row in problems for _ in range(4)]
+    options = {"add_generation_prompt": True, "return_dict": True, "return_tensors": "pt", "padding": True}
+    inputs = tokenizer.apply_chat_template(chats, **options)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        output = model.generate(**inputs, tokenizer=tokenizer)
+    assert output.shape[1] - inputs["input_ids"].shape[1] <= 80  # as the recipe says
+    texts = tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    golds = [row["answer"] for row in problems for _ in range(4)]
+    right = [text.rpartition("#### ")[2] == gold for text, gold in zip(texts, golds, strict=True)]
+    assert low <= sum(right) / len(right) <= high

@@ -22,7 +22,7 @@ escalate = []
 [curate]
 draw = 8
 sampler = "uniform"
-sample = {{ n = 4, temperature = 1.0, max_tokens = 80 }}
+sample = {{ n = 8, temperature = 1.0, max_tokens = 80 }}
 
 [rollout]
 prompt = {{ template = "{{question}}\\n\\n" }}
@@ -31,9 +31,12 @@ stop = ["##", "999"]
 [score]
 rewards = [{{ name = "numeric" }}]
 
+[update]
+warmup_steps = 1
+
 [evaluate]
 sample = {{ n = 2, max_tokens = 80 }}
-report = {{ ks = [1, 2], bootstrap = 50 }}
+report = {{ ks = [1, 2] }}
 """
 APART = """
 select = "validation"
@@ -44,7 +47,7 @@ problems = "half-0.jsonl"
 name = "short"
 problems = "half-0.jsonl"
 sample = { n = 1, temperature = 0.0, max_tokens = 4 }
-report = { ks = [1], bootstrap = 50 }
+report = { ks = [1] }
 score = { rewards = [{ name = "exact" }] }
 prompt = { system = "1 + 1 = 2", template = "0 + {question}" }
 stop = []

@@ -10,7 +10,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from gradus.data.lake.schema import PROBLEMS as TABLE
+from gradus.tasks.stages.score.trial import trial_rows
+
 Program = Any
+PROBLEM = TABLE.arrow.names
 RECIPE = Path(__file__).parent / "tiny.toml"
 
 # The share of the completion's last eight characters that are digits; 1 and 0 are rare.
@@ -120,6 +124,20 @@ def test_training_by_a_graded_reward_without_a_verdict_ends_at_the_first_evaluat
 def test_training_by_a_graded_reward_with_a_threshold_comes_to_its_end(program: Program) -> None:
     found = program.json(*training(program, "--set", "name=stated", "--set", f"score.correct_at={THRESHOLD}"))
     assert (found["updates"], found["before"]["coverage"], found["after"]["coverage"]) == (1, 1.0, 1.0)
+
+
+def test_a_reward_that_can_judge_no_row_is_refused_before_a_token_is_sampled(program: Program) -> None:
+    (program.home / "texts.py").write_text("def texts(rows):\n    return ['right' for _ in rows]\n")
+    reward = f'score.rewards=[{{name="{program.home}/texts.py:texts"}}]'
+    code, _, err = program.run("train", str(RECIPE), "--set", "name=texts", "--set", reward)
+    assert code == 1
+    assert "texts.py:texts judged none of the 2 rows that it was tried on: the function returned str" in err
+    (run,) = program.home.glob("runs/texts-*")
+    assert _stages(run) <= {"ingest"}
+    # It was tried on rows with every column that rollouts have.
+    sampled = {name for name, value in rows_of(program, "rollouts")[0].items() if value is not None}
+    (row,) = trial_rows([{**dict.fromkeys(PROBLEM), "problem_id": "p", "answer": "1"}])  # type: ignore[typeddict-item]
+    assert sampled - {"prompt_tokens", "completion_tokens", "logprobs"} <= set(row)
 
 
 def _stages(run: Path) -> set[str]:

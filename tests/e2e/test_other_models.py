@@ -13,6 +13,7 @@ RECIPE = Path(__file__).parent / "tiny.toml"
 EXPERT = """
 [given]
 origin = "book"
+rows = "traces.jsonl"
 
 [[update.origin_losses]]
 origin = "book"
@@ -27,6 +28,13 @@ def program(new_program: Callable[..., Program]) -> Program:
         RECIPE.read_text().replace('name = "tiny"', 'name = "books"').replace("escalate = [2]", "escalate = []")
         + EXPERT
     )
+    lines = [json.loads(line) for line in (made.home / "train.jsonl").read_text().splitlines()]
+    traces = [
+        {"problem": line["question"], "source": source, "text": text}
+        for line in lines
+        for source, text in (("right", f"{line['solution']}\n#### {line['answer']}"), ("wrong", "1+1=3\n#### 99999"))
+    ]
+    (made.home / "traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in traces))
     return made
 
 
@@ -35,7 +43,7 @@ def rows(program: Program, table: str) -> list[dict[str, Any]]:
     return [row for file in files for row in pq.read_table(file).to_pylist()]
 
 
-def test_worked_solutions_train_beside_the_policys_own_completions(program: Program) -> None:
+def test_traces_are_judged_as_they_stand_and_train_beside_the_policys_own_completions(program: Program) -> None:
     told = program.json("train", "books.toml")
     assert told["updates"] == 1
     folder = program.home / "lake" / told["policy"]
@@ -43,17 +51,19 @@ def test_worked_solutions_train_beside_the_policys_own_completions(program: Prog
     lines = [json.loads(line) for line in (program.home / "train.jsonl").read_text().splitlines()]
     plan = [row for row in rows(program, "plan") if row["group_id"].split("@")[1].startswith("r1")]
     given = {row["rollout_id"]: row for row in rows(program, "rollouts") if row["origin"] == "book"}
-    assert len(given) == len(lines)  # all of them have a worked solution
+    assert len(given) == 2 * len(lines)
     learnt = [name for name in table if name in given]
     assert {given[name]["problem_id"] for name in learnt} == {row["problem_id"] for row in plan}
-    # The advantage again, by hand: a group is four of the policy's own and one of the book.
+    # The advantage again, by hand: a group is four of the policy's own and two of the book.
     rewards = {row["rollout_id"]: row["reward"] for row in rows(program, "scores")}
+    right = {name for name, row in given.items() if row["source"] == "right"}
+    assert {name for name in given if rewards[name] == 1.0} == right  # a wrong trace stays wrong
     name = next(name for name in learnt if table[name]["advantage"] > 0)
     problem = given[name]["problem_id"]
     group = [rewards[other] for other, row in table.items() if row["problem_id"] == problem]
     mean = sum(group) / len(group)
     std = (sum((r - mean) ** 2 for r in group) / (len(group) - 1)) ** 0.5
-    assert len(group) == 5
+    assert len(group) == 6
     assert table[name]["advantage"] == pytest.approx((rewards[name] - mean) / (std + 1e-4), rel=1e-6)
     counted = program.json("sql", "select origin, count(*) as n from updates group by origin order by origin")
     by_origin = dict(counted["rows"])

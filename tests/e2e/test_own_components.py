@@ -80,6 +80,7 @@ def test_each_is_what_the_training_computed_with(trained: Program) -> None:
 
 def test_the_file_is_part_of_the_identity_and_its_folder_is_not(trained: Program, tmp_path: Path) -> None:
     again = json.loads(trained.run("train", "mine.toml", "--dry-run", "--json")[1])
+    assert {call["what"] for call in again["calls"]} == {"reused"}, "read or run, a reward is the same"
     methods = trained.home / "methods.py"
     text = methods.read_text()
     methods.write_text(text + "\n# another version\n")
@@ -106,3 +107,11 @@ def test_what_cannot_be_used_is_refused_before_anything_starts(trained: Program,
     assert said in err, err
     assert "Traceback" not in err
     assert sorted(path.name for path in (trained.home / "runs").iterdir()) == before
+
+
+def test_a_component_that_fails_while_it_computes_is_named_with_its_line(trained: Program) -> None:
+    (trained.home / "broken.py").write_text("def odd(candidates):\n    return candidates['question'], 1\n")
+    code, out, err = trained.run("curate", "--problems", "train.jsonl", "--filter", "broken.py:odd")
+    assert (code, out) == (1, "")
+    assert "filter odd (broken.py line 1) returned (ChunkedArray of shape (24,), int); a filter returns" in err
+    assert "Traceback" not in err

@@ -40,7 +40,7 @@ def test_the_same_command_again_computes_nothing(undisturbed: Undisturbed) -> No
     program, first = undisturbed
     before = program.manifests()
     again = program.json("train", str(RECIPE))
-    assert again["tokens_generated"] == 0
+    assert again["tokens_generated"] == first["tokens_generated"]  # those of the run, by whichever command
     assert sum(stage["ran"] for stage in again["stages"].values()) == 0
     assert again["policy"] == first["policy"]
     assert program.manifests() == before

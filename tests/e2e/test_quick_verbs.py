@@ -10,6 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
+from gradus.tasks.host.home_folder import SECRETIVE
+
 Program = Any
 
 REFERENCE = "problems/" + "0" * 32
@@ -38,7 +40,8 @@ def test_a_wrong_command_begins_nothing(
     assert "typer" in imported
     assert not imported & {"prefect", "torch", "transformers", "datasets"}
     made = {path.name for path in set(program.home.iterdir()) - before}
-    assert made <= {"stdout", "stderr"}
+    assert made <= {"stdout", "stderr", "made-here", "made-here.json", *SECRETIVE}
+    assert not [path for name in ("logs", "servers") for path in (program.home / name).rglob("*")]
 
 
 def serving(program: Program) -> list[int]:

@@ -1,13 +1,11 @@
 """What people type, set or have by mistake ends in one sentence, before Prefect is imported and anything is started."""
 
-import ctypes
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,19 +15,23 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 JARGON = re.compile(r"\b\w+(?:Error|Exception)\b|Traceback|pydantic|Input should|\[type=|\[Errno|codec can't")
-_PR_CAPBSET_DROP, _ALL_PERMISSIONS = 24, (1, 2)
 PROBLEMS = ("--problems", "p.jsonl")
 
 
-def ordinary() -> None:
-    """Give up what lets root write where nobody may."""
-    if os.geteuid() == 0:
-        for capability in _ALL_PERMISSIONS:
-            ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability)
+LIMITED = """
+import ctypes, os, resource, sys
+_, file_bytes, *command = sys.argv
+if os.geteuid() == 0:
+    for capability in (1, 2):
+        ctypes.CDLL(None).prctl(24, capability)
+if int(file_bytes):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(file_bytes), int(file_bytes)))
+os.execv(sys.executable, [sys.executable, *command])
+"""
+"""Start Python without what lets root write where nobody may, with a limit on the size of files unless it is 0.
 
-
-def small_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+In a program of its own: the tests' process has threads, in whose forks Python code is not safe.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Case:
     says: str
     code: int = 2
     environment: dict[str, str] = field(default_factory=dict)
-    before: Callable[[], None] = ordinary
+    file_bytes: int = 0
 
 
 def train(*assignments: str) -> tuple[str, ...]:
@@ -64,7 +66,7 @@ CASES = {
     "home a file": Case(("runs",), "the home folder {}/p.jsonl cannot be used", 1, {"GRADUS_HOME": "p.jsonl"}),
     "home below a file": Case(("runs",), "a part of its path is a file", 1, {"GRADUS_HOME": "p.jsonl/x"}),
     "home closed": Case(("runs",), "there is no permission for {}/closed", 1, {"GRADUS_HOME": "closed/home"}),
-    "files cut off": Case(("ingest", "p.jsonl"), "may write files of 0.1 MB at most", 1, before=small_files),
+    "files cut off": Case(("ingest", "p.jsonl"), "may write files of 0.1 MB at most", 1, file_bytes=100_000),
     "run unreadable": Case(("show", "closed"), "there is no permission for {}/home/runs/closed/run.json", 1),
     "run torn": Case(("show", "torn"), "torn/run.json does not say what the run is", 1),
     "run long": Case(("sql", "select 1", "--run", "x" * 300), "(300 characters); list them with `gradus runs`"),
@@ -105,13 +107,12 @@ def started(place: Path, case: Case) -> "subprocess.CompletedProcess[str]":
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
     own = {"GRADUS_HOME": "home", "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{place / 'instead'}:{ROOT / 'src'}"}
     return subprocess.run(
-        [sys.executable, "-m", "gradus", *case.words],
+        [sys.executable, "-I", "-S", "-c", LIMITED, str(case.file_bytes), "-m", "gradus", *case.words],
         cwd=place,
         env={**kept, **own, **case.environment},
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        preexec_fn=case.before,
         timeout=300,
         check=False,
     )

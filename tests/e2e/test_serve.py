@@ -19,6 +19,7 @@ import pytest
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.found_servers import read_state
 from gradus.tasks.servers.secret import secret
+from tests.hostile import make_settings
 from tests.patience import patient_client
 
 RECIPE = Path(__file__).parent / "tiny.toml"
@@ -64,7 +65,9 @@ class Served:
     def kill(self) -> None:
         """Kill `serve` and every process below it at one moment, as a power cut does."""
         assert self.process is not None
-        for process in [psutil.Process(self.process.pid), *self.family()]:
+        serve = psutil.Process(self.process.pid)
+        serve.suspend()  # it starts no process between the look at its family and its end
+        for process in [serve, *self.family()]:
             process.kill()
         self.process.wait()
 
@@ -177,6 +180,8 @@ def test_serve_alone_starts_a_server_that_fires_schedules(new_program: Callable[
     program = new_program(alone=True)
     (program.home / "prefect").unlink()  # a database of its own, which no other server looks at
     (program.home / "rows.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n')
+    make_settings(program.home, program.home / "canary")
+    (program.home / "prefect.toml").write_text("[")  # at which Prefect ends: `serve`, or the process of a run
     process = program.start("serve", PREFECT_RUNNER_POLL_FREQUENCY="1")
     try:
         found = until(lambda: read_state(program.home), "server")
@@ -193,6 +198,7 @@ def test_serve_alone_starts_a_server_that_fires_schedules(new_program: Callable[
             (made,) = server.ask("POST", path, [every])
             until(lambda: server.runs_of("ingest", "COMPLETED"), "scheduled run")
             server.ask("DELETE", f"{path}/{made['id']}")
+        assert not (program.home / "canary").exists()
     finally:
         process.terminate()
         process.wait(300)

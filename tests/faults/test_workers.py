@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
+from gradus.data import runlock
 from gradus.data.errors import GateError, LockedError, StageError
-from gradus.tasks.host import runlock
-from gradus.tasks.host.runlock import RunLock, holder, left_by_the_dead
+from gradus.data.runlock import RunLock, holder, left_by_the_dead
 from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
@@ -160,7 +160,7 @@ def test_a_worker_begun_early_takes_the_job_and_nobody_waits_for_it_while_it_wor
 PARENT = """
 import sys, time
 from pathlib import Path
-from gradus.tasks.host.runlock import RunLock
+from gradus.data.runlock import RunLock
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 folder = Path(sys.argv[1])
 with RunLock(folder), WorkerPool(folder, {"PYTHONPATH": sys.argv[2]}, execute="jobs_for_workers:execute") as pool:

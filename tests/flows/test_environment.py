@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prefect.settings import get_current_settings
 
-from gradus.flows.environment import _no_heartbeats, api
+from gradus.flows.environment import _prefect_settings, api
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +33,6 @@ def test_nothing_is_collected_until_the_flows_are_imported(tmp_path: Path, monke
 
 
 def test_a_homes_own_server_is_sent_no_heartbeats() -> None:
-    with _no_heartbeats():
+    with _prefect_settings(heartbeats=False, renewed=False):
         assert get_current_settings().flows.heartbeat_frequency is None
     assert get_current_settings().flows.heartbeat_frequency == 180

@@ -20,9 +20,8 @@ from gradus.data.sources.formats import FORMATS
 from gradus.data.sources.problems import problems_table
 from gradus.data.sources.tabular import Refused, read_rows, read_user_table
 from gradus.flows.cli import main as cli
-from gradus.flows.cli import run_verbs as cli_runs
-from gradus.flows.cli import stage_verbs as cli_stages
-from gradus.flows.cli.stage_verbs import configured, mapping, parse_filter, parse_reward
+from gradus.flows.library import calling
+from gradus.flows.library.texts import configured, mapping, parse_filter, parse_reward
 from gradus.flows.loop.reruns import Rounds, plan_rerun
 from gradus.flows.recipe.checking import check_recipe, check_settings
 from gradus.flows.recipe.config import RECIPES, Recipe, load_recipe, parse_recipe
@@ -281,8 +280,7 @@ def program(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         raise _StartedError
         yield
 
-    for module in (cli_stages, cli_runs):
-        monkeypatch.setattr(module, "api", begin)
+    monkeypatch.setattr(calling, "api", begin)
 
     def run(*words: str) -> tuple[int | None, str]:
         capsys.readouterr()

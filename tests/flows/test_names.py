@@ -1,8 +1,6 @@
 """Beginnings of names, what a shell offers for them, and the version: the program in this process."""
 
 import json
-import os
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,15 +20,6 @@ from gradus.tasks.preflight.checks import check_inputs
 from gradus.tasks.runs.journal import Journal
 
 RUNS = ("demo-1a2b3c4d", "demo-1a2c5e6f", "tiny", "tiny-78df032f")
-
-
-@pytest.fixture(autouse=True)
-def _same_environment() -> Iterator[None]:
-    """The program sets variables for the libraries that it starts."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gradus.flows.cli import compare_verbs, exchange_verbs, run_verbs, stage_verbs
 from gradus.flows.cli import main as cli
+from gradus.flows.library import calling
+from gradus.tasks.host.home_folder import SECRETIVE
 
 JARGON = re.compile(r"\b\w+(?:Error|Exception)\b|Traceback|pydantic|Input should|\[type=|\[Errno|codec can't")
 PROBLEMS = ("--problems", "p.jsonl")
@@ -32,6 +33,10 @@ COMMANDS = [
     (("evaluate", *PROBLEMS, "-n", "2", "--set", "ks=[8]"), "pass@8 needs 8 samples"),
     (("evaluate", *PROBLEMS, "--set", "ks=[0]"), "ks.0: it must be greater than or equal to 1"),
     (("profile", *PROBLEMS, "--temperature", "inf"), "temperature: it must be a finite number"),
+    (
+        ("profile", *PROBLEMS, "--set", "rollout.server.api_key_variable=AWS_SECRET_ACCESS_KEY"),
+        "names the environment variable AWS_SECRET_ACCESS_KEY, which is not released",
+    ),
     (("show", "nonesuch"), "there is no run nonesuch"),
     (("train", "nonesuch"), "there is no recipe nonesuch"),
     (("train", "dmo"), "there is no recipe dmo; did you mean demo?"),
@@ -46,12 +51,17 @@ COMMANDS = [
     ((*COMPARE, "rounds=1", "--plot", "x.txt"), "there is no such format; end it in .png, .svg, .pdf"),
     ((*COMPARE, "rounds=1", "--plot", "none/x.png"), "there is no folder none"),
     ((*COMPARE, "rounds=1", "--set", "update.lrr=1"), "there is no setting update.lrr"),
-    (("compare", "demo", "--budget", "rounds=1"), "a comparison needs at least two methods"),
+    (("compare", "demo", "--budget", "rounds=1", "--seeds", "1"), "one training is no comparison"),
     (("compare", "demo", "demo", "--budget", "rounds=1"), "demo and demo are the same method"),
     (("export", "demo", "--to", "x"), "demo is no checkpoint; give checkpoints/DIGEST"),
     (("export", "scores/" + "0" * 32, "--to", "x"), "is a scores artifact; give checkpoints/DIGEST"),
     (("export", "nonesuch", "--as", "verl", "--to", "x"), "there is no run nonesuch"),
     (("export", "demo", "--as", "vrl", "--to", "x"), "--as vrl: there is no such format; did you mean verl or trl?"),
+    (("export", "demo", "--as", "openai", "--to", "x"), "as one to imitate, failures too; give --where correct"),
+    (("export", "demo", "--as", "verl", "--to", "x", "--where", " "), "--where is empty"),
+    (("export", "checkpoints/" + "0" * 32, "--to", "x", "--where", "correct"), "--where goes with rollouts"),
+    (("show", "problems/" + "0" * 32), "there is no artifact problems/000"),
+    (("browse", "problems/" + "0" * 32), "prints its first rows"),
     (("export", "demo", "--as", "verl", "--to", "."), "--to . is not empty; give a new folder"),
     (("import", "nowhere", "--from", "verl"), "there is no file or folder nowhere"),
     (("import", "p.jsonl", "--from", "openai"), "--from openai: there is no such format; give one of: verl, trl"),
@@ -74,6 +84,10 @@ SETTINGS = [
     ("escalate=[0]", "escalate.0: it must be greater than or equal to 1"),
     ("evaluate.report.ks=[0]", "evaluate.report.ks.0: it must be greater than or equal to 1"),
     ("rollout.engine=vlm", "rollout.engine: there is no 'vlm'; did you mean vllm?"),
+    ("curate.sample.n=1", "curate.sample.n = 1: the advantage grpo compares the completions of a group"),
+    ("curate.sample.temperature=0", "curate.sample.temperature = 0: the advantage grpo compares"),
+    ("update.advantage=disco", "another objective is trained; set update.loss=reinforce and update.aggregation=sequ"),
+    ("update.loss=tbrm", "the loss tbrm is defined with the advantage reward and the aggregation sequence_mean"),
     ("curate.sample.max_tokens=256", "leaves no room for a prompt: the policy bundled has 256"),
 ]
 LINKED = ("--set", "rollout.top_p=0.9", "--set", "update.correction=token_masked")
@@ -92,8 +106,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         raise _BegunError
         yield
 
-    for module in (stage_verbs, run_verbs, compare_verbs, exchange_verbs):
-        monkeypatch.setattr(module, "api", begin)
+    monkeypatch.setattr(calling, "api", begin)
     monkeypatch.setenv("GRADUS_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.jsonl").write_text('{"question": "1+1=", "answer": "2"}\n')
@@ -120,7 +133,23 @@ def test_a_wrong_command_is_refused_with_a_sentence_and_writes_nothing(
     assert len(err.splitlines()) == 1
     assert message in err
     assert not JARGON.search(err), err
-    assert {path.name for path in place.rglob("*")} <= {"p.jsonl", "home", "prefect"}
+    assert {path.name for path in place.rglob("*")} <= {"p.jsonl", "home", "made-here", "made-here.json", *SECRETIVE}
+
+
+def test_a_dry_run_is_refused_for_what_the_run_would_be(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = [f"--set={key}=p.jsonl" for key in ("problems", "evaluate.problems")]
+    needy = "@component('loss', needs=('values',))\ndef needy(batch):\n    ..."
+    (place / "mine.py").write_text(f"from gradus.components import component\n\n\n{needy}\n")
+    for setting, code, message in (
+        ("ingest.columns.answer=gld", 1, "p has no column gld that could be answer; its columns are question, answer"),
+        ("update.loss=mine.py:needy", 2, "loss mine.py:needy needs values, which its kind is not handed"),
+        ("curate.sample.n=1", 2, "a group has only one; set curate.sample.n=8"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            cli.main([*TRAIN, "--dry-run", *own, "--set", setting])
+        out, err = capsys.readouterr()
+        assert (end.value.code, out) == (code, "")
+        assert message in err
 
 
 def test_a_verb_that_there_is_not_is_wrong_usage(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

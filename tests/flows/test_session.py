@@ -21,7 +21,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     """A home whose runs are reported now, to nobody."""
     monkeypatch.setenv("GRADUS_HOME", str(tmp_path))
     monkeypatch.setenv("GRADUS_REPORT", "now")
-    monkeypatch.setattr(session, "start_sidecar", lambda _: None)
+    monkeypatch.setattr(session, "start_sidecar", lambda *_: None)
     return Home(tmp_path)
 
 
@@ -29,6 +29,7 @@ def measured(home: Home) -> Path:
     """A stage of the run that has ended with a figure."""
     with open_session(SPEC) as running:
         ref = Ref("scores", "a" * 32)
+        running.store.writer(ref).commit()
         attempt = running.journal.stage_started(
             stage="score", round=1, purpose="train", output=str(ref), config={}, inputs={}
         )

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
     ("given", "sentence"),
     [
         ({}, "ingest needs source"),
-        ({"sorce": "x"}, "ingest has no parameter sorce; it takes source, config, out"),
-        ({"source": "x", "a": 1, "b": 2}, "ingest has no parameter a, b; it takes source, config, out"),
+        ({"sorce": "x"}, "ingest has no parameter sorce; it takes source, config, out, policy"),
+        ({"source": "x", "a": 1, "b": 2}, "ingest has no parameter a, b; it takes source, config, out, policy"),
     ],
 )
 def test_parameters_that_do_not_fit_the_flow_are_named(given: dict[str, Any], sentence: str) -> None:
@@ -108,7 +108,7 @@ def test_parameters_are_validated_without_the_first_pydantic() -> None:
 
 def test_a_form_shows_the_parameters_although_making_the_flow_did_not_look_at_them() -> None:
     found = stages.curate.parameters
-    assert list(found.properties) == ["problems", "difficulty", "config", "seed", "out"]
+    assert list(found.properties) == ["problems", "difficulty", "config", "seed", "out", "policy"]
     assert found.required == ["problems"]
     assert found.properties["seed"]["default"] == 0
     assert found.properties["out"]["description"] == "Also write the result here (.parquet, .jsonl or a folder)."

@@ -121,8 +121,8 @@ def test_what_prompts_need_is_the_bases_but_for_a_tokenizer_of_its_own(adapter: 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"peft_type": "IA3"}, r"kind .*IA3; only LoRA"),
-        ({"peft_type": "of a later peft"}, "not the configuration of an adapter"),
+        ({"peft_type": "IA3"}, r"of kind 'IA3'; only LoRA"),
+        ({"peft_type": "of a later peft"}, "of kind 'of a later peft'; only LoRA"),
         ({"use_dora": True}, "sets use_dora"),
         ({"alora_invocation_tokens": [5, 6]}, "sets alora_invocation_tokens"),
         ({"layer_replication": [[0, 2], [1, 2]]}, "sets layer_replication"),
@@ -150,11 +150,11 @@ def test_broken_or_unsafe_files_are_refused(adapter: Path, tmp_path: Path) -> No
     with pytest.raises(PolicyError, match="other formats can run code"):
         load_policy(adapter)
     (adapter / ADAPTER_WEIGHTS).write_bytes(b"\xff" * 64)
-    with pytest.raises(PolicyError, match=r"adapter_model\.safetensors cannot be read"):
+    with pytest.raises(PolicyError, match=r"adapter_model\.safetensors is cut off, damaged"):
         load_policy(adapter)
     for content in ("{", "[]"):
         (adapter / ADAPTER_CONFIG).write_text(content)
-        with pytest.raises(PolicyError, match="not the configuration of an adapter"):
+        with pytest.raises(PolicyError, match=r"adapter_config\.json is not (JSON|a JSON object)"):
             load_policy(adapter)
 
 
@@ -171,7 +171,7 @@ def test_matrices_that_do_not_fit_the_base_or_each_other_are_named(adapter: Path
         ({**whole, f"base_model.model.{Q}.lora_B.bias": torch.ones(16)}, r"adapts more .*lora_B\.bias"),
         ({"base_model.model.lm_head.lora_A.weight": torch.ones(4, 16)}
          | {"base_model.model.lm_head.lora_B.weight": torch.ones(23, 4)}, "the output layer are not supported"),
-        ({k: v for k, v in whole.items() if Q not in k}, "peft and the file disagree on .*q_proj"),
+        ({k: v for k, v in whole.items() if Q not in k}, "what it adapts and its file disagree on .*q_proj"),
         ({}, "holds no matrices"),
     ]  # fmt: skip
     for tensors, message in cases:

@@ -17,7 +17,7 @@ from gradus.data.lake.store import Ref
 from gradus.data.lake.upgrade import open_lake
 from gradus.data.package import package_file
 from gradus.tasks.config.settings import Home
-from gradus.tasks.runs.journal import Journal
+from gradus.tasks.runs.journal import Journal, write_settings
 
 RUN = "made-1"
 QUESTIONS = {"a": "1 + 1 =", "b": "2 + 2 =", "c": "3 + 3 ="}
@@ -33,13 +33,18 @@ LEVEL = 2
 class MadeRun:
     """Writes the run; `texts` are the completions of chosen rollouts, by round, purpose, problem and sample."""
 
-    def __init__(self, home: Home, texts: Mapping[tuple[int, str, str, int], str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Home,
+        texts: Mapping[tuple[int, str, str, int], str] | None = None,
+        recipe: Mapping[str, Any] | None = None,
+    ) -> None:
         self.home = home
         self.texts = texts or {}
         self.store = open_lake(home.lake, lambda _: None)
         self.folder = home.runs / RUN
         self.folder.mkdir(parents=True)
-        (self.folder / "run.json").write_text(json.dumps({"verb": "train", "seed": 7, "recipe": {"name": "made"}}))
+        write_settings(self.folder, {"verb": "train", "seed": 7, "recipe": recipe or {"name": "made"}})
         self.journal = Journal(self.folder)
         self.journal.run_started({"run": RUN, "verb": "train"})
         self._num = 0

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.data.arrays import Bools, Ints
+from gradus.data.curation.filters.length import PROMPT_TOKENS
 from gradus.data.curation.filters.verdict import Selection
 from gradus.data.lake.schema import DIFFICULTY, PROBLEMS
 
@@ -35,4 +36,4 @@ def apply_filters(candidates: pa.Table, filters: Sequence[Filter]) -> Selection:
 def no_candidates() -> pa.Table:
     """Return a table of candidates without rows: enough for a filter to refuse settings that contradict each other."""
     columns = {column.name: column.type for column in (*DIFFICULTY.columns, *PROBLEMS.columns)}
-    return pa.schema(list(columns.items())).empty_table()
+    return pa.schema([*columns.items(), (PROMPT_TOKENS, pa.int64())]).empty_table()

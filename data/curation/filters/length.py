@@ -1,17 +1,18 @@
-"""A filter on how long the question is.
+"""Filters on how long the question is: in characters or words, or as a prompt in tokens of a policy."""
 
-Left out: lengths in a policy's own tokens, which the problems table does not know; words stand in for them.
-"""
-
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
+from annotated_types import Ge
 
 from gradus.components import component
 from gradus.data.arrays import Column, Ints, ints, nulls, one_array, pc
 from gradus.data.curation.filters.verdict import Selection, selection
-from gradus.data.errors import UsageError
+from gradus.data.errors import BadInputError, UsageError
+
+PROMPT_TOKENS = "prompt_tokens"
+"""The column of candidates that holds the number of tokens of each prompt, if a policy was given to count them."""
 
 
 @component("filter")
@@ -35,6 +36,30 @@ def length(
     return selection(
         candidates.num_rows,
         [(lengths < low, f"length: below {low:g} {unit}"), (too_long, f"length: above {high:g} {unit}")],
+    )
+
+
+@component("filter")
+def prompt_tokens(candidates: pa.Table, *, low: Annotated[int, Ge(0)] = 0, high: Annotated[int, Ge(1)]) -> Selection:
+    """Keep problems whose prompt, without a hint, has low to high tokens of the policy, both included.
+
+    In a training the policy that it starts from counts, otherwise that of `--policy`.
+
+    Args:
+        candidates: Problems with the lengths of their prompts, the column `prompt_tokens`.
+        low: Shortest prompt that is kept, tokens.
+        high: Longest prompt that is kept, tokens.
+    """
+    if low > high:
+        raise UsageError(f"prompt_tokens: low={low} is above high={high}, which keeps nothing")
+    if PROMPT_TOKENS not in candidates.column_names:
+        raise BadInputError(
+            "the filter prompt_tokens counts tokens of a policy, and none is given", hint="give --policy"
+        )
+    lengths = ints(candidates.column(PROMPT_TOKENS))
+    return selection(
+        candidates.num_rows,
+        [(lengths < low, f"prompt_tokens: below {low}"), (lengths > high, f"prompt_tokens: above {high}")],
     )
 
 

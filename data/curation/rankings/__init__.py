@@ -15,7 +15,8 @@ from gradus.data.arrays import Floats, Ints, ints, pc
 
 Ranking = Callable[[pa.Table], Floats]
 
-_DECIMALS = 12
+DECIMALS = 12
+"""Scores that are equal so far rank alike: the smaller id comes first."""
 
 
 def rank(candidates: pa.Table, ranking: Ranking) -> tuple[Ints, Floats]:
@@ -23,7 +24,7 @@ def rank(candidates: pa.Table, ranking: Ranking) -> tuple[Ints, Floats]:
     scores = ranking(candidates)
     keys = pa.table(
         {
-            "score": pa.array(np.round(scores, _DECIMALS), mask=np.isnan(scores)),
+            "score": pa.array(np.round(scores, DECIMALS), mask=np.isnan(scores)),
             "problem_id": candidates.column("problem_id"),
         }
     )

@@ -71,7 +71,7 @@ class ListScreen(Screen[None]):
     def __init__(self, rows: RunRows) -> None:
         super().__init__()
         self._rows = rows
-        self._tokenizers = Tokenizers(rows.store)
+        self._tokenizers = Tokenizers(rows.store, rows.run.on_damage)
         self._filter = Filter()
         self._condition = EVERYTHING
         self._stack: list[_Shown] = []
@@ -185,4 +185,4 @@ class ListScreen(Screen[None]):
         of = f" of {scope.problem_id}" if scope.problem_id else ""
         of = f" of round {scope.round}, {scope.purpose}" if scope.round is not None else of
         filtered = f" | filter: {self._filter.text}" if self._condition != EVERYTHING else ""
-        return f"{self._rows.run.name} | {shown.num_lines:,} {listing.view}{of}, by {listing.ordered_by}{filtered}"
+        return f"{self._rows.run.name} | {listing.counted(shown.num_lines)}{of}, by {listing.ordered_by}{filtered}"

@@ -11,7 +11,13 @@ from gradus.models.objectives.batch import StepView
 from gradus.models.objectives.losses import MAX_LOG_RATIO
 
 
-@component("advantage", paper="arXiv 2505.12366", needs=("logp",))
+@component(
+    "advantage",
+    paper="arXiv 2505.12366",
+    needs=("logp",),
+    compares_group=True,
+    goes_with={"loss": "reinforce", "aggregation": "sequence_mean"},
+)
 def disco(
     step: StepView,
     *,

@@ -11,7 +11,7 @@ from gradus.models.objectives.advantages import centred_rewards, group_sum
 from gradus.models.objectives.batch import ScoredBatch
 
 
-@component("advantage", paper="arXiv 2402.03300")
+@component("advantage", paper="arXiv 2402.03300", compares_group=True)
 def grpo(batch: ScoredBatch, *, std_eps: Annotated[float, Ge(0.0)] = 1e-4) -> Tensor:
     """GRPO: A_i = (r_i - mean(r)) / (std(r) + std_eps) within the group.
 
@@ -28,7 +28,7 @@ def grpo(batch: ScoredBatch, *, std_eps: Annotated[float, Ge(0.0)] = 1e-4) -> Te
     return torch.where(squares > 0, centred / (std + std_eps), torch.zeros_like(centred))
 
 
-@component("advantage", paper="arXiv 2503.20783")
+@component("advantage", paper="arXiv 2503.20783", compares_group=True)
 def dr_grpo(batch: ScoredBatch) -> Tensor:
     """Dr. GRPO: A_i = r_i - mean(r), without the std, which favours groups that are almost all right or all wrong.
 
@@ -37,7 +37,7 @@ def dr_grpo(batch: ScoredBatch) -> Tensor:
     return centred_rewards(batch)[0]
 
 
-@component("advantage", paper="arXiv 2402.14740")
+@component("advantage", paper="arXiv 2402.14740", compares_group=True)
 def rloo(batch: ScoredBatch) -> Tensor:
     """RLOO: A_i = r_i - mean of the other rewards of the group = (r_i - mean(r)) n / (n - 1).
 

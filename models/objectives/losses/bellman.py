@@ -12,7 +12,12 @@ from gradus.models.objectives.losses import Metrics
 
 
 @component(
-    "loss", paper="arXiv 2505.15311", needs=("reference", "logsumexp"), acts_without_advantage=True, needs_sampler=False
+    "loss",
+    paper="arXiv 2505.15311",
+    needs=("reference", "logsumexp"),
+    acts_without_advantage=True,
+    needs_sampler=False,
+    goes_with={"advantage": "reward", "aggregation": "sequence_mean"},
 )
 def tbrm(batch: TokenBatch, *, beta: Annotated[float, Gt(0.0)] = 0.002) -> tuple[Tensor, Metrics]:
     """Trajectory Bellman residual: L = (V(s_1) + sum_t [log pi_t - log pi_ref,t] - R / beta)^2, V = logsumexp(logits).

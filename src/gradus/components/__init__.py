@@ -17,7 +17,7 @@ Types of settings: bool, int, float, str, Literal, tuple[T, ...], `T | None`, an
 annotated_types, `StringConstraints`, `REGEX` or `INCIDENTAL`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, get_args
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,6 +68,8 @@ def component(
     needs: tuple[Need, ...] = (),
     acts_without_advantage: bool = False,
     needs_sampler: bool = True,
+    compares_group: bool = False,
+    goes_with: Mapping[str, str] = {},
 ) -> Callable[[F], F]:
     """Register a function as a component; return it unchanged.
 
@@ -88,8 +90,22 @@ def component(
             logp_at_1 (the log-prob at temperature 1), teacher (log-probs of a teacher's most likely tokens).
         acts_without_advantage: Whether a loss has a gradient where the advantage is 0.
         needs_sampler: Whether a loss needs rows with the log-probs of a sampler; False for losses of given texts.
+        compares_group: Whether an advantage compares the rows of a group: of one row, or of equal ones, it makes none.
+        goes_with: The other parts of the objective that a method is defined with, name by kind; others are refused.
     """
-    del name, paper, version, libraries, columns, needs_gold, needs, acts_without_advantage, needs_sampler
+    del (
+        name,
+        paper,
+        version,
+        libraries,
+        columns,
+        needs_gold,
+        needs,
+        acts_without_advantage,
+        needs_sampler,
+        compares_group,
+        goes_with,
+    )
     if kind not in KINDS:
         raise ValueError(f"there is no kind of component {kind!r}: it is one of {', '.join(KINDS)}")
 

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, Union
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, create_model
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, create_model
 
 from gradus.components import INCIDENTAL, KINDS, Kind, Need
+from gradus.components.exact import Exact
 
 _TYPES: Mapping[str, Any] = {"bool": bool, "int": int, "float": float, "str": str}
 _RULES: Mapping[str, Any] = {rule.__name__: rule for rule in (Ge, Gt, Le, Lt, MinLen, MaxLen, StringConstraints)}
 _ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {8,}.+)*)", re.MULTILINE)
-_RESERVED = frozenset({"name", "source_sha256", "modules", "libraries", "weight", "decides"})
+_RESERVED = frozenset({"name", "source_sha256", "modules", "libraries", "weight", "decides", "variables"})
 """Keys that stand beside a component's settings in a recipe."""
 
 type_error = "write its type as bool, int, float, str, Literal[...], tuple[T, ...] or Annotated[T, Ge(0)]"
@@ -37,7 +38,7 @@ class DescriptionError(ValueError):
         self.known = known
 
 
-class Settings(BaseModel):
+class Settings(Exact):
     """The base of every component's settings."""
 
     model_config = ConfigDict(
@@ -62,6 +63,8 @@ class Component:
     needs: tuple[Need, ...] = ()
     acts_without_advantage: bool = False
     needs_sampler: bool = True
+    compares_group: bool = False
+    goes_with: Mapping[str, str] = field(default_factory=dict[str, str])
     settings: type[Settings] = Settings
     incidental: frozenset[str] = frozenset()
     """Names of settings on which no result depends."""

@@ -9,14 +9,24 @@ from pathlib import Path
 
 from gradus.data.files import replace_file
 from gradus.data.records import Figure
+from gradus.tasks.inspect.comparing.figures import Comparison
 from gradus.tasks.inspect.comparing.plot import plot
-from gradus.tasks.inspect.comparing.report import Comparison
 from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, DIFFERENCES_TABLE, METHODS_TABLE
 from gradus.tasks.tracking.report import visible
 
 _INTERVAL = ("value", "low", "high")
-_METHOD = ("method", "rounds", "tokens", "seconds", "before", *_INTERVAL, *(f"gain_{end}" for end in _INTERVAL), "runs")
-_DIFFERENCE = ("method", "than", *_INTERVAL, "differs")
+_METHOD = (
+    "method",
+    "rounds",
+    "tokens",
+    "seconds",
+    "before",
+    *_INTERVAL,
+    *(f"gain_{end}" for end in _INTERVAL),
+    "by_seed",
+    "runs",
+)
+_DIFFERENCE = ("method", "than", *_INTERVAL, "verdict", "p_different", "p_equivalent", "detectable")
 
 
 def keep_comparison(found: Comparison, folder: Path) -> None:
@@ -30,12 +40,22 @@ def keep_comparison(found: Comparison, folder: Path) -> None:
             m["before"]["value"],
             *_ends(m["after"]),
             *_ends(m["gain"]),
+            ", ".join(f"{each['after']:.4f}" for each in m["by_seed"]),
             ", ".join(m["runs"]),
         )
         for m in found["methods"]
     ]
     differences = [
-        (visible(d["method"]), visible(d["than"]), *_ends(d["difference"]), d["differs"]) for d in found["differences"]
+        (
+            visible(d["method"]),
+            visible(d["than"]),
+            *_ends(d["difference"]),
+            d["verdict"],
+            d["p_different"],
+            d["p_equivalent"],
+            d["detectable"],
+        )
+        for d in found["differences"]
     ]
     replace_file(folder / METHODS_TABLE, _table(_METHOD, methods))
     replace_file(folder / DIFFERENCES_TABLE, _table(_DIFFERENCE, differences))

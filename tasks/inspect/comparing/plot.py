@@ -8,7 +8,10 @@ import numpy as np
 
 from gradus.data.errors import UsageError
 from gradus.data.files import replacing
-from gradus.tasks.inspect.comparing.report import Comparison, Difference, MethodFigures, letters
+from gradus.tasks.host.setting_files import default_drawing
+from gradus.tasks.inspect.comparing.figures import Comparison, MethodFigures
+from gradus.tasks.inspect.comparing.report import letters
+from gradus.tasks.inspect.comparing.verdicts import Difference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +30,7 @@ def check_plot(path: Path) -> None:
         raise UsageError(f"--plot {path}: there is no folder {path.parent}", hint="make it first")
 
 
+@default_drawing()
 def plot(found: Comparison, path: Path) -> None:
     """Write the picture of a comparison."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - slow, and for this option alone
@@ -40,7 +44,7 @@ def plot(found: Comparison, path: Path) -> None:
         _curve(left, method, f"{letters(found)[method['method']]}  {_plain(method['method'])}", str(colour))
     left.set(xlabel="completion tokens sampled (evaluation left out)", ylabel="pass@1", title=_title(found))
     figure.legend(loc="outside lower left", frameon=False)
-    _differences(right, found["differences"], letters(found))
+    _differences(right, found, letters(found))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     with replacing(path) as temporary:
@@ -60,11 +64,13 @@ def _curve(axes: "Axes", method: MethodFigures, label: str, colour: str) -> None
     axes.errorbar(tokens, value, ends, marker="o", color=colour, ecolor=(colour, 0.4), capsize=3, label=label)
 
 
-def _differences(axes: "Axes", differences: list[Difference], letter: Mapping[str, str]) -> None:
-    """Draw a line for each pair of methods, grey if 0 is within its interval."""
+def _differences(axes: "Axes", found: Comparison, letter: Mapping[str, str]) -> None:
+    """Draw a line for each pair of methods, grey if the verdict is undecided; the margin is a band around 0."""
+    differences: list[Difference] = found["differences"]
+    axes.axvspan(-100 * found["margin"], 100 * found["margin"], color="0.93")
     for place, each in enumerate(reversed(differences)):
         value, low, high = (100 * each["difference"][key] for key in ("value", "low", "high"))
-        colour = _COLOURS[0] if each["differs"] else "0.6"
+        colour = _COLOURS[0] if each["verdict"] != "undecided" else "0.6"
         axes.plot([low, high], [place, place], color=colour, linewidth=2)
         axes.plot([value], [place], marker="o", color=colour)
     names = [f"{letter[each['method']]} − {letter[each['than']]}" for each in reversed(differences)]

@@ -7,77 +7,31 @@ the last checkpoint: one that was chosen by its evaluation would look better tha
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Floats
+from gradus.data.arrays import Bools, Floats, Ints
 from gradus.data.errors import BadInputError
-from gradus.data.metrics import Interval
-from gradus.data.paired import BANDS, bootstrap_crossed, difficulty_band, sole_winners
-from gradus.data.records import Figure
-from gradus.data.seeds import derive_seed
-from gradus.tasks.inspect.comparing.trainings import StageCost, Training, pass_rates, problem_ids
+from gradus.data.intervals import Interval, by_cluster, mean_of, share_interval
+from gradus.tasks.config.evaluate import MARGIN
+from gradus.tasks.inspect.comparing.clusters import TEMPLATE, clusters_of, remarks_on
+from gradus.tasks.inspect.comparing.difficulty import UNSPLIT, Start, by_difficulty, can_split
+from gradus.tasks.inspect.comparing.figures import (
+    Clusters,
+    Comparison,
+    MethodFigures,
+    PlanNote,
+    Point,
+    SeedFigures,
+    Setting,
+)
+from gradus.tasks.inspect.comparing.shares import DEAD, TRUNCATED, shared_tokens, training_share
+from gradus.tasks.inspect.comparing.trainings import StageCost, Training, pass_rates, problem_ids, verdicts
+from gradus.tasks.inspect.comparing.verdicts import Difference, Rule, judge_pairs, too_narrow
 
-RESAMPLES = 5000
-CONFIDENCE = 0.95
 _UNEQUAL = 1.1
 """Methods whose costs differ by more than this factor are remarked on."""
-
-
-class Point(TypedDict):
-    """pass@1 after a round that every seed was evaluated after; tokens sampled by then, mean over seeds."""
-
-    round: int
-    tokens: float
-    pass_at_1: Figure
-
-
-class MethodFigures(TypedDict):
-    """What one method came to: pass@1 before and after, costs a training, and its runs, one a seed."""
-
-    method: str
-    runs: list[str]
-    seeds: list[int]
-    rounds: list[int]
-    tokens: float
-    seconds: float
-    before: Figure
-    after: Figure
-    gain: Figure
-    stages: dict[str, StageCost]
-    curve: list[Point]
-
-
-class Difference(TypedDict):
-    """The pass@1 of one method less that of another, paired by problem and seed; `differs` if 0 is outside."""
-
-    method: str
-    than: str
-    difference: Figure
-    differs: bool
-
-
-class Band(TypedDict):
-    """Problems of one difficulty: pass@1 of each method, and at how many problems it alone is the best."""
-
-    band: str
-    problems: int
-    pass_at_1: dict[str, float]
-    wins: dict[str, int]
-
-
-class Comparison(TypedDict):
-    """Methods side by side."""
-
-    budget: str
-    seeds: int
-    problems: int
-    methods: list[MethodFigures]
-    differences: list[Difference]
-    by_difficulty: list[Band]
-    remarks: list[str]
 
 
 @dataclass(frozen=True)
@@ -87,35 +41,120 @@ class Method:
     name: str
     trainings: Sequence[Training]
 
+    @property
+    def tokens(self) -> float:
+        """Completion tokens of a training, mean over seeds."""
+        return float(np.mean([t.tokens for t in self.trainings]))
 
-def compare(methods: Sequence[Method], budget: str = "", remarks: Sequence[str] = ()) -> Comparison:
-    """Compare methods on the problems of the first one's main suite.
+    @property
+    def seconds(self) -> float:
+        """Seconds of a training, mean over seeds."""
+        return float(np.mean([t.seconds for t in self.trainings]))
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Under what methods are compared."""
+
+    budget: str = ""
+    margin: float = MARGIN
+    cluster: str = ""
+    """The column of problems that belong together; empty: `template`, if problems have it."""
+    plan: PlanNote | None = None
+    settings: Sequence[Setting] = ()
+    """Those that differ."""
+
+    @property
+    def rule(self) -> Rule:
+        """By what pairs are judged."""
+        return Rule(self.margin, self.plan["detectable"] if self.plan and self.plan["measured"] else None)
+
+
+@dataclass(frozen=True)
+class _Problems:
+    """The problems compared: their ids (all), which have a verdict everywhere (P,), and the clusters of these."""
+
+    ids: pa.Array
+    judged: Bools
+    cluster: Ints | None
+
+    def share(self, rates: Floats) -> Interval:
+        """The interval of pass rates (S, P)."""
+        return share_interval(self.units(rates))
+
+    def clusters(self, column: str) -> Clusters | None:
+        """Return by what the problems are clustered."""
+        if self.cluster is None:
+            return None
+        return {"column": column or TEMPLATE, "number": int(self.cluster.max()) + 1}
+
+    def units(self, values: Floats) -> Floats:
+        """Return the values of what is independent: clusters, or problems."""
+        return values if self.cluster is None else by_cluster(values, self.cluster)
+
+
+def compare(methods: Sequence[Method], terms: Terms | None = None, remarks: Sequence[str] = ()) -> Comparison:
+    """Compare methods on the problems of the first one's main suite; one alone has its figures.
 
     Raise BadInputError for evaluations of other problems, or if no problem has a verdict everywhere.
     """
-    ids = problem_ids(methods[0].trainings[0])
+    terms = terms or Terms()
+    first = methods[0].trainings[0]
+    ids = problem_ids(first)
     before = [np.stack([pass_rates(t, 0, ids) for t in m.trainings]) for m in methods]
     after = [np.stack([pass_rates(t, t.rounds, ids) for t in m.trainings]) for m in methods]
     judged = _judged_everywhere([*before, *after])
     before, after = [rate[:, judged] for rate in before], [rate[:, judged] for rate in after]
-    said = [*remarks, *_left_out(judged), *_unequal_starts(methods, before), *_unequal_costs(methods, budget)]
-    seeds = min(len(rate) for rate in after)
+    cluster = clusters_of(first.store, first.evaluations[0], ids.filter(pa.array(judged)), terms.cluster)
+    problems = _Problems(ids, judged, cluster)
+    seeds, start = min(len(rate) for rate in after), _start(methods, problems)
+    differences = _differences(methods, after, problems, seeds, terms.rule)
+    said = [*remarks, *_left_out(judged), *remarks_on(cluster, terms.cluster), *_unequal_starts(methods, before)]
+    said += [*_unequal_costs(methods, terms.budget), *([] if can_split(start) else [UNSPLIT])]
     if seeds == 1:
         said.append("one seed: the intervals say how problems differ, not how another seed would")
     return {
-        "budget": budget,
+        "budget": terms.budget,
         "seeds": seeds,
         "problems": int(judged.sum()),
-        "methods": [
-            _figures(i, method, before[i], after[i], _curve(i, method, ids, judged)) for i, method in enumerate(methods)
-        ],
-        "differences": [
-            _difference(methods[j].name, methods[i].name, after[j][:seeds], after[i][:seeds], (i, j))
-            for i, j in combinations(range(len(methods)), 2)
-        ],
-        "by_difficulty": _by_difficulty([m.name for m in methods], before, after),
-        "remarks": said,
+        "margin": terms.margin,
+        "clusters": problems.clusters(terms.cluster),
+        "plan": terms.plan,
+        "start": "same" if len(_starts(methods)) == 1 else "measured apart",
+        "settings": list(terms.settings),
+        "methods": [_figures(method, before[i], after[i], problems) for i, method in enumerate(methods)],
+        "differences": differences,
+        "by_difficulty": by_difficulty([m.name for m in methods], start, after),
+        "remarks": [*said, *too_narrow(differences, terms.rule)],
     }
+
+
+def _starts(methods: Sequence[Method]) -> dict[str, Training]:
+    """Return a training for each evaluation before training; one if all start from the same, equally measured."""
+    return {str(t.evaluations[0]): t for m in methods for t in m.trainings}
+
+
+def _start(methods: Sequence[Method], problems: _Problems) -> Start:
+    """Return the verdicts of all evaluations before training together."""
+    found = [verdicts(t, 0, problems.ids) for t in _starts(methods).values()]
+    n, k = (np.sum([pair[i] for pair in found], axis=0)[problems.judged] for i in (0, 1))
+    return Start(n, k)
+
+
+def _differences(
+    methods: Sequence[Method], after: Sequence[Floats], problems: _Problems, seeds: int, rule: Rule
+) -> list[Difference]:
+    """Judge each pair of methods, and say what both spent."""
+    pairs = list(combinations(range(len(methods)), 2))
+    found = judge_pairs(
+        [(methods[j].name, methods[i].name, problems.units(after[j][:seeds] - after[i][:seeds])) for i, j in pairs],
+        rule,
+    )
+    for each, (i, j) in zip(found, pairs, strict=True):
+        both = (methods[j], methods[i])
+        each["sides"] = [{"method": m.name, "tokens": m.tokens, "seconds": m.seconds} for m in both]
+        each["shared_tokens"] = shared_tokens(both[0].trainings[:seeds], both[1].trainings[:seeds])
+    return found
 
 
 def letters(found: Comparison) -> dict[str, str]:
@@ -149,7 +188,7 @@ def _unequal_starts(methods: Sequence[Method], before: Sequence[Floats]) -> list
 
 def _unequal_costs(methods: Sequence[Method], budget: str) -> list[str]:
     """Remark on trainings that are not at equal cost; a budget in rounds or seconds promises no equal tokens."""
-    tokens = [float(np.mean([t.tokens for t in m.trainings])) for m in methods]
+    tokens = [m.tokens for m in methods]
     if max(tokens) <= _UNEQUAL * max(1.0, min(tokens)):
         return []
     least, most = methods[int(np.argmin(tokens))].name, methods[int(np.argmax(tokens))].name
@@ -157,25 +196,35 @@ def _unequal_costs(methods: Sequence[Method], budget: str) -> list[str]:
     return [f"not at equal cost{how}: {most} sampled {max(tokens):,.0f} tokens a training, {least} {min(tokens):,.0f}"]
 
 
-def _interval(values: Floats, *purpose: object) -> Interval:
-    rng = np.random.default_rng(derive_seed("compare", *purpose))
-    return bootstrap_crossed(values, rng, resamples=RESAMPLES, confidence=CONFIDENCE)
-
-
-def _figures(place: int, method: Method, before: Floats, after: Floats, curve: list[Point]) -> MethodFigures:
+def _figures(method: Method, before: Floats, after: Floats, problems: _Problems) -> MethodFigures:
     trainings = method.trainings
     return {
         "method": method.name,
         "runs": [t.run for t in trainings],
         "seeds": [t.seed for t in trainings],
         "rounds": [t.rounds for t in trainings],
-        "tokens": float(np.mean([t.tokens for t in trainings])),
-        "seconds": float(np.mean([t.seconds for t in trainings])),
-        "before": _interval(before, place, "before").as_dict(),
-        "after": _interval(after, place, "after").as_dict(),
-        "gain": _interval(after - before, place, "gain").as_dict(),
+        "tokens": method.tokens,
+        "seconds": method.seconds,
+        "before": problems.share(before).as_dict(),
+        "after": problems.share(after).as_dict(),
+        "gain": mean_of(problems.units(after - before)).interval().as_dict(),
+        "by_seed": [_of_seed(t, b, a) for t, b, a in zip(trainings, before, after, strict=True)],
+        "truncated": training_share(trainings, TRUNCATED),
+        "dead_groups": training_share(trainings, DEAD),
         "stages": _mean_costs(trainings),
-        "curve": curve,
+        "curve": _curve(method, problems),
+    }
+
+
+def _of_seed(training: Training, before: Floats, after: Floats) -> SeedFigures:
+    return {
+        "seed": training.seed,
+        "run": training.run,
+        "rounds": training.rounds,
+        "tokens": training.tokens,
+        "seconds": round(training.seconds, 2),
+        "before": float(before.mean()),
+        "after": float(after.mean()),
     }
 
 
@@ -193,38 +242,16 @@ def _mean_costs(trainings: Sequence[Training]) -> dict[str, StageCost]:
     }
 
 
-def _curve(place: int, method: Method, ids: pa.Array, judged: Bools) -> list[Point]:
+def _curve(method: Method, problems: _Problems) -> list[Point]:
     """Return pass@1 before training, after rounds that every seed was evaluated after, and at the end."""
     first = method.trainings[0]
     common = [r for r in first.evaluations if all(r in t.evaluations and r < t.rounds for t in method.trainings)]
     points: list[Point] = []
     for index in [*sorted(common), None]:
         rounds = [t.rounds if index is None else index for t in method.trainings]
-        rates = [pass_rates(t, r, ids)[judged] for t, r in zip(method.trainings, rounds, strict=True)]
+        rates = [pass_rates(t, r, problems.ids)[problems.judged] for t, r in zip(method.trainings, rounds, strict=True)]
         tokens = [t.tokens_by_round[r] for t, r in zip(method.trainings, rounds, strict=True)]
         if not np.isnan(rates).any():
-            figure = _interval(np.stack(rates), place, "curve", max(rounds)).as_dict()
+            figure = problems.share(np.stack(rates)).as_dict()
             points.append({"round": max(rounds), "tokens": float(np.mean(tokens)), "pass_at_1": figure})
     return points
-
-
-def _difference(name: str, than: str, rate: Floats, other: Floats, pair: tuple[int, int]) -> Difference:
-    found = _interval(rate - other, "difference", *pair)
-    differs = not found.low <= 0 <= found.high
-    return {"method": name, "than": than, "difference": found.as_dict(), "differs": differs}
-
-
-def _by_difficulty(names: Sequence[str], before: Sequence[Floats], after: Sequence[Floats]) -> list[Band]:
-    """Return figures by the pass rate before training, means over seeds."""
-    band = difficulty_band(np.stack([rate.mean(axis=0) for rate in before]).mean(axis=0))
-    rate = np.stack([each.mean(axis=0) for each in after])
-    alone = sole_winners(rate)
-    return [
-        {
-            "band": BANDS[b],
-            "problems": int((band == b).sum()),
-            "pass_at_1": {name: float(rate[i, band == b].mean()) for i, name in enumerate(names)},
-            "wins": {name: int(alone[i, band == b].sum()) for i, name in enumerate(names)},
-        }
-        for b in np.unique(band).tolist()
-    ]

@@ -1,7 +1,7 @@
 """A checkpoint as a folder that transformers, vLLM and a hub take: the policy alone, and a model card.
 
-The train state, the critic and the table of the update stay in the lake. The card holds settings and figures; nothing
-that a model wrote.
+The train state, the critic and the table of the update stay in the lake. The card holds settings, figures and one
+example as JSON; nothing else that a model wrote.
 """
 
 import json
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from gradus.data.errors import BadInputError
+from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, refuse
 from gradus.data.files import replace_file, replacing
 from gradus.data.lake.manifest import FILE_NAME, Manifest
 from gradus.data.lake.store import Ref, Store
@@ -58,16 +59,25 @@ The base, as `adapter_config.json` has it: {base}
 
 @dataclass(frozen=True)
 class Source:
-    """The run and the round whose update made a checkpoint, and its evaluations there, by suite."""
+    """The run and the round whose update made a checkpoint, and its evaluations, by suite."""
 
     run: str
     round: int
     recipe: Mapping[str, object]
     evaluations: Mapping[str, Evaluation]
+    main: Ref | None = None
+    """The evaluation on the main suite, if there is one."""
 
 
 def write_checkpoint(
-    store: Store, runs: Path, ref: Ref, folder: Path, *, merge: bool = False, base_name: str = ""
+    store: Store,
+    runs: Path,
+    ref: Ref,
+    folder: Path,
+    *,
+    merge: bool = False,
+    base_name: str = "",
+    on_damage: OnDamage = refuse,
 ) -> list[str]:
     """Write a checkpoint's policy and its card into a folder; return the names of the files.
 
@@ -79,18 +89,26 @@ def write_checkpoint(
     if base is None:
         if base_name:
             raise BadInputError(f"{ref} is a whole policy: it has no base to name", hint="leave --base out")
-        names, use = _write_whole(store, ref, manifest, folder, merge=merge), _USE
+        names, use, whole = _write_whole(store, ref, manifest, folder, merge=merge), _USE, True
     else:
         from gradus.tasks.inspect.exchange.adapter import write_adapter, write_merged  # noqa: PLC0415 - loads torch
 
         if merge:
-            names, use = write_merged(store, ref, folder), _USE
+            names, use, whole = write_merged(store, ref, folder), _USE, True
         else:
-            policy_of = partial(_starting_policy, store, runs)
+            policy_of = partial(_starting_policy, store, runs, on_damage)
             named = BaseName.parse(base_name) if base_name else known_name(store, ref, base, policy_of)
-            names, use = write_adapter(store, ref, named, folder), _USE_OF_ADAPTER.format(base=_code(str(named)))
-    replace_file(folder / CARD, model_card(ref, manifest, source_of(store, runs, ref), use))
-    return sorted([*names, CARD])
+            names, whole = write_adapter(store, ref, named, folder), False
+            use = _USE_OF_ADAPTER.format(base=_code(str(named)))
+    from gradus.tasks.inspect.exchange.example import example_of, prompt_section  # noqa: PLC0415 - loads torch
+    from gradus.tasks.inspect.exchange.prompting import Prompting  # noqa: PLC0415 - as above
+
+    source = source_of(store, runs, ref, on_damage)
+    prompting = Prompting.of(store.path(ref), source.recipe if source else None)
+    names += prompting.write(folder, whole=whole)
+    use += prompt_section(prompting, example_of(store, source.main if source else None), whole=whole)
+    replace_file(folder / CARD, model_card(ref, manifest, source, use))
+    return sorted({*names, CARD})
 
 
 def _write_whole(store: Store, ref: Ref, manifest: Manifest, folder: Path, *, merge: bool) -> list[str]:
@@ -110,31 +128,52 @@ def _is_policy(name: str) -> bool:
     return "/" not in name and name != FILE_NAME and any(fnmatch(name, pattern) for pattern in _POLICY)
 
 
-def source_of(store: Store, runs: Path, ref: Ref) -> Source | None:
+def source_of(store: Store, runs: Path, ref: Ref, on_damage: OnDamage = refuse) -> Source | None:
     """Return the newest training that made a checkpoint; None if no run of this home did."""
     for folder in run_folders(runs):
-        rows = [row for row in attempts(folder) if row["status"] in ("finished", "reused")]
+        rows = [row for row in attempts(folder, on_damage) if row["status"] in ("finished", "reused")]
         made = [row for row in rows if row["output"] == str(ref) and row["stage"] == "update"]
-        settings = read_settings(folder)
+        settings = read_settings(folder, on_damage)
         if made and "recipe" in settings:
             round_index = made[-1]["round"]
-            found = dict(_evaluations(store, rows, round_index))
-            return Source(folder.name, round_index, settings["recipe"], found)
+            found = {
+                summary["suite"]: (summary, output) for summary, output in _evaluations(store, rows, ref, on_damage)
+            }
+            _, main = found.get(_main_suite(settings["recipe"]), (None, None))
+            figures = {suite: summary for suite, (summary, _) in found.items()}
+            return Source(folder.name, round_index, settings["recipe"], figures, main)
     return None
 
 
-def _starting_policy(store: Store, runs: Path, ref: Ref) -> str:
+def _starting_policy(store: Store, runs: Path, on_damage: OnDamage, ref: Ref) -> str:
     """The policy that the training began with which made a checkpoint; empty if none of this home did."""
-    source = source_of(store, runs, ref)
+    source = source_of(store, runs, ref, on_damage)
     return str(source.recipe["policy"]) if source else ""
 
 
-def _evaluations(store: Store, rows: list[Attempt], round_index: int) -> Iterator[tuple[str, Evaluation]]:
+def _main_suite(recipe: Mapping[str, Any]) -> str:
+    """The name of the first suite of a recipe; empty if it has none."""
+    return next((suite["name"] for suite in recipe.get("evaluate", {}).get("suites", ())), "")
+
+
+def _evaluations(store: Store, rows: list[Attempt], ref: Ref, on_damage: OnDamage) -> Iterator[tuple[Evaluation, Ref]]:
+    """The evaluations of a checkpoint, in whichever round: one whose update was skipped evaluates it again."""
     for row in rows:
-        if row["stage"] == "evaluate" and row["round"] == round_index:
-            report = read_report(store, Ref.parse(row["output"]))
+        if row["stage"] == "evaluate" and _policy_of(store, Ref.parse(row["output"])) == str(ref):
+            try:
+                report = read_report(store, Ref.parse(row["output"]))
+            except CorruptArtifactError as damage:
+                on_damage(damage)
+                continue
             summary: Evaluation = report.get("summary", {})  # pyright: ignore[reportAssignmentType] - of `evaluate`
-            yield summary["suite"], summary
+            yield summary, Ref.parse(row["output"])
+
+
+def _policy_of(store: Store, evaluation: Ref) -> str:
+    """The policy that an evaluation is of; empty if its rollouts are gone, or somebody else's."""
+    manifest = store.find(evaluation)
+    rollouts = store.find(Ref.parse(manifest.parents["rollouts"][0])) if manifest else None
+    return next(iter(rollouts.parents.get("policy", ())), "") if rollouts else ""
 
 
 def model_card(ref: Ref, manifest: Manifest, source: Source | None, use: str = _USE) -> str:

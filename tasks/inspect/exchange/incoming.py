@@ -14,7 +14,7 @@ from gradus.data.exchange.row import Exchanged
 from gradus.data.exchange.tables import Tables, tables_of
 from gradus.data.nearest import did_you_mean
 from gradus.data.sources.formats import UnusableRowError
-from gradus.data.sources.tabular import Located, Refused, read_rows
+from gradus.data.sources.tabular import Refused, Renamed, read_rows, refuse_fields
 from gradus.tasks.inspect.exchange.texts import texts_of, tokenizer_of
 
 System = Literal["verl", "trl", "trinity", "open-instruct", "art"]
@@ -43,9 +43,12 @@ def reader(name: str) -> Format:
     return FORMATS[name]
 
 
-def check_source(path: Path, name: str, tokenizer: Path | None, policy: str | None) -> None:
+def check_source(
+    path: Path, name: str, tokenizer: Path | None, policy: str | None, columns: Mapping[str, str] | None = None
+) -> None:
     """UsageError if there is nothing to read, no tokenizer where there are no texts, or a policy where there are."""
     found = reader(name)
+    refuse_fields(columns or {}, found.fields, f"a file of {name}")
     if not path.exists():
         raise UsageError(f"there is no file or folder {shortened(str(path))}", hint="check the name")
     if not found.texts and tokenizer is None and policy is None:
@@ -57,20 +60,29 @@ def check_source(path: Path, name: str, tokenizer: Path | None, policy: str | No
         )
 
 
-def read_incoming(path: Path, name: str, columns: Mapping[str, str], tokenizer: Path | None = None) -> Incoming:
+def read_incoming(
+    path: Path,
+    name: str,
+    columns: Mapping[str, str],
+    tokenizer: Path | None = None,
+    correct_at: float | None = None,
+) -> Incoming:
     """Read a file, or all files of a folder; `columns` renames what a row has, theirs by the name it should have.
 
+    A row without a verdict is correct if its reward is at least `correct_at`.
     Raise BadInputError if there is no file, or no row that can be used.
     """
     found, refused = reader(name), Refused()
-    files = _files(path, found.suffix)
-    rows = [row for file in files for row in _rows(file, found, columns, refused)]
+    refuse_fields(columns, found.fields, f"a file of {name}")
+    files, renamed = _files(path, found.suffix), Renamed(columns, str(path))
+    rows = [row for file in files for row in _rows(file, found, renamed, refused)]
+    renamed.refuse_unknown()
     if not rows:
         told = refused.examples[0] if refused.examples else f"{path} holds no rows"
         raise BadInputError(f"no row can be read as a rollout of {name}: {told}", hint="is --from right?")
     if not found.texts and tokenizer is not None:
         rows = _with_texts(rows, tokenizer_of(tokenizer))
-    return Incoming(tables_of(rows, name), len(files), dict(refused.reasons), found.lost)
+    return Incoming(tables_of(rows, name, correct_at), len(files), dict(refused.reasons), found.lost)
 
 
 def _files(path: Path, suffix: str) -> list[Path]:
@@ -78,6 +90,8 @@ def _files(path: Path, suffix: str) -> list[Path]:
     if path.is_file():
         return [path]
     files = [file for file in path.rglob(f"*{suffix}") if file.is_file() and not file.name.endswith(_METADATA)]
+    if link := next(filter(Path.is_symlink, files), None):
+        raise BadInputError(f"{shortened(str(link))} is a link", hint="put the file itself there")
     if not files:
         raise BadInputError(f"{path} has no {suffix} file", hint="give the folder that the other system wrote to")
     return sorted(files, key=_in_order)
@@ -88,19 +102,15 @@ def _in_order(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (0, part) for part in _NUMBER.split(str(path))]
 
 
-def _rows(file: Path, found: Format, columns: Mapping[str, str], refused: Refused) -> Iterator[Exchanged]:
+def _rows(file: Path, found: Format, renamed: Renamed, refused: Refused) -> Iterator[Exchanged]:
     assert found.read is not None
     for located in read_rows(file, refused):
         try:
-            row = found.read(_renamed(located, columns))
+            row = found.read(renamed(located.row))
         except UnusableRowError as reason:
             refused.add(str(reason), located.place)
             continue
         yield _of_file(row, file) if found.step_in_name else row
-
-
-def _renamed(located: Located, columns: Mapping[str, str]) -> Mapping[str, object]:
-    return {**located.row, **{ours: located.row.get(theirs) for ours, theirs in columns.items()}}
 
 
 def _of_file(row: Exchanged, file: Path) -> Exchanged:

@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
 from gradus.data.arrays import positions, take_or_null
-from gradus.data.errors import BadInputError, UsageError, shortened
+from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, UsageError, refuse, shortened
 from gradus.data.exchange import FORMATS, Format
 from gradus.data.exchange.row import Exchanged
 from gradus.data.files import replacing
+from gradus.data.lake.queries import Relation, select
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.nearest import did_you_mean
@@ -26,6 +27,7 @@ from gradus.tasks.runs.spending import is_evaluation
 
 PARQUET = "parquet"
 """The format that is ours: every column of the rollouts, with question, gold answer and scores beside them."""
+CONVERSATIONS = "openai"
 _PROFILE = "profile"
 _SCORED = ("reward", "correct", "components", "outcome", "extracted", "verifier")
 
@@ -39,38 +41,47 @@ class Written:
     lost: tuple[str, ...]
 
 
-def check_format(name: str) -> None:
-    """UsageError if rollouts are not written in that format."""
+def check_format(name: str, where: str | None = None) -> None:
+    """UsageError if rollouts are not written in that format, or if failures would be written as examples to imitate."""
     known = [*(each for each, found in FORMATS.items() if found.write is not None), PARQUET]
     if name not in known:
         listed = f"give one of: {', '.join(known)}"
         raise UsageError(f"--as {shortened(name)}: there is no such format", hint=did_you_mean(name, known, listed))
+    if name == CONVERSATIONS and where is None:
+        raise UsageError(
+            f"--as {name} writes every completion as one to imitate, failures too",
+            hint='give --where correct, or another condition (--where "reward > 0.5", --where true for all)',
+        )
+    if where is not None and not where.strip():
+        raise UsageError("--where is empty", hint="give a condition, such as --where correct")
 
 
-def uses_of(store: Store, runs: Path, what: str, scores: str | None = None) -> list[Use]:
+def uses_of(store: Store, runs: Path, what: str, scores: str | None = None, on_damage: OnDamage = refuse) -> list[Use]:
     """Return the rollouts that `what` names, a run's or an artifact, with their scores; `scores` names those to take.
 
     Of a run those are meant that its updates could learn from: neither its profile nor its evaluations. Raise
     UsageError if there are none, or if an artifact has several scores and none is named.
     """
     if REFERENCE.fullmatch(what):
-        return [_use_of(store, runs, Ref.parse(full_name(store.root, what)), scores)]
+        return [_use_of(store, runs, Ref.parse(full_name(store.root, what)), scores, on_damage)]
     if scores is not None:
         raise UsageError("--scores goes with one rollouts artifact", hint="a run has scores of its own")
     folder = run_folder(runs, what)
-    found = Lineage(store, [Run(folder)], whole_lake=False).uses
-    chosen = [use for use in found if not is_evaluation(use.purpose or "") and use.purpose != _PROFILE]
+    lineage = Lineage(store, [Run(folder, on_damage)], whole_lake=False, on_damage=on_damage)
+    lineage.used()  # their problems must be there too
+    chosen = [use for use in lineage.uses if not is_evaluation(use.purpose or "") and use.purpose != _PROFILE]
     if not chosen:
         raise UsageError(f"run {folder.name} has no rollouts that were trained on", hint="name a rollouts artifact")
     return sorted(chosen, key=lambda use: (use.round or 0, use.purpose != "train", use.purpose or ""))
 
 
-def _use_of(store: Store, runs: Path, ref: Ref, scores: str | None) -> Use:
+def _use_of(store: Store, runs: Path, ref: Ref, scores: str | None, on_damage: OnDamage) -> Use:
     if ref.table != "rollouts":
         raise UsageError(f"{ref} is a {ref.table} artifact", hint="give rollouts or a run, or leave out --as")
     if scores is not None:
         return Use(None, None, None, ref, Ref.parse(full_name(store.root, scores)))
-    lineage = Lineage(store, [Run(folder) for folder in run_folders(runs)], whole_lake=True)
+    every = [Run(folder, on_damage) for folder in run_folders(runs)]
+    lineage = Lineage(store, every, whole_lake=True, on_damage=on_damage)
     known = list(dict.fromkeys(use.scores for use in lineage.uses if use.rollouts == ref and use.scores))
     if len(known) > 1:
         raise UsageError(f"{ref} was scored {len(known)} times", hint=f"give --scores, one of {_listed(known)}")
@@ -81,10 +92,19 @@ def _listed(refs: Sequence[Ref]) -> str:
     return ", ".join(map(str, refs[:5]))
 
 
-def write_rollouts(store: Store, uses: Sequence[Use], name: str, folder: Path) -> Written:
-    """Write rollouts into a folder in a format; files of the same name are replaced."""
+def write_rollouts(
+    store: Store, uses: Sequence[Use], name: str, folder: Path, on_damage: OnDamage = refuse, where: str = ""
+) -> Written:
+    """Write rollouts into a folder in a format, those that meet an SQL condition; files of the same name are replaced.
+
+    Raise UsageError for a condition that does not run, or that no row meets.
+    """
+    tables = list(_whole(store, uses, on_damage))
+    if where:
+        tables = [_meeting(table, where) for table in tables]
+        if not any(table.num_rows for table in tables):
+            raise UsageError(f"no rollout meets --where {shortened(where)}", hint="take another condition")
     folder.mkdir(parents=True, exist_ok=True)
-    tables = (_joined(store, use) for use in uses)
     if name == PARQUET:
         table = pa.concat_tables(tables, promote_options="default")
         with replacing(folder / "rollouts.parquet") as temporary:
@@ -95,11 +115,25 @@ def write_rollouts(store: Store, uses: Sequence[Use], name: str, folder: Path) -
     assert found.write is not None
     assert found.file is not None
     for table in tables:
-        for row in _exchanged(store, table):
+        for row in _exchanged(store, table, on_damage):
             by_file.setdefault(found.file(row.round), []).append(found.write(row))
     for file, rows in by_file.items():
         _write(folder / file, found, rows)
     return Written(sorted(by_file), sum(map(len, by_file.values())), found.lost)
+
+
+def _meeting(rows: pa.Table, where: str) -> pa.Table:
+    """Return the rows that meet a user's condition, in their order."""
+    placed = rows.append_column("place", pa.array(range(rows.num_rows), pa.int64()))
+    query = f"select place from rollouts where ({where}\n) order by place"  # noqa: S608 - the database is locked
+    try:
+        with select({"rollouts": Relation.of(placed)}, {}, query) as found:
+            places = [place for batch in found.batches for place in batch.column(0).to_pylist()]
+    except UsageError as error:
+        said = error.message.removeprefix("the query did not run: ")
+        hint = f"the columns are {', '.join(rows.column_names)}"
+        raise UsageError(f"--where {shortened(where)}: {said}", hint=hint) from None
+    return rows.take(pa.array(places, pa.int64()))
 
 
 def _write(path: Path, found: Format, rows: Sequence[Mapping[str, object]]) -> None:
@@ -109,6 +143,15 @@ def _write(path: Path, found: Format, rows: Sequence[Mapping[str, object]]) -> N
             return
         with temporary.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+
+
+def _whole(store: Store, uses: Sequence[Use], on_damage: OnDamage) -> Iterator[pa.Table]:
+    """Yield the rows of each use; one of which an artifact is damaged or missing is left out whole."""
+    for use in uses:
+        try:
+            yield _joined(store, use)
+        except CorruptArtifactError as damage:
+            on_damage(damage)
 
 
 def _joined(store: Store, use: Use) -> pa.Table:
@@ -133,19 +176,23 @@ def _with(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
 
 
 def _problems(store: Store, use: Use) -> pa.Table | None:
-    named = [store.manifest(ref).parents.get("problems", []) for ref in (use.rollouts, use.scores) if ref is not None]
-    refs = [ref for texts in named for ref in map(Ref.parse, texts) if store.find(ref) is not None]
+    named = [store.manifest(ref).parents.get("problems", []) for ref in (use.scores, use.rollouts) if ref is not None]
+    refs = [ref for texts in named for ref in map(Ref.parse, texts) if store.whole(ref) is not None]
     return store.read(refs[0], ["problem_id", "question", "answer"]) if refs else None
 
 
-def _exchanged(store: Store, rows: pa.Table) -> Iterator[Exchanged]:
+def _exchanged(store: Store, rows: pa.Table, on_damage: OnDamage) -> Iterator[Exchanged]:
     """Yield the rows of a table; a prompt is the text of its tokens, or its question if no tokenizer is there."""
     tokenizers: dict[str, Tokenizer | None] = {}
     for batch in rows.to_batches(max_chunksize=1024):
         for row in batch.to_pylist():
             policy = row["policy"] or ""
             if policy not in tokenizers:
-                tokenizers[policy] = _tokenizer(store, policy)
+                try:
+                    tokenizers[policy] = _tokenizer(store, policy)
+                except CorruptArtifactError as damage:
+                    on_damage(damage)
+                    tokenizers[policy] = None
             prompt = _prompt(row, tokenizers[policy])
             yield Exchanged(
                 prompt=prompt,
@@ -181,5 +228,8 @@ def _prompt(row: Mapping[str, object], tokenizer: Tokenizer | None) -> str:
 
 
 def _tokenizer(store: Store, policy: str) -> Tokenizer | None:
-    folder = store.root / CHECKPOINTS / policy
-    return tokenizer_of(folder) if policy and (folder / TOKENIZER).is_file() else None
+    ref = Ref.found(CHECKPOINTS, policy)
+    if ref is None or store.whole(ref) is None:
+        return None
+    path = store.file(ref, TOKENIZER)
+    return tokenizer_of(path) if path is not None else None

@@ -15,7 +15,6 @@ from gradus.data.arrays import Floats
 from gradus.data.lake.store import Ref
 from gradus.data.records import Figure
 from gradus.tasks.inspect.run_rows import Row, RunRows
-from gradus.tasks.runtime.attempt import read_report
 
 MAX_PROBLEMS = 240
 """Rows of a map; of more problems every n-th is shown, in order of their pass rate."""
@@ -138,10 +137,13 @@ def _reward(rows: RunRows) -> Chart:
 
 
 def _mean_of_groups(groups: Floats) -> tuple[float, float, float]:
-    """Mean of all rollouts and its percentile bootstrap interval, of counts and sums by group (G, 2)."""
+    """Mean of all rollouts and its percentile bootstrap interval, of counts and sums by group (G, 2).
+
+    Groups that all agree have no interval: resampled, they would claim one without width.
+    """
     count, total = groups.T
     mean = float(total.sum() / count.sum())
-    if len(groups) < 2:
+    if len(np.unique(total / count)) < 2:
         return mean, math.nan, math.nan
     rng = np.random.default_rng(0)
     drawn = (rng.integers(0, len(groups), len(groups)) for _ in range(RESAMPLES))
@@ -157,7 +159,7 @@ def _pass_at(rows: RunRows) -> Iterator[Chart]:
             place = found.setdefault(each.suite, [])
             place.append((f"pass@{k}", each.round, figure["value"], figure["low"], figure["high"]))
     for suite, points in found.items():
-        note = "unbiased estimate; band: 95 % bootstrap interval over problems"
+        note = "unbiased estimate; band: 95 % interval over problems"
         yield Chart(f"pass-at-k-{_plain(suite)}", f"pass@k on {suite}", "", note, _curves(sorted(points)))
 
 
@@ -171,7 +173,7 @@ def evaluations(rows: RunRows) -> Iterator[Evaluated]:
     for row in rows.lineage.current(rows.run):
         if row["stage"] == "evaluate":
             ref = Ref.parse(row["output"])
-            summary: Mapping[str, Any] = read_report(rows.store, ref).get("summary", {})
+            summary: Mapping[str, Any] = rows.report(ref).get("summary", {})
             gain = summary.get("versus", {}).get("gain")
             yield Evaluated(str(summary.get("suite", "")), row["round"], ref.digest, summary.get("pass_at", {}), gain)
 

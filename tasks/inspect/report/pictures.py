@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from markupsafe import escape
 from matplotlib.axes import Axes
@@ -18,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gradus.data.files import replacing
+from gradus.tasks.host.setting_files import default_drawing
 from gradus.tasks.inspect.report.figures import NOT_SOLVED, Chart, RateMap, Stack, StageCost
 from gradus.tasks.tracking.report import visible
 
@@ -129,7 +129,7 @@ def stage_name(cost: StageCost) -> str:
 def svg(figure: Figure, key: str, title: str) -> str:
     """Return the drawing as an element of a page: no colours, sizes, ids or metadata of its own."""
     out = io.StringIO()
-    with mpl.rc_context(_STYLE):
+    with default_drawing(_STYLE):
         figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
@@ -143,8 +143,8 @@ def svg(figure: Figure, key: str, title: str) -> str:
 
 def write_png(figure: Figure, title: str, path: Path) -> None:
     """Write the drawing on white under its title."""
-    figure.suptitle(plain(title), fontsize=11)
-    with mpl.rc_context(_STYLE), replacing(path) as file:
+    with default_drawing(_STYLE), replacing(path) as file:
+        figure.suptitle(plain(title), fontsize=11)
         figure.savefig(file, format="png", dpi=150, facecolor="white")
 
 
@@ -154,7 +154,7 @@ def plain(text: str) -> str:
 
 
 def _figure(draw: Draw, height: float = _HIGH) -> Figure:
-    with mpl.rc_context(_STYLE):
+    with default_drawing(_STYLE):
         figure = Figure(figsize=(_WIDE, height), layout="constrained")
         draw(figure.subplots())
     return figure

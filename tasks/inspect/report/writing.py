@@ -17,11 +17,12 @@ from jinja2 import Environment
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from gradus.data.errors import GradusError, UsageError, in_words
+from gradus.data.errors import GradusError, OnDamage, UsageError, in_words, refuse
 from gradus.data.files import replace_file
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.groups import why
+from gradus.tasks.inspect.remarks import remarks
 from gradus.tasks.inspect.report.choices import Flips, Shown, chosen_groups, evaluated_groups, flips
 from gradus.tasks.inspect.report.figures import (
     Chart,
@@ -102,6 +103,7 @@ class Page:
     settings: str
     num_rollouts: int
     cards: Sequence[Card]
+    remarks: Sequence[str]
     charts: Sequence[Picture]
     zero: Sequence[str]
     """Titles of the charts that are left out because every value is 0."""
@@ -139,6 +141,7 @@ def write_report(
     pictures: Path | None = None,
     table: Path | None = None,
     ending: Ending | None = None,
+    on_damage: OnDamage = refuse,
 ) -> list[Path]:
     """Write the report of a run, its pictures as PNG into a folder, and its table of samples; return the files.
 
@@ -146,10 +149,10 @@ def write_report(
     """
     if not out.parent.is_dir():
         raise UsageError(f"there is no folder {out.parent}", hint="make it, or give another --out")
-    with open_run(home, run, say, TABLES) as rows:
+    with open_run(home, run, say, TABLES, on_damage) as rows:
         page = read_page(rows, ending)
         if table is not None:
-            samples = sample_table(evaluated_groups(rows, Tokenizers(rows.store)), page.groups)
+            samples = sample_table(evaluated_groups(rows, Tokenizers(rows.store, rows.run.on_damage)), page.groups)
             replace_file(table, samples)
     replace_file(out, render(page))
     written = [out, *([table] if table else [])]
@@ -163,7 +166,10 @@ def write_report(
 
 def read_page(rows: RunRows, ending: Ending | None = None) -> Page:
     """Return what the report of a run says."""
-    tokenizers, spent = Tokenizers(rows.store), [cost for cost in costs(rows) if cost.seconds or cost.tokens]
+    tokenizers, spent = (
+        Tokenizers(rows.store, rows.run.on_damage),
+        [cost for cost in costs(rows) if cost.seconds or cost.tokens],
+    )
     hints, flipped = hint_use(rows), flips(rows, tokenizers)
     drawn = charts(rows)
     return Page(
@@ -172,6 +178,7 @@ def read_page(rows: RunRows, ending: Ending | None = None) -> Page:
         settings=_settings(rows),
         num_rollouts=rows.one("select count(*) from sampled")[0],
         cards=_cards(rows, drawn, flipped, spent),
+        remarks=remarks(rows.store, rows.lineage.current(rows.run)),
         charts=[_of_chart(each) for each in drawn if not each.is_zero],
         zero=[each.title for each in drawn if each.is_zero],
         maps=[_of_map(each) for each in rate_maps(rows)],
@@ -201,7 +208,7 @@ def _story(rows: RunRows, ending: Ending | None) -> str:
 
 
 def _settings(rows: RunRows) -> str:
-    settings = read_settings(rows.run.folder)
+    settings = read_settings(rows.run.folder, rows.run.on_damage)
     recipe: Mapping[str, object] = settings.get("recipe", {})
     facts = {"recipe": recipe.get("name"), "rounds": recipe.get("rounds"), "seed": settings.get("seed")}
     return "; ".join(f"{name} {value}" for name, value in facts.items() if value is not None)

@@ -14,7 +14,7 @@ from gradus.models.devices import give_back
 from gradus.models.engines.base import Engine, EngineError
 from gradus.models.engines.hf import HfEngine
 from gradus.models.policy import Policy, PolicyError, PromptSide, load_prompt_side
-from gradus.models.policy_files import is_adapter
+from gradus.models.policy_files import WHOLE, is_adapter
 from gradus.models.weight_check import verify_weights
 from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey, loaded_policy
 from gradus.tasks.artifacts.policies import verify_policy
@@ -58,7 +58,7 @@ def open_engine(ctx: Room, ref: Ref, config: RolloutConfig) -> tuple[Engine, Pro
         engine = _vllm(ctx, config) if config.engine == "vllm" else _server(config)
         engine.load(ctx.store.path(ref))
     except PolicyError as error:
-        raise BadInputError(str(error), hint="give a folder that transformers can load") from None
+        raise BadInputError(str(error), hint=WHOLE) from None
     except EngineError as error:
         raise StageError(str(error), hint=error.hint) from None
     return engine, side
@@ -71,7 +71,7 @@ def prompt_side(ctx: Room, ref: Ref, config: RolloutConfig) -> PromptSide | None
     try:
         return load_prompt_side(ctx.store.path(ref))
     except PolicyError as error:
-        raise BadInputError(str(error), hint="give a folder that transformers can load") from None
+        raise BadInputError(str(error), hint=WHOLE) from None
 
 
 def warm_policy(ctx: Room, ref: Ref, config: RolloutConfig) -> Policy:

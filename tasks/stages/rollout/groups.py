@@ -16,7 +16,8 @@ from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import sample_key
 from gradus.data.seeds import derive_seed
 from gradus.models.engines.base import Request
-from gradus.models.policy import PolicyError, PromptSide, chat_turns, prompt_text, prompt_tokens
+from gradus.models.policy import PromptSide, chat_turns, prompt_tokens
+from gradus.models.rendering import Asked, PromptError, prompt_texts
 from gradus.models.templates import PromptStyle
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
@@ -172,8 +173,14 @@ def _checked_prompts(
     groups: Sequence[Group], problems: Sequence[Row], side: PromptSide, style: PromptStyle
 ) -> list[list[int]]:
     """Each group's prompt, tokenised together; BadInputError names the first that has none or is too long."""
-    texts = [_text(group, problem, side, style) for group, problem in zip(groups, problems, strict=True)]
-    prompts = prompt_tokens(side.tokenizer, texts)
+    asked = [
+        Asked(problem["question"], problem["messages"], group.hint_text)
+        for group, problem in zip(groups, problems, strict=True)
+    ]
+    try:
+        prompts = prompt_tokens(side.tokenizer, prompt_texts(side.tokenizer, asked, style))
+    except PromptError as error:
+        raise BadInputError(f"problem {groups[error.index].problem_id} has no prompt: {error}") from None
     for group, tokens in zip(groups, prompts, strict=True):
         name = group.problem_id
         if not tokens:
@@ -182,16 +189,10 @@ def _checked_prompts(
             raise BadInputError(
                 f"the prompt of problem {name} has {len(tokens)} tokens; with max_tokens {group.max_tokens} "
                 f"it does not fit the policy's {side.context_tokens}",
-                hint="lower max_tokens or drop the problem with --filter length",
+                hint=f"lower max_tokens, or leave such problems out: ingest.max_prompt_tokens="
+                f"{side.context_tokens - group.max_tokens} in a training, --filter length for `gradus curate`",
             )
     return prompts
-
-
-def _text(group: Group, problem: Row, side: PromptSide, style: PromptStyle) -> str:
-    try:
-        return prompt_text(side.tokenizer, problem["question"], problem["messages"], group.hint_text, style)
-    except PolicyError as error:
-        raise BadInputError(f"problem {group.problem_id} has no prompt: {error}") from None
 
 
 def _shown(problem: Row) -> str:

@@ -18,9 +18,9 @@ from pathlib import Path
 from types import ModuleType
 
 from gradus.data.errors import StageError
+from gradus.data.runlock import RunLock, left_by_the_dead
 from gradus.models.errors import first_line
 from gradus.tasks.config.rollout import RayConfig
-from gradus.tasks.host.runlock import RunLock, left_by_the_dead
 
 LOOPBACK = "127.0.0.1"
 _PREFIX = "gradus-ray-"

@@ -8,6 +8,7 @@ import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from gradus.data.lake.schema import ROLLOUTS
+from gradus.data.unicode import num_halves, whole
 from gradus.models.engines.base import Finished, Request
 from gradus.models.engines.stops import cut_behind
 from gradus.models.policy import completion_texts
@@ -57,6 +58,7 @@ class SamplerFacts:
         """
         chosen = sorted(finished)
         done = [finished[i] for i in chosen]
+        remarks = [d.error or replaced(d.text or "") for d in done]
         groups, requests = [asked.groups[i] for i in chosen], [asked.requests[i] for i in chosen]
         num_rows = len(chosen)
         columns: dict[str, Sequence[object]] = {
@@ -70,11 +72,11 @@ class SamplerFacts:
             "completion_tokens": self._known(done, [d.tokens for d in done]),
             "logprobs": self._known(done, [d.logprobs for d in done]),
             "finish_reason": [d.finish_reason for d in done],
-            "error": [hide(d.error) if d.error else None for d in done],
+            "error": [hide(whole(remark)) if remark else None for remark in remarks],
             "hint_level": [group.hint_level for group in groups],
             "hint_text": [group.hint_text for group in groups],
-            "policy": [self.policy] * num_rows,
-            "engine": [self.engine] * num_rows,
+            "policy": [whole(self.policy)] * num_rows,
+            "engine": [whole(self.engine)] * num_rows,
             "temperature": [request.temperature for request in requests],
             "top_p": [request.top_p for request in requests],
             "top_k": [request.top_k for request in requests],
@@ -92,8 +94,14 @@ class SamplerFacts:
     def _texts(self, requests: Sequence[Request], done: Sequence[Finished]) -> list[str | None]:
         """What was sampled, special tokens left out; what the last token has behind a stop string is not in it."""
         if self.tokenizer is None:
-            texts = [d.text or "" for d in done]
+            texts = [whole(d.text or "") for d in done]
         else:
             texts = completion_texts(self.tokenizer, [d.tokens for d in done])
             texts = [cut_behind(text, request.stop) for text, request in zip(texts, requests, strict=True)]
         return [None if d.finish_reason == "error" else text for d, text in zip(done, texts, strict=True)]
+
+
+def replaced(text: str) -> str:
+    """Return a remark on what is replaced in a completion that a server sent as text; empty if it is stored as sent."""
+    count = num_halves(text)
+    return f"{count} halves of characters (not valid Unicode) were replaced by U+FFFD" if count else ""

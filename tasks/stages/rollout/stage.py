@@ -15,10 +15,11 @@ from gradus.data.errors import StageError
 from gradus.data.lake.schema import ROLLOUTS
 from gradus.models.engines.base import Engine, EngineError, Finished, Request
 from gradus.models.policy import PromptSide
-from gradus.tasks.config.redaction import secret_variable
+from gradus.tasks.config.key_variables import check_key_variable
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.runs.records import Sample
+from gradus.tasks.stages import reads
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.rollout.engines import open_engine, release_accelerator
 from gradus.tasks.stages.rollout.groups import Group, Planned
@@ -28,8 +29,7 @@ from gradus.tasks.stages.rollout.rows import Asked, SamplerFacts
 NUM_SAMPLES = 16
 BEAT_S = 1.0
 
-_PROBLEM_COLUMNS = ["problem_id", "question", "messages"]
-_COUNTED = ["rollout_id", "hint_level", "finish_reason", "completion_tokens"]
+_COUNTED = ["rollout_id", "hint_level", "finish_reason", "completion_tokens", "error"]
 _SHOWN = ["rollout_id", "problem_id", "hint_level", "hint_text", "completion", "finish_reason"]
 
 Shard = tuple[int, int]
@@ -40,7 +40,7 @@ Each = Callable[[Callable[[int, Shard], None], Iterable[tuple[int, Shard]]], Non
 
 def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
     """Roll out every row of the plan; reports what was generated in this attempt and what there is in all."""
-    secret_variable(config.server.api_key_variable)
+    check_key_variable(config.server.api_key_variable, "server.api_key_variable")
     if config.ray.workers:
         from gradus.tasks.stages.rollout.ray_engine import ray_engine  # noqa: PLC0415 - for those who ask for it
 
@@ -60,7 +60,8 @@ def _rolled_out(
 ) -> StageResult:
     """`each` calls a function with every shard, one by one or as many at once as the engine has workers."""
     # All prompts before the first token: a row that cannot be used is reported now, not in the last shard.
-    planned = Planned(ctx.table("plan"), ctx.table("problems", _PROBLEM_COLUMNS), side, config, ctx.seed)
+    plan, problems = (ctx.table(role, reads.ROLLOUT[role]) for role in ("plan", "problems"))
+    planned = Planned(plan, problems, side, config, ctx.seed)
     sampler = SamplerFacts(
         engine.name,
         engine.name if side is None else ctx.one("policy").digest,  # or a model that a server has under some name
@@ -217,6 +218,7 @@ def _report(ctx: StageContext, facts: Mapping[str, int | str], seconds: float, w
         "rows": found.num_rows,
         "tokens": found.num_tokens,
         "failed_requests": found.num_failed,
+        **({"completions_not_unicode": found.num_replaced} if found.num_replaced else {}),
         "first_truncated": list(found.first_truncated),
         **facts,
     }
@@ -237,6 +239,7 @@ class _Counts:
     num_tokens: int
     longest_tokens: int
     num_failed: int
+    num_replaced: int
     num_truncated: int
     hint_levels: int
     first_truncated: tuple[str, ...]
@@ -246,11 +249,13 @@ class _Counts:
         """Count the rows of one shard."""
         lengths, reasons = ints(pc.list_value_length(shard.column("completion_tokens"))), shard.column("finish_reason")
         cut = shard.column("rollout_id").filter(pc.equal(reasons, "length"))
+        num_failed = int(pc.sum(pc.equal(reasons, "error")).as_py() or 0)
         return cls(
             num_rows=shard.num_rows,
             num_tokens=int(lengths.sum()),
             longest_tokens=int(lengths.max(initial=0)),
-            num_failed=int(pc.sum(pc.equal(reasons, "error")).as_py() or 0),
+            num_failed=num_failed,
+            num_replaced=shard.num_rows - shard.column("error").null_count - num_failed,
             num_truncated=len(cut),
             hint_levels=int(ints(shard.column("hint_level")).sum()),
             first_truncated=tuple(cut.slice(0, 3).to_pylist()),
@@ -264,6 +269,7 @@ class _Counts:
             num_tokens=sum(shard.num_tokens for shard in shards),
             longest_tokens=max((shard.longest_tokens for shard in shards), default=0),
             num_failed=sum(shard.num_failed for shard in shards),
+            num_replaced=sum(shard.num_replaced for shard in shards),
             num_truncated=sum(shard.num_truncated for shard in shards),
             hint_levels=sum(shard.hint_levels for shard in shards),
             first_truncated=tuple(name for shard in shards for name in shard.first_truncated)[:3],

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Floats, Ints, bools, codes, floats, nulls, pc
+from gradus.data.arrays import Floats, Ints, bools, codes, floats, nulls, pc
 from gradus.data.metrics import zero_std_groups
 from gradus.models.rewards.base import Row
 from gradus.tasks.runs.records import Sample
@@ -54,7 +54,7 @@ def summary(scores: pa.Table) -> Mapping[str, object]:
     rewards, counts = _rewards(scores), _counts(scores)
     num_rows = scores.num_rows
     unclaimed = num_rows - sum(counts.values())
-    first_failed = scores.select(["rollout_id", "error"]).take(np.flatnonzero(_failed(scores))[:NUM_NAMED]).to_pylist()
+    first_failed = scores.select(["rollout_id", "error"]).take(failed_rows(scores)[:NUM_NAMED]).to_pylist()
     found: dict[str, object] = {
         "rows": num_rows,
         **counts,
@@ -69,7 +69,7 @@ def summary(scores: pa.Table) -> Mapping[str, object]:
 
 def chosen(scores: pa.Table) -> Ints:
     """Return the rows to show, at most sixteen: the best and the worst, then some that failed."""
-    failed = np.flatnonzero(_failed(scores))[: NUM_SAMPLES // 4]
+    failed = failed_rows(scores)[: NUM_SAMPLES // 4]
     rewards = floats(scores.column("reward"))
     judged = np.flatnonzero(~np.isnan(rewards))
     ranked = judged[np.argsort(-rewards[judged], kind="stable")]
@@ -96,8 +96,9 @@ def _rewards(scores: pa.Table) -> Floats:
     return floats(scores.column("reward").drop_null())
 
 
-def _failed(scores: pa.Table) -> Bools:
-    return bools(pc.is_in(scores.column("outcome"), value_set=pa.array(FAILED)))
+def failed_rows(scores: pa.Table) -> Ints:
+    """Return the rows that could not be judged."""
+    return np.flatnonzero(bools(pc.is_in(scores.column("outcome"), value_set=pa.array(FAILED))))
 
 
 def _counts(scores: pa.Table) -> dict[str, int]:

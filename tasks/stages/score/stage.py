@@ -3,15 +3,18 @@
     roles: rollouts (problem_id and completion at least), problems (optional: the gold answers)
 
 Judging happens in disposable processes (gradus.models.judging.pool), which stay warm from round to round. Every shard
-is a slice of the rollouts in their order; a shard that an earlier attempt finished is read back, not judged again. A
-row that cannot be judged (no gold answer, a reward that raised, ran out of time or died) has a null reward.
+is a slice of the rollouts in their order; of a shard that an earlier attempt finished only the rows that failed are
+judged again. A row that cannot be judged (no gold answer, a reward that raised, ran out of time or died) has a null
+reward.
 """
 
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ import pyarrow as pa
 from gradus.data.arrays import Ints, nulls
 from gradus.data.errors import BadInputError, StageError, UsageError
 from gradus.data.lake.schema import SCORES
+from gradus.data.unicode import whole
 from gradus.models.judging.pool import (
     HangingRewardError,
     JudgePool,
@@ -35,13 +39,24 @@ from gradus.tasks.host.faults import fault_point
 from gradus.tasks.host.logs import printed, reward_log
 from gradus.tasks.identity.reward_modules import pinned_reward, refusal
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.score.score_report import READ, chosen, clock, metrics, plain, sample, summary
+from gradus.tasks.stages.score.score_report import (
+    FAILED,
+    READ,
+    chosen,
+    clock,
+    failed_rows,
+    metrics,
+    plain,
+    sample,
+    summary,
+)
 from gradus.tasks.stages.score.verdicts import decider
 
 MAX_JUDGES = 16
 _MIN_TIMEOUTS = 16
 """Up to this many rows may time out before the stage is ended early; fewer cost little, and all rows are kept."""
 _NAMED_ROWS = 4
+_BEAT_S = 1.0
 _TOKEN_COLUMNS = ("prompt_tokens", "completion_tokens", "logprobs")
 """Never read: no reward sees them."""
 _PROBLEM_COLUMNS = ("answer", "question", "messages", "solution", "domain", "source", "extra")
@@ -61,6 +76,8 @@ class _Plan:
     deciding: int | None
     correct_at: float | None
     pools: list[JudgePool]
+    waits_s: tuple[float, ...]
+    """How long to wait before each time that failed rows are judged again."""
 
     @property
     def verifier(self) -> str:
@@ -99,17 +116,10 @@ class _Rows:
     def __len__(self) -> int:
         return self.table.num_rows
 
-    def part(self, start: int, num_rows: int) -> list[Row]:
-        """Return rows that follow each other, each with its gold answer; columns that are null are left out."""
-        return self._whole(self.table.slice(start, num_rows))
-
     def at(self, index: Ints) -> list[Row]:
-        """Return the rows at some places."""
-        return self._whole(self.table.take(index))
-
-    def _whole(self, table: pa.Table) -> list[Row]:
+        """Return the rows at some places, each with its gold answer; columns that are null are left out."""
         rows: list[Row] = []
-        for given in table.to_pylist():
+        for given in self.table.take(index).to_pylist():
             row = {name: value for name, value in given.items() if value is not None}
             row = {**row, **self.problems.get(row["problem_id"], {})}
             if "answer" in row:
@@ -138,6 +148,7 @@ def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
         decider(config, specs),
         config.correct_at,
         _warm_pools(ctx, specs, config.item_timeout_s),
+        tuple(config.retry_wait_s * 2**attempt for attempt in range(config.retries)),
     )
     tally = _Tally(max(_MIN_TIMEOUTS, math.floor(config.max_error_frac * len(rows))))
     tables = [
@@ -170,7 +181,12 @@ def _spec(reward: RewardConfig, max_chars: int) -> RewardSpec:
         raise UsageError(f"the weight of {reward.name} is {reward.weight}", hint="give a finite number")
     try:
         return resolve(
-            reward.name, reward.settings, sha256=reward.source_sha256, modules=reward.modules, max_chars=max_chars
+            reward.name,
+            reward.settings,
+            sha256=reward.source_sha256,
+            modules=reward.modules,
+            variables=reward.variables,
+            max_chars=max_chars,
         )
     except UnknownRewardError as error:
         raise UsageError(str(error), hint="`gradus methods` lists the rewards") from error
@@ -205,23 +221,33 @@ def _problems(ctx: StageContext, columns: Sequence[str]) -> dict[str, Row]:
 
 
 def _shard(ctx: StageContext, plan: _Plan, rows: _Rows, index: int, shard_rows: int, tally: _Tally) -> pa.Table:
-    """Judge and write one shard, or read it back where it is done."""
+    """Judge and write one shard; of one that an earlier attempt finished, the rows that failed."""
     name = f"part-{index:05d}"
     start = index * shard_rows
-    done = name in ctx.out.done
-    table = (
-        ctx.out.table(name).select(SCORES.arrow.names) if done else _judged(ctx, plan, rows, start, shard_rows, tally)
-    )
+    done = ctx.out.table(name).select(SCORES.arrow.names) if name in ctx.out.done else None
+    places = np.arange(start, min(start + shard_rows, len(rows))) if done is None else start + failed_rows(done)
+    table = done
+    if len(places):
+        found = _judged(ctx, plan, rows, places, tally)
+        table = found if done is None else _replaced(done, places - start, found)
+    assert table is not None
     tally.timeouts_left -= table.column("outcome").to_pylist().count("timeout")
-    if not done:
+    if len(places):
         fault_point("score:before_shard")
         ctx.out.write_table(table, index)
         fault_point("score:after_shard")
     return table
 
 
-def _judged(ctx: StageContext, plan: _Plan, rows: _Rows, start: int, shard_rows: int, tally: _Tally) -> pa.Table:
-    part = rows.part(start, shard_rows)
+def _replaced(table: pa.Table, places: Ints, rows: pa.Table) -> pa.Table:
+    """Return a table with other rows at some places."""
+    order = np.arange(table.num_rows)
+    order[places] = table.num_rows + np.arange(len(places))
+    return pa.concat_tables([table, rows.cast(table.schema)]).take(order)
+
+
+def _judged(ctx: StageContext, plan: _Plan, rows: _Rows, places: Ints, tally: _Tally) -> pa.Table:
+    part, start = rows.at(places), int(places[0])
 
     def progress(done: int) -> None:
         ctx.beat((start + done) / len(rows), f"{start + done} of {len(rows)} rows judged")
@@ -232,25 +258,48 @@ def _judged(ctx: StageContext, plan: _Plan, rows: _Rows, start: int, shard_rows:
 def _judge(plan: _Plan, rows: list[Row], progress: Callable[[int], None], tally: _Tally) -> list[Score]:
     columns: list[list[TimedVerdict]] = []
     for turn, (spec, pool) in enumerate(zip(plan.specs, plan.pools, strict=True)):
-        column = [TimedVerdict(failed(_obstacle(row, spec)), 0.0) for row in rows]
-        able = [i for i, row in enumerate(rows) if not _obstacle(row, spec)]
 
         def told(done: int, turn: int = turn) -> None:
-            progress(int(len(rows) * turn / len(plan.specs) + done / len(plan.specs)))
+            progress(int((len(rows) * turn + done) / len(plan.specs)))
 
-        asked = [_view(rows[i], spec) for i in able]
-        try:
-            found = _ask(pool, asked, told, tally.timeouts_left)
-        except HangingRewardError as error:
-            raise _given_up(spec, pool, error, [rows[able[at]] for at in error.rows]) from error
-        for i, judged in zip(able, found, strict=True):
-            column[i] = judged
-        columns.append(column)
-        tally.latencies_s.extend(column[i].seconds for i in able)
+        columns.append(_column(spec, pool, rows, told, tally, plan.waits_s))
     return [
         combine(plan.names, plan.weights, [column[i].verdict for column in columns], plan.deciding, plan.correct_at)
         for i in range(len(rows))
     ]
+
+
+def _column(
+    spec: RewardSpec,
+    pool: JudgePool,
+    rows: list[Row],
+    told: Callable[[int], None],
+    tally: _Tally,
+    waits_s: Sequence[float],
+) -> list[TimedVerdict]:
+    """Return what one reward says of each row, those that failed judged again after each wait."""
+    column = [TimedVerdict(failed(_obstacle(row, spec)), 0.0) for row in rows]
+    able = wanted = [i for i, row in enumerate(rows) if not _obstacle(row, spec)]
+    for wait_s in (0.0, *waits_s):
+        if wait_s and wanted:
+            _pause(wait_s, partial(told, len(able) - len(wanted)))
+        try:
+            found = _ask(pool, [_view(rows[i], spec) for i in wanted], told, tally.timeouts_left)
+        except HangingRewardError as error:
+            raise _given_up(spec, pool, error, [rows[wanted[at]] for at in error.rows]) from error
+        for i, judged in zip(wanted, found, strict=True):
+            column[i] = judged
+        wanted = [i for i in wanted if column[i].verdict.outcome in FAILED]
+    tally.latencies_s.extend(column[i].seconds for i in able)
+    return column
+
+
+def _pause(seconds: float, beat: Callable[[], None]) -> None:
+    """Wait before rows are judged again; beat meanwhile."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        beat()
+        time.sleep(min(left, _BEAT_S))
 
 
 def _ask(pool: JudgePool, rows: list[Row], told: Callable[[int], None], max_timeouts: int) -> list[TimedVerdict]:
@@ -300,17 +349,12 @@ def _table(rows: list[Row], scores: list[Score], verifier: str) -> pa.Table:
                 "reward": score.reward,
                 "correct": score.correct,
                 "components": list(score.components.items()),
-                "extracted": _storable(score.extracted),
+                "extracted": None if score.extracted is None else whole(score.extracted),
                 "outcome": score.outcome or None,
-                "error": _storable(score.error or None),
+                "error": whole(score.error) or None,
                 "verifier": verifier,
             }
             for row, score in zip(rows, scores, strict=True)
         ],
         schema=SCORES.arrow,
     )
-
-
-def _storable(text: str | None) -> str | None:
-    # A cut may leave half a surrogate pair, and an exception's text may hold one: Arrow takes neither.
-    return None if text is None else text.encode("utf-8", "replace").decode("utf-8")

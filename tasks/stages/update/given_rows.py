@@ -20,6 +20,8 @@ from gradus.tasks.stages.update.origins import compared_tokens, loss_codes, trai
 from gradus.tasks.stages.update.report import uniform_groups
 from gradus.tasks.stages.update.rows import ScoredRows, judged_rows, refuse_truncated
 
+WITHOUT_SIGNAL = "curate problems that are neither always nor never solved, or raise n"
+
 
 @dataclass(frozen=True)
 class GivenRows:
@@ -45,8 +47,8 @@ class GivenRows:
         """Counts of groups without variance."""
         return uniform_groups(self.rows, self.batch, self.zero_std)
 
-    def refuse_without_signal(self, config: UpdateConfig, settings: UpdateSettings) -> None:
-        """Raise GateError if no row has a gradient, or too many groups have none."""
+    def has_signal(self, config: UpdateConfig, settings: UpdateSettings) -> bool:
+        """Return whether a row has a gradient."""
         rollouts = self.rollouts
         learnable = rollouts.completions.lengths > 0
         if settings.step_advantage is not None:
@@ -55,13 +57,12 @@ class GivenRows:
             learnable &= varied | acting_rows(rollouts, settings) | config.needs_critic
         else:
             learnable &= (rollouts.advantage != 0) | acting_rows(rollouts, settings)
-        if not bool(learnable.any()):
-            raise GateError(
-                f"all {len(self.zero_std)} groups have rewards without variance: there is nothing to learn from",
-                hint="curate problems that are neither always nor never solved, or raise n",
-            )
-        if sentence := update_breach({"summary": self.uniform_groups()}, config):
-            raise GateError(sentence, hint="curate problems of medium difficulty, or raise n")
+        return bool(learnable.any())
+
+    def refuse_uniform(self, config: UpdateConfig, *, skipped: bool) -> None:
+        """Raise GateError if too many groups have no variance, or a skipped update is to be refused."""
+        if sentence := update_breach({"summary": {**self.uniform_groups(), "skipped_updates": int(skipped)}}, config):
+            raise GateError(sentence, hint=WITHOUT_SIGNAL)
 
 
 def _rollouts(rows: ScoredRows, batch: ScoredBatch, config: UpdateConfig) -> Rollouts:

@@ -2,9 +2,9 @@
 
 Rows of other origins than the policy (gradus.tasks.stages.update.origins) join the groups of its own.
 A problem whose unhinted group failed whole and was tried again under a hint (GHPO, arXiv 2507.10628) is learnt from
-without the failed group: of the groups of one problem, an all-wrong one that a later one replaced is dropped, and the
-last always stays. Later means a higher hint level, then the order of the inputs. All wrong means that every rollout
-was judged and none is right, which is what escalation asks too.
+without the failed group, unless `drop_replaced_groups` is false: of the groups of one problem, an all-wrong one that a
+later one replaced is dropped, and the last always stays. Later means a higher hint level, then the order of the inputs.
+All wrong means that every rollout was judged and none is right, which is what escalation asks too.
 """
 
 from collections import Counter
@@ -23,6 +23,7 @@ from gradus.models.engines.sampling import SamplingParams
 from gradus.models.objectives.batch import ScoredBatch
 from gradus.models.training.packed.ragged import Ragged
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.stages import reads
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.update.origins import is_own, joined_groups, needs_sampler, refuse_spans
 
@@ -124,8 +125,9 @@ def judged_rows(ctx: StageContext, config: UpdateConfig) -> ScoredRows:
 
     GateError if another policy sampled them or no row was judged; BadInputError names a row that cannot be used.
     """
-    joined = _joined(ctx.table("rollouts", _COLUMNS), ctx.table("scores", ["rollout_id", "reward", "correct"]))
+    joined = _joined(ctx.table("rollouts", _COLUMNS), ctx.table("scores", reads.UPDATE["scores"]))
     policy = ctx.one("policy")
+    _refuse_text_alone(joined, config)
     ages = _ages(joined, lineage(ctx.store, policy, config.max_age), policy.digest)
     joined = joined.append_column("age", pa.array(ages))
     unjudged = nulls(joined.column("reward"))
@@ -136,7 +138,7 @@ def judged_rows(ctx: StageContext, config: UpdateConfig) -> ScoredRows:
             f"no rollout has a reward: all {int(asked.sum())} judgements failed",
             hint="see the scores' column `error`, correct the reward and score again",
         )
-    replaced = _replaced(joined)
+    replaced = _replaced(joined) if config.drop_replaced_groups else np.empty(0, dtype=np.int64)
     kept = joined.filter(pa.array(~unjudged & ~np.isin(_groups(joined), replaced)))
     group, alone = joined_groups(kept)
     kept = kept.append_column("group", pa.array(group)).filter(pa.array(~alone))
@@ -260,6 +262,17 @@ def _refuse_unusable(judged: ScoredRows) -> None:
     _refuse(
         uneven, rows, "has not one log-prob for each of its tokens", "update from rollouts whose engine records them"
     )
+
+
+def _refuse_text_alone(table: pa.Table, config: UpdateConfig) -> None:
+    """BadInputError if rows of the policy have no tokens: files of other programs often hold text alone."""
+    bare = np.flatnonzero(nulls(table.column("completion_tokens")) & is_own(table))
+    if len(bare):
+        raise BadInputError(
+            f"{len(bare)} of {table.num_rows} rollouts have text alone (first: {table['rollout_id'][int(bare[0])]}); "
+            f"an update reads {', '.join((*_NEEDED, *_SAMPLED))} as they were sampled",
+            hint=_without_sampler(config),
+        )
 
 
 def _without_sampler(config: UpdateConfig) -> str:

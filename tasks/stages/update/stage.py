@@ -58,7 +58,10 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageRes
     started = time.perf_counter()
     settings = update_settings(config)
     given = GivenRows.of(ctx, config)
-    given.refuse_without_signal(config, settings)
+    skipped = not given.has_signal(config, settings)
+    given.refuse_uniform(config, skipped=skipped)
+    if skipped:
+        return _skipped(given)
     start = _start(ctx, config, budget.ranks)
     refuse_unknown_tokens(given.rows, vocabulary(start.policy.model))
     work = Work(ctx, config, settings, start, given, ctx.out.scratch / _RESUMABLE, budget)
@@ -122,6 +125,25 @@ def _save_state(ctx: StageContext, config: UpdateConfig, work: Work) -> None:
         save()
 
 
+def _skipped(given: GivenRows) -> StageResult:
+    """The report of an update without a step; its artifact has no policy of its own."""
+    metrics = {**rows_report(given.rows, given.batch, given.zero_std), "trained/skipped_updates": 1.0}
+    summary = {"updates": 0, "skipped_updates": 1, **_counts(given)}
+    return StageResult(metrics, summary, extreme_samples(given.rows, given.rollouts))
+
+
+def _counts(given: GivenRows) -> dict[str, object]:
+    """Counts of groups and rows."""
+    rows = given.rows
+    return {
+        "replaced_groups": rows.replaced_groups,
+        "unjudged_rows": rows.unjudged_rows,
+        **({"unjoined_rows": rows.unjoined_rows} if rows.unjoined_rows else {}),
+        **given.uniform_groups(),
+        **oldest(rows),
+    }
+
+
 def _result(work: Work, num_tokens: int, seconds: float) -> StageResult:
     rows, batch, zero_std = work.given.rows, work.given.batch, work.given.zero_std
     steps, step_clock = without_clock(work.steps)
@@ -129,11 +151,7 @@ def _result(work: Work, num_tokens: int, seconds: float) -> StageResult:
     summary = {
         "updates": len(work.steps),
         "tokens_trained": num_tokens,
-        "replaced_groups": rows.replaced_groups,
-        "unjudged_rows": rows.unjudged_rows,
-        **({"unjoined_rows": rows.unjoined_rows} if rows.unjoined_rows else {}),
-        **work.given.uniform_groups(),
-        **oldest(rows),
+        **_counts(work.given),
         **work.named,
     }
     return StageResult(

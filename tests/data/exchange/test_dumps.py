@@ -72,6 +72,14 @@ def test_trinitys_experiences_of_one_and_several_turns_and_no_preference_pairs()
     assert found.tables.problems.column("question").to_pylist() == ["12 + 5 =", "Add.\n3 - 1 ="]
 
 
+def test_a_threshold_makes_verdicts_of_rewards_where_a_file_has_none() -> None:
+    for name, wanted in (("trl", [False] * 8), ("trinity", [True, False, True]), ("verl", [True, False] * 2)):
+        assert [s["correct"] is None for s in scores(read(name))] == [name != "verl"] * len(wanted)
+        found = read_incoming(DUMPS / name, name, {}, correct_at=0.5)
+        assert [s["correct"] for s in scores(found)] == wanted
+        assert [s["outcome"] for s in scores(found)] == ["correct" if right else "wrong" for right in wanted]
+
+
 def test_open_instructs_tokens_become_texts_and_stay() -> None:
     found = read("open-instruct")
     assert rows(found, "completion", "finish_reason") == [

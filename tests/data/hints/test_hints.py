@@ -13,7 +13,7 @@ from gradus.data.answers import normalised_gold, number
 from gradus.data.hints import hints_of
 from gradus.data.hints.leaks import leaks
 from gradus.data.hints.prefix import prefix
-from gradus.data.sources.chain_sum import completion_text, worked_solution
+from gradus.data.sources.chain_sum import worked_solution
 from gradus.data.sources.formats import gsm8k
 
 REAL = Path(__file__).parents[3].parent / "shared" / "data"
@@ -69,7 +69,6 @@ def test_levels_show_more_and_more_whole_steps_and_never_all() -> None:
         "8+5=13\n13+7=20\n20-1=19\n",
         "8+5=13\n13+7=20\n20-1=19\n",
     ]
-    assert completion_text("8+5=13", "13") == "8+5=13\n#### 13"
 
 
 @given(st.lists(st.integers(0, 99), min_size=3, max_size=8), st.data())

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gradus.data.errors import CorruptArtifactError, UsageError
+from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.queries import Relation, locked, select
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.views import USED, samples, tables
@@ -20,7 +22,8 @@ Refs = Mapping[str, Sequence[Ref]]
 class Lake:
     """Artifacts by table, and which rollouts their scores judge."""
 
-    def __init__(self, refs: Refs, judged: Mapping[str, str] | None = None) -> None:
+    def __init__(self, store: Store, refs: Refs, judged: Mapping[str, str] | None = None) -> None:
+        self._store = store
         self._refs = refs
         self._judged = judged or {}
 
@@ -33,9 +36,21 @@ class Lake:
     def used(self) -> pa.Table:
         return USED.empty_table()
 
+    def rounds(self) -> Mapping[str, int]:
+        return {}
+
+    def files(self, ref: Ref) -> Sequence[FileEntry]:
+        return self._store.manifest(ref).files
+
+    def schema(self, ref: Ref, shard: Path) -> pa.Schema:
+        return pq.read_schema(shard)
+
+    def damaged(self, ref: Ref, damage: CorruptArtifactError) -> None:
+        raise damage
+
 
 def run_sql(store: Store, refs: Refs, sql: str, judged: Mapping[str, str] | None = None) -> pa.Table:
-    lake, said = Lake(refs, judged), list[str]()
+    lake, said = Lake(store, refs, judged), list[str]()
     hidden, view = samples(store, lake, said.append)
     with select({**tables(store, lake, said.append), **hidden}, {"samples": view}, sql) as answer:
         batches = list(answer.batches)
@@ -223,7 +238,7 @@ def test_rows_are_streamed_and_few_shards_are_held(store: Store, monkeypatch: py
         writer.write_table(pa.table(columns), index)
     writer.commit(identity={})
     before = pa.total_allocated_bytes()
-    with select(tables(store, Lake({"rollouts": [ref]}), str), {}, "select * from rollouts") as answer:
+    with select(tables(store, Lake(store, {"rollouts": [ref]}), str), {}, "select * from rollouts") as answer:
         next(answer.batches)
         time.sleep(1)  # until what is read ahead is there
         held_mb = (pa.total_allocated_bytes() - before) / 1e6

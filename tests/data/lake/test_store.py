@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from gradus.data.errors import BadInputError, CorruptArtifactError
 from gradus.data.lake.manifest import Manifest, identity_digest
 from gradus.data.lake.store import Ref, Store
+from gradus.data.runlock import held
 from gradus.data.seeds import derive_seed
 
 REF = Ref("scores", "ab" * 16)
@@ -57,8 +58,8 @@ def test_a_second_attempt_keeps_finished_shards_and_sweeps_temporary_files(tmp_p
     store.writer(REF).write_table(scores(["a"]), 0)
     stale = store.path(REF) / ".part-00001.parquet.1.tmp"
     stale.write_bytes(b"half a shard")
-    again = store.writer(REF)
-    assert again.done == frozenset({"part-00000"})
+    with held(store.path(REF)):
+        assert store.writer(REF).done == frozenset({"part-00000"})
     assert not stale.exists()
 
 
@@ -133,7 +134,7 @@ def test_the_same_key_twice_is_refused_in_one_shard_and_across_shards(tmp_path: 
 
 
 def test_keys_that_only_look_alike_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradus.data.lake.store.key_hashes", lambda keys: np.zeros(len(keys), np.int64))
+    monkeypatch.setattr("gradus.data.lake.writer.key_hashes", lambda keys: np.zeros(len(keys), np.int64))
     store = Store(tmp_path)
     writer = store.writer(REF)
     writer.write_table(scores(["a", "b"]), 0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.data.sources.chain_sum import completion_text, problem_row, worked_solution
+from gradus.data.sources.chain_sum import problem_row, worked_solution
 
 SIGNS = {"+": operator.add, "-": operator.sub}
 
@@ -63,7 +63,3 @@ def test_a_row_has_its_number_of_operations_as_domain() -> None:
 def test_a_generator_that_contradicts_its_own_expression_is_refused() -> None:
     with pytest.raises(ValueError, match="the generator says 3 where the steps give 2"):
         problem_row(item("4 + 3 - 5", "3"))
-
-
-def test_the_completion_ends_in_the_marked_answer() -> None:
-    assert completion_text("4+3=7\n7-5=2", "2") == "4+3=7\n7-5=2\n#### 2"

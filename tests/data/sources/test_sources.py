@@ -5,6 +5,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gradus.data.errors import BadInputError, UsageError
@@ -66,6 +68,21 @@ def test_the_hint_table_has_its_tiers_and_buckets() -> None:
     assert [row["answer"] for row, extra in zip(rows, extras, strict=True) if extra["gold"] == "081"] == ["81"]
 
 
+def test_an_answer_that_is_compared_in_another_form_is_kept_as_it_was_given(tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    rows = [
+        {"question": "a?", "answer": "033"},
+        {"question": "b?", "answer": "4"},
+        {"question": "c?", "answer": "1,200"},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found, _ = ingest(str(file))
+    assert [row["answer"] for row in found] == ["33", "4", "1200"]
+    assert [row["answer_given"] for row in found] == ["033", None, "1,200"]
+    file.write_text(json.dumps(rows[1]))
+    assert "answer_given" not in ingest(str(file))[0][0]  # and the table is as it was before
+
+
 def test_every_bad_row_is_counted_with_its_reason_and_place(tmp_path: Path) -> None:
     good = {"question": "1+1?", "answer": "2"}
     lines = [
@@ -114,6 +131,21 @@ def test_columns_are_renamed(tmp_path: Path) -> None:
     path.write_text(json.dumps({"prompt": "1+1?", "gold": 2}) + "\n")
     rows, _ = ingest(str(path), columns={"question": "prompt", "answer": "gold"})
     assert (rows[0]["question"], rows[0]["answer"]) == ("1+1?", "2")
+
+
+def test_a_column_may_lie_in_an_object(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    first = {"prompt": "1+1?", "reward_model": {"style": "rule", "ground_truth": {"target": 2}}}
+    path.write_text(json.dumps(first) + "\n" + json.dumps({"prompt": "1+2?", "reward_model": None}) + "\n")
+    names = {"question": "prompt", "answer": "reward_model.ground_truth.target"}
+    rows, refused = ingest(str(path), columns=names)
+    assert [(row["question"], row["answer"]) for row in rows] == [("1+1?", "2")]
+    assert dict(refused.reasons) == {"no answer": 1}
+    pq.write_table(pa.Table.from_pylist([first]), tmp_path / "rows.parquet")
+    assert ingest(str(tmp_path / "rows.parquet"), columns=names)[0][0]["answer"] == "2"
+    for wrong in ("reward_model.gold", "reward_model.style.gold", "reward_model."):
+        with pytest.raises(BadInputError, match=f"has no column {wrong} that could be answer"):
+            ingest(str(path), columns={**names, "answer": wrong})
 
 
 def test_a_file_without_a_problem_is_refused_with_the_reasons(tmp_path: Path) -> None:
@@ -216,5 +248,33 @@ def test_a_users_table_with_half_a_character_or_a_number_too_large_is_refused(tm
     with pytest.raises(BadInputError, match=r"rollouts.jsonl line 1: not valid Unicode"):
         read_user_table(path, ROLLOUTS, {}, strict=True)
     path.write_text('{"problem_id": "a", "completion": "1", "seed": 100000000000000000000}\n')
-    with pytest.raises(BadInputError, match="column seed is not int64 throughout"):
+    with pytest.raises(BadInputError, match="line 1: seed is a number of over 64 bits; write a whole number"):
         read_user_table(path, ROLLOUTS, {}, strict=True)
+
+
+def test_questions_that_occur_again_are_dropped_or_kept_each_under_an_id_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    rows = [{"problem_id": f"p{i}", "question": "1 + 1 =" if i % 2 else "1 +  1 =", "answer": "2"} for i in range(16)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found, refused = ingest(str(file))
+    assert (len(found), dict(refused.reasons)) == (1, {"duplicate question": 15})
+    found, refused = ingest(str(file), keep_duplicates=True)
+    assert ([row["problem_id"] for row in found], dict(refused.reasons)) == ([f"p{i}" for i in range(16)], {})
+    file.write_text('{"question": "1 + 1 =", "answer": "2"}\n' * 3 + '{"question": "1 + 1 =", "answer": "3"}\n')
+    found, _ = ingest(str(file), keep_duplicates=True)
+    assert len({row["problem_id"] for row in found}) == 4
+    assert found[1]["problem_id"] == f"{found[0]['problem_id']}-2"
+
+
+def test_the_hint_names_the_field_that_rows_lack_and_the_columns_that_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"question": "1+1=", "gold": "2"}\n{"gold": "3"}\n{"question": "2+2=", "gold": "4"}\n')
+    with pytest.raises(BadInputError, match=r"--map answer=COLUMN` .*; its columns are question, gold$"):
+        ingest(str(path))
+
+
+def test_a_number_is_a_domain(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"question": "1+1=", "answer": "2", "domain": 7, "source": 1.5}\n')
+    (row,), refused = ingest(str(path))
+    assert (row["domain"], row["source"], refused.reasons) == ("7", "1.5", {})

@@ -16,7 +16,7 @@ from gradus.data.lake.store import Ref
 from gradus.flows.console.pace import Pace
 from gradus.flows.console.progress_bar import StageView, milestone
 from gradus.tasks.runtime.calls import Outcome
-from tests.conftest import seen_on_a_terminal
+from tests.conftest import TESTS_PATH, seen_on_a_terminal
 
 UPDATE = {"metrics": {"trained/reward_mean": 0.5}, "summary": {"tokens_trained": 1234}}
 
@@ -149,8 +149,7 @@ with StageView(rounds=18) as view:
 
 
 def test_a_terminal_sees_the_bar_move_and_a_pipe_sees_lines(tmp_path: Path) -> None:
-    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "DO_NOT_TRACK": "1"}
-    env["PYTHONPATH"] = str(Path(__file__).parents[3] / "src")
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "DO_NOT_TRACK": "1", "PYTHONPATH": TESTS_PATH}
     seen = seen_on_a_terminal(WORK, env, "stderr")
     frames = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode())
     assert re.search(r"round 9 of 18 ━\S+ \d+%  0:0\d left  [\d,]+ tokens/s  rollout-9 \d+% ", frames), frames

@@ -15,7 +15,7 @@ from gradus.flows.console.query_rows import _records, _table, print_json, print_
 
 
 def found(columns: list[str], rows: Iterable[pa.RecordBatch]) -> Answer:
-    return Answer(columns, iter(rows), lambda: None)
+    return Answer(columns, iter(rows), lambda: None, lambda: pa.Table.from_batches(rows))
 
 
 def batches(**columns: Any) -> list[pa.RecordBatch]:

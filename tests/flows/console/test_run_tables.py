@@ -3,13 +3,12 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gradus.flows.console.run_tables import render_run_story, render_runs, size
-from tests.conftest import seen_on_a_terminal
+from tests.conftest import TESTS_PATH, seen_on_a_terminal
 
 DIGEST = "0123456789abcdef" * 2
 ATTEMPT = {
@@ -111,7 +110,7 @@ render_run_story(story("failed"))
 
 def printed(**environment: str) -> tuple[bytes, bytes]:
     """What a program prints to a terminal, and to a pipe."""
-    env = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(Path(__file__).parents[3] / "src"), **environment}
+    env = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": TESTS_PATH, **environment}
     seen = seen_on_a_terminal(PRINTED, env, "stdout")
     return seen, subprocess.run([sys.executable, "-c", PRINTED], env=env, stdout=subprocess.PIPE, check=True).stdout
 

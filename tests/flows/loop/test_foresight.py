@@ -6,13 +6,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from gradus.data.errors import UsageError
+from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Ref, Store
-from gradus.flows.cli.stage_verbs import of_rollouts
+from gradus.flows.library.texts import of_rollouts
 from gradus.flows.loop.dry_run import look_ahead
 from gradus.flows.loop.foresight import ASKED_FOR, Foresight
 from gradus.flows.loop.inputs import problems_of, start_of
 from gradus.flows.loop.reruns import Rerun
+from gradus.flows.loop.training import train
 from gradus.flows.recipe.config import Recipe, load_recipe, parse_recipe
 from gradus.tasks.artifacts.overlay import overlay
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
@@ -91,7 +92,7 @@ def test_own_problems_are_never_measured_on_the_bundled_sums_by_silence(tmp_path
 def test_verbs_that_sample_take_engine_device_and_settings_of_rollouts() -> None:
     config, rest = of_rollouts(["rollout.top_p=0.9", "ks=[1,2]", " rollout.vllm.max_num_seqs=4"], "vllm", "cpu")
     assert (config.engine, config.device, config.top_p, config.vllm.max_num_seqs) == ("vllm", "cpu", 0.9, 4)
-    assert rest == ["ks=[1,2]"]
+    assert rest == {"ks": [1, 2]}
     with pytest.raises(UsageError, match="topp"):
         of_rollouts(["rollout.topp=1"], "transformers", "auto")
 
@@ -107,3 +108,35 @@ def test_rollouts_know_their_problems_and_anybody_elses_do_not(tmp_path: Path) -
     writer.commit(parents={"problems": [str(problems)], "policy": ["checkpoints/" + "b" * 32]})
     assert problems_of(store, [ours, ours]) == [problems]
     assert problems_of(store, [theirs]) == []
+
+
+def test_a_prompt_that_fits_no_round_is_refused_before_the_first_or_left_out(recipe: Recipe, tmp_path: Path) -> None:
+    with Path(recipe.problems).open("a") as file:
+        file.write(json.dumps({"question": "1 + " * 100 + "1 =", "answer": "101"}) + "\n")
+    whole = recipe.model_copy(update={"ingest": recipe.ingest.model_copy(update={"limit": 0})})
+    with (
+        overlay(tmp_path / "lake") as store,
+        pytest.raises(
+            BadInputError, match=r"^1 of 11 problems have prompts that do not fit .* more than 160 tokens"
+        ) as error,
+    ):
+        start_of(Foresight(store, 0, NOTHING_KNOWN), whole)
+    assert "ingest.max_prompt_tokens=160" in error.value.hint
+    fitting = whole.model_copy(update={"ingest": whole.ingest.model_copy(update={"max_prompt_tokens": 100})})
+    with overlay(tmp_path / "lake") as store:
+        session = Foresight(store, 0, NOTHING_KNOWN)
+        start = start_of(session, fitting)
+        assert (store.manifest(start.problems).rows, store.manifest(start.suites["heldout"]).rows) == (10, 6)
+    (told,) = session.remarks
+    assert told.startswith(
+        "training problems: 1 of 11 rows are left out (prompt of more than 100 tokens: 1; first problem "
+    )
+    for chosen in ({"name": "length", "high": 100}, {"name": "prompt_tokens", "high": 160}):
+        filtered = whole.model_copy(update={"curate": CurateConfig.model_validate({"filters": [chosen]})})
+        with overlay(tmp_path / "lake") as store:
+            session = Foresight(store, 0, NOTHING_KNOWN)
+            start = start_of(session, filtered)
+            assert store.manifest(start.problems).rows == 11
+            train(session, filtered, start)
+            (rollouts,) = [c.rollouts for c in session.calls if (c.stage, c.purpose) == ("rollout", "train")]
+            assert rollouts == 10 * filtered.curate.sample.n

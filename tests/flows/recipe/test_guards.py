@@ -30,6 +30,8 @@ class Rehearsal:
     reward: dict[int, float] = field(default_factory=dict)
     updates: dict[int, tuple[str, float]] = field(default_factory=dict)
     """Round -> the policy that it began with and its learning rate."""
+    samples: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
+    """Round and purpose -> completions of a group, and their tokens at most."""
     difficulty: dict[int, str] = field(default_factory=dict)
     """Round -> the difficulty that its plan was made from."""
     said: list[str] = field(default_factory=list)
@@ -55,13 +57,15 @@ class Rehearsal:
         table = {"update": "checkpoints", "difficulty": "difficulty"}.get(name, "plan")
         if (name, purpose) == ("curate", "train") and inputs["difficulty"]:
             self.difficulty[round] = str(inputs["difficulty"][0])
+        if name in ("curate", "escalate"):
+            self.samples[round, purpose] = (config.sample.n, config.sample.max_tokens)
         metrics: dict[str, float] = {}
         if name == "update":
             self.updates[round] = (str(inputs["policy"][0]), config.lr)
             metrics = {"policy/entropy": self.entropy[round]}
         if (name, purpose) == ("score", "train") and round in self.reward:
             metrics = {"reward/mean": self.reward[round]}
-        summary = {"pass_at": {"1": {"value": self.pass_at_1[round]}}}
+        summary = {"groups": 1, "pass_at": {"1": {"value": self.pass_at_1[round]}}}
         ref = Ref(table, f"{name}-{round}-{purpose}".encode().hex()[:64])
         return Outcome(
             name, purpose, round, ref, reused=False, seconds=0.0, report={"summary": summary, "metrics": metrics}
@@ -162,3 +166,19 @@ def test_a_run_within_its_guards_is_the_run_without_them() -> None:
 def test_a_guard_that_cannot_be_kept_is_refused(guard: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         recipe([guard])
+
+
+def test_what_changes_how_a_plan_is_sampled_holds_for_its_escalations() -> None:
+    changes = [
+        {"stage": "curate", "from_round": 2, "changes": {"sample.n": 4, "sample.max_tokens": 32}},
+        {"stage": "escalate", "round": 3, "changes": {"sample.n": 6}},
+    ]
+    session = Rehearsal([0.5] * 9)
+    trained(session, recipe([], rounds=3, escalate=[1], overrides=changes, curate={"sample": {"n": 8}}))
+    plans = {key: sample for key, sample in session.samples.items() if key[0] and key[1] in ("train", "hint1")}
+    assert plans == {
+        **dict.fromkeys([(1, "train"), (1, "hint1")], (8, 96)),
+        **dict.fromkeys([(2, "train"), (2, "hint1")], (4, 32)),
+        (3, "train"): (4, 32),
+        (3, "hint1"): (6, 32),
+    }

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.data.errors import UsageError
-from gradus.flows.cli.stage_verbs import mapping, parse_filter, parse_reward
+from gradus.flows.library.texts import mapping, parse_filter, parse_reward
+from gradus.flows.recipe.checking import warm_up_remark
 from gradus.flows.recipe.config import (
     RECIPES,
     Override,
@@ -33,7 +34,10 @@ def test_set_reaches_nested_keys_and_reads_toml_values() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("update.learning_rate=1", "there is no setting update.learning_rate; the settings of update are .* lr,"),
+        (
+            "update.learning_rate=1",
+            "there is no setting update.learning_rate; did you mean update.lr",
+        ),
         ("update.lrr=1", r"there is no setting update.lrr; did you mean update.lr\?"),
         ("update.std_eps=1", r"there is no setting update.std_eps; did you mean update.advantage.std_eps\?"),
         ("update.clip_high=1", r"there is no setting update.clip_high; did you mean update.loss.clip_high\?"),
@@ -53,7 +57,7 @@ def test_set_reaches_nested_keys_and_reads_toml_values() -> None:
         ('rollout.prompt.template="Q:"', "rollout.prompt.template: the template has no {question}"),
         ('evaluate.prompt.template="{q}"', "evaluate.prompt.template: the template has the unknown placeholder {q}"),
         ('rollout.prompt.system="{hint}"', "rollout.prompt.system: the system message has {hint}"),
-        ('prompt.system="Add."', "there is no setting prompt; did you mean rollout.prompt"),
+        ('prompt.system="Add."', "there is no setting prompt; did you mean .*rollout.prompt"),
         ('rollout.stop=["a", ""]', "rollout.stop.1: it must have at least 1 character"),
         (f"rollout.stop={['a'] * 17}", "rollout.stop: it has too many entries"),
         ("rounds=many", "rounds: it must be a whole number"),
@@ -63,6 +67,16 @@ def test_set_reaches_nested_keys_and_reads_toml_values() -> None:
 def test_a_wrong_setting_is_named(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         load_recipe("demo", [text])
+
+
+def test_all_wrong_settings_are_named_at_once() -> None:
+    with pytest.raises(UsageError) as refused:
+        load_recipe("demo", ["update.learning_rate=1", "rounds=many", "update.nonesuch=1", "update.kl_coef=-1"])
+    assert refused.value.message.endswith(
+        "demo.toml: 4 settings are wrong: rounds: it must be a whole number; "
+        "update.kl_coef: it must be greater than or equal to 0; "
+        "there is no setting update.learning_rate (did you mean update.lr?); there is no setting update.nonesuch"
+    )
 
 
 def test_a_recipe_that_does_not_exist_lists_those_that_do() -> None:
@@ -131,3 +145,18 @@ def test_a_filter_that_cannot_be_read_is_refused(text: str) -> None:
 def test_a_reward_file_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="there is no file"):
         parse_reward("nowhere.py:f")
+
+
+def test_a_run_that_ends_within_its_warm_up_is_remarked_on() -> None:
+    def of(rounds: int, **update: int) -> list[str]:
+        recipe = load_recipe(
+            "demo", ["curate.draw=8", "update.warmup_steps=15", *(f"update.{k}={v}" for k, v in update.items())]
+        )
+        return warm_up_remark(recipe, rounds)
+
+    (remark,) = of(3)
+    assert remark.endswith("and it takes about 3")
+    assert "reached at optimiser step 15 (update.warmup_steps)" in remark
+    for update, steps in (({"epochs": 4}, 12), ({"minibatch_groups": 3}, 9), ({"minibatch_groups": 2}, 12)):
+        assert "".join(of(3, **update)).endswith(f"it takes about {steps}")
+    assert of(15) == of(0) == of(3, warmup_steps=2) == []

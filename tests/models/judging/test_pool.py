@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -75,6 +76,14 @@ def flood(rows):
 
 def batch_size(rows):
     return [float(len(rows))] * len(rows)
+
+def asking(rows):
+    for row in rows:
+        with open(row["log"], "a") as log:
+            log.write(row["answer"] + " ")
+        if int(row["answer"]) in (5, 300, 901):
+            raise ConnectionError("no answer")
+    return [1.0] * len(rows)
 
 def surroundings(rows):
     names = " ".join(sorted(os.environ)) + " cwd:" + str(len(os.listdir(".")))
@@ -215,6 +224,21 @@ def test_rows_that_raise_are_found_in_their_batch(user_file):
         # Raising costs no process: the same judge goes on.
         pool.judge(rows_of("ok"))
         assert pool.pids == before
+
+
+def test_a_row_that_raises_has_few_others_judged_again(user_file, tmp_path):
+    asked, log = tmp_path / "asked", tmp_path / "reward.log"
+    rows = [{**row, "log": str(asked), "rollout_id": f"r{i}"} for i, row in enumerate(rows_of(*["a"] * 1000))]
+    with pool_of(user_file, "asking", num_workers=1, log=log) as pool:
+        judged = pool.judge(rows)
+        until(lambda: log.read_text().count("Traceback") == 3)
+    assert [i for i, each in enumerate(judged) if each.verdict.outcome == "error"] == [5, 300, 901]
+    num_asked = Counter(asked.read_text().split())
+    assert len(num_asked) == 1000
+    assert num_asked.total() <= 1150  # whole batches of 256, asked again row by row, are 1,600
+    said = log.read_text()
+    assert said.index("row r5: Traceback") < said.index("row r300: Traceback") < said.index("row r901: Traceback")
+    assert 'mine.py", line' in said
 
 
 def test_printed_and_written_verdicts_are_not_believed(user_file):

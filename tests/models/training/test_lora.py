@@ -188,7 +188,7 @@ def test_files_hold_exactly_the_matrices_in_float32_and_are_the_same_bytes_each_
         ("qwen2", ("q_prj",), "q_prj is no linear layer to adapt; the policy has down_proj, .*, q_proj"),
         ("qwen2", ("q_proj", "lm_head"), "lm_head is no linear layer to adapt"),
         ("qwen2", ("embed_tokens",), "embed_tokens is no linear layer"),
-        ("gpt2", "all-linear", "is a Conv1D under Linear: not plain LoRA"),
+        ("gpt2", "all-linear", "c_attn is no linear layer under plain LoRA"),
     ],
 )
 def test_targets_that_cannot_be_adapted_are_named(name: str, targets: Any, message: str) -> None:

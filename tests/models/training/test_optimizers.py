@@ -94,7 +94,9 @@ def test_sgd_without_momentum_is_the_formula() -> None:
     gradients = {name: m.grad.clone() for name, m in found.masters.items() if m.grad is not None}
     found.advance()
     for name, master in found.masters.items():
-        assert torch.allclose(master.detach(), before[name] - 1e-3 * gradients[name], rtol=0, atol=1e-8), name
+        assert torch.allclose(master.detach(), before[name] - 1e-3 * gradients[name], rtol=0, atol=3e-8), (
+            name
+        )  # a bit of float32
 
 
 @needs_bitsandbytes

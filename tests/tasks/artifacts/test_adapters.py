@@ -79,7 +79,7 @@ def test_the_base_is_an_artifact_of_its_own_and_the_adapters_digest_depends_on_b
     ref, whole = resolve_artifact(store, str(folder), "checkpoints"), resolve_artifact(store, str(base), "checkpoints")
     assert base_ref(store, ref) == whole
     assert base_ref(store, whole) is None
-    assert {path.name for path in store.path(ref).iterdir()} == {ADAPTER_CONFIG, ADAPTER_WEIGHTS, "_manifest.json"}
+    assert {each.name for each in store.manifest(ref).files} == {ADAPTER_CONFIG, ADAPTER_WEIGHTS}
     assert json.loads((store.path(ref) / ADAPTER_CONFIG).read_text())["base_model_name_or_path"] == f"../{whole.digest}"
     # Another way of naming the same base is the same policy; another base, or other weights, is not.
     assert resolve_artifact(store, f"{folder}+{whole}", "checkpoints") == ref

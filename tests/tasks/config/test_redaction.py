@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from gradus.data.errors import UsageError
 from gradus.tasks.config.ingest import IngestConfig
-from gradus.tasks.config.redaction import credentials_in, hide, refuse_credentials, secret_variable
+from gradus.tasks.config.redaction import credentials_in, hide, refuse_credentials
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.preflight.access import ask_mlflow, mlflow_words, prefect_answer
 
@@ -62,10 +62,10 @@ def test_a_short_secret_is_hidden_where_it_stands_alone(monkeypatch: pytest.Monk
         assert hide(f"is {harmless} said") == f"is {harmless} said"
 
 
-def test_the_variable_that_a_setting_names_holds_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_settings_may_name_holds_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUR_LLM", "qwertz123456")
     assert hide("qwertz123456") == "qwertz123456"
-    secret_variable("OUR_LLM")
+    monkeypatch.setenv("GRADUS_KEY_VARIABLES", "OTHER, OUR_LLM")
     assert hide("qwertz123456") == "***"
 
 

@@ -1,6 +1,5 @@
 """What children find in their environment, and what the clients that we use make of it, beside a real proxy."""
 
-import gc
 import os
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from gradus.flows.cli import quiet
 from gradus.tasks.host.isolation import child_environment, isolate, module_path, past_proxies, refuse_unusable_proxies
 from tests.proxy import Proxy
 
-gc.enable()  # gradus.flows.cli.quiet alone, without the program, leaves it off
+quiet.imported()  # alone, without the program, it leaves garbage and signals to the import
 ROOT = Path(__file__).parents[3]
 LOOPBACK = "127.0.0.1,localhost,::1"
 NAMES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY")

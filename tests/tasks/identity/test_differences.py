@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gradus.tasks.identity.differences import changed_inputs, differences
 
@@ -65,3 +67,32 @@ def test_inputs_are_compared_by_role() -> None:
     assert differences(new, BASE) == []
     assert changed_inputs(new, BASE) == ["rollouts"]
     assert differences(BASE, BASE) == changed_inputs(BASE, BASE) == []
+
+
+def test_a_file_that_only_one_side_names_follows_from_its_setting() -> None:
+    mine = {"name": "other.py:grade", "weight": 1.0, "source_sha256": "cc", "modules": {"helpers": "bb"}}
+    more = changed(config={**BASE["config"], "rewards": [*BASE["config"]["rewards"], mine]})
+    assert differences(more, BASE) == [
+        "the module helpers of a reward is new",
+        "rewards.1.name = other.py:grade, before not set",
+        "rewards.1.weight = 1.0, before not set",
+    ]
+    assert differences(BASE, more) == [
+        "the module helpers of a reward is no longer used",
+        "rewards.1.name is not set, before other.py:grade",
+        "rewards.1.weight is not set, before 1.0",
+    ]
+
+
+leaves = st.sampled_from([0, 1, "a", None, True])
+keys = st.sampled_from(["name", "source", "source_sha256", "modules", "libraries", "rewards", "0"])
+configs = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(keys, inner, max_size=4), max_leaves=12
+)
+
+
+@given(configs, configs)
+@settings(max_examples=200, deadline=None)
+def test_any_two_identities_can_be_compared(new: Any, old: Any) -> None:
+    differences({"config": new}, {"config": old})
+    assert differences({"config": new}, {"config": new}) == []

@@ -64,13 +64,14 @@ def test_the_base_of_an_adapter_of_the_users_is_called_as_that_calls_it(
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     config = adapter / "adapter_config.json"
-    config.write_text(json.dumps({"base_model_name_or_path": "someone/model", "revision": "1a2b3c"}))
+    lora = {"peft_type": "LORA", "r": 4, "lora_alpha": 8}
+    config.write_text(json.dumps({**lora, "base_model_name_or_path": "someone/model", "revision": "1a2b3c"}))
     assert named(store, base, start, f"{adapter}") == BaseName("someone/model", "1a2b3c")
     assert named(store, base, start, f"{adapter}+{folder}") == BaseName(str(folder))
     assert named(store, base, start, f"else/adapter@9f8e+{HUB}") == BaseName("someone/model", "1a2b3c")
-    config.write_text(json.dumps({"base_model_name_or_path": "../model"}))
+    config.write_text(json.dumps({**lora, "base_model_name_or_path": "../model"}))
     assert named(store, base, start, f"{adapter}") == BaseName(str(folder))
-    config.write_text("{}")
+    config.write_text(json.dumps(lora))
     for nameless in (str(adapter), HUB, f"{adapter}+{base}", str(folder)):  # HUB is the adapter, of what it is unknown
         assert named(store, base, start, nameless) == "lake"
 

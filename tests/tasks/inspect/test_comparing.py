@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import pyarrow as pa
 import pytest
 
@@ -12,9 +13,10 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.schema import ROLLOUTS
 from gradus.data.lake.store import Ref, Store
+from gradus.tasks.inspect.comparing.figures import Comparison
 from gradus.tasks.inspect.comparing.kept import keep_comparison
 from gradus.tasks.inspect.comparing.plot import plot
-from gradus.tasks.inspect.comparing.report import Comparison, Method, compare
+from gradus.tasks.inspect.comparing.report import Method, Terms, compare
 from gradus.tasks.inspect.comparing.trainings import Training, read_training
 from gradus.tasks.runs.journal import Journal
 from gradus.tasks.runs.spending import ComputedSeconds
@@ -93,27 +95,36 @@ def found(place: Place) -> Comparison:
     """One method solves nothing more, the other everything, with two seeds each."""
     same = Method("same", [place.training(f"same{s}", [0, 2, 4, 4], seed=s) for s in (0, 1)])
     better = Method("better", [place.training(f"better{s}", [4, 4, 4, 4], seed=s, tokens=200) for s in (0, 1)])
-    return compare([same, better], "1 rounds")
+    return compare([same, better], Terms(budget="1 rounds"))
 
 
 def test_figures_are_means_over_problems_and_seeds(found: Comparison) -> None:
     same, better = found["methods"]
     assert same["before"]["value"] == better["before"]["value"] == pytest.approx((0 + 0.5 + 1 + 1) / 4)
-    assert same["gain"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+    assert same["gain"]["value"] == 0.0
+    assert same["gain"]["low"] == -same["gain"]["high"] < -0.4  # four problems that did not change prove little
     assert better["gain"]["value"] == pytest.approx((1 + 0.5 + 0 + 0) / 4)
     assert (found["seeds"], found["problems"], same["seeds"], same["rounds"]) == (2, 4, [0, 1], [1, 1])
     (difference,) = found["differences"]
     assert (difference["method"], difference["than"]) == ("better", "same")
     assert difference["difference"]["value"] == pytest.approx(0.375)
-    # two of four problems differ; with probability 1/16 none of the four drawn is one of them
-    assert (difference["difference"]["low"], difference["differs"]) == (0.0, False)
+    # two of four problems differ
+    assert difference["difference"]["low"] < 0
+    assert difference["difference"]["high"] > 0.8
+    assert difference["verdict"] == "undecided"
+    assert difference["by_seed"] == pytest.approx([0.375, 0.375])
+    assert difference["shared_tokens"] == pytest.approx(2 * 40 / (140 + 240))  # the profile of each seed
+    assert [side["tokens"] for side in difference["sides"]] == [240, 140]
+    assert [seed["after"] for seed in better["by_seed"]] == [1.0, 1.0]
+    assert found["start"] == "same"
 
 
 def test_a_difference_at_every_problem_is_one(place: Place) -> None:
     worse = Method("worse", [place.training("worse", [0, 0, 0, 0])])
     better = Method("better", [place.training("better", [4, 3, 4, 3])])
     (difference,) = compare([worse, better])["differences"]
-    assert difference["differs"]
+    assert difference["verdict"] == "better"
+    assert difference["p_different"] < 0.02
     assert difference["difference"]["value"] == pytest.approx(0.875)
 
 
@@ -123,6 +134,7 @@ def test_wins_are_told_by_difficulty(found: Comparison) -> None:
         ("half or more", 1, {"same": 0, "better": 1}),
         ("always solved", 2, {"same": 0, "better": 0}),
     ]
+    assert [b["before"] for b in found["by_difficulty"]] == [0.0, 0.5, 1.0]  # one of each half of `b` is right
 
 
 def test_costs_leave_evaluation_out_and_count_a_shared_stage_for_each(found: Comparison) -> None:
@@ -133,8 +145,10 @@ def test_costs_leave_evaluation_out_and_count_a_shared_stage_for_each(found: Com
     assert better["stages"]["evaluation"] == {"tokens": 1000, "seconds": 6.0}
     assert (same["seconds"], better["seconds"]) == (4.0, 4.0)
     assert [point["tokens"] for point in better["curve"]] == [40, 240]
-    (remark,) = found["remarks"]
-    assert remark == "not at equal cost under a budget of 1 rounds: better sampled 240 tokens a training, same 140"
+    assert (
+        found["remarks"][0]
+        == "not at equal cost under a budget of 1 rounds: better sampled 240 tokens a training, same 140"
+    )
 
 
 def test_one_seed_other_starts_and_problems_without_a_verdict_are_remarked(place: Place) -> None:
@@ -146,7 +160,10 @@ def test_one_seed_other_starts_and_problems_without_a_verdict_are_remarked(place
         "1 of 4 problems are left out: some evaluation has no verdict",
         "the methods did not start from the same pass@1: one at 0.667, other at 1.000",
         "one seed: the intervals say how problems differ, not how another seed would",
+        found["remarks"][-1],
     ]
+    assert "above the margin of 2: `equivalent` cannot be concluded there" in found["remarks"][-1]
+    assert found["start"] == "measured apart"
 
 
 def test_other_problems_no_verdicts_and_unfinished_trainings_are_refused(place: Place) -> None:
@@ -174,7 +191,9 @@ def test_the_picture_is_of_the_kind_that_its_name_says(
     found: Comparison, tmp_path: Path, name: str, begins: bytes
 ) -> None:
     found["methods"][0]["method"] = found["differences"][0]["than"] = r"$\frac{1}{0}$ <b>" + "x" * 100
-    plot(found, tmp_path / name)
+    with mpl.rc_context({"font.size": 31.0}):
+        plot(found, tmp_path / name)
+        assert mpl.rcParams["font.size"] == 31.0, "the caller's own drawing"
     assert (tmp_path / name).read_bytes().startswith(begins)
 
 
@@ -190,6 +209,7 @@ def test_a_comparison_is_kept_as_whole_tables_that_repeat(found: Comparison, tmp
     (row,) = table["data"]
     difference = dict(zip(table["columns"], row, strict=True))
     assert (difference["method"], difference["than"], difference["value"]) == ("better", "same", 0.375)
+    assert (difference["verdict"], same["by_seed"]) == ("undecided", "0.6250, 0.6250")
     assert json.loads(first[COMPARISON]) == found
     assert (tmp_path / COMPARISON_PICTURE).read_bytes().startswith(b"\x89PNG")
     keep_comparison(found, tmp_path)

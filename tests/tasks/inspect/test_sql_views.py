@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradus.data.errors import UsageError
+from gradus.data.errors import CorruptArtifactError, UsageError
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.sql_views import ask
 from tests.tasks.old_lake import FINISHED, STARTED, OldHome, made, reused
@@ -86,6 +86,8 @@ def test_the_tables_themselves_pair_a_rollout_with_its_own_scores_alone(house: H
     joined = "select count(*), sum(reward) from rollouts join scores using (rollout_id)"
     assert house.ask(joined) == [(8, 3.75)]  # four scores artifacts of two rows: 0 + 1 + 2 + 0.75
     assert house.ask(joined, "second") == [(4, 0.75)]  # before with 0 and 0, train with 0.25 and 0.5
+    rounds = "select distinct artifact[1], round from rollouts order by all"  # 0 in all of the files
+    assert house.ask(rounds) == house.ask(rounds, "first") == [("1", 0), ("2", 1), ("3", 1)]
 
 
 def test_scores_that_name_other_rollouts_of_the_same_bytes_are_those_of_the_run(house: House) -> None:
@@ -114,6 +116,7 @@ def test_what_a_later_command_of_the_run_made_stands_for_what_it_made_before(hou
         ("score", 1, "finished", 2.0),
     ]
     assert shown[3][4] == "5" * 32
+    assert house.ask("select distinct artifact[1] from rollouts", "fourth") == [("5",)]
 
 
 def test_verbs_alone_and_what_no_run_names_can_be_asked_for(house: House) -> None:
@@ -134,7 +137,11 @@ def test_verbs_alone_and_what_no_run_names_can_be_asked_for(house: House) -> Non
     assert house.ask("select purpose, completion, reward from samples", "update-1") == [("update", "3", 0.125)]
     assert house.ask("select reward from rollouts join scores using (rollout_id)", "update-1") == [(0.125,)]
 
-    (house.root / "runs" / "first" / "run.json").unlink()
+    settings, kept = house.root / "runs" / "first" / "run.json", house.root / "first"
+    settings.unlink()
+    with pytest.raises(CorruptArtifactError, match=r"first has a journal and no run\.json; run the same command again"):
+        house.ask("select count(*) from samples")
+    settings.parent.rename(kept)
     left = house.ask("select completion, reward, round, purpose from samples where run is null order by completion")
     assert left == [
         ("after 0", 1.0, None, None),
@@ -186,6 +193,6 @@ def test_artifacts_of_other_types_are_left_out_and_named(house: House) -> None:
     assert house.ask(both) == [(6, 10, 0)]
     assert house.ask("select answer from problems order by all") == [("2",), ("4",)]
     assert [text for text in house.said if "brought up to date" not in text] == [
-        f"rollouts/{'c' * 32} is left out: its column hint_level is string, not int32",
-        f"problems/{'a' * 32} is left out: its column answer is list<element: string>, not string",
+        f"rollouts/{'c' * 32} is left out: its column hint_level is not a whole number",
+        f"problems/{'a' * 32} is left out: its column answer is not text",
     ]

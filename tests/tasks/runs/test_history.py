@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gradus.data.errors import CorruptArtifactError
 from gradus.data.lake.store import Ref, Store
+from gradus.data.runlock import RunLock
 from gradus.tasks.config.settings import Home
-from gradus.tasks.host.runlock import RunLock
 from gradus.tasks.runs.history import AGAIN, list_runs, read_run
 from gradus.tasks.runs.journal import EVENTS, Journal
 
@@ -88,7 +89,7 @@ def test_a_run_has_its_gain_its_date_and_the_bytes_that_lie_on_the_disk(place: P
     assert [row["bytes"] for row in shown["attempts"]][2] == sizes["checkpoints"]
 
 
-def test_the_evaluation_that_was_reused_counts_by_its_report_and_a_deleted_artifact_no_longer(place: Place) -> None:
+def test_the_evaluation_that_was_reused_counts_by_its_report_and_a_deleted_artifact_is_missed(place: Place) -> None:
     report = {"summary": {"pass_at": {"1": {"value": 0.5}}}}
     kept = place.artifact("evaluations", DIGESTS["before"], 10, report)
     place.journal.stage_reused(stage="evaluate", round=0, purpose="eval", output=kept)
@@ -98,7 +99,12 @@ def test_the_evaluation_that_was_reused_counts_by_its_report_and_a_deleted_artif
     for path in (place.home.lake / kept).iterdir():
         path.unlink()
     (place.home.lake / kept).rmdir()
-    run = place.run()
+    for _ in range(2):
+        with pytest.raises(CorruptArtifactError, match=f"{kept} is missing.*; `gradus train demo-1` computes it again"):
+            place.run()
+    said = list[str]()
+    (run,) = list_runs(place.home.runs, place.home.lake, lambda damage: said.append(damage.message))["runs"]
+    assert said == [f"{kept} is missing: run demo-1 made, reused or read it"]
     assert run["gain"] == pytest.approx(-0.25)
     assert 0 < run["bytes"] < before
 
@@ -143,10 +149,10 @@ def test_a_run_at_work_is_running_and_killed_once_its_lock_is_free(place: Place)
 
 
 def test_what_was_kept_is_used_until_the_journal_grows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.stage("rollout", f"rollouts/{DIGESTS['rollout']}", status="finished")
+    place.stage("rollout", place.artifact("rollouts", DIGESTS["rollout"], 10), status="finished")
     first = place.listed()
 
-    def unread(folder: Path) -> Any:
+    def unread(*_: Any) -> Any:
         raise AssertionError("the journal was read")
 
     with monkeypatch.context() as patch:
@@ -163,7 +169,7 @@ def test_what_was_kept_is_used_until_the_journal_grows(place: Place, monkeypatch
 def test_whatever_is_damaged_in_what_was_kept_is_read_anew(place: Place, data: st.DataObject) -> None:
     kept = place.folder / KEPT
     if not kept.exists():
-        place.stage("rollout", f"rollouts/{DIGESTS['rollout']}", status="finished")
+        place.stage("rollout", place.artifact("rollouts", DIGESTS["rollout"], 10), status="finished")
         place.journal.run_finished(status="finished")
     first = place.listed()
     whole = bytearray(kept.read_bytes())

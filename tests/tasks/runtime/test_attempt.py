@@ -16,9 +16,9 @@ import pytest
 from gradus.data.errors import GateError, LockedError
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
+from gradus.data.runlock import RunLock
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.host.runlock import RunLock
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.runtime.attempt import Job, execute, num_gpus, read_report
 from gradus.tasks.stages.warm import Warm

@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling, Completed, Running
 
-from gradus.tasks.host.runlock import RunLock
+from gradus.data.runlock import RunLock
 from gradus.tasks.runs.history import AGAIN, list_runs
 from gradus.tasks.runs.journal import Journal
 from gradus.tasks.servers.abandoned_runs import Left, close_abandoned, left_behind

@@ -286,6 +286,26 @@ def test_a_server_that_dies_while_it_is_used_is_started_again_at_its_address(hom
     until(lambda: not servers(home))
 
 
+def test_a_server_that_dies_while_it_starts_is_started_again_a_few_times(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connect(home)
+    for server in servers(home):
+        os.kill(server, signal.SIGKILL)
+    connection.wait()
+    assert httpx.get(connection.address, timeout=60).text == "here"
+    assert len(servers(home)) == 1
+    connection.close()
+    until(lambda: not servers(home))
+    monkeypatch.setattr(prefect_server, "SERVE", ("nonesuch",))
+    connection = connect(home)
+    with pytest.raises(StageError, match=r"the Prefect server did not start: .*No module named nonesuch"):
+        connection.wait()
+    log = (home / "logs" / "prefect-background.log").read_text()
+    assert log.count("No module named nonesuch") == 3
+    connection.close()
+
+
 def answers(address: str) -> bool:
     try:
         return httpx.get(address, timeout=60).text == "here"
@@ -359,8 +379,10 @@ def test_a_database_is_migrated_by_who_knows_it_only_while_it_stays_as_it_was(
     assert is_migrated(tmp_path, "3.7.7")
     assert not is_migrated(tmp_path, "3.8.0")
     (tmp_path / "profiles.toml").write_text('PREFECT_API_DATABASE_CONNECTION_URL = "postgresql://elsewhere"')
+    assert is_migrated(tmp_path, "3.7.7")  # nobody named that file
+    monkeypatch.setenv("PREFECT_PROFILES_PATH", str(tmp_path / "profiles.toml"))
     assert not is_migrated(tmp_path, "3.7.7")
-    (tmp_path / "profiles.toml").unlink()
+    monkeypatch.delenv("PREFECT_PROFILES_PATH")
     monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "sqlite:///elsewhere")
     assert not is_migrated(tmp_path, "3.7.7")
     monkeypatch.delenv("PREFECT_API_DATABASE_CONNECTION_URL")

@@ -16,7 +16,9 @@ import psutil
 import pytest
 
 from gradus.data.errors import StageError
+from gradus.tasks.servers.door import basic
 from gradus.tasks.servers.processes import _start, free_port, server_environment, start_servers
+from gradus.tasks.servers.secret import secret
 from tests.hostile import make_hostile
 
 ROOT = Path(__file__).parents[3]
@@ -36,8 +38,9 @@ def test_both_servers_start_answer_and_end(mlflow_home: Path, monkeypatch: pytes
         assert json.loads(found[1])["api_url"] == f"{servers.prefect_url}/api"
         assert _get(servers.mlflow_url, "/health") == (200, "OK")
         experiments = "/api/2.0/mlflow/experiments/search?max_results=5"
-        assert _get(servers.mlflow_url, experiments)[0] == 200
-        assert _get(servers.mlflow_url, experiments, host="evil.example")[0] == 403
+        assert _get(servers.mlflow_url, experiments)[0] == 401
+        assert _get(servers.mlflow_url, experiments, Authorization=basic(secret(mlflow_home)))[0] == 200
+        assert _get(servers.mlflow_url, experiments, Host="evil.example")[0] == 400
         for url in (servers.prefect_url, servers.mlflow_url):
             assert _listening_addresses(url) == {"127.0.0.1"}
         family = [child for server in servers.running for child in psutil.Process(server.guard.pid).children(True)]
@@ -68,7 +71,7 @@ class _Ready:
 
 
 def test_a_server_that_ends_at_once_is_told_with_its_last_words(tmp_path: Path) -> None:
-    server = _start("MLflow", ["no_such_module"], {}, "http://127.0.0.1:1", "/health", tmp_path)
+    server = _start("MLflow", ["no_such_module"], {}, "http://127.0.0.1:1", "", tmp_path)
     with pytest.raises(StageError, match=r"MLflow server did not start: .*no_such_module; see .*mlflow-server\.log"):
         server.wait_until_healthy(300)
     server.close()
@@ -111,10 +114,10 @@ def test_models_are_never_unpickled_and_no_server_of_ours_disables_its_guards() 
     assert "disable-security-middleware" not in (ROOT / "tasks" / "servers" / "processes.py").read_text()
 
 
-def _get(url: str, path: str, host: str = "") -> tuple[int, str]:
+def _get(url: str, path: str, **headers: str) -> tuple[int, str]:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
-    connection.request("GET", path, headers={"Host": host} if host else {})
+    connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
     body = answer.read().decode()
     connection.close()

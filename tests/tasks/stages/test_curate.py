@@ -55,7 +55,9 @@ def test_without_settings_every_problem_is_planned_in_order(tmp_path: Path) -> N
     assert result.summary == {
         "kept": 6, "dropped": 0, "reasons": {}, "problem_ids": list("abcdef"), "hinted": 0,
     }  # fmt: skip
-    assert result.metrics == {"data/kept_frac": 1.0, "data/planned_hint_level_mean": 0.0}
+    assert result.metrics == {
+        "data/kept_frac": 1.0, "data/planned_frac": 1.0, "data/planned_hint_level_mean": 0.0,
+    }  # fmt: skip
 
 
 def test_a_planned_row_carries_its_settings_group_seed_and_reason(tmp_path: Path) -> None:
@@ -90,6 +92,7 @@ def test_filters_rank_and_top_count_every_row_they_drop(tmp_path: Path) -> None:
         "top: below the first 1": 1,
     }
     assert result.metrics["data/planned_pass_rate_mean"] == 0.5
+    assert (result.metrics["data/kept_frac"], result.metrics["data/planned_frac"]) == (2 / 6, 1 / 6)
     assert {"problem_id": "b", "reason": "zero_variance: all wrong", "planned": False, "question": "what is b?"} in (
         result.samples
     )
@@ -102,6 +105,19 @@ def test_ranking_by_historical_std_reads_ragged_histories(tmp_path: Path) -> Non
     assert result.summary["problem_ids"] == ["d", "b", "a", "c", "e", "f"]
     assert plan[0]["reason"] == "pass rate 4/8, variance 0.250, rank 1 by historical_std 0.500"
     assert plan[4]["reason"] == "never measured, rank 5 by historical_std unknown"
+
+
+def test_a_cut_among_equal_ranks_is_counted(tmp_path: Path) -> None:
+    ranked = CurateConfig.model_validate({"rank": "historical_std", "top": 2})
+    histories = pa.table(
+        {"problem_id": list("abcdef"), "n": [8] * 6, "k": [3] * 6, "history": [[0.375]] * 6}  # measured once
+    )
+    plan, result = curate(tmp_path, ranked, difficulty=histories)
+    assert [row["problem_id"] for row in plan] == ["a", "b"]
+    told = {name: result.summary[name] for name in ("tied_out", "ranking", "tied_value")}
+    assert told == {"tied_out": 4, "ranking": "historical_std", "tied_value": "0"}
+    by_rate = CurateConfig.model_validate({"rank": "pass_rate", "top": 2})
+    assert "tied_out" not in curate(tmp_path, by_rate)[1].summary
 
 
 def test_a_problem_with_rewards_and_no_verdict_is_ranked_by_them(tmp_path: Path) -> None:
@@ -215,3 +231,12 @@ def test_a_hundred_thousand_rows_take_a_second_or_two(tmp_path: Path) -> None:
     assert time.process_time() - started < 8  # 0.7 s where it was written; quadratic work would take minutes
     assert result.summary["kept"] == 512
     assert result.summary["kept"] + sum(result.summary["reasons"].values()) == num
+
+
+def test_filters_without_a_measurement_count_what_they_kept(tmp_path: Path) -> None:
+    config = CurateConfig(filters=(FilterConfig.model_validate({"name": "pass_rate", "low": 0.1}),))
+    _, found = curate(tmp_path, config, counts=dict.fromkeys("abc", (0, 0)))
+    assert found.summary["unmeasured"] == 6
+    assert "unmeasured" not in curate(tmp_path, config)[1].summary
+    assert "unmeasured" not in curate(tmp_path, config, counts={})[1].summary  # nothing was given that could be read
+    assert "unmeasured" not in curate(tmp_path, CurateConfig(), counts=dict.fromkeys("abc", (0, 0)))[1].summary

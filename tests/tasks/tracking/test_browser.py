@@ -1,9 +1,6 @@
 """What a browser sees of a training in MLflow: rows and charts at the printed address, and no picture of a policy's."""
 
 import http.server
-import re
-import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,18 +9,22 @@ from typing import Any
 import mlflow
 import pytest
 
-from gradus.tasks.servers.processes import _start_mlflow, free_port
+from gradus.tasks.servers.mlflow_login import mlflow_login
+from gradus.tasks.servers.processes import free_port, start_mlflow
+from gradus.tasks.servers.secret import USER, secret
 from gradus.tasks.tracking.client import tracking_uri
 from gradus.tasks.tracking.view import address
+from tests.browser import CHROMIUM, Browser
 
 Run = Any
 NewRun = Callable[[str], Run]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium"),
     pytest.mark.filterwarnings("ignore:.*noload.*"),
     pytest.mark.filterwarnings("ignore:.*Any type hint.*"),
 ]
+LEFT_OUT = ("/ajax-api/3.0/mlflow/assistant/", "/ajax-api/2.0/mlflow/gateway-proxy", "/ajax-api/2.0/mlflow/users/")
+"""What the pages ask for and our server has not; MLflow's own has no users either."""
 
 
 @pytest.fixture
@@ -48,17 +49,6 @@ def listener() -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
-def seen(url: str, profile: Path) -> str:
-    """The text of a page after its scripts have run, in a browser that has never been used."""
-    assert CHROMIUM is not None
-    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=2400,1600"]
-    command += [f"--user-data-dir={profile}", "--virtual-time-budget=20000", "--dump-dom", url]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    shutil.rmtree(profile, ignore_errors=True)
-    page = re.sub(r"<(script|style).*?</\1>", "", done.stdout, flags=re.DOTALL)
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
-
-
 def test_a_browser_sees_trainings_charts_and_notes_and_loads_no_picture_of_a_policy(
     new_run: NewRun, tmp_path: Path, listener: tuple[str, list[str]]
 ) -> None:
@@ -76,29 +66,54 @@ def test_a_browser_sees_trainings_charts_and_notes_and_loads_no_picture_of_a_pol
     run.drain()
     client = mlflow.MlflowClient(tracking_uri(run.home))
     ids = dict(run.ask("select name, run_uuid from runs where run_uuid in mine"))
-    with _start_mlflow(run.home, tracking_uri(run.home), free_port(0)) as server:
+    with start_mlflow(run.home, free_port(0)) as server:
         server.wait_until_healthy(300)
-        opened = address(server.url)
-        table = seen(opened, tmp_path / "1")
-        assert "browsed" in table
-        assert "9 total/tokens_sampled" in table
-        assert " 246 " in table
-        assert "score-1" not in table
+        opened = address(server.url, mlflow_login(run.home, server.url))
         runs, _, query = opened.partition("?")
-        assert "2 reward" in seen(f"{runs}/{ids['browsed']}/model-metrics?{query}", tmp_path / "2")
-        note = seen(f"{runs}/{ids['score-3']}?{query}", tmp_path / "3")
-        assert "Failed after 1.5 s: 1 of 1 rows could not be judged" in note
         experiment = runs.removesuffix("/runs")
-        (trace,) = [row[0] for row in run.ask(TRACES)][:1]
-        text = seen(f"{experiment}/traces?selectedEvaluationId={trace}&{query}", tmp_path / "4")
-        assert "Inputs / Outputs" in text  # the trace itself, not its row in the table
-        assert "#### heading-of-the-policy" in text
-        seen(f"{runs}/{ids['score-1']}/artifacts/summary.md?{query}", tmp_path / "5")
-        assert asked == []
-        # A note with a picture does load it: nothing else keeps the browser from it.
-        client.set_tag(ids["score-1"], "mlflow.note.content", f"![p]({place}/control)")
-        seen(f"{runs}/{ids['score-1']}?{query}", tmp_path / "6")
-        assert "/control" in asked
+        with Browser(tmp_path, login=(USER, secret(run.home))) as browser:
+            table = browser.open(opened, until="browsed")
+            assert "9 total/tokens_sampled" in table
+            assert "246" in table
+            assert "score-1" not in table
+            browser.open(f"{runs}/{ids['browsed']}/model-metrics?{query}", until="2 reward")
+            note = browser.open(f"{runs}/{ids['score-3']}?{query}", until="Failed after 1.5 s")
+            assert "1 of 1 rows could not be judged" in note
+            (trace,) = [row[0] for row in run.ask(TRACES)][:1]
+            text = browser.open(
+                f"{experiment}/traces?selectedEvaluationId={trace}&{query}",
+                until="Inputs / Outputs",  # the trace itself, not its row in the table
+            )
+            assert "#### heading-of-the-policy" in text
+            browser.open(f"{runs}/{ids['score-1']}/artifacts/summary.md?{query}", until="123")
+            assert asked == []
+            assert browser.prompts == 1
+            refused = {
+                url.partition(server.url)[2].partition("?")[0] for status, url in browser.answered if status >= 400
+            }
+            assert {path for path in refused if not path.startswith(LEFT_OUT)} == set()
+            assert len(browser.answered) > 50
+            # A note with a picture does load it: nothing else keeps the browser from it.
+            client.set_tag(ids["score-1"], "mlflow.note.content", f"![p]({place}/control)")
+            browser.open("about:blank", until="")
+            browser.open(f"{runs}/{ids['score-1']}?{query}", until="score-1")
+            assert "/control" in asked
+            # The password that the browser keeps does not help a page of another port of this machine.
+            browser.open(place, until="")
+            seen = len(browser.answered)
+            browser.evaluate(ATTACK % {"server": server.url})
+            assert [status for status, url in browser.answered[seen:] if url.startswith(server.url)] == [403] * 4
 
 
+ATTACK = """
+const send = (path, more) => fetch("%(server)s" + path, {mode: "no-cors", credentials: "include", ...more});
+const load = (kind) => new Promise(done => {
+    const shown = document.createElement(kind);
+    shown.onload = shown.onerror = done;
+    shown.src = "%(server)s/version";
+    document.body.append(shown);
+});
+const asked = [send("/version"), send("/graphql", {method: "POST", body: "{}"}), load("img"), load("iframe")];
+Promise.all(asked.map(each => each.catch(String)))
+"""
 TRACES = "select request_id from trace_request_metadata where key = 'mlflow.sourceRun' and value in mine order by 1"

@@ -125,7 +125,7 @@ def test_the_next_start_closes_what_a_killed_process_left_running(new_run: NewRu
     run.score(1)
     run.journal.run_finished(status="finished")
     run.drain()
-    assert sorted(row[2] for row in run.told()["runs"]) == ["FINISHED", "FINISHED", "KILLED", "KILLED"]
+    assert sorted(row[2] for row in run.told()["runs"]) == ["FINISHED", "FINISHED", "KILLED"]
 
 
 def test_runs_are_closed_even_where_the_run_folder_was_deleted(new_run: NewRun) -> None:

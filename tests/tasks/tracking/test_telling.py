@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from gradus.data.lake.store import Store
+from gradus.tasks.host.setting_files import hide_git
 from gradus.tasks.runs.journal import EVENTS
+from gradus.tasks.runs.lines import append_lines
 from gradus.tasks.runs.profiles import keep_trace, trace_of
 from gradus.tasks.runs.records import Which
 from gradus.tasks.tracking.client import status, tracking_uri
@@ -354,8 +356,7 @@ def test_what_the_end_of_a_training_left_is_a_file_of_its_run_and_told_twice_no_
 def test_an_event_that_can_never_be_told_is_noted_and_the_rest_is_told(new_run: NewRun) -> None:
     run = new_run("refused")
     run.start()
-    with (run.folder / EVENTS).open("a") as file:
-        file.write('{"event": "stage_danced", "time": 1.0}\n')
+    append_lines(run.folder / EVENTS, [b'{"event": "stage_danced", "time": 1.0}'], durable=False)
     run.journal.run_finished(status="finished")
     assert run.drain() == 3
     assert "stage_danced" in status(run.folder).sentence
@@ -377,3 +378,16 @@ def test_asking_for_the_state_imports_no_tracker(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "False"
+
+
+def test_git_is_not_run_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.tracing.utils.environment import resolve_env_metadata
+
+    canary = tmp_path / "canary"
+    for words in (["init", "-q"], ["config", "core.fsmonitor", f"touch {canary}; false"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "git", sys.modules.get("git"))  # is put back
+    hide_git()
+    resolve_env_metadata.__wrapped__()
+    assert not canary.exists()

@@ -88,7 +88,7 @@ def test_a_view_that_a_person_changed_is_left_alone() -> None:
 
 def test_the_address_has_no_credentials_and_needs_no_answer() -> None:
     nobody = f"http://ann:secret-1@127.0.0.1:{free_port(0)}/base/"
-    opened = re.sub(r":[0-9]+/", ":1/", address(nobody))
+    opened = re.sub(r":[0-9]+/", ":1/", address(nobody, {}))
     assert opened == f"http://127.0.0.1:1/base/#/experiments?{QUERY}"
     assert experiment_address("https://host", "7") == f"https://host/#/experiments/7/runs?{QUERY}"
 
@@ -96,12 +96,12 @@ def test_the_address_has_no_credentials_and_needs_no_answer() -> None:
 def test_an_experiment_of_an_earlier_version_is_given_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, Any]] = []
 
-    def answered(uri: str, path: str, body: Any = None) -> dict[str, Any]:
+    def answered(uri: str, path: str, login: Any, body: Any = None) -> dict[str, Any]:
         asked.append((path, body))
         return {"experiment": {"experiment_id": "3", "tags": [{"key": "other", "value": "1"}]}}
 
     monkeypatch.setattr("gradus.tasks.tracking.view.call_mlflow", answered)
-    assert address("http://host:5000") == experiment_address("http://host:5000", "3")
+    assert address("http://host:5000", {}) == experiment_address("http://host:5000", "3")
     assert [path for path, _ in asked] == [
         "experiments/get-by-name?experiment_name=gradus",
         "experiments/set-experiment-tag",
@@ -110,4 +110,4 @@ def test_an_experiment_of_an_earlier_version_is_given_the_view(monkeypatch: pyte
 
 
 def test_a_server_that_answers_nonsense_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert access.call_mlflow(f"http://127.0.0.1:{free_port(0)}", "experiments/search") is None
+    assert access.call_mlflow(f"http://127.0.0.1:{free_port(0)}", "experiments/search", {}) is None

@@ -59,7 +59,7 @@ class _Unwritten(ShardWriter):
     """The output as ranks see it that write nothing: its name, and the state that an earlier attempt has left."""
 
     def __init__(self, store: Store, ref: Ref) -> None:  # pyright: ignore[reportMissingSuperCall]
-        # Not that of a writer: it would sweep what rank 0 has begun to write.
+        # Not that of a writer: it would look through what rank 0 writes meanwhile, and remove what is not whole.
         self.ref = ref
         self.folder = store.path(ref)
 

@@ -50,7 +50,7 @@ def home(tmp_path: Path) -> Home:
 def test_rounds_lead_to_groups_and_a_group_is_side_by_side(home: Home) -> None:
     async def act(pilot: Pilot[None]) -> None:
         rounds = await screen(pilot)
-        assert "5 rounds" in rounds
+        assert "2 rounds in 5 lines" in rounds
         assert re.search(r"1\s+hint2\s+2\s+4\s+25%\s+0.25\s+4\s+11.5", rounds)
         for key in (
             "open",
@@ -73,7 +73,7 @@ def test_rounds_lead_to_groups_and_a_group_is_side_by_side(home: Home) -> None:
         assert best < worst  # in one line, beside each other
         assert "\n" not in group[best:worst]
         back = await screen(pilot, "escape", "escape")
-        assert "5 rounds" in back
+        assert "2 rounds in 5 lines" in back
 
     browse(home, act)
 

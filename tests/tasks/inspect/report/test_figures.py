@@ -3,11 +3,20 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.report.choices import chosen_groups, flips
-from gradus.tasks.inspect.report.figures import Chart, Curve, charts, costs, hint_use, rate_maps
+from gradus.tasks.inspect.report.figures import (
+    Chart,
+    Curve,
+    _mean_of_groups,
+    charts,
+    costs,
+    hint_use,
+    rate_maps,
+)
 from gradus.tasks.inspect.report.writing import TABLES
 from gradus.tasks.inspect.run_rows import open_run
 from gradus.tasks.inspect.token_pieces import Tokenizers
@@ -45,6 +54,12 @@ def test_rewards_have_an_interval_over_groups(drawn: dict[str, Chart]) -> None:
     # Round 2: sums 2, 1, 0, resampled means from 0 to 1, each end 1 of 27. With hints: sums 1, 0, means 0 to 1/2.
     assert points(train) == [pytest.approx((1, 1 / 6, 0.0, 0.5)), pytest.approx((2, 0.5, 0.0, 1.0))]
     assert points(hinted) == [pytest.approx((1, 0.25, 0.0, 0.5))]
+
+
+def test_groups_that_all_agree_have_no_interval_instead_of_one_without_width() -> None:
+    mean, low, high = _mean_of_groups(np.array([[2.0, 2.0]] * 12))
+    assert mean == 1.0
+    assert np.isnan([low, high]).all()
 
 
 def test_pass_at_k_is_that_of_the_evaluations(drawn: dict[str, Chart]) -> None:

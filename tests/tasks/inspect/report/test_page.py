@@ -5,6 +5,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import matplotlib as mpl
 import pytest
 
 from gradus.data.errors import UsageError
@@ -117,6 +118,15 @@ def test_the_page_loads_nothing_and_runs_nothing(hostile: Parsed) -> None:
     assert len(set(hostile.ids)) == len(hostile.ids)
     anchors = {value[1:] for tag, name, value in hostile.attributes if (tag, name) == ("a", "href")}
     assert anchors <= set(hostile.ids)
+
+
+def test_the_callers_drawing_changes_no_report_and_is_left_as_it_was(made: Home, tmp_path: Path) -> None:
+    plain = [path.read_bytes() for path in write_report(made, RUN, tmp_path / "a.html", pytest.fail, pictures=tmp_path)]
+    theirs = {"font.size": 31.0, "svg.fonttype": "path", "figure.titlesize": 40.0, "figure.dpi": 31.0}
+    with mpl.rc_context(theirs):
+        files = write_report(made, RUN, tmp_path / "a.html", pytest.fail, pictures=tmp_path)
+        assert {name: mpl.rcParams[name] for name in theirs} == theirs
+    assert [path.read_bytes() for path in files] == plain
 
 
 def test_the_numbers_are_on_the_page_with_pictures_as_png_and_the_same_each_time(made: Home, tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_a_reward_that_cannot_be_used_is_refused_first(store, warm):
 def test_a_users_file_that_does_not_load_is_named(store, warm, tmp_path):
     (tmp_path / "bad.py").write_text("import nothing_of_that_name")
     config = ScoreConfig(rewards=(RewardConfig(name=f"{tmp_path}/bad.py:f"),))
-    with pytest.raises(BadInputError, match=r"bad\.py fails to load: ModuleNotFoundError"):
+    with pytest.raises(BadInputError, match=r"bad\.py line 1 fails to load: ModuleNotFoundError"):
         score(store, warm, config, rollouts_of(store, row("a", "1", "1")))
 
 
@@ -303,7 +303,7 @@ def test_hostile_errors_and_completions_are_stored(store, warm, tmp_path):
     )
     with pytest.raises(StageError, match="not one of 1 rows"):
         score(store, warm, config, rollouts_of(store, row("a", "\x00 #### 3", "3")))
-    assert store.writer(OUT).table("part-00000").to_pylist()[0]["error"] == "f: ValueError: ? \x00 <b>"
+    assert store.writer(OUT).table("part-00000").to_pylist()[0]["error"] == "f: ValueError: \ufffd \x00 <b>"
 
 
 _ATTEMPT = """

@@ -13,7 +13,8 @@ from gradus.data.lake.store import Ref
 from gradus.models.policy import load_policy
 from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
-from gradus.tasks.artifacts.resolve import export, resolve_artifact
+from gradus.tasks.artifacts.copies import export
+from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.preflight.checks import check_input
 from gradus.tasks.runtime.attempt import execute

@@ -228,7 +228,7 @@ def test_an_adapter_for_another_base_is_refused(
     fitting = {"rank": 4, "alpha": 6, "targets": ["q_proj", "v_proj", "down_proj"]}
     rows = [{**row, "policy": odd.digest} for row in house.rows()]
     given = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [odd]}
-    with pytest.raises(BadInputError, match=r"does not fit its base .*: it adapts .* of shape"):
+    with pytest.raises(BadInputError, match=r"does not fit its base: it adapts .* of shape"):
         house.run(house.job(given, **house.steps, lora=fitting))
 
 

@@ -55,6 +55,10 @@ FAILURES: dict[str, Case] = {
         BadInputError, "rollout a@r1h0:0 has no prompt_tokens",
         lambda h: h.update(h.rows(prompt_tokens=None), h.rewards),
     ),
+    "text alone": (
+        BadInputError, r"1 of 12 rollouts have text alone \(first: a@r1h0:0\).*reads prompt_tokens, completion_tokens",
+        lambda h: h.update(h.rows(prompt_tokens=None, completion_tokens=None, logprobs=None, policy=None), h.rewards),
+    ),
     "an empty prompt": (
         BadInputError, "rollout a@r1h0:0 has an empty prompt", lambda h: h.update(h.rows(prompt_tokens=[]), h.rewards),
     ),
@@ -150,7 +154,9 @@ def test_weights_of_another_architecture_are_refused_by_name(house: House, tmp_p
     message, change = case
     rows = house.rows()
     house.policy = remade(house, tmp_path / "odd", change)
-    with pytest.raises(BadInputError, match=rf"the weights do not fit config\.json \({re.escape(message)}\)"):
+    with pytest.raises(
+        BadInputError, match=rf"^{house.policy}: the weights do not fit config\.json \({re.escape(message)}\)"
+    ):
         house.update([{**row, "policy": house.policy.digest} for row in rows], house.rewards)
 
 

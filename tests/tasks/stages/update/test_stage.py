@@ -89,6 +89,8 @@ def test_a_failed_bare_group_gives_way_to_its_hinted_retry(house: House) -> None
     alone, _ = house.update(kept, [1, 0, 0, 1, 0, 1, 0, 0, 0, 1, 1, 1])
     first, second = house.weights(folder), house.weights(alone)
     assert all(torch.allclose(first[name], second[name], atol=1e-7) for name in first)
+    _, both = house.run(house.job(inputs, drop_replaced_groups=False))
+    assert (both["summary"]["replaced_groups"], both["summary"]["groups"]) == (0, 6)
 
 
 def test_only_certain_failures_that_a_hint_followed_are_replaced(house: House) -> None:

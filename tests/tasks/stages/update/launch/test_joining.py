@@ -17,7 +17,7 @@ from gradus.tasks.stages.update.launch.joining import joined
 FIRST_HOST = """
 import sys
 from pathlib import Path
-from gradus.tasks.host.runlock import RunLock
+from gradus.data.runlock import RunLock
 from gradus.tasks.runs.journal import Journal
 folder = Path(sys.argv[1])
 with RunLock(folder):

@@ -1,5 +1,7 @@
 """Two processes never work on one run or one artifact: a lock that names its holder, free when the holder is dead.
 
+    with held(store.path(ref)):      # after any other process; what one that died was writing is removed
+
 The truth is the kernel's lock on the file (gone with its process, however that ends); the text inside names the holder.
 """
 
@@ -10,14 +12,17 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable, Generator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TypedDict
 
 from gradus.data.errors import LockedError
+from gradus.data.files import sweep
 
-_NAME = ".lock"
+LOCK = ".lock"
+"""The file in a folder whose lock is that of the folder."""
 _PATIENCE_S = 0.25
 """Time in which a lock is tried again: another process may be looking at it, or letting it go, just now."""
 
@@ -40,7 +45,7 @@ class RunLock:
         hint: str = "wait for it, stop it, or give this run another name with --run",
         command: str = "",
     ) -> None:
-        self._path = folder / _NAME
+        self._path = folder / LOCK
         self._hint = hint
         self._command = command or " ".join(sys.argv)[:200]
         self._file: IO[str] | None = None
@@ -82,9 +87,26 @@ class RunLock:
             self._file = None
 
 
+@contextlib.contextmanager
+def held(folder: Path, wait: Callable[[], object] = lambda: None, command: str = "") -> Generator[None]:
+    """Hold the folder of an artifact, after any other process that does; `wait` is called as long as one does.
+
+    Temporary files that a dead process has left there are removed, which is safe under the lock alone.
+    """
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(RunLock(folder, command=command))
+                break
+            except LockedError:
+                wait()
+        sweep(folder)
+        yield
+
+
 def holder(folder: Path) -> Holder | None:
     """Return the holder of a folder; None if no living process holds it."""
-    path = folder / _NAME
+    path = folder / LOCK
     # Reading is enough for a lock, and the folder may be read-only.
     with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
         return None if _locked(file) else _read(path)
@@ -93,7 +115,7 @@ def holder(folder: Path) -> Holder | None:
 
 def left_by_the_dead(folder: Path) -> bool:
     """Whether a process held the folder and ended without letting go."""
-    path = folder / _NAME
+    path = folder / LOCK
     return path.exists() and path.stat().st_size > 0 and holder(folder) is None
 
 

@@ -1,0 +1,136 @@
+"""Kill one process of a training at random moments, repeat the command if need be, and compare with an undisturbed run.
+
+    python benchmarks/kill_processes.py [--times 5] [--seed 0] [--kinds worker judge reporter Prefect]
+
+Each of the processes `KINDS` is killed with SIGKILL that often, in a training of its own with the tiny recipe of the
+tests. Prints a line for each: the process, the moment, how the command ended, and whether every manifest has the same
+bytes (it names the digest of every file); for the reporter also what MLflow has not been told after `gradus sync`. It
+takes a minute or so for each kill, so the tests hold a few such kills (tests/e2e) and this is run by hand.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+
+from gradus.tasks.tracking.state import status  # noqa: E402 - the checkout comes first
+from tests.conftest import copy_databases  # noqa: E402
+from tests.e2e.conftest import RECIPE, SAMPLES, Program, _write_some  # noqa: E402
+
+KINDS = {
+    "worker": "gradus.tasks.runtime.worker",
+    "judge": "gradus.models.judging.judge",
+    "reporter": "gradus.tasks.tracking.reporter",
+    "Prefect": "gradus.tasks.servers.prefect_app:create",
+}
+"""The word by which each process is known on its command line."""
+MAX_REPEATS = 3
+Spans = dict[str, tuple[float, float]]
+
+
+def new_home(root: Path, name: str, databases: Path | None) -> Program:
+    """Return the program in a fresh home, with databases that are there already."""
+    home = root / name
+    home.mkdir()
+    for part, every in (("train", 7), ("heldout", 3)):
+        _write_some(SAMPLES / f"{part}.parquet", home / f"{part}.jsonl", every)
+    if databases is not None:
+        copy_databases(databases, home)
+    return Program(home, reports=True)
+
+
+def living(home: Path, kind: str) -> Iterator[psutil.Process]:
+    """Processes of one kind that work for a home."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if KINDS[kind] in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                family = [process, *process.parents()]
+                if any(each.environ().get("GRADUS_HOME") == str(home) for each in family):
+                    yield process
+
+
+def undisturbed(program: Program) -> tuple[float, Spans]:
+    """Run to the end; return the seconds it took, and when a process of each kind was seen first and last."""
+    process, began = program.start("train", str(RECIPE)), time.monotonic()
+    spans: Spans = {}
+    while process.poll() is None:
+        for kind in KINDS:
+            if any(living(program.home, kind)):
+                now = time.monotonic() - began
+                spans[kind] = spans.get(kind, (now, now))[0], now
+        time.sleep(0.05)
+    assert process.returncode == 0, program.told()
+    return time.monotonic() - began, spans
+
+
+def kill_one(program: Program, kind: str, after_s: float) -> tuple[int, str]:
+    """Start the training, kill a process of a kind at a moment or once there is one; return its code and a text."""
+    process, began = program.start("train", str(RECIPE)), time.monotonic()
+    killed = ""
+    while process.poll() is None and not killed:
+        since_s = time.monotonic() - began
+        if since_s >= after_s:
+            for victim in living(program.home, kind):
+                with contextlib.suppress(psutil.Error):
+                    victim.kill()
+                    killed = f"killed after {since_s:.1f} s"
+                break
+        time.sleep(0.02)
+    code = process.wait()
+    said = program.told().strip().splitlines()
+    end = "went on" if code == 0 else f"exit {code}: {said[-1] if said else ''}"
+    return code, f"{killed or 'none was there'}: {end}"
+
+
+def untold(program: Program) -> int:
+    """Send to MLflow what a killed reporter has not; return the number of events that are left."""
+    (folder,) = (program.home / "runs").iterdir()
+    program.run("sync", folder.name)
+    return status(folder).untold
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in (("times", 5), ("seed", 0)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    given = parser.parse_args()
+    rng = random.Random(given.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(os.path.realpath(folder))
+        blank = new_home(root, "blank", None)
+        assert blank.run("setup")[0] == 0
+        assert blank.run("ingest", "heldout.jsonl")[0] == 0
+        calm = new_home(root, "calm", blank.home)
+        whole_s, spans = undisturbed(calm)
+        wanted, num_same = calm.manifests(), 0
+        print(f"undisturbed: {whole_s:.0f} s, {len(wanted)} artifacts", flush=True)
+        chosen = [kind for kind in given.kinds for _ in range(given.times)]
+        for number, kind in enumerate(chosen):
+            program = new_home(root, f"killed-{number}", blank.home)
+            program.reports = kind == "reporter"
+            code, ended = kill_one(program, kind, rng.uniform(*spans[kind]))
+            repeats = 0
+            while code != 0 and repeats < MAX_REPEATS:
+                code, repeats = program.run("train", str(RECIPE))[0], repeats + 1
+            same = program.manifests() == wanted
+            num_same += same
+            told = f", {untold(program)} events not told" if program.reports else ""
+            print(f"{number + 1}: {kind} {ended}: {'same' if same else 'DIFFERENT'}{told}", flush=True)
+        print(f"{num_same} of {len(chosen)} the same")
+        sys.exit(num_same != len(chosen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""A call of the library: by the program, which has prepared its process, or as a guest in a process of the user's.
+
+    @call
+    def hint(problems: Input) -> Artifact:
+        with computing() as ready:
+            from gradus.flows import stages
+            ready()
+            return made(stages.hint(named(problems)))
+
+A guest leaves environment variables, signal handlers, logging and the settings of other libraries as it found them,
+lets go of Prefect's server, and prints nothing unless `progress` asks for it. A signal reaches the handler that was
+there once the run is closed. Calls of several threads take turns, since they share the environment.
+"""
+
+import contextlib
+import functools
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextvars import ContextVar
+from typing import ParamSpec, TypeAlias, TypeVar
+
+from gradus.data.errors import GradusError, StageError, in_words
+from gradus.flows.console.output import silent
+from gradus.flows.environment import api, prepare
+from gradus.tasks.config.redaction import clean_log_records, hide, refuse_credentials
+from gradus.tasks.config.settings import Home
+from gradus.tasks.host.home_folder import open_home
+from gradus.tasks.host.interrupt import SENTENCES, forget_interrupts, remember_interrupts
+from gradus.tasks.host.setting_files import heed_setting_files
+from gradus.tasks.preflight.access import prefect_answer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Input: TypeAlias = str | os.PathLike[str]
+"""A file, a folder, or an artifact by its name."""
+
+_by_program: ContextVar[bool] = ContextVar("by_program", default=False)
+_shown: ContextVar[bool] = ContextVar("shown", default=False)
+_TURN = threading.RLock()
+
+
+@contextlib.contextmanager
+def as_program() -> Generator[None]:
+    """Have the calls in this block be those of the program, which is prepared and answers for its own process."""
+    token = _by_program.set(True)
+    try:
+        yield
+    finally:
+        _by_program.reset(token)
+
+
+@contextlib.contextmanager
+def progress() -> Generator[None]:
+    """Show the progress of the calls in this block on stderr, as the command line does."""
+    token = _shown.set(True)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+
+
+def call(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function one that a user's process may call: it raises GradusError for all that a user can mend."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        if _by_program.get():
+            return function(*args, **kwargs)
+        handled = sys.exception()
+        try:
+            refuse_credentials([text for value in (*args, *kwargs.values()) for text in _texts(value)])
+            open_home(Home.from_environment())
+            return function(*args, **kwargs)
+        except (GradusError, OSError) as error:
+            told = in_words(error, place=os.environ.get("GRADUS_HOME", ".gradus"))
+            _let_go(error, handled)
+            raise type(told)(hide(told.message), hint=hide(told.hint)) from None  # the sentence says it all
+        except KeyboardInterrupt as stopped:
+            _let_go(stopped, handled)
+            raise KeyboardInterrupt from None
+
+    return run
+
+
+@contextlib.contextmanager
+def computing() -> Generator[Callable[[], None]]:
+    """Provide what a call needs that runs flows, as gradus.flows.environment.api does."""
+    if _by_program.get():
+        with api() as ready:
+            yield ready
+        return
+    with _TURN, _environment(), _logging(), _interrupts(), silent(not _shown.get()):
+        prepare(Home.from_environment())
+        try:
+            with api(guest=True) as ready:
+                yield ready
+        except GradusError:
+            raise
+        except Exception as error:
+            if sentence := prefect_answer(error).sentence:
+                raise StageError(sentence) from error
+            raise
+        finally:
+            heed_setting_files()
+
+
+def named(value: Input) -> str:
+    """Return an input as text."""
+    return str(os.fspath(value))
+
+
+def named_or_none(value: Input | None) -> str | None:
+    """Return an input that may be left out as text."""
+    return None if value is None else named(value)
+
+
+def _let_go(error: BaseException, handled: BaseException | None) -> None:
+    """Take the tracebacks off an error that Prefect keeps: by their frames it would keep the caller's variables too.
+
+    `handled` is an error of the caller's own, which was being handled when the call began.
+    """
+    found: BaseException | None = error
+    while found is not None and found is not handled:
+        found.__traceback__ = None
+        found = found.__context__
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The texts of an argument, also those in lists and mappings."""
+    match value:
+        case str() | os.PathLike():
+            yield str(os.fspath(value))
+        case Mapping():
+            for inner in value.values():
+                yield from _texts(inner)
+        case list() | tuple():
+            for inner in value:
+                yield from _texts(inner)
+        case _:
+            pass
+
+
+@contextlib.contextmanager
+def _environment() -> Generator[None]:
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _logging() -> Generator[None]:
+    """Clean log records in this block, leave out those of each request, undo what Prefect does to the root logger."""
+    root, requests, make_record = logging.getLogger(), logging.getLogger("httpx"), logging.getLogRecordFactory()
+    handlers, levels = root.handlers[:], {each: each.level for each in (root, requests)}
+    clean_log_records()
+    requests.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.setLogRecordFactory(make_record)
+        root.handlers[:] = handlers
+        for each, level in levels.items():
+            each.setLevel(level)
+
+
+@contextlib.contextmanager
+def _interrupts() -> Generator[None]:
+    """Raise KeyboardInterrupt at a signal in this block; the handler that was there gets the signal at its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in SENTENCES}
+    remember_interrupts()
+    for number, handler in before.items():
+        if handler == signal.SIG_IGN:
+            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        came = forget_interrupts()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came is not None:
+            signal.raise_signal(came)

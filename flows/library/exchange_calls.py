@@ -1,0 +1,114 @@
+"""Rollouts and checkpoints taken out to other systems, and their rollouts taken in."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from gradus.data.errors import OnDamage, UsageError, refuse
+from gradus.flows.console.output import aside
+from gradus.flows.library.calling import Input, call, computing, named, named_or_none
+from gradus.flows.library.results import Run
+from gradus.tasks.config.settings import Home
+from gradus.tasks.preflight.checks import REFERENCE, check_inputs, check_out, full_name
+
+if TYPE_CHECKING:
+    from gradus.flows.exchange import Imported
+    from gradus.tasks.inspect.exchange.incoming import System
+
+
+@call
+def export(
+    what: Run | str,
+    to: Input,
+    *,
+    as_: str | None = None,
+    scores: str | None = None,
+    merge: bool = False,
+    base: str | None = None,
+    where: str | None = None,
+    on_damage: OnDamage = refuse,
+) -> Mapping[str, object]:
+    """Write a checkpoint as a model folder with its card, or rollouts, of a run too, as another system writes its own.
+
+    `as_` is verl, trl, trinity, openai or parquet; `where` is a condition in SQL on the rows of `samples`. Return what
+    was written: rows, files and what the format lacks.
+    """
+    home, folder, name = Home.from_environment(), Path(to), what.name if isinstance(what, Run) else str(what)
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise UsageError(f"--to {to} is {'a file' if folder.is_file() else 'not empty'}", hint="give a new folder")
+    check_out(str(to))
+    if as_ is not None and (merge or base is not None):
+        raise UsageError(f"{'--merge' if merge else '--base'} goes with a checkpoint", hint="leave it out")
+    if base is not None and (merge or not base.strip()):
+        what_is = "goes with an adapter that is not merged" if merge else "is empty"
+        raise UsageError(f"--base {what_is}", hint="leave it out")
+    if as_ is None and where is not None:
+        raise UsageError("--where goes with rollouts", hint="give --as FORMAT, or leave it out")
+    if as_ is None:
+        return _checkpoint(home, name, folder, scores, base or "", merge=merge, on_damage=on_damage)
+    return _rollouts(home, name, as_, folder, scores, where, on_damage)
+
+
+def _checkpoint(
+    home: Home, what: str, to: Path, scores: str | None, base: str, *, merge: bool, on_damage: OnDamage
+) -> Mapping[str, object]:
+    from gradus.data.lake.store import Ref
+    from gradus.data.lake.upgrade import open_lake
+    from gradus.tasks.inspect.exchange.checkpoint import write_checkpoint
+
+    table = what.partition("/")[0] if REFERENCE.fullmatch(what) else ""
+    if table != "checkpoints":
+        raise UsageError(
+            f"{what} is no checkpoint" if not table else f"{what} is a {table} artifact",
+            hint="give checkpoints/DIGEST (`gradus show RUN` lists them), or --as FORMAT for rollouts",
+        )
+    if scores is not None:
+        raise UsageError("--scores goes with rollouts", hint="leave it out")
+    ref = Ref.parse(full_name(home.lake, what))
+    store = open_lake(home.lake, aside)
+    files = write_checkpoint(store, home.runs, ref, to, merge=merge, base_name=base, on_damage=on_damage)
+    return {"files": files, "out": str(to)}
+
+
+def _rollouts(
+    home: Home, what: str, system: str, to: Path, scores: str | None, where: str | None, on_damage: OnDamage
+) -> Mapping[str, object]:
+    from gradus.data.lake.upgrade import open_lake
+    from gradus.tasks.inspect.exchange.outgoing import check_format, uses_of, write_rollouts
+    from gradus.tasks.runs.history import run_folder
+
+    check_format(system, where)
+    if not REFERENCE.fullmatch(what):
+        run_folder(home.runs, what)  # refused before a lake is made
+    store = open_lake(home.lake, aside)
+    uses = uses_of(store, home.runs, what, scores, on_damage)
+    written = write_rollouts(store, uses, system, to, on_damage, where or "")
+    return {"rows": written.rows, "files": written.files, "lost": list(written.lost), "out": str(to)}
+
+
+@call
+def import_rollouts(
+    source: Input,
+    system: str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    tokenizer: Input | None = None,
+    policy: Input | None = None,
+    temperature: float = 1.0,
+    correct_at: float | None = None,
+) -> "Imported":
+    """Take in rollouts of another system, with their rewards, as rollouts, scores, problems and difficulty.
+
+    `system` is verl, trl, trinity, open-instruct or art. Return the names of the artifacts, and what the files lack.
+    """
+    from gradus.tasks.inspect.exchange.incoming import check_source
+
+    path, model, sampler = named(source), named_or_none(tokenizer), named_or_none(policy)
+    given = dict(columns or {})
+    check_source(Path(path), system, Path(model) if model else None, sampler, given)
+    check_inputs(Home.from_environment().lake, policy=sampler)
+    with computing() as ready:
+        from gradus.flows import exchange
+
+        ready()
+        return exchange.import_rollouts(path, cast("System", system), given, model, sampler, temperature, correct_at)

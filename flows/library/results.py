@@ -1,0 +1,201 @@
+"""What calls of the library return: artifacts and runs, whose rows are Arrow tables."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+import pyarrow as pa
+
+from gradus.data.errors import UsageError
+from gradus.data.lake.schema import CHECKPOINTS
+from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.upgrade import open_lake
+from gradus.flows.console.answers import TrainAnswer
+from gradus.flows.console.output import aside
+from gradus.flows.library.calling import Input, call
+from gradus.tasks.config.settings import Home
+from gradus.tasks.runs.history import Attempt, RunStory, attempts, list_runs, read_run, run_folder
+from gradus.tasks.runs.journal import read_events
+from gradus.tasks.runs.records import Evaluation
+from gradus.tasks.runtime.attempt import read_report
+
+if TYPE_CHECKING:
+    from gradus.tasks.inspect.reasons import Explained
+
+_NAMES = {"champion": "best", "newest": "newest"}
+"""What a run calls its checkpoints, and what they are called here."""
+_ROUNDS = """
+select round, purpose, count(distinct (rollouts_artifact, problem_id, group_id)) as groups, count(*) as rollouts,
+    avg(correct::int) as correct, avg(reward) as reward, count(*) filter (hint_level > 0) as hinted,
+    avg(completion_tokens) as tokens
+from samples group by round, purpose order by round, purpose
+"""
+_EVALUATIONS = pa.schema(
+    [
+        *(("round", pa.int64()), ("suite", pa.string()), ("problems", pa.int64()), ("rollouts", pa.int64())),
+        *(("judged", pa.int64()), ("pass_at_1", pa.float64()), ("low", pa.float64()), ("high", pa.float64())),
+        *(("gain", pa.float64()), ("artifact", pa.string())),
+    ]
+)
+_RUNS = pa.schema(
+    [
+        *(("run", pa.string()), ("verb", pa.string()), ("status", pa.string()), ("started", pa.timestamp("ms"))),
+        *(("seconds", pa.float64()), ("stages", pa.int64()), ("reused", pa.int64()), ("gain", pa.float64())),
+        *(("bytes", pa.int64()), ("error", pa.string())),
+    ]
+)
+
+
+class Artifact(str):
+    """An artifact by its name, `rollouts/0f3c...`, which any call takes as an input; with what its stage counted."""
+
+    summary: Mapping[str, object]
+    """What the command line prints: counts of the stage, whether it was reused, seconds."""
+    path: Path
+    """Its folder: Parquet files, or the model folder of a checkpoint."""
+    __slots__ = ("_lake", "path", "summary")
+
+    def __new__(cls, name: str, lake: Path, summary: Mapping[str, object]) -> "Artifact":
+        """Name an artifact of a lake."""
+        made = super().__new__(cls, name)
+        made._lake, made.path, made.summary = lake, lake / name, summary
+        return made
+
+    @call
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return its rows, whose bytes are verified; `columns` alone if they are named."""
+        ref = Ref.parse(self)
+        if ref.table == CHECKPOINTS:
+            raise UsageError(f"{self} is a model, and has no rows", hint=f"its files are in {self.path}")
+        return open_lake(self._lake, aside).read(ref, columns)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of this home: what it sampled, measured and learnt, as Arrow tables."""
+
+    name: str
+    home: Home = field(repr=False)
+    result: TrainAnswer | None = field(default=None, repr=False, compare=False)
+    """What the training that returned this ended with; None for a run that was opened by its name."""
+
+    @call
+    def summary(self) -> RunStory:
+        """Return its status, gain, seconds, bytes, settings, and every stage attempt."""
+        return read_run(self.home.runs, self.name, self.home.lake)
+
+    @call
+    def samples(self, where: str = "true") -> pa.Table:
+        """Return a row for each rollout that the run used and that meets a condition in SQL (docs/sql.md)."""
+        order = "order by round, purpose, problem_id, group_id, sample"
+        return _asked(self.home, f"select * from samples where ({where}\n) {order}", self.name)  # noqa: S608 - only read
+
+    @call
+    def rounds(self) -> pa.Table:
+        """Return a row for each round and purpose: groups, rollouts, shares of correct and of hinted ones, means."""
+        return _asked(self.home, _ROUNDS, self.name)
+
+    @call
+    def evaluations(self) -> pa.Table:
+        """Return a row for each evaluation: pass@1 of a suite after a round, with its interval; round 0 is before."""
+        rows = [_evaluation(self.home, row) for row in self._last if row["stage"] == "evaluate"]
+        return pa.Table.from_pylist(rows, schema=_EVALUATIONS).sort_by([("round", "ascending"), ("suite", "ascending")])
+
+    @call
+    def artifact(self, stage: str, *, round: int = 0, purpose: str = "train") -> Artifact:
+        """Return what the run has of a stage: in a round, for a purpose (train, eval, profile, hint2 ...)."""
+        made = {(row["stage"], row["round"], row["purpose"]): row["output"] for row in self._last}
+        if (stage, round, purpose) not in made:
+            there = ", ".join(f"round={at}, purpose={why!r}" for name, at, why in made if name == stage)
+            hint = (
+                f"it has {there}" if there else f"its stages are {', '.join(dict.fromkeys(name for name, *_ in made))}"
+            )
+            what = f"no {stage} of round {round}, purpose {purpose!r}"
+            raise UsageError(f"run {self.name} has {what}", hint=hint)
+        return Artifact(made[stage, round, purpose], self.home.lake, {})
+
+    @call
+    def checkpoint(self, which: Literal["best", "newest"] = "best") -> Artifact:
+        """Return the checkpoint that is the best by evaluation, or the newest."""
+        events = [event for event in read_events(self._folder) if event["event"] == "model_alias"]
+        named = [event["ref"] for event in events if _NAMES[event["alias"]] == which]
+        if not named:
+            raise UsageError(f"run {self.name} has no {which} checkpoint", hint="a finished training has one")
+        return Artifact(named[-1], self.home.lake, {})
+
+    @call
+    def why(self, stage: str, *, round: int | None = None) -> "list[Explained]":
+        """Return why a stage was computed, or reused, a row an attempt: what differed from the nearest call before."""
+        from gradus.flows.loop.reruns import Rounds, chosen_calls  # recipes, which results alone need not wait for
+        from gradus.tasks.inspect.reasons import explain
+        from gradus.tasks.runs.precedents import precedents
+
+        chosen = chosen_calls(self._folder, stage, Rounds(round))
+        return explain(Store(self.home.lake), precedents(self.home.runs), self._folder, lambda key: key in chosen)
+
+    @call
+    def report(self, out: Input = "report.html", *, pictures: Input | None = None) -> list[Path]:
+        """Write what the run did as one HTML page, its pictures also as PNG into a folder; return the files."""
+        from gradus.tasks.inspect.report.writing import write_report  # draws
+
+        folder = None if pictures is None else Path(pictures)
+        return write_report(self.home, self.name, Path(out).absolute(), aside, pictures=folder)
+
+    @property
+    def _folder(self) -> Path:
+        return run_folder(self.home.runs, self.name)
+
+    @property
+    def _last(self) -> list[Attempt]:
+        """What the run has of each stage, round and purpose: the last that was finished or reused."""
+        done = [row for row in attempts(self._folder) if row["status"] in ("finished", "reused")]
+        return list({(row["stage"], row["round"], row["purpose"]): row for row in done}.values())
+
+
+@call
+def run(name: str) -> Run:
+    """Return a run by its name, or by a beginning of it that no other has."""
+    home = Home.from_environment()
+    return Run(run_folder(home.runs, name).name, home)
+
+
+@call
+def runs() -> pa.Table:
+    """Return a row for each run, newest first: status, date, seconds, gain in pass@1, bytes of its artifacts."""
+    home = Home.from_environment()
+    listed = list_runs(home.runs, home.lake)["runs"]
+    return pa.Table.from_pylist([{**row, "started": _time(row["started"])} for row in listed], schema=_RUNS)
+
+
+@call
+def sql(query: str, run: Run | str | None = None) -> pa.Table:
+    """Return what a SELECT finds in the lake, or in what one run made and read; docs/sql.md lists the views."""
+    return _asked(Home.from_environment(), query, run.name if isinstance(run, Run) else run)
+
+
+def _asked(home: Home, query: str, run: str | None) -> pa.Table:
+    from gradus.tasks.inspect.sql_views import ask  # DuckDB, which a call that computes need not wait for
+
+    with ask(home, query, run, aside) as answer:
+        return answer.table()
+
+
+def _evaluation(home: Home, row: Attempt) -> Mapping[str, object]:
+    """One evaluation as its stage reported it; null for what was not measured."""
+    found = cast("Evaluation", read_report(Store(home.lake), Ref.parse(row["output"])).get("summary", {}))
+    first = found["pass_at"].get("1")
+    gain = found.get("versus", {}).get("gain")
+    return {
+        **{key: found[key] for key in ("suite", "rollouts", "judged")},
+        "round": row["round"],
+        "problems": found["rows"],
+        "artifact": row["output"],
+        **({"pass_at_1": first["value"], "low": first["low"], "high": first["high"]} if first else {}),
+        "gain": gain["value"] if gain else None,
+    }
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)

@@ -1,0 +1,115 @@
+"""Settings of a stage as they are written: texts of the command line, or the same as values of Python."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from gradus.data.errors import UsageError
+from gradus.flows.recipe.config import Assignments, assign, pairs, toml_value
+from gradus.flows.recipe.setting_faults import valid
+from gradus.tasks.config.base import Config
+from gradus.tasks.config.components import FilterConfig
+from gradus.tasks.config.curation import SampleConfig
+from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.score import RewardConfig
+
+C = TypeVar("C", bound=Config)
+Component: TypeAlias = str | Mapping[str, object]
+"""`pass_rate:low=0.1`, or `{"name": "pass_rate", "low": 0.1}`."""
+
+
+def configured(model: type[C], sets: Assignments | None, base: Mapping[str, object] | None = None) -> C:
+    """A stage's settings from its options and assignments; UsageError names the wrong key."""
+    body = dict(base or {})
+    assign(body, sets or [])
+    return valid(model, body)
+
+
+def sampled(
+    sets: Assignments | None, n: int, temperature: float, max_tokens: int
+) -> tuple[SampleConfig, dict[str, object]]:
+    """How a verb that also samples does so, by options and `sample.key`; and the other assignments."""
+    mine, rest = _below("sample.", sets)
+    return configured(SampleConfig, mine, {"n": n, "temperature": temperature, "max_tokens": max_tokens}), rest
+
+
+def of_stage(model: type[Config], sets: Assignments | None) -> tuple[dict[str, object], dict[str, object]]:
+    """Assignments to settings of this stage, and the rest: a verb of several stages takes those of each."""
+    given = dict(pairs(sets or []))
+    mine = {key: value for key, value in given.items() if key.partition(".")[0].strip() in model.model_fields}
+    return mine, {key: value for key, value in given.items() if key not in mine}
+
+
+def of_rollouts(sets: Assignments | None, engine: str, device: str) -> tuple[RolloutConfig, dict[str, object]]:
+    """How a verb that also samples does so, by options and `rollout.key`; and the other assignments."""
+    mine, rest = _below("rollout.", sets)
+    return configured(RolloutConfig, mine, {"engine": engine, "device": device}), rest
+
+
+def _below(prefix: str, sets: Assignments | None) -> tuple[dict[str, object], dict[str, object]]:
+    """Assignments whose key begins with a prefix, without it, and the rest."""
+    given = dict(pairs(sets or []))
+    mine = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
+    return mine, {key: value for key, value in given.items() if not key.startswith(prefix)}
+
+
+def mapping(maps: list[str] | None) -> dict[str, str]:
+    """`ours=theirs` texts as a dict."""
+    found: dict[str, str] = {}
+    for text in maps or []:
+        ours, separator, theirs = text.partition("=")
+        if not (ours and separator and theirs):
+            raise UsageError(f"--map {text} is not ours=theirs", hint="write --map question=prompt")
+        if ours in found:
+            raise UsageError(f"--map {text}: {ours} is {found[ours]} already", hint="write one --map for each field")
+        found[ours] = theirs
+    return found
+
+
+def parse_component(component: Component, option: str) -> dict[str, object]:
+    """A component written as `pass_rate:low=0.1,high=0.9` or `path/to/file.py:function:low=0.1`, or as a mapping."""
+    if not isinstance(component, str):
+        return dict(component)
+    file, is_file, rest = component.partition(".py:")
+    name, _, arguments = rest.partition(":") if is_file else component.partition(":")
+    settings: dict[str, object] = {"name": f"{file}.py:{name}" if is_file else name}
+    for pair in [p for p in arguments.split(",") if p]:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise UsageError(f"{option} {component}: {pair!r} is not k=v", hint=f"write {option} NAME:low=0.1,high=0.9")
+        settings[key.strip()] = toml_value(value.strip())
+    return settings
+
+
+def parse_filter(component: Component) -> FilterConfig:
+    """A filter written as `pass_rate:low=0.1,high=0.9`, or as a mapping."""
+    return valid(FilterConfig, parse_component(component, "--filter"), f"--filter {component}")
+
+
+def reward_settings(rewards: Sequence[Component] | None) -> dict[str, object]:
+    """Return the rewards of a ScoreConfig from `NAME[=WEIGHT]` texts or mappings; empty if there are none."""
+    return {"rewards": [parse_reward(each).model_dump() for each in rewards]} if rewards else {}
+
+
+def parse_reward(reward: Component) -> RewardConfig:
+    """A reward written as `math`, `format=0.2` or `path/to/file.py:function=0.5`, or as a mapping."""
+    if not isinstance(reward, str):
+        name = str(reward.get("name", ""))
+        return valid(RewardConfig, {**reward, "name": _with_whole_path(name, f"reward {name}")}, f"reward {name}")
+    name, separator, weight = reward.rpartition("=")
+    if not separator:
+        name, weight = reward, "1.0"
+    try:
+        value = float(weight)
+    except ValueError:
+        raise UsageError(f"--reward {reward}: {weight!r} is not a weight", hint="write --reward math=1.0") from None
+    whole = _with_whole_path(name, f"--reward {reward}")
+    return valid(RewardConfig, {"name": whole, "weight": value}, f"--reward {reward}")
+
+
+def _with_whole_path(name: str, origin: str) -> str:
+    """Return the name of a reward with the whole path of its file, if it has one."""
+    path, colon, function = name.rpartition(":")
+    if colon and not Path(path).is_file():
+        raise UsageError(f"{origin}: there is no file {path}", hint="write path/to/file.py:function")
+    return f"{Path(path).resolve()}:{function}" if colon else name

@@ -1,0 +1,203 @@
+"""`compare --plan`: what a comparison could detect and what it costs, from stored trainings. Nothing starts."""
+
+import contextlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradus.data.errors import BadInputError, GradusError
+from gradus.data.files import replace_file
+from gradus.data.intervals import LEVEL, POWER
+from gradus.data.lake.upgrade import open_lake
+from gradus.flows.console.output import aside, fields, line, table
+from gradus.flows.loop.inputs import as_run, run_name
+from gradus.flows.loop.reruns import stored_recipe
+from gradus.flows.loop.variants import Variant, otherwise_evaluated
+from gradus.flows.recipe.budget import Budget
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.suites import Suite
+from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.comparing.figures import PlanNote
+from gradus.tasks.inspect.comparing.planning import (
+    MIN_PROBLEMS,
+    Cost,
+    Plan,
+    count_problems,
+    known_of,
+    others,
+    plan_remarks,
+    refuse_unknown_column,
+    sealed,
+)
+from gradus.tasks.inspect.comparing.report import Method
+from gradus.tasks.inspect.comparing.trainings import Training, problem_ids, read_training
+from gradus.tasks.runs.history import brief, run_folders
+from gradus.tasks.runs.spending import ComputedSeconds
+from gradus.tasks.tracking.facts import PLAN
+
+
+@dataclass(frozen=True)
+class Intent:
+    """A comparison to come."""
+
+    methods: Sequence[Variant]
+    seeds: Sequence[int]
+    budget: Budget
+    margin: float
+    cluster: str
+
+    def runs(self) -> dict[str, list[str]]:
+        """The names that the runs of each method will have."""
+        return {m.name: [run_name(as_run(m.with_seed(seed))) for seed in self.seeds] for m in self.methods}
+
+
+def plan_of(home: Home, intent: Intent) -> Plan:
+    """Return what a comparison could detect, and what it costs.
+
+    Raise UsageError if the evaluated problems have no such column as they are to be clustered by.
+    """
+    suite, runs = intent.methods[0].recipe.evaluate.main, {run for each in intent.runs().values() for run in each}
+    refuse_unknown_column(suite.problems, intent.cluster)
+    stored = _stored(home, suite)
+    of_these = [m for m in stored if any(t.run in runs for t in m.trainings)]
+    chosen = known_of(of_these, intent.cluster)
+    known = chosen if chosen.measured else known_of(stored, intent.cluster)
+    counted = known.problems or count_problems(suite.problems)
+    problems = counted or MIN_PROBLEMS
+    size = (len(intent.seeds), known.units or problems, suite.sample.n)
+    pairs = len(intent.methods) * (len(intent.methods) - 1) // 2
+    least = known.variances.detectable(size, pairs)
+    remarks = [*known.remarks, *plan_remarks(problems, least, intent.margin, measured=known.measured)]
+    if not counted:
+        remarks.append(f"how many problems {suite.problems} holds is not known yet: {MIN_PROBLEMS} are assumed")
+    if len(intent.seeds) == 1:
+        remarks.append("one seed: what another seed would show is no part of the smallest detectable difference")
+    body: Plan = {
+        "methods": [m.name for m in intent.methods],
+        "seeds": list(intent.seeds),
+        "budget": str(intent.budget),
+        "problems": problems,
+        "samples": suite.sample.n,
+        "margin": intent.margin,
+        "cluster": intent.cluster,
+        "level": LEVEL,
+        "power": POWER,
+        "pairs": pairs,
+        "deviations": known.variances.deviations(),
+        "measured": known.measured,
+        "runs": list(known.runs),
+        "detectable": least,
+        "others": others(known, size, pairs),
+        "cost": _cost(home, intent.budget, runs, [t for m in stored for t in m.trainings]),
+        "before_first_token": not any((home.runs / run).exists() for run in runs),
+        "remarks": remarks,
+        "digest": "",
+    }
+    return {**body, "digest": sealed(body)}
+
+
+def keep_plan(home: Home, intent: Intent, folder: Path) -> PlanNote:
+    """Write the plan of a comparison into its folder before it begins, or read the one that is there.
+
+    Raise BadInputError if a plan was changed after it was written.
+    """
+    path = folder / PLAN
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps(plan_of(home, intent), indent=1))
+    return read_plan(path)
+
+
+def read_plan(path: Path) -> PlanNote:
+    """Return what a comparison takes from its plan; BadInputError if the plan was changed after it was written."""
+    plan: Plan | None = None
+    with contextlib.suppress(OSError, ValueError):
+        plan = json.loads(path.read_bytes())
+    if not isinstance(plan, dict) or plan.get("digest") != sealed(plan):
+        raise BadInputError(
+            f"{path} is missing, or was changed after it was written",
+            hint="delete it: the same command plans anew, and says that tokens had been sampled before",
+        )
+    return {
+        "digest": plan["digest"],
+        "detectable": plan["detectable"],
+        "measured": plan["measured"],
+        "before_first_token": plan["before_first_token"],
+    }
+
+
+def render_plan(plan: Plan) -> None:
+    """The plan for people."""
+    deviations = plan["deviations"]
+    table(
+        "standard deviation of a difference in pass@1, points",
+        ("over seeds", "over problems", "over both", "of one sample"),
+        [tuple(f"{100 * deviations[name]:.1f}" for name in ("seeds", "problems", "rest", "sample"))],
+    )
+    planned = {"seeds": len(plan["seeds"]), "problems": plan["problems"], "samples": plan["samples"]}
+    sizes = [(*planned.values(), f"{100 * plan['detectable']:.1f}")]
+    sizes += [(o["seeds"], o["problems"], o["samples"], f"{100 * o['detectable']:.1f}") for o in plan["others"]]
+    title = "smallest detectable difference, points"
+    table(title, ("seeds", "problems", "samples", ""), sizes)
+    for remark in plan["remarks"]:
+        line(f"note: {remark}")
+    cost = plan["cost"]
+    fields(
+        {
+            "methods": plan["methods"],
+            "measured on": f"{len(plan['runs'])} trainings" if plan["measured"] else "nothing",
+            "power": f"{plan['power']:g} at a level of {plan['level']:.2g} of all pairs",
+            "margin": f"{100 * plan['margin']:g} points",
+            "to train": cost["trainings"],
+            "tokens": "-" if cost["tokens"] is None else f"{cost['tokens']:,.0f}",
+            "seconds": "-" if cost["seconds"] is None else f"{cost['seconds']:,.0f}",
+            "digest": plan["digest"][:12],
+        }
+    )
+    line("nothing was started; `--dry-run` looks at each training alone")
+
+
+def _stored(home: Home, suite: Suite) -> list[Method]:
+    """Return finished trainings that were evaluated on the same problems in the same way, as methods; newest first."""
+    store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs)
+    methods: dict[str, list[Training]] = {}
+    for folder in run_folders(home.runs):
+        try:
+            recipe = stored_recipe(home.runs, folder.name)
+            if otherwise_evaluated(suite, recipe.evaluate.main):
+                continue
+            training = read_training(store, folder, computed)
+        except GradusError:
+            continue  # a run of another kind, or one that did not finish or cannot be read, says nothing here
+        methods.setdefault(_settings(recipe), []).append(training)
+    found = [Method(trainings[0].run, _one_a_seed(trainings)) for trainings in methods.values()]
+    same = [m for m in found if problem_ids(m.trainings[0]).equals(problem_ids(found[0].trainings[0]))]
+    return [m for m in same if all(problem_ids(t).equals(problem_ids(same[0].trainings[0])) for t in m.trainings)]
+
+
+def _one_a_seed(trainings: Sequence[Training]) -> list[Training]:
+    return list({training.seed: training for training in reversed(trainings)}.values())
+
+
+def _settings(recipe: Recipe) -> str:
+    """Return the settings of a recipe but the seed, and the rounds, which a budget decides."""
+    return json.dumps(recipe.model_dump(mode="json", exclude={"seed", "rounds"}), sort_keys=True)
+
+
+def _cost(home: Home, budget: Budget, runs: Collection[str], stored: Sequence[Training]) -> Cost:
+    """Return what the trainings that are not there cost, in proportion to stored ones, evaluation left out."""
+    number = sum(not _is_finished(home.runs / run) for run in runs)
+    spent = {
+        "rounds": sum(t.rounds for t in stored),
+        "tokens": sum(t.tokens for t in stored),
+        "seconds": sum(t.seconds for t in stored),
+    }
+    share = number * budget.amount / spent[budget.unit] if spent[budget.unit] else None
+    known = {unit: None if share is None else share * amount for unit, amount in spent.items()}
+    known[budget.unit] = float(number * budget.amount)
+    return {"trainings": number, "tokens": known["tokens"], "seconds": known["seconds"]}
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / "run.json").is_file() and brief(folder)["status"] == "finished"

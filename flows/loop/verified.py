@@ -1,0 +1,85 @@
+"""`compare --verify`: every figure of a kept comparison, computed again from the lake. Nothing is written."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import TypedDict
+
+from gradus.data.errors import BadInputError, UsageError
+from gradus.data.lake.upgrade import open_lake
+from gradus.flows.console.output import aside
+from gradus.flows.loop.compared import Conditions, compared_trainings
+from gradus.flows.loop.comparison_plan import read_plan
+from gradus.flows.recipe.budget import parse_budget
+from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.comparing.recount import recount
+from gradus.tasks.inspect.comparing.trainings import read_training
+from gradus.tasks.runs.history import run_folder
+from gradus.tasks.runs.spending import ComputedSeconds
+from gradus.tasks.tracking.facts import COMPARISON, PLAN
+
+Leaf = tuple[str, object]
+
+
+class Verified(TypedDict):
+    """How much of a comparison was computed again and found as it is kept; a comparison that differs is an error."""
+
+    run: str
+    figures: int
+    evaluations: int
+    plan: str
+
+
+def verify_comparison(home: Home, name: str) -> Verified:
+    """Compute a kept comparison again, and count the verdicts of its evaluations in their scores.
+
+    Raise UsageError if the run is no comparison, BadInputError for a figure that is not what the lake says.
+    """
+    folder = run_folder(home.runs, name)
+    body = json.loads((folder / "run.json").read_bytes())
+    kept = folder / COMPARISON
+    if body.get("verb") != "compare" or "margin" not in body or not kept.is_file():
+        raise UsageError(
+            f"run {folder.name} is no finished comparison of this version",
+            hint="name one (`gradus runs`), or repeat its command",
+        )
+    plan = read_plan(folder / PLAN)
+    stored = json.loads(kept.read_bytes())
+    failures = {"failed": stored["failed"]} if "failed" in stored else {}
+    failed = {each["method"] for each in stored.get("failed", [])}
+    methods: list[tuple[str, list[str]]] = [each for each in body["methods"].items() if each[0] not in failed]
+    conditions = Conditions(parse_budget(body["budget"]), body["margin"], body["cluster"], plan)
+    again = {**compared_trainings(home, methods, conditions), **failures}
+    found = dict(_leaves(json.loads(json.dumps(again))))
+    there = dict(_leaves(stored))
+    wrong = [at for at in {**there, **found} if not _same(there.get(at), found.get(at))]
+    if wrong:
+        raise BadInputError(
+            f"{len(wrong)} of {len(found)} figures of {folder.name} are not what the lake says; the first is "
+            f"{wrong[0]}: {there.get(wrong[0])} is kept, {found.get(wrong[0])} is computed",
+            hint="the same command of `gradus compare` writes them anew",
+        )
+    store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs)
+    trainings = [read_training(store, home.runs / run, computed) for _, runs in methods for run in runs]
+    counted = recount(trainings)
+    return {"run": folder.name, "figures": len(found), "evaluations": counted, "plan": plan["digest"]}
+
+
+def _leaves(value: object, at: str = "") -> Iterator[Leaf]:
+    """Yield every value of JSON under its path."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{at}.{key}" if at else str(key))
+    elif isinstance(value, list):
+        yield f"{at}.length", len(value)
+        for index, inner in enumerate(value):
+            yield from _leaves(inner, f"{at}.{index}")
+    else:
+        yield at, value
+
+
+def _same(one: object, other: object) -> bool:
+    """Return whether two values are equal, numbers up to rounding."""
+    if isinstance(one, float | int) and isinstance(other, float | int):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+    return one == other

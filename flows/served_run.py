@@ -1,0 +1,18 @@
+"""The process of a run that `gradus serve` starts: Prefect's engine, in the environment that a command prepares.
+
+    python -P -m gradus.flows.served_run      # Prefect's variables name the run
+
+Prefect's own `python -m prefect.engine` would take settings from files of the folder that it starts in.
+"""
+
+import runpy
+import sys
+
+from gradus.flows.environment import prepare
+from gradus.tasks.config.settings import Home
+
+COMMAND = (sys.executable, "-P", "-m", "gradus.flows.served_run")
+
+if __name__ == "__main__":
+    prepare(Home.from_environment())
+    runpy.run_module("prefect.engine", run_name="__main__")

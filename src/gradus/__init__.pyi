@@ -1,0 +1,24 @@
+# What type checkers see of the names that __init__.py imports when they are asked for.
+from gradus.data.errors import GradusError as GradusError
+from gradus.flows.library.calling import progress as progress
+from gradus.flows.library.compare_calls import compare as compare
+from gradus.flows.library.compare_calls import plan_comparison as plan_comparison
+from gradus.flows.library.exchange_calls import export as export
+from gradus.flows.library.exchange_calls import import_rollouts as import_rollouts
+from gradus.flows.library.results import Artifact as Artifact
+from gradus.flows.library.results import Run as Run
+from gradus.flows.library.results import run as run
+from gradus.flows.library.results import runs as runs
+from gradus.flows.library.results import sql as sql
+from gradus.flows.library.run_calls import dry_run as dry_run
+from gradus.flows.library.run_calls import rerun as rerun
+from gradus.flows.library.run_calls import train as train
+from gradus.flows.library.stage_calls import curate as curate
+from gradus.flows.library.stage_calls import evaluate as evaluate
+from gradus.flows.library.stage_calls import hint as hint
+from gradus.flows.library.stage_calls import ingest as ingest
+from gradus.flows.library.stage_calls import profile as profile
+from gradus.flows.library.stage_calls import rollout as rollout
+from gradus.flows.library.stage_calls import score as score
+from gradus.flows.library.stage_calls import update as update
+from gradus.flows.library.stage_calls import warmstart as warmstart

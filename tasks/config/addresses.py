@@ -1,0 +1,65 @@
+"""Addresses as settings and variables name them: looked at when they are read, not when somebody calls them."""
+
+import os
+from importlib.metadata import entry_points
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gradus.data.errors import UsageError, shortened
+from gradus.tasks.config.redaction import hide
+
+_MAX_PORT = 65535
+_DATABASES = frozenset({"sqlite", "postgresql", "mysql", "mssql"})
+_TRACKERS = frozenset({"file", "databricks", "databricks-uc", "uc"})
+
+
+def is_address(text: str) -> bool:
+    """Return whether this is the address of an HTTP server.
+
+    >>> is_address("http://127.0.0.1:8000/v1"), is_address("http://host:99999"), is_address("nowhere")
+    (True, False, False)
+    """
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:  # a port that is no number, half an IPv6 address
+        return False
+    spaced = any(char.isspace() for char in text)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not spaced
+
+
+def is_place(text: str) -> bool:
+    """Return whether this is HOST:PORT.
+
+    >>> is_place("node1:29400"), is_place("node1:99999"), is_place("node1")
+    (True, False, False)
+    """
+    host, _, port = text.rpartition(":")
+    named = bool(host) and not any(char.isspace() or char in ":/" for char in host)
+    return named and port.isascii() and port.isdigit() and 0 < int(port[:9]) <= _MAX_PORT
+
+
+def check_addresses() -> None:
+    """UsageError if a variable names a server by something that is no address."""
+    prefect, tracker = (os.environ.get(name, "") for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"))
+    if prefect and not is_address(prefect):
+        raise _refused("PREFECT_API_URL", prefect, "http://127.0.0.1:4200/api")
+    if tracker and not _is_tracker(tracker):
+        raise _refused("MLFLOW_TRACKING_URI", tracker, "http://127.0.0.1:5000")
+
+
+def _is_tracker(text: str) -> bool:
+    """Whether MLflow could keep runs there: a server, a database, a folder, or what an installed plugin knows."""
+    scheme, separator, _ = text.partition(":")
+    if scheme in ("http", "https"):
+        return is_address(text)
+    if not separator:
+        return scheme in _TRACKERS or os.sep in text or Path(text).is_dir()
+    known = scheme.partition("+")[0] in _DATABASES | _TRACKERS
+    return known or scheme in entry_points(group="mlflow.tracking_store").names
+
+
+def _refused(name: str, value: str, example: str) -> UsageError:
+    return UsageError(
+        f"{name} is {shortened(hide(value))!r}, not an address", hint=f"write it as {example}, or unset it"
+    )

@@ -1,0 +1,123 @@
+"""Libraries take no settings from files of the current folder, nor from files that lie in a home.
+
+    ignore_setting_files()      # before Prefect is imported, in each process that imports it
+    import prefect
+
+Prefect reads `.env`, `prefect.toml` and `pyproject.toml` of the folder that it is imported in, and a logging
+configuration, which names the code to run, from its home. No setting of its own turns the former off, so what reads
+such files in pydantic-settings, for Prefect alone here, finds none. Environment variables stay.
+MLflow asks git about the current folder, and git runs what the configuration of a repository names (core.fsmonitor);
+matplotlib reads a `matplotlibrc` there, which may have it start LaTeX.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gradus.data.errors import UsageError, in_words
+
+PROFILES, LOGGING = "PREFECT_PROFILES_PATH", "PREFECT_LOGGING_CONFIG_PATH"
+_LOGGING_BEFORE = "PREFECT_LOGGING_SETTINGS_PATH"
+"""What earlier versions of Prefect call `LOGGING`."""
+
+
+def prefect_files() -> dict[str, str]:
+    """Variables by which Prefect has no profiles and its own logging configuration, unless the user names others."""
+    given = os.environ
+    found = find_spec("prefect")
+    assert found is not None
+    assert found.origin is not None
+    own = Path(found.origin).with_name("logging") / "logging.yml"
+    configuration = given.get(LOGGING) or given.get(_LOGGING_BEFORE) or str(own)
+    return {PROFILES: given.get(PROFILES) or os.devnull, LOGGING: configuration}
+
+
+def profile_api() -> str:
+    """Return the API that the active profile names, of a file of profiles that the user named; empty if there is none.
+
+    UsageError if that file cannot be read.
+    """
+    path = Path(os.environ.get(PROFILES) or os.devnull)
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        active = os.environ.get("PREFECT_PROFILE") or found.get("active")
+        return str(found["profiles"][active]["PREFECT_API_URL"])
+    except KeyError:
+        return ""
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"{PROFILES} names {path}: {in_words(error).message}", hint="correct it, or unset it"
+        ) from None
+
+
+def ignore_setting_files() -> None:
+    """Have Prefect find no file of settings in the current folder; call it before Prefect is imported."""
+    if not any(isinstance(finder, _BeforePrefect) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _BeforePrefect())
+
+
+def heed_setting_files() -> None:
+    """Undo `ignore_setting_files` once Prefect is imported: other settings of the process are read from files again."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _BeforePrefect)]
+    while _opened:
+        _opened.pop()()
+
+
+def hide_git() -> None:
+    """Have MLflow find no git, which it would run in the current folder; call it before runs are logged."""
+    sys.modules["git"] = None  # pyright: ignore[reportArgumentType] - Python's mark for "not importable"
+    logging.getLogger("mlflow.utils.git_utils").setLevel(logging.ERROR)  # it warns of that
+
+
+@contextlib.contextmanager
+def default_drawing(style: Mapping[Any, Any] | None = None) -> Generator[None]:
+    """Draw as matplotlib does by default but for a style, whatever a `matplotlibrc` or the caller has set."""
+    import matplotlib as mpl  # noqa: PLC0415 - slow, and reports alone draw
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(style or {})
+        yield
+
+
+class _BeforePrefect(MetaPathFinder):
+    """Shuts the sources when Prefect is first imported: a command that needs no Prefect does not pay for it."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - the protocol of finders
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """Find nothing; Python goes on to the next finder."""
+        if fullname == "prefect.settings":
+            _shut()
+        return None
+
+
+def _shut() -> None:
+    from pydantic_settings.sources import (  # noqa: PLC0415 - a third of a second, and needed with Prefect alone
+        ConfigFileSourceMixin,
+        DotEnvSettingsSource,
+    )
+
+    def nothing(*_given: object, **_named: object) -> Mapping[str, str]:
+        return {}
+
+    for source, name in ((ConfigFileSourceMixin, "_read_files"), (DotEnvSettingsSource, "_read_env_files")):
+        _opened.append(partial(setattr, source, name, getattr(source, name)))
+        setattr(source, name, nothing)
+
+
+_opened: list[Callable[[], None]] = []
+"""What opens the sources again."""

@@ -1,0 +1,128 @@
+"""A component of a user's, called: an error names the component, its file and line, and what it was to return."""
+
+from collections.abc import Callable, Mapping, Sized
+from functools import wraps
+from pathlib import Path
+from types import CodeType
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.components import Kind
+from gradus.data.curation.filters import Selection
+from gradus.data.curation.samplers import Draw
+from gradus.data.errors import BadInputError, GradusError
+from gradus.data.hints import NoHint
+from gradus.models.rewards.user import describe, line_of
+from gradus.tasks.identity.loading import HINT
+
+
+def checked(function: Callable[..., Any], kind: Kind, name: str, file: Path) -> Callable[..., Any]:
+    """Return the function of a user's component with its errors in words and its answer checked.
+
+    The call raises BadInputError if the function raises, or returns something that its kind does not.
+    """
+    code: CodeType | None = getattr(function, "__code__", None)
+    where = f"{kind} {name} ({file.name}{f' line {code.co_firstlineno}' if code else ''})"
+
+    @wraps(function)
+    def call(*arguments: Any, **settings: Any) -> Any:
+        try:
+            found = function(*arguments, **settings)
+        except (GradusError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            if isinstance(error, RuntimeError) and _is_for_the_caller(error):
+                raise
+            line = line_of(error.__traceback__, file)
+            raise BadInputError(f"{kind} {name} failed at {file}{line}: {describe(error)}", hint=HINT) from error
+        wanted, fits = RETURNS[kind]
+        if not fits(found, arguments):
+            raise BadInputError(f"{where} returned {_shown(found)}; {_a(kind)} returns {wanted}", hint=HINT)
+        return found
+
+    return call
+
+
+def _is_for_the_caller(error: RuntimeError) -> bool:
+    """Return whether memory ran out, which an update answers with smaller passes."""
+    from gradus.models.devices import is_out_of_memory  # noqa: PLC0415 - imports torch, for an error alone
+
+    return is_out_of_memory(error)
+
+
+def _a(kind: Kind) -> str:
+    return f"an {kind}" if kind[0] in "ai" else f"a {kind}"
+
+
+def _shown(found: object) -> str:
+    """Describe a value by its type, and its shape or length."""
+    if isinstance(found, tuple):
+        return f"({', '.join(map(_shown, found[:4]))}{', ...' if len(found) > 4 else ''})"
+    if found is None:
+        return "None"
+    shape = getattr(found, "shape", None)
+    if shape is None and isinstance(found, list | dict | str | pa.Array | pa.ChunkedArray):
+        shape = (len(cast("Sized", found)),)
+    return type(found).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
+
+
+def _is_tensor(found: object, *shapes: tuple[int, ...]) -> bool:
+    """Return whether a value is a tensor of one of these shapes, without the import of torch."""
+    return hasattr(found, "requires_grad") and tuple(getattr(found, "shape", ())) in shapes
+
+
+def _is_pair(found: object, shape: tuple[int, ...]) -> bool:
+    if not (isinstance(found, tuple | list) and len(found) == 2 and isinstance(found[1], Mapping)):
+        return False
+    return _is_tensor(found[0], shape) and all(_is_tensor(value, shape) for value in found[1].values())
+
+
+def _is_selection(found: object, arguments: tuple[Any, ...]) -> bool:
+    if not isinstance(found, Selection):
+        return False
+    code = np.asarray(found.code)
+    return _is_array(code, arguments[0].num_rows, "iu") and bool(((code >= 0) & (code <= len(found.labels))).all())
+
+
+def _is_draw(found: object, arguments: tuple[Any, ...]) -> bool:
+    if not isinstance(found, Draw):
+        return False
+    index, weight, explored = (np.asarray(each) for each in (found.index, found.weight, found.explored))
+    if not (_is_array(index, index.size, "iu") and index.size <= arguments[1] and index.shape == weight.shape):
+        return False
+    rows = bool(((index >= 0) & (index < arguments[0].num_rows)).all()) and len(np.unique(index)) == index.size
+    return rows and _is_array(explored, index.size, "b")
+
+
+def _is_ranking(found: object, arguments: tuple[Any, ...]) -> bool:
+    return _is_array(np.asarray(found), arguments[0].num_rows, "iufb")
+
+
+def _is_array(found: np.ndarray[Any, Any], num: int, kinds: str) -> bool:
+    """Return whether an array has one dimension, a number of values, and a type of NumPy's `kinds`."""
+    return found.shape == (num,) and found.dtype.kind in kinds
+
+
+def _is_advantage(found: object, arguments: tuple[Any, ...]) -> bool:
+    batch = arguments[0]
+    tokens = getattr(batch, "row", None)
+    rows = batch.reward if tokens is None else batch.scored.reward
+    return _is_tensor(found, tuple(rows.shape), *([] if tokens is None else [tuple(tokens.shape)]))
+
+
+_METRICS = "a dict of metrics of the same shape"
+
+RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
+    "filter": ("a Selection of N reason codes and their sentences", _is_selection),
+    "ranking": ("an array of N numbers", _is_ranking),
+    "sampler": ("a Draw of at most `num` different rows, with a weight and a mark for each", _is_draw),
+    "hint strategy": ("text, NoHint or None", lambda found, _: found is None or isinstance(found, str | NoHint)),
+    "advantage": ("a tensor of N advantages", _is_advantage),
+    "loss": (f"(M token losses, {_METRICS})", lambda found, given: _is_pair(found, tuple(given[0].logp.shape))),
+    "aggregation": ("a tensor of one number", lambda found, _: _is_tensor(found, (), (1,))),
+    "importance weights": (f"(M weights, {_METRICS})", lambda found, given: _is_pair(found, tuple(given[1].shape))),
+    "token weights": (f"(M weights, {_METRICS})", lambda found, given: _is_pair(found, tuple(given[0].row.shape))),
+}
+"""What a component of each kind returns, and the check of it against the arguments; a judge checks rewards itself."""

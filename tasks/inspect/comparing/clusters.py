@@ -1,0 +1,70 @@
+"""Problems that belong together: those of one template, source or domain, by a column of the problems."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.data.arrays import Ints, positions, take_or_null
+from gradus.data.errors import BadInputError
+from gradus.data.lake.store import Ref, Store
+
+TEMPLATE = "template"
+"""The column that is taken unless another is named: problems written from one template are no independent ones."""
+_FEW = 10
+
+
+def clusters_of(store: Store, evaluation: Ref, problems: pa.Array, column: str) -> Ints | None:
+    """Return the cluster of each problem (P,), 0..G-1; None if problems have no column `template` and none is named.
+
+    The column is one of the problems table or a key of their `extra`. A problem without a value is a cluster by
+    itself. Raise BadInputError if a column that is named does not exist, or is the same for all problems.
+    """
+    values = _values(store, evaluation, problems, column or TEMPLATE)
+    if values is None:
+        if column:
+            raise BadInputError(
+                f"--cluster {column}: the evaluated problems have no such column",
+                hint="name a column of the problems, or a key of their `extra` (`gradus show`)",
+            )
+        return None
+    named = [f"{at} alone" if value is None else f" {value}" for at, value in enumerate(values)]
+    found = np.unique(named, return_inverse=True)[1].astype(np.int64)
+    if found.max() == 0:
+        if column:
+            raise BadInputError(
+                f"--cluster {column}: it is the same for all problems",
+                hint="leave the option out: nothing is clustered",
+            )
+        return None
+    return found
+
+
+def remarks_on(cluster: Ints | None, column: str) -> list[str]:
+    """Remark on what an interval over clusters rests on."""
+    if cluster is None:
+        return []
+    num = int(cluster.max()) + 1
+    told = f"intervals are over {num} clusters of problems ({column or TEMPLATE}), not over {len(cluster)} problems"
+    return [f"{told}; so few clusters make them wide" if num < _FEW else told]
+
+
+def _values(store: Store, evaluation: Ref, problems: pa.Array, column: str) -> list[str | None] | None:
+    """Return a column of the evaluated problems as texts; None if there is none."""
+    parents = [Ref.parse(text) for text in store.manifest(evaluation).parents.get("problems", [])]
+    if not parents or store.find(parents[0]) is None:
+        return None
+    where = column if column in store.columns(parents[0]) else "extra"
+    table = store.read(parents[0], ["problem_id", where])
+    values = take_or_null(table.column(where), positions(problems, table.column("problem_id"))).to_pylist()
+    found = [_text(value) if where == column else _of_extra(value, column) for value in values]
+    return found if any(value is not None for value in found) else None
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _of_extra(text: str | None, key: str) -> str | None:
+    extra = json.loads(text) if text else None
+    return _text(extra.get(key)) if isinstance(extra, dict) else None

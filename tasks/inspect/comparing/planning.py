@@ -1,0 +1,292 @@
+"""The plan of a comparison: which difference its seeds, problems and samples can detect, from trainings that are there.
+
+A difference of two methods varies over seeds, over problems, over both together, and by the samples of each problem.
+Its variances are those of pairs of stored methods; if there is none, twice those of one method with several seeds.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gradus.data.arrays import Floats, Ints
+from gradus.data.errors import UsageError
+from gradus.data.intervals import LEVEL, Crossed, by_cluster, crossed, detectable, standard_error
+from gradus.data.lake.schema import PROBLEMS
+from gradus.data.nearest import did_you_mean
+from gradus.tasks.inspect.comparing.clusters import clusters_of
+from gradus.tasks.inspect.comparing.report import Method
+from gradus.tasks.inspect.comparing.trainings import pass_rates, problem_ids, verdicts
+from gradus.tasks.preflight.checks import bundled
+
+MIN_PROBLEMS = 500
+"""Fewer problems of evaluation are remarked on."""
+ASSUMED_SEEDS = 0.03
+"""The standard deviation of pass@1 over seeds where nothing is stored."""
+_OTHER_SEEDS = (3, 5, 10)
+
+
+class Deviations(TypedDict):
+    """Standard deviations of a difference in pass@1: over seeds, over problems, over both, of one sample."""
+
+    seeds: float
+    problems: float
+    rest: float
+    sample: float
+
+
+class Detectable(TypedDict):
+    """The smallest detectable difference for these seeds, problems and samples of each problem."""
+
+    seeds: int
+    problems: int
+    samples: int
+    detectable: float
+
+
+class Cost(TypedDict):
+    """Trainings that are not there yet, and what they cost; None if no training like them is stored."""
+
+    trainings: int
+    tokens: float | None
+    seconds: float | None
+
+
+class Plan(TypedDict):
+    """A comparison before it begins. `measured` is False if deviations are assumed; `digest` is of all other fields."""
+
+    methods: list[str]
+    seeds: list[int]
+    budget: str
+    problems: int
+    samples: int
+    margin: float
+    cluster: str
+    level: float
+    power: float
+    pairs: int
+    deviations: Deviations
+    measured: bool
+    runs: list[str]
+    detectable: float
+    others: list[Detectable]
+    cost: Cost
+    before_first_token: bool
+    remarks: list[str]
+    digest: str
+
+
+@dataclass(frozen=True)
+class Variances:
+    """Variances of a difference in pass@1: components of seeds, problems and both, and that of one sample."""
+
+    seeds: float
+    problems: float
+    rest: float
+    sample: float
+
+    def detectable(self, size: tuple[int, int, int], pairs: int) -> float:
+        """Return the smallest difference that (seeds, problems, samples) detect, at the level of all pairs."""
+        seeds, problems, samples = size
+        rest = self.rest + self.sample / samples
+        several = seeds > 1
+        expected = Crossed(
+            seeds=seeds,
+            problems=problems,
+            mean=np.zeros(()),
+            ms_seeds=np.array(several * (rest + problems * self.seeds)),
+            ms_problems=np.array(rest + seeds * self.problems),
+            ms_rest=np.array(several * rest),
+        )
+        return detectable(standard_error(expected), float(expected.freedom), LEVEL / max(pairs, 1))
+
+    def deviations(self) -> Deviations:
+        """Return the square roots."""
+        return {
+            "seeds": self.seeds**0.5,
+            "problems": self.problems**0.5,
+            "rest": self.rest**0.5,
+            "sample": self.sample**0.5,
+        }
+
+
+@dataclass(frozen=True)
+class Known:
+    """What stored trainings say of a comparison to come; `units` are clusters of problems, or problems."""
+
+    variances: Variances
+    measured: bool
+    runs: Sequence[str]
+    remarks: Sequence[str]
+    problems: int | None = None
+    units: int | None = None
+
+
+def known_of(methods: Sequence[Method], cluster: str = "") -> Known:
+    """Return the variances of a difference, from stored methods that were evaluated on the same problems."""
+    if not methods:
+        return _assumed(None, None)
+    problems = _Evaluated.of(methods[0], cluster)
+    pairs = [pair for pair in combinations(methods, 2) if len(_common(*pair)) > 1]
+    several = [method for method in methods if len(method.trainings) > 1]
+    if pairs:
+        used = {m.name: m for pair in pairs for m in pair}.values()
+        found, remarks = [problems.of_pair(*pair) for pair in pairs], list[str]()
+    elif several:
+        used, found = several, [problems.of_seeds(method) for method in several]
+        remarks = ["no two stored methods have two seeds in common: they are taken to differ over problems as seeds do"]
+    else:
+        return _assumed(len(problems.ids), problems.units)
+    runs = [t.run for method in used for t in method.trainings]
+    return Known(_mean(found), True, runs, remarks, len(problems.ids), problems.units)
+
+
+def _assumed(problems: int | None, units: int | None) -> Known:
+    remark = (
+        f"no stored method with two seeds was evaluated in this way: {100 * ASSUMED_SEEDS:g} points over seeds and "
+        "pass rates of a half are assumed; two seeds of one method measure them"
+    )
+    variances = Variances(seeds=2 * ASSUMED_SEEDS**2, problems=0.0, rest=0.0, sample=0.5)
+    return Known(variances, False, [], [remark], problems, units)
+
+
+def sealed(plan: Mapping[str, object]) -> str:
+    """Return the digest of a plan, its field `digest` left out."""
+    body = {key: value for key, value in plan.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def others(known: Known, size: tuple[int, int, int], pairs: int) -> list[Detectable]:
+    """Return what other numbers of seeds, problems and samples would detect."""
+    seeds, problems, samples = size
+    sizes = [(s, problems, samples) for s in _OTHER_SEEDS if s != seeds]
+    sizes += [(seeds, 2 * problems, samples)]
+    if known.variances.sample:  # 0 if problems had one sample, whose chance cannot be told from that of seeds
+        sizes.append((seeds, problems, 2 * samples))
+    return [
+        {"seeds": s, "problems": p, "samples": k, "detectable": known.variances.detectable((s, p, k), pairs)}
+        for s, p, k in sizes
+    ]
+
+
+def count_problems(text: str) -> int | None:
+    """Return the rows of a file of problems, bundled or the user's; None if that is not known before `ingest`."""
+    path = bundled(text) or Path(text)
+    if path.is_file() and path.suffix == ".parquet":
+        return pq.read_metadata(path).num_rows
+    if path.is_file() and path.suffix == ".jsonl":
+        with path.open("rb") as lines:
+            return sum(bool(line.strip()) for line in lines)
+    return None
+
+
+def refuse_unknown_column(text: str, column: str) -> None:
+    """Raise UsageError if a file of problems, bundled or the user's, has no such column; other sources pass."""
+    path, known = bundled(text) or Path(text), {each.name for each in PROBLEMS.columns}
+    there: set[str] = set()
+    if path.is_file() and path.suffix == ".parquet":
+        there = set(pq.read_schema(path).names)
+        if "extra" in there:
+            first = next((text for text in pq.read_table(path, columns=["extra"])["extra"].to_pylist() if text), "{}")
+            there |= set(json.loads(first))
+    elif path.is_file() and path.suffix == ".jsonl":
+        with contextlib.suppress(ValueError), path.open("rb") as lines:
+            there = set(json.loads(next(lines, b"{}")))
+    if column and there and column not in there | known:
+        raise UsageError(
+            f"--cluster {column}: the problems of {text} have no such column",
+            hint=did_you_mean(column, sorted(there), f"its columns are {', '.join(sorted(there))}"),
+        )
+
+
+def plan_remarks(problems: int, least: float, margin: float, *, measured: bool) -> list[str]:
+    """Remark on few problems, and on a margin that cannot be shown."""
+    told: list[str] = []
+    if problems < MIN_PROBLEMS:
+        told.append(
+            f"{problems} problems of evaluation are fewer than {MIN_PROBLEMS}: the smallest detectable difference is "
+            f"{100 * least:.1f} points; take all problems that there are"
+        )
+    if margin < least:
+        told.append(
+            f"a margin of {100 * margin:g} points is below the smallest detectable difference of {100 * least:.1f}: "
+            + (
+                "`equivalent` will not be concluded"
+                if measured
+                else "`equivalent` needs smaller deviations than assumed"
+            )
+        )
+    return told
+
+
+def _common(one: Method, other: Method) -> list[int]:
+    theirs = {t.seed for t in other.trainings}
+    return [t.seed for t in one.trainings if t.seed in theirs]
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """The problems that methods were evaluated on, and which of them belong together."""
+
+    ids: pa.Array
+    cluster: Ints | None
+
+    @staticmethod
+    def of(method: Method, column: str) -> "_Evaluated":
+        """Return the problems of a method's first training."""
+        first = method.trainings[0]
+        ids = problem_ids(first)
+        return _Evaluated(ids, clusters_of(first.store, first.evaluations[0], ids, column))
+
+    @property
+    def units(self) -> int:
+        """Clusters, or problems."""
+        return len(self.ids) if self.cluster is None else int(self.cluster.max()) + 1
+
+    def of_pair(self, one: Method, other: Method) -> Variances:
+        """Return the variances of the difference of two methods with common seeds."""
+        seeds = _common(one, other)
+        (mine, sample, samples), (theirs, other_sample, _) = self._rates(one, seeds), self._rates(other, seeds)
+        return _components(self._crossed(mine - theirs), sample + other_sample, samples)
+
+    def of_seeds(self, method: Method) -> Variances:
+        """Return twice the components of one method; a method is taken to differ over problems as a seed does."""
+        rates, sample, samples = self._rates(method, _common(method, method))
+        found = _components(self._crossed(rates), sample, samples)
+        return Variances(2 * found.seeds, 2 * found.rest, 2 * found.rest, 2 * found.sample)
+
+    def _crossed(self, values: Floats) -> Crossed:
+        return crossed(values if self.cluster is None else by_cluster(values, self.cluster))
+
+    def _rates(self, method: Method, seeds: Sequence[int]) -> tuple[Floats, float, float]:
+        """Return pass rates (S, P) after training, the variance of one sample of a unit, and samples a problem."""
+        chosen = sorted((t for t in method.trainings if t.seed in seeds), key=lambda t: t.seed)
+        rates = np.nan_to_num(np.stack([pass_rates(t, t.rounds, self.ids) for t in chosen]))
+        n, k = verdicts(chosen[0], chosen[0].rounds, self.ids)
+        several = n > 1
+        if not several.any():
+            return rates, 0.0, 1.0
+        sample = (k[several] * (n - k)[several] / (n * (n - 1.0))[several]).mean()
+        return rates, float(sample) * self.units / len(self.ids), float(n[several].mean())
+
+
+def _components(found: Crossed, sample: float, samples: float) -> Variances:
+    """Return variance components; one that is estimated below 0 is 0."""
+    return Variances(
+        seeds=max(0.0, float(found.ms_seeds - found.ms_rest) / found.problems),
+        problems=max(0.0, float(found.ms_problems - found.ms_rest) / found.seeds),
+        rest=max(0.0, float(found.ms_rest) - sample / samples),
+        sample=sample,
+    )
+
+
+def _mean(found: Sequence[Variances]) -> Variances:
+    return Variances(*np.mean([(v.seeds, v.problems, v.rest, v.sample) for v in found], axis=0).tolist())

@@ -1,0 +1,127 @@
+"""What somebody who reads the figures of a run has to know beside them, in sentences made of the counts of its stages.
+
+remarks(store, attempts)        # ["2 of 9 rounds had no signal and skipped their update: 3, 4"]
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gradus.data.lake.store import Ref, Store
+from gradus.tasks.inspect.overlap import shared_problems
+from gradus.tasks.runs.history import Attempt
+from gradus.tasks.runs.records import Summary
+from gradus.tasks.runtime.attempt import read_report
+
+MAX_LISTED = 12
+
+
+def remarks(store: Store, attempts: Sequence[Attempt]) -> list[str]:
+    """Return the remarks on a run, given the attempts whose artifacts it has."""
+    summaries = [(row, read_report(store, Ref.parse(row["output"])).get("summary", {})) for row in attempts]
+    updates = {row["round"]: found for row, found in summaries if row["stage"] == "update"}
+    skipped = [index for index, found in updates.items() if found.get("skipped_updates")]
+    of_stages = [text for row, found in summaries for text in remarks_of(row["stage"], row["purpose"], found)]
+    of_updates = [*skipped_rounds(skipped, len(updates)), *_replaced_groups(list(updates.values()))]
+    return [*_shared(store, summaries), *dict.fromkeys(of_stages), *of_updates]
+
+
+def _shared(store: Store, stages: Sequence[tuple[Attempt, Summary]]) -> list[str]:
+    """Remark on evaluated problems that are trained on, once for each suite."""
+    trained = [row["output"] for row, _ in stages if (row["stage"], row["purpose"]) == ("curate", "train")]
+    evaluated = {str(found.get("suite", "")): row["output"] for row, found in stages if row["stage"] == "evaluate"}
+    learnt = _problems(store, trained[-1]) if trained else None
+    pairs = [(suite, _problems(store, output)) for suite, output in evaluated.items()]
+    found = [shared_problems(store, learnt, ref, suite) for suite, ref in pairs if learnt and ref]
+    return list(filter(None, found))
+
+
+def _problems(store: Store, output: str) -> Ref | None:
+    """The problems that an artifact was made of."""
+    named = store.manifest(Ref.parse(output)).parents.get("problems")
+    return Ref.parse(named[0]) if named else None
+
+
+def remarks_of(stage: str, purpose: str, summary: Summary) -> list[str]:
+    """Return the remarks on one stage by what it counted."""
+    of_stage = _BY_STAGE.get(stage)
+    return of_stage(purpose, summary) if of_stage else []
+
+
+def skipped_rounds(skipped: Sequence[int], num_rounds: int) -> list[str]:
+    """Remark on the rounds whose update was skipped."""
+    if not skipped:
+        return []
+    listed = ", ".join(map(str, skipped[:MAX_LISTED])) + (" …" if len(skipped) > MAX_LISTED else "")
+    return [f"{len(skipped)} of {num_rounds} rounds had no signal and skipped their update: {listed}"]
+
+
+def _replaced_groups(updates: Sequence[Summary]) -> list[str]:
+    """Remark on the failed groups that updates left out because a hinted one took their place."""
+    replaced = sum(found.get("replaced_groups", 0) for found in updates)
+    if not replaced:
+        return []
+    learnt = sum(found.get("groups", 0) for found in updates if not found.get("skipped_updates"))
+    told = f"updates learnt from {learnt} groups and left out {replaced} failed ones that a hinted one followed"
+    return [f"{told} (update.drop_replaced_groups)"]
+
+
+def _refused_rows(purpose: str, summary: Summary) -> list[str]:
+    """Remark on the rows of a file that are not used."""
+    refused = summary.get("refused", {})
+    num_refused = sum(refused.values())
+    if not num_refused:
+        return []
+    what = {"train": "training problems", "given": "given rows"}.get(purpose, f"problems of {purpose}")
+    reasons = ", ".join(f"{reason}: {count}" for reason, count in refused.items())
+    first = next(iter(summary.get("examples", ())), "")
+    again = any("duplicate" in reason for reason in refused)
+    told = (
+        f"{what}: {num_refused} of {num_refused + summary.get('rows', 0)} rows are left out ({reasons}; first {first})"
+    )
+    return [f"{told}; ingest.duplicates=keep takes repeated questions" if again else told]
+
+
+def _tied(_: str, summary: Summary) -> list[str]:
+    """Remark on problems that a cut left out although they rank equal to one that it kept."""
+    equal = summary.get("tied_out", 0)
+    if not equal:
+        return []
+    told = f"{equal} problems that `top` left out rank equal to the last one kept"
+    ranking, value = summary.get("ranking", ""), summary.get("tied_value", "")
+    return [f"{told} ({ranking} = {value}): ids decided, not the ranking"]
+
+
+def _hinted(_: str, summary: Summary) -> list[str]:
+    """Remark on hints that are not what their levels promise."""
+    found: list[str] = []
+    total = summary.get("problems", 0)
+    if repeated := summary.get("repeated_levels", 0):
+        found.append(
+            f"hints of {repeated} of {total} problems have the same text at two levels or more; a group that saw the "
+            "text of the level before is not sampled again"
+        )
+    if stated := summary.get("stated_early", 0):
+        found.append(f"in {stated} of {total} problems a step before the last states the answer: hints end before it")
+    return found
+
+
+def _without_verdicts(_: str, summary: Summary) -> list[str]:
+    """Remark on a difficulty that was made of rewards alone."""
+    if summary.get("judged", 1) or not summary.get("rollouts"):
+        return []
+    return [f"no rollout has a verdict: the pass rates of all {summary.get('rows', 0)} problems are unmeasured (n = 0)"]
+
+
+def _curated(purpose: str, summary: Summary) -> list[str]:
+    """Remark on what a plan does not owe to a measurement."""
+    unmeasured = summary.get("unmeasured", 0)
+    told = f"no problem has a measured pass rate: the filters on it kept all {unmeasured}"
+    return [*_tied(purpose, summary), *([told] if unmeasured else [])]
+
+
+_BY_STAGE: Mapping[str, Callable[[str, Summary], list[str]]] = {
+    "ingest": _refused_rows,
+    "given": _refused_rows,
+    "curate": _curated,
+    "difficulty": _without_verdicts,
+    "hint": _hinted,
+}

@@ -1,0 +1,59 @@
+"""A user's reward tried on two rows: what it returns is known before anything is sampled."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from gradus.data.errors import BadInputError
+from gradus.data.lake.store import Ref, Store
+from gradus.tasks.config.score import RewardConfig
+from gradus.tasks.stages.score import trial
+from gradus.tasks.stages.score.trial import try_rewards
+
+REWARDS = """
+import time
+
+def strings(rows): return ["yes" for _ in rows]
+def few(rows): return [1.0]
+def misspelt(rows): return [float(row["anser"]) for row in rows]
+def unable(rows): return [None for _ in rows]
+def right(rows):
+    assert [row["completion"] for row in rows] == ["1 + 1 = 2", "4"] and [row["answer"] for row in rows] == ["2", "4"]
+    return [{"value": 1.0, "correct": True} for _ in rows]
+def slow(rows): time.sleep(60)
+"""
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> tuple[Store, Ref]:
+    store = Store(tmp_path / "lake")
+    rows = {
+        "problem_id": ["a", "b", "c"],
+        "question": ["1 + 1 =", "2 + 2 =", "3 + 3 ="],
+        "answer": ["2", "4", "6"],
+        "solution": ["1 + 1 = 2", None, None],
+    }
+    (tmp_path / "mine.py").write_text(REWARDS)
+    return store, store.put("problems", pa.table(rows))
+
+
+def test_a_reward_that_can_judge_no_row_is_refused_and_others_are_not(
+    problems: tuple[Store, Ref], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADUS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(trial, "_LIMIT_S", 1.0)
+    store, ref = problems
+
+    def tried(*names: str) -> None:
+        try_rewards(store, [RewardConfig(name=f"{tmp_path}/mine.py:{name}") for name in names], ref, tmp_path)
+
+    for name, said in (
+        ("strings", "the function returned str, not a number; return for each row a number"),
+        ("few", "the function returned 1 values for 2 rows"),
+        ("misspelt", "KeyError: 'anser'"),
+    ):
+        with pytest.raises(BadInputError) as error:
+            tried(name)
+        assert f"the reward mine.py:{name} judged none of the 2 rows that it was tried on: {said}" in str(error.value)
+    tried("unable", "right", "slow")
