@@ -70,8 +70,9 @@ class RunLock:
 
     def _opened(self) -> IO[str] | None:
         """Return the locked file; None if another process has it, or has just removed it with its folder."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
+            if not _made(self._path.parent):
+                return None
             file = self._path.open("a+", encoding="utf-8")
             if _locked(file) and _is_at(file, self._path):
                 return file
@@ -117,6 +118,18 @@ def left_by_the_dead(folder: Path) -> bool:
     """Whether a process held the folder and ended without letting go."""
     path = folder / LOCK
     return path.exists() and path.stat().st_size > 0 and holder(folder) is None
+
+
+def _made(folder: Path) -> bool:
+    """Make a folder if it is not there; return False if another process removed it meanwhile."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        # mkdir looks a second time before it lets a folder pass that was there; by then it may be gone.
+        if os.path.lexists(folder):
+            raise
+        return False
+    return True
 
 
 def _locked(file: IO[str]) -> bool:
