@@ -34,8 +34,9 @@ def run(ctx: StageContext, config: HintConfig) -> StageResult:
         if index % BEAT_ROWS == 0:
             ctx.beat(index / len(problems), f"{index} of {len(problems)} problems")
     if not rows:
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in unhinted.most_common())
         raise GateError(
-            f"no problem can be hinted at ({dict(unhinted)})",
+            f"none of {len(problems)} problems can be hinted at ({reasons})",
             hint="hints need worked solutions; a training without them takes escalate = []",
         )
     ctx.out.write_table(pa.Table.from_pylist(rows, schema=HINTS.arrow))
