@@ -12,7 +12,7 @@ from gradus.flows.cli.run_verbs import DryRun
 from gradus.flows.cli.stage_verbs import AsJson
 from gradus.flows.cli.waiting import may_wait
 from gradus.flows.console.output import answer, aside
-from gradus.flows.library.compare_calls import Asked, checked_methods, compared, planned_comparison, seeds_of
+from gradus.flows.library.compare_calls import Asked, compared, foreseen_comparison, planned_comparison
 from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
 
@@ -76,12 +76,9 @@ def compare(
 
         answer(planned_comparison(asked), as_json, render_plan)
     elif dry_run:
-        from gradus.flows.loop.comparison_ahead import look_ahead_comparison, render_comparison_ahead
+        from gradus.flows.loop.comparison_ahead import render_comparison_ahead
 
-        home = Home.from_environment()
-        variants, limit = checked_methods(home, asked)
-        foreseen = look_ahead_comparison(home, variants, seeds_of(variants, asked), limit)
-        answer(foreseen, as_json, render_comparison_ahead)
+        answer(foreseen_comparison(asked), as_json, render_comparison_ahead)
     else:
         with damage(partial) as on_damage:
             found = compared(asked, on_damage)

@@ -5,15 +5,12 @@ from typing import Annotated
 
 import typer
 
-from gradus.data.errors import UsageError
 from gradus.flows.cli import completion
 from gradus.flows.cli.run_verbs import KnownRun
 from gradus.flows.cli.stage_verbs import AsJson
 from gradus.flows.console.output import answer, line
-from gradus.flows.console.room_tables import Freed, Restored, render_freed, render_restored
-from gradus.tasks.config.keep import read_keep
-from gradus.tasks.config.settings import Home
-from gradus.tasks.preflight.checks import REFERENCE, full_name
+from gradus.flows.console.room_tables import render_freed, render_restored
+from gradus.flows.library import room_calls
 
 Keep = Annotated[
     str, typer.Option(help="checkpoints that keep their weights: the last N, those of every N rounds, the best one")
@@ -26,7 +23,7 @@ Checkpoint = Annotated[
 
 
 def prune(
-    run: KnownRun, keep: Keep = "last=2,best", dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
+    run: KnownRun, keep: Keep = room_calls.KEEP, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
     """Free room: remove weights and train states of a run's checkpoints, which can be computed again.
 
@@ -34,10 +31,7 @@ def prune(
     states. What another run has too stays. Rollouts, scores and reports always stay; `gradus restore` computes a pruned
     checkpoint again.
     """
-    from gradus.flows.loop.pruned_runs import plan_pruning, prune_run
-
-    home = Home.from_environment()
-    planned = plan_pruning(home, run, read_keep(keep))
+    planned = room_calls.dry_prune(run, keep=keep)
     asked = not (yes or dry_run or as_json) and sys.stdin.isatty() and bool(planned["checkpoints"])
     if dry_run or asked:
         answer(planned, as_json, render_freed)
@@ -46,8 +40,7 @@ def prune(
     if asked and not typer.confirm("remove them?"):
         line("nothing was removed")
         return
-    done: Freed = prune_run(home, run, read_keep(keep))
-    answer(done, as_json, render_freed)
+    answer(room_calls.prune(run, keep=keep), as_json, render_freed)
 
 
 def restore(checkpoint: Checkpoint, dry_run: DryRun = False, as_json: AsJson = False) -> None:
@@ -55,19 +48,13 @@ def restore(checkpoint: Checkpoint, dry_run: DryRun = False, as_json: AsJson = F
 
     What is put back has the very bytes that were removed, by their SHA-256; nothing else is put back.
     """
-    from gradus.flows.loop.pruned_runs import plan_restoring, restore_checkpoint
-
-    home = Home.from_environment()
-    if checkpoint.partition("/")[0] != "checkpoints" or not REFERENCE.fullmatch(checkpoint):
-        raise UsageError(f"{checkpoint} is no checkpoint", hint="give checkpoints/DIGEST (`gradus show RUN`)")
-    name = full_name(home.lake, checkpoint)
-    planned: Restored = plan_restoring(home, name)
+    planned = room_calls.dry_restore(checkpoint)
     if dry_run or not planned["updates"]:
         answer(planned, as_json, render_restored)
         return
     if not as_json:
         render_restored(planned)
-    answer(restore_checkpoint(home, name), as_json, render_restored)
+    answer(room_calls.restore(checkpoint), as_json, render_restored)
 
 
 def register_room(app: typer.Typer) -> None:

@@ -87,14 +87,27 @@ def call(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @contextlib.contextmanager
+def working() -> Generator[None]:
+    """Leave a guest's process as it was after a call that starts processes of its own."""
+    if _by_program.get():
+        yield
+        return
+    with _TURN, _environment(), _logging(), _interrupts(), silent(not _shown.get()):
+        prepare(Home.from_environment())
+        try:
+            yield
+        finally:
+            heed_setting_files()
+
+
+@contextlib.contextmanager
 def computing() -> Generator[Callable[[], None]]:
     """Provide what a call needs that runs flows, as gradus.flows.environment.api does."""
     if _by_program.get():
         with api() as ready:
             yield ready
         return
-    with _TURN, _environment(), _logging(), _interrupts(), silent(not _shown.get()):
-        prepare(Home.from_environment())
+    with working():
         try:
             with api(guest=True) as ready:
                 yield ready
@@ -104,8 +117,6 @@ def computing() -> Generator[Callable[[], None]]:
             if sentence := prefect_answer(error).sentence:
                 raise StageError(sentence) from error
             raise
-        finally:
-            heed_setting_files()
 
 
 def named(value: Input) -> str:

@@ -1,4 +1,4 @@
-"""Methods side by side: compare, and what a comparison could detect before anything is trained."""
+"""Methods side by side: compare, and before anything is trained what a comparison could detect, and would compute."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
 
 if TYPE_CHECKING:
+    from gradus.flows.loop.comparison_ahead import ComparisonForecast
     from gradus.tasks.inspect.comparing.figures import Comparison
     from gradus.tasks.inspect.comparing.planning import Plan
 
@@ -64,6 +65,18 @@ def plan_comparison(
     return planned_comparison(_asked(methods, budget, seeds, set, margin, cluster))
 
 
+@call
+def dry_compare(
+    methods: Sequence[Input | Run],
+    *,
+    budget: str,
+    seeds: int = 5,
+    set: Sequence[str] = (),  # noqa: A002
+) -> "ComparisonForecast":
+    """Return what each training of `compare` would compute and reuse, and what that costs; nothing is started."""
+    return foreseen_comparison(_asked(methods, budget, seeds, set, 100 * MARGIN, ""))
+
+
 def checked_methods(home: Home, asked: Asked) -> tuple[list[Variant], Budget]:
     """Return methods and budget, after what can be refused before anything starts."""
     limit = parse_budget(asked.budget)
@@ -95,6 +108,15 @@ def planned_comparison(asked: Asked) -> "Plan":
     home = Home.from_environment()
     methods, limit = checked_methods(home, asked)
     return plan_of(home, Intent(methods, seeds_of(methods, asked), limit, asked.margin / 100, asked.cluster))
+
+
+def foreseen_comparison(asked: Asked) -> "ComparisonForecast":
+    """Return what a comparison would do."""
+    from gradus.flows.loop.comparison_ahead import look_ahead_comparison
+
+    home = Home.from_environment()
+    methods, limit = checked_methods(home, asked)
+    return look_ahead_comparison(home, methods, seeds_of(methods, asked), limit)
 
 
 def seeds_of(methods: Sequence[Variant], asked: Asked) -> range:

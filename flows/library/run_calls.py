@@ -1,4 +1,4 @@
-"""Whole runs: train, what it would do, and rerun of one stage."""
+"""Whole runs: train and rerun of one stage, and what they would do."""
 
 from gradus.flows.console.answers import Forecast
 from gradus.flows.library.calling import Input, call, computing, named
@@ -53,6 +53,19 @@ def dry_run(
 ) -> Forecast:
     """Return what `train` would compute and reuse, why, and what that costs; nothing is started."""
     return foreseen(planned(recipe, set=set, rounds=rounds, engine=engine, overlap=overlap, run=run))
+
+
+@call
+def dry_rerun(
+    run: Run | str,
+    stage: str,
+    *,
+    set: Assignments | None = None,  # noqa: A002
+    round: int | None = None,
+    from_round: int = 0,
+) -> Forecast:
+    """Return what `rerun` would compute and reuse, why, and what that costs; nothing is started."""
+    return foreseen(planned_again(run, stage, set=set, rounds=Rounds(round, from_round)))
 
 
 def planned(

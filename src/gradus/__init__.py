@@ -10,10 +10,11 @@ Each name below is imported when it is first asked for, and Prefect and torch wh
 _HOMES = {
     "data.errors": ("GradusError",),
     "flows.library.calling": ("progress",),
-    "flows.library.compare_calls": ("compare", "plan_comparison"),
+    "flows.library.compare_calls": ("compare", "dry_compare", "plan_comparison"),
     "flows.library.exchange_calls": ("export", "import_rollouts"),
     "flows.library.results": ("Artifact", "Run", "run", "runs", "sql"),
-    "flows.library.run_calls": ("dry_run", "rerun", "train"),
+    "flows.library.room_calls": ("dry_prune", "dry_restore", "prune", "restore"),
+    "flows.library.run_calls": ("dry_rerun", "dry_run", "rerun", "train"),
     "flows.library.stage_calls": (
         *("curate", "evaluate", "hint", "ingest", "profile", "rollout", "score", "update", "warmstart"),
     ),

@@ -2,6 +2,7 @@
 from gradus.data.errors import GradusError as GradusError
 from gradus.flows.library.calling import progress as progress
 from gradus.flows.library.compare_calls import compare as compare
+from gradus.flows.library.compare_calls import dry_compare as dry_compare
 from gradus.flows.library.compare_calls import plan_comparison as plan_comparison
 from gradus.flows.library.exchange_calls import export as export
 from gradus.flows.library.exchange_calls import import_rollouts as import_rollouts
@@ -10,6 +11,11 @@ from gradus.flows.library.results import Run as Run
 from gradus.flows.library.results import run as run
 from gradus.flows.library.results import runs as runs
 from gradus.flows.library.results import sql as sql
+from gradus.flows.library.room_calls import dry_prune as dry_prune
+from gradus.flows.library.room_calls import dry_restore as dry_restore
+from gradus.flows.library.room_calls import prune as prune
+from gradus.flows.library.room_calls import restore as restore
+from gradus.flows.library.run_calls import dry_rerun as dry_rerun
 from gradus.flows.library.run_calls import dry_run as dry_run
 from gradus.flows.library.run_calls import rerun as rerun
 from gradus.flows.library.run_calls import train as train
