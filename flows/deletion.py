@@ -3,6 +3,9 @@
 import contextlib
 import os
 import shutil
+from collections import Counter
+from collections.abc import Mapping
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from gradus.data.errors import CorruptArtifactError, GradusError, LockedError
@@ -13,10 +16,10 @@ from gradus.data.lake.upgrade import open_lake
 from gradus.data.runlock import RunLock
 from gradus.flows.console.output import aside
 from gradus.flows.console.room_tables import Deleted
-from gradus.flows.loop.pruned_runs import used_by_others
+from gradus.flows.loop.pruned_runs import used_by, used_by_others
 from gradus.tasks.config.settings import Home
-from gradus.tasks.runs.history import run_folder
-from gradus.tasks.runs.run_cache import Sizes
+from gradus.tasks.runs.history import run_folder, run_folders
+from gradus.tasks.runs.run_cache import Proof, Sizes, proof_of
 from gradus.tasks.runtime.pruning import computed_by
 from gradus.tasks.servers.mlflow_login import mlflow_login
 from gradus.tasks.tracking.client import tracking_uri
@@ -27,32 +30,67 @@ from gradus.tasks.tracking.state import STATE
 def plan_deleting(home: Home, run: str) -> Deleted:
     """What deleting a run would remove; nothing is changed."""
     store, folder = open_lake(home.lake, aside), run_folder(home.runs, run)
-    return _deleted(store, folder, *_planned(home, store, folder), done=False)
+    going, staying = _planned(home, store, folder)
+    return _deleted(folder.name, _own_bytes(folder), _sizes(store, going), staying, done=False)
 
 
 def delete_run(home: Home, run: str) -> Deleted:
-    """Delete a run, its folder before the artifacts, so that no run misses any; LockedError if it runs."""
+    """Delete a run, its folder before the artifacts, so that no run misses any; LockedError if it runs.
+
+    A run that begins to use an artifact meanwhile keeps it: it says so in its journal under the artifact's lock, and
+    journals are looked at again under that lock. Artifacts go before those that they were made of, so that none that is
+    found has lost its own. What remains: an artifact that a command names as an input can go until the journal names
+    it; the stage then fails for want of it.
+    """
     store, folder = open_lake(home.lake, aside), run_folder(home.runs, run)
     with RunLock(folder, hint="wait for it or stop it"):
         going, staying = _planned(home, store, folder)
-        found = _deleted(store, folder, going, staying, done=True)
+        sizes, own_bytes = _sizes(store, going), _own_bytes(folder)
         if (folder / STATE).is_file():
             _forget(home, folder)
         shutil.rmtree(folder)
+    users, gone = _Users(home, store), dict[Ref, int]()
     for ref in going:
         with contextlib.suppress(LockedError), RunLock(store.path(ref)):  # another run may be computing it just now
-            store.discard(ref)
-            shutil.rmtree(store.path(ref))
-    return found
+            if ref not in users.now():
+                store.discard(ref)
+                shutil.rmtree(store.path(ref))
+                gone[ref] = sizes[ref]
+    return _deleted(folder.name, own_bytes, gone, staying + len(going) - len(gone), done=True)
+
+
+class _Users:
+    """The artifacts that runs use by now, with their train states; journals are read again only if one has changed."""
+
+    def __init__(self, home: Home, store: Store) -> None:
+        self._home = home
+        self._store = store
+        self._seen: dict[Path, Proof] = {}
+        self._used: set[Ref] | None = None
+
+    def now(self) -> set[Ref]:
+        """What the journals name, and everything that it was made of."""
+        seen = {folder: proof_of(folder) for folder in run_folders(self._home.runs)}
+        if self._used is None or seen != self._seen:
+            used = _with_parents(self._store, used_by(seen))
+            self._seen, self._used = seen, {*used, *(state_ref(ref) for ref in used if ref.table == CHECKPOINTS)}
+        return self._used
 
 
 def _planned(home: Home, store: Store, folder: Path) -> tuple[list[Ref], int]:
-    """The artifacts that go, with train states, and the number of those that stay because others have them."""
+    """The artifacts that go, with train states, and the number of those that stay because others have them.
+
+    Each comes before what it was made of, and a checkpoint before its train state.
+    """
     kept = _with_parents(store, used_by_others(home, folder))
     made = {ref for ref in computed_by(folder) if store.path(ref).is_dir()}
-    going = made - kept
-    states = {state_ref(ref) for ref in going if ref.table == CHECKPOINTS}
-    return sorted({*going, *(ref for ref in states if store.path(ref).is_dir())}, key=str), len(made & kept)
+    going: dict[Ref, list[Ref]] = {}
+    for ref in sorted(made - kept, key=str):
+        states = [state_ref(ref)] if ref.table == CHECKPOINTS and store.path(state_ref(ref)).is_dir() else []
+        going[ref] = [*_parents(store, ref), *states]
+        going |= {state: [] for state in states}
+    order = TopologicalSorter(going).static_order()
+    return [ref for ref in reversed(list(order)) if ref in going], len(made & kept)
 
 
 def _with_parents(store: Store, refs: set[Ref]) -> set[Ref]:
@@ -62,20 +100,30 @@ def _with_parents(store: Store, refs: set[Ref]) -> set[Ref]:
         ref = new.pop()
         if ref not in found:
             found.add(ref)
-            manifest = store.find(ref)
-            new += [Ref.parse(text) for texts in manifest.parents.values() for text in texts] if manifest else []
+            new += _parents(store, ref)
     return found
 
 
-def _deleted(store: Store, folder: Path, going: list[Ref], staying: int, *, done: bool) -> Deleted:
+def _parents(store: Store, ref: Ref) -> list[Ref]:
+    manifest = store.find(ref)
+    return [Ref.parse(text) for texts in manifest.parents.values() for text in texts] if manifest else []
+
+
+def _sizes(store: Store, refs: list[Ref]) -> dict[Ref, int]:
     sizes, heard = Sizes(store.root), list[CorruptArtifactError]()
-    num_bytes = sum(sizes.of(str(ref), heard.append) or 0 for ref in going)
-    tables = [ref.table for ref in going]
-    own = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return {ref: sizes.of(str(ref), heard.append) or 0 for ref in refs}
+
+
+def _own_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _deleted(run: str, own_bytes: int, sizes: Mapping[Ref, int], staying: int, *, done: bool) -> Deleted:
+    artifacts = Counter(ref.table for ref in sizes)
     return {
-        "run": folder.name,
-        "bytes": num_bytes + own,
-        "artifacts": {table: tables.count(table) for table in sorted(set(tables))},
+        "run": run,
+        "bytes": own_bytes + sum(sizes.values()),
+        "artifacts": {table: artifacts[table] for table in sorted(artifacts)},
         "staying": staying,
         "done": done,
     }

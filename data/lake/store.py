@@ -118,8 +118,8 @@ class Store:
         known = (manifest.sha256, *columns)
         if known not in self._contents:
             schema = TABLES[manifest.table].restricted(columns)
-            shards = (read_shard(path, schema, columns).select(columns) for path in self.files(manifest.ref))
-            self._contents[known] = values_digest(shards)
+            shards = (read_shard(path, schema, columns) for path in self.files(manifest.ref))
+            self._contents[known] = values_digest(_selected(shard, columns) for shard in shards)
         return self._contents[known]
 
     def verify(self, ref: Ref) -> Manifest:
@@ -160,7 +160,7 @@ class Store:
         schema = TABLES[ref.table] if columns is None else TABLES[ref.table].restricted(columns)
         parts = [read_shard(path, schema, columns) for path in self.files(ref)]
         table = pa.concat_tables(parts, promote_options="default") if parts else schema.arrow.empty_table()
-        return table if columns is None else table.select([name for name in columns if name in table.column_names])
+        return table if columns is None else _selected(table, columns)
 
     def file(self, ref: Ref, name: str) -> Path | None:
         """One verified file of an artifact; None if the artifact has no such file."""
@@ -292,3 +292,8 @@ class Store:
         if stat.st_size != entry.bytes or sha256_file(path) != entry.sha256:
             raise damaged(path)
         self._verified[path] = seen
+
+
+def _selected(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Those of the columns that a table has, in their order."""
+    return table.select([name for name in columns if name in table.column_names])

@@ -15,8 +15,9 @@ from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_n
 from gradus.flows.loop.reruns import Rerun, other_settings, stored_recipe
 from gradus.flows.loop.training import Inputs, train
 from gradus.flows.recipe.checking import warm_up_remark
-from gradus.flows.recipe.config import Recipe, changed_files, same_run
-from gradus.tasks.artifacts.footprint import footprint
+from gradus.flows.recipe.config import Recipe, changed_files, same_run, stage_config
+from gradus.flows.recipe.samplings import changing_rounds, samplings
+from gradus.tasks.artifacts.footprint import Footprint, footprint
 from gradus.tasks.artifacts.overlay import overlay
 from gradus.tasks.config.components import chosen_in
 from gradus.tasks.config.settings import Home
@@ -92,16 +93,14 @@ def _cells(found: Costs) -> tuple[object, ...]:
 
 
 def _memory(session: Foresight, recipe: Recipe, start: Inputs) -> Memory:
-    separate_sampler = bool(recipe.overlap)
-    found = footprint(
-        session.store,
-        start.policy,
-        recipe.curate.sample,
-        recipe.rollout,
-        recipe.update,
-        separate_sampler=separate_sampler,
-    )
-    return {"rollout": found.rollout, "update": found.update, "machine": found.machine, "warning": found.warning}
+    updates = [stage_config(recipe, "update", index, recipe.update) for index in changing_rounds(recipe, "update")]
+    found = [
+        footprint(session.store, start.policy, each.sample, each.rollout, update, separate_sampler=bool(recipe.overlap))
+        for each in samplings(recipe)
+        for update in updates or [recipe.update]
+    ]
+    most = Footprint(max(each.rollout for each in found), max(each.update for each in found), found[0].machine)
+    return {"rollout": most.rollout, "update": most.update, "machine": most.machine, "warning": most.warning}
 
 
 def _by_stage(calls: Sequence[Foreseen]) -> dict[str, Costs]:

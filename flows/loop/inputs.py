@@ -5,7 +5,7 @@ Nothing of Prefect here.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gradus.data.lake.store import Ref, Store
@@ -13,6 +13,8 @@ from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.training import Inputs
 from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.config import Recipe, changed_files, lasting, same_run, stage_config
+from gradus.flows.recipe.samplings import Sampling, samplings
+from gradus.models.templates import PromptStyle
 from gradus.tasks.artifacts.policies import base_ref, refuse_training
 from gradus.tasks.artifacts.prompt_lengths import refuse_long
 from gradus.tasks.artifacts.resolve import resolve_artifact
@@ -97,7 +99,7 @@ def start_of(session: Stages, recipe: Recipe) -> Inputs:
     plan, whole = recipe.evaluate, ingest.model_copy(update={"limit": 0})  # a limit cuts the training set alone
     problems = problems_ref(session, recipe.problems, ingest, policy=policy)
     suites = {s.name: problems_ref(session, s.problems, whole, plan.purpose(s), policy) for s in plan.suites}
-    _refuse_long(session, recipe, policy, problems)
+    _refuse_long(session, recipe, policy, problems, suites)
     found = (shared_problems(session.store, problems, ref, name) for name, ref in suites.items())
     remarks = tuple(filter(None, found))
     for text in remarks:
@@ -105,16 +107,18 @@ def start_of(session: Stages, recipe: Recipe) -> Inputs:
     return Inputs(policy=policy, teacher=teacher, problems=problems, suites=suites, remarks=remarks)
 
 
-def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref) -> None:
-    """BadInputError if a round could draw a problem whose prompt does not fit; a filter of curate may see to that."""
-    tokens = recipe.rollout.engine != "openai" or recipe.rollout.server.tokens
+def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref, suites: Mapping[str, Ref]) -> None:
+    """BadInputError if a stage could draw a problem whose prompt does not fit; a filter of curate may see to that."""
     limit = positions(session.store.path(base_ref(session.store, policy) or policy))
-    filtered = recipe.profile is None and any(
-        chosen.name in ("length", "prompt_tokens") for chosen in recipe.curate.filters
-    )
-    if recipe.rounds and tokens and limit is not None and not filtered:
-        longest = max(sample.max_tokens for sample in (recipe.curate.sample, recipe.profile) if sample)
-        refuse_long(session.store, policy, problems, recipe.rollout.prompt.style, limit - longest)
+    if limit is None:
+        return
+    longest: dict[tuple[str, PromptStyle], Sampling] = {}
+    for each in sorted(samplings(recipe), key=lambda sampling: -sampling.sample.max_tokens):
+        if each.is_tokenised and not each.filtered:
+            longest.setdefault((each.suite, each.rollout.prompt.style), each)
+    for (suite, style), each in longest.items():
+        room, drawn = limit - each.sample.max_tokens, suites[suite] if suite else problems
+        refuse_long(session.store, policy, drawn, style, room, f"{each.setting}.max_tokens")
 
 
 def problems_ref(

@@ -1,5 +1,6 @@
 """Pruning the checkpoints of a run, and having one back: what would be done, and doing it."""
 
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 
@@ -85,9 +86,14 @@ def _champion(folder: Path) -> str:
 
 def used_by_others(home: Home, folder: Path) -> set[Ref]:
     """What all other runs made, found or were given."""
+    return used_by(other for other in run_folders(home.runs) if other != folder)
+
+
+def used_by(folders: Iterable[Path]) -> set[Ref]:
+    """What runs made, found or were given."""
     found: set[str] = set()
-    for other in run_folders(home.runs):
-        for event in read_events(other) if other != folder else ():
+    for folder in folders:
+        for event in read_events(folder):
             if event["event"] == "stage_started" or event["event"] == "stage_reused":
                 inputs = event.get("inputs", {}).values()
                 found.update([event["output"], *(text for texts in inputs for text in texts)])

@@ -4,13 +4,12 @@ check_recipe(load_recipe("mine.toml"), home.lake)      # UsageError or BadInputE
 """
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 from gradus.data.errors import UsageError
 from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.config import Recipe, escalated, stage_config, with_guards_changes
-from gradus.tasks.config.curation import SampleConfig
+from gradus.flows.recipe.samplings import samplings
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.preflight.abilities import check_engine, check_learning, check_length
 from gradus.tasks.preflight.checks import check_components, check_inputs
@@ -88,17 +87,16 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
             check_components(update)
             check_learning(rollout, update)
             _check_roles(recipe, update)
-        if rollout.engine == "openai" and not rollout.server.tokens:
-            continue
-        for setting, sample in _samples(recipe):
-            check_length(lake, recipe.policy, sample.max_tokens, f"{setting}.max_tokens")
-            limit = rollout.vllm.max_model_len if rollout.engine == "vllm" else 0
-            if limit and sample.max_tokens >= limit:
-                raise UsageError(
-                    f"{setting}.max_tokens = {sample.max_tokens} leaves no room for a prompt: "
-                    f"rollout.vllm.max_model_len is {limit}",
-                    hint="raise the one or lower the other",
-                )
+    for each in filter(lambda sampling: sampling.is_tokenised, samplings(recipe)):
+        max_tokens, rollout = each.sample.max_tokens, each.rollout
+        check_length(lake, recipe.policy, max_tokens, f"{each.setting}.max_tokens")
+        limit = rollout.vllm.max_model_len if rollout.engine == "vllm" else 0
+        if limit and max_tokens >= limit:
+            raise UsageError(
+                f"{each.setting}.max_tokens = {max_tokens} leaves no room for a prompt: "
+                f"rollout.vllm.max_model_len is {limit}",
+                hint="raise the one or lower the other",
+            )
 
 
 def _check_roles(recipe: Recipe, update: UpdateConfig) -> None:
@@ -116,19 +114,6 @@ def _check_roles(recipe: Recipe, update: UpdateConfig) -> None:
             f"update.origin_losses has no loss for given rows, whose origin is {origin}",
             hint=f'write update.origin_losses = [{{ origin = "{origin}", loss = "luffy" }}]',
         )
-
-
-def _samples(recipe: Recipe) -> Iterator[tuple[str, SampleConfig]]:
-    """Every way of sampling that the recipe has, each by its setting."""
-    if recipe.profile is not None:
-        yield "profile", recipe.profile
-    for suite in recipe.evaluate.suites:
-        yield f"evaluate: {suite.name}: sample", suite.sample
-    for index in _changed(recipe, "curate") if recipe.rounds else ():
-        yield "curate.sample", stage_config(recipe, "curate", index, recipe.curate).sample
-    for level in recipe.escalate if recipe.rounds else ():
-        for index in _changed(recipe, "curate", "escalate"):
-            yield "escalate.sample", escalated(recipe, level, index).sample
 
 
 def _changed(recipe: Recipe, *stages: str) -> list[int]:

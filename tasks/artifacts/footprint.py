@@ -54,7 +54,7 @@ def footprint(
     *,
     separate_sampler: bool,
 ) -> Footprint:
-    """Return the memory that a run takes; `separate_sampler` loads the weights of the sampler a second time."""
+    """Return the memory of a sampling and an update; `separate_sampler` loads the sampler's weights a second time."""
     tensors = list(_tensors(store, policy))
     num_parameters, saved = sum(each.size for each in tensors), _most_frequent_dtype(tensors)
     dtype = saved if rollout.dtype == "auto" else rollout.dtype

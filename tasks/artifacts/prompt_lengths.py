@@ -30,8 +30,8 @@ def prompt_lengths(policy: Path, problems: Sequence[Problem], style: PromptStyle
         raise BadInputError(str(error), hint="give a folder that transformers can load") from None
 
 
-def refuse_long(store: Store, policy: Ref, problems: Ref, style: PromptStyle, room_tokens: int) -> None:
-    """BadInputError if prompts have more tokens than there is room for.
+def refuse_long(store: Store, policy: Ref, problems: Ref, style: PromptStyle, room_tokens: int, setting: str) -> None:
+    """BadInputError if prompts have more tokens than there is room for beside the `setting` of completions.
 
     A token is at least a byte of text, so that no tokenizer is loaded where all questions are short.
     """
@@ -47,7 +47,7 @@ def refuse_long(store: Store, policy: Ref, problems: Ref, style: PromptStyle, ro
         raise BadInputError(
             f"{len(long)} of {len(rows)} problems have prompts that do not fit beside their completions: more than "
             f"{room_tokens} tokens (first {name} with {length})",
-            hint=f"ingest.max_prompt_tokens={room_tokens} leaves them out; or lower curate.sample.max_tokens",
+            hint=f"ingest.max_prompt_tokens={room_tokens} leaves them out; or lower {setting}",
         )
 
 

@@ -16,6 +16,7 @@ from gradus.tasks.config.base import Config
 from gradus.tasks.identity.versions import code_identity
 from gradus.tasks.runs.records import Evaluation, Report, Summary
 from gradus.tasks.runtime.attempt import Job
+from gradus.tasks.stages.reads import columns_read
 from gradus.tasks.stages.registry import stage_spec
 
 Inputs = Mapping[str, Sequence[Ref]]
@@ -121,18 +122,19 @@ def planned(
     `content_key` replaces the store's for inputs that are not in the store.
     """
     spec, key_of = stage_spec(call.name), content_key or store.content_key
+    reads = columns_read(call.config)
     given = {role: refs for role, refs in sorted(call.inputs.items()) if refs}
     identity: dict[str, Json] = {
         "stage": spec.name,
         "version": spec.version,
         "code": code_identity(call.config),
         "config": call.config.identified(),
-        "parents": {role: [key_of(ref, spec.reads.get(role)) for ref in refs] for role, refs in given.items()},
+        "parents": {role: [key_of(ref, reads.get(role)) for ref in refs] for role, refs in given.items()},
     }
     if spec.draws:
         identity["seed"] = seed
-    if spec.reads and store.find(Ref(spec.table, identity_digest(identity))) is None:
-        # Before there were `reads`, every byte of an input counted: what was computed then is found by its name.
+    if reads and store.find(Ref(spec.table, identity_digest(identity))) is None:
+        # Before a stage named its columns, every byte of an input counted: what was computed then is found by its name.
         whole = {**identity, "parents": {role: [key_of(ref, None) for ref in refs] for role, refs in given.items()}}
         identity = whole if store.find(Ref(spec.table, identity_digest(whole))) is not None else identity
     return Job(

@@ -21,12 +21,13 @@ from prefect.client.schemas.objects import State, StateDetails
 from prefect.runtime import task_run
 from prefect.states import Completed, Failed
 
-from gradus.data.errors import GateError, in_words
+from gradus.data.errors import CorruptArtifactError, GateError, in_words
+from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.base import Config
 from gradus.tasks.config.settings import wall_limit_s
 from gradus.tasks.host.interrupt import raise_if_interrupted
-from gradus.tasks.host.waiting import wait_until_free
+from gradus.tasks.host.waiting import hold, wait_until_free
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.runs.journal import Journal
 from gradus.tasks.runs.profiles import keep_trace
@@ -172,11 +173,9 @@ def _outcome(request: _Request) -> Outcome:
     job = planned(session.store, call, run=session.journal.run, seed=request.seed, forced=request.forced)
     started = time.perf_counter()
     ref = Ref.parse(job.output)
-    reused = not request.forced and _is_finished(session, ref)
-    if reused:
-        report = _reuse(job, request)
-        seconds = time.perf_counter() - started
-    else:
+    report = _reuse(job, request) if not request.forced and _is_finished(session, ref) else None
+    seconds, reused = time.perf_counter() - started, report is not None
+    if report is None:
         report, seconds = _attempt(job, request)
     this = UUID(task_run.id) if task_run.id else None
     return Outcome(call.name, call.purpose, call.round, ref, reused, seconds, report, this)
@@ -194,23 +193,35 @@ def _ignore(text: str) -> None:
     """Nobody listens."""
 
 
-def _reuse(job: Job, request: _Request) -> Report:
+def _reuse(job: Job, request: _Request) -> Report | None:
+    """Return the report of a finished artifact; None if its run was deleted meanwhile.
+
+    The journal names it under the artifact's lock, where a deletion looks whether one does (gradus.flows.deletion).
+    """
     session, ref = request.session, Ref.parse(job.output)
-    session.store.verify_kept(ref)
-    report = read_report(session.store, ref)
-    if breach(job.stage, report, request.call.config):
-        if retries(session.store, ref):
-            return _attempt(replace(job, forced=True), request)[0]
-        attempt = _started(job, request)
-        return _checked(attempt, report, 0.0, job, request)
-    session.journal.stage_reused(
-        stage=job.stage,
-        round=request.call.round,
-        purpose=request.call.purpose,
-        output=job.output,
-        inputs=job.inputs,
-    )
-    return report
+    try:
+        session.store.verify_kept(ref)
+        report = read_report(session.store, ref)
+    except CorruptArtifactError:
+        if (session.store.path(ref) / FILE_NAME).exists():
+            raise
+        return None
+    outside = breach(job.stage, report, request.call.config)
+    with hold(session.store.path(ref), job.run, session.on_wait or _ignore):
+        if session.store.find(ref) is None:
+            return None
+        if not outside:
+            session.journal.stage_reused(
+                stage=job.stage,
+                round=request.call.round,
+                purpose=request.call.purpose,
+                output=job.output,
+                inputs=job.inputs,
+            )
+            return report
+    if retries(session.store, ref):
+        return _attempt(replace(job, forced=True), request)[0]
+    return _checked(_started(job, request), report, 0.0, job, request)
 
 
 def _attempt(job: Job, request: _Request) -> tuple[Report, float]:

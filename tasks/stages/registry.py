@@ -4,8 +4,7 @@ Light on purpose: nothing here imports what a stage computes with, so that flows
 A version is raised when a stage's result changes for the same inputs; that makes old artifacts stale.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal, cast
 
@@ -18,7 +17,6 @@ from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.learning import GivenConfig, UpdateConfig, WarmstartConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
-from gradus.tasks.stages import reads
 from gradus.tasks.stages.context import StageFunction
 
 WorkerKind = Literal["", "policy", "sampler", "engine", "score", "user"]
@@ -31,7 +29,6 @@ class StageSpec:
     `worker` is the kind of warm child process it runs in; empty for a stage that is light enough to run in the flow's.
     `draws` says whether the result depends on a seed, which is then part of its identity.
     `file` is the module below tasks/stages that has its `run`, if that is not named like the stage.
-    `reads` names, by role, the only columns that the result depends on (gradus.tasks.stages.reads).
     """
 
     name: str
@@ -41,7 +38,6 @@ class StageSpec:
     worker: WorkerKind = ""
     draws: bool = True
     file: str = ""
-    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     def worker_for(self, settings: Config, *, separate_sampler: bool = False) -> WorkerKind:
         """The worker for these settings; vLLM has one of its own, whose end frees all that it held.
@@ -76,27 +72,11 @@ STAGES = {
         StageSpec("curate", 2, "plan", CurateConfig),
         StageSpec("hint", 1, "hints", HintConfig, draws=False),
         StageSpec("escalate", 1, "plan", EscalateConfig),
-        StageSpec(
-            "rollout",
-            2,
-            "rollouts",
-            RolloutConfig,
-            worker="policy",
-            file="rollout.stage",
-            reads=reads.ROLLOUT,
-        ),
+        StageSpec("rollout", 2, "rollouts", RolloutConfig, worker="policy", file="rollout.stage"),
         StageSpec("given", 2, "rollouts", GivenConfig, worker="policy", draws=False),
         StageSpec("score", 3, "scores", ScoreConfig, worker="score", draws=False, file="score.stage"),
         StageSpec("difficulty", 2, "difficulty", DifficultyConfig, draws=False),
-        StageSpec(
-            "update",
-            3,
-            "checkpoints",
-            UpdateConfig,
-            worker="policy",
-            file="update.stage",
-            reads=reads.UPDATE,
-        ),
+        StageSpec("update", 3, "checkpoints", UpdateConfig, worker="policy", file="update.stage"),
         StageSpec("warmstart", 2, "checkpoints", WarmstartConfig, worker="policy"),
         StageSpec("evaluate", 4, "evaluations", EvaluateConfig),
     )

@@ -20,6 +20,7 @@ from gradus.tasks.artifacts.loading import loaded_policy, oom_as_stage_error, pl
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.config.learning import WarmstartConfig
 from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.reads import worked
 
 CONTEXT_TOKENS = 256
 """Context of a new policy."""
@@ -58,9 +59,9 @@ def examples_of(ctx: StageContext, policy: Policy, style: PromptStyle, template:
 def worked_solutions(ctx: StageContext, policy: Policy, style: PromptStyle, template: str) -> dict[str, Example]:
     """Prompt and worked solution by problem id; BadInputError if no problem has one that fits the policy."""
     given = [
-        (row, worked_text(template, row["solution"], row.get("answer_given") or row["answer"]))
-        for row in ctx.table("problems").to_pylist()
-        if row["solution"] is not None and (row["answer"] is not None or not needs_answer(template))
+        (row, worked_text(template, row["solution"], row.get("answer_given") or row.get("answer")))
+        for row in ctx.table("problems", worked(template)).to_pylist()
+        if row["solution"] is not None and (not needs_answer(template) or row["answer"] is not None)
     ]
     found = fitting(policy, given, style)
     examples = {row["problem_id"]: each for (row, _), each in zip(given, found, strict=True) if each is not None}

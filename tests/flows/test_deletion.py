@@ -1,11 +1,16 @@
 """A run is deleted with what it alone has; what it shares stays whole for the others."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from gradus.data.lake.store import Ref, Store
+from gradus.data.runlock import RunLock
 from gradus.flows.cli.main import app
+from gradus.flows.deletion import delete_run
 from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.history import list_runs
 from gradus.tasks.runs.journal import Journal, write_settings
@@ -39,3 +44,22 @@ def test_a_run_goes_with_the_artifacts_that_no_other_run_has(tmp_path: Path, mon
     assert left == ["checkpoints", "problems", "rollouts", "scores"]  # the policy and problems were given
     assert [each["run"] for each in list_runs(home.runs, home.lake)["runs"]] == ["other"]
     assert "there is no run" in str(run.invoke(app, ["runs", "--delete", RUN, "--yes"]).exception)
+
+
+def test_what_another_run_began_to_use_after_the_plan_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path)
+    MadeRun(home).whole()
+    last = max((home.lake / "scores").iterdir(), key=lambda path: path.name)
+    (rollouts,) = Store(home.lake).manifest(Ref("scores", last.name)).parents["rollouts"]
+    journal = Journal(home.runs / "other")
+    write_settings(journal.folder, {"verb": "score"})
+    journal.run_started({"run": "other", "verb": "score"})
+
+    with ThreadPoolExecutor(1) as threads, RunLock(last):
+        deleting = threads.submit(delete_run, home, RUN)
+        while (home.runs / RUN).exists():  # the deletion has made its plan when its run is gone
+            time.sleep(0.001)
+        journal.stage_reused(stage="score", round=0, purpose="train", output=f"scores/{last.name}")
+    assert deleting.result()["staying"] == len([*home.lake.glob("*/*/_manifest.json")]) - 2  # given: policy, problems
+    left = {f"{path.parents[1].name}/{path.parent.name}" for path in home.lake.glob("*/*/_manifest.json")}
+    assert {f"scores/{last.name}", rollouts} <= left

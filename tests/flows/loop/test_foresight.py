@@ -14,7 +14,7 @@ from gradus.flows.loop.foresight import ASKED_FOR, Foresight
 from gradus.flows.loop.inputs import problems_of, start_of
 from gradus.flows.loop.reruns import Rerun
 from gradus.flows.loop.training import train
-from gradus.flows.recipe.config import Recipe, load_recipe, parse_recipe
+from gradus.flows.recipe.config import Override, Recipe, load_recipe, parse_recipe
 from gradus.tasks.artifacts.overlay import overlay
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.config.settings import Home
@@ -140,3 +140,24 @@ def test_a_prompt_that_fits_no_round_is_refused_before_the_first_or_left_out(rec
             train(session, filtered, start)
             (rollouts,) = [c.rollouts for c in session.calls if (c.stage, c.purpose) == ("rollout", "train")]
             assert rollouts == 10 * filtered.curate.sample.n
+
+
+def test_overrides_of_a_round_count_before_the_first(recipe: Recipe, tmp_path: Path) -> None:
+    with Path(recipe.problems).open("a") as file:
+        file.write(json.dumps({"question": "1 + " * 30 + "1 =", "answer": "31"}) + "\n")
+    whole = recipe.model_copy(update={"ingest": recipe.ingest.model_copy(update={"limit": 0}), "escalate": (1,)})
+    home = Home(tmp_path / "home")
+    # The policy has 4 layers of 4 heads of 32: 4096 bytes of keys and values a token, for 512 completions of 96 tokens.
+    plain = look_ahead(home, Rerun(whole, None))["memory"]
+    more = Override(stage="escalate", round=1, changes={"sample.max_tokens": 160})
+    memory = look_ahead(home, Rerun(whole.model_copy(update={"overrides": (more,)}), None))["memory"]
+    assert memory["rollout"] - plain["rollout"] == 4096 * 512 * (160 - 96)
+    long = Override(stage="curate", round=1, changes={"sample.max_tokens": 240})
+    with pytest.raises(BadInputError, match=r"^1 of 11 problems .* more than 16 tokens") as error:
+        look_ahead(home, Rerun(whole.model_copy(update={"overrides": (long,)}), None))
+    assert error.value.hint.endswith("or lower curate.sample.max_tokens")
+    (suite,) = whole.evaluate.suites
+    eager = suite.model_copy(update={"sample": suite.sample.model_copy(update={"max_tokens": 250})})
+    evaluate = whole.evaluate.model_copy(update={"suites": (eager,)})
+    with pytest.raises(BadInputError, match=r"^6 of 6 problems .* more than 6 tokens"):
+        look_ahead(home, Rerun(whole.model_copy(update={"evaluate": evaluate}), None))

@@ -10,10 +10,10 @@ import pytest
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.base import Config
-from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.learning import GivenConfig, UpdateConfig, WarmstartConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.runtime.calls import Call, planned
-from gradus.tasks.stages.registry import STAGES
+from gradus.tasks.stages.reads import UPDATE
 
 POLICY = Ref("checkpoints", "ab" * 16)
 PROBLEM = {"problem_id": "a", "question": "1 + 1 =", "answer": "2"}
@@ -65,19 +65,47 @@ def test_an_update_hangs_on_rewards_and_verdicts(store: Store) -> None:
     assert len({wanted, *others}) == 4
 
 
+@pytest.mark.parametrize(("stage", "kind"), [("given", GivenConfig), ("warmstart", WarmstartConfig)])
+def test_what_learns_from_solutions_hangs_on_them_and_on_answers_that_its_template_writes(
+    store: Store, stage: str, kind: type[Config]
+) -> None:
+    def made(problem: Mapping[str, Any], **settings: str) -> str:
+        config = kind.model_validate(settings)
+        return named(store, stage, config, {"problems": [put(store, "problems", problem)], "policy": [POLICY]})
+
+    worked = {**PROBLEM, "solution": "1 + 1 = 2"}
+    golds = ({"answer": "3"}, {"answer_given": "2.0"})
+    for template, num_golds in (("{solution}", 0), ("{solution} #### {answer}", 2)):
+        wanted = made(worked, template=template)
+        assert made({**worked, "domain": "sums", "source": "mine", "extra": "{}"}, template=template) == wanted
+        changes = ({"question": "1 + 2 ="}, {"solution": "2"}, {"messages": [{"role": "user", "content": "1 + 1 ="}]})
+        assert wanted not in [made({**worked, **change}, template=template) for change in changes]
+        assert [made({**worked, **change}, template=template) != wanted for change in golds].count(True) == num_golds
+
+
+def test_traces_of_a_file_take_questions_alone_from_problems(store: Store) -> None:
+    config = GivenConfig(rows="traces.jsonl")
+
+    def made(problem: Mapping[str, Any]) -> str:
+        return named(store, "given", config, {"problems": [put(store, "problems", problem)], "policy": [POLICY]})
+
+    assert made({**PROBLEM, "solution": "2", "answer": "3"}) == made(PROBLEM)
+    assert made({**PROBLEM, "question": "1 + 2 ="}) != made(PROBLEM)
+
+
 def test_how_rows_are_divided_into_files_does_not_count(store: Store) -> None:
     rows = [{**SCORE, "rollout_id": f"a:{index}"} for index in range(3)]
     divided = store.writer(Ref("scores", identity_digest({"divided": True})))
     for index, part in enumerate((rows[:1], rows[1:])):
         divided.write_table(pa.Table.from_pylist(part), index)
     divided.commit(identity={"divided": True})
-    columns = STAGES["update"].reads["scores"]
+    columns = UPDATE["scores"]
     assert store.content_key(divided.ref, columns) == store.content_key(put(store, "scores", *rows), columns)
     assert store.content_key(divided.ref) != store.content_key(put(store, "scores", *rows))
 
 
 def test_scores_that_were_written_again_are_read_again(store: Store) -> None:
-    ref, columns = put(store, "scores", SCORE), STAGES["update"].reads["scores"]
+    ref, columns = put(store, "scores", SCORE), UPDATE["scores"]
     before = store.content_key(ref, columns)
     identity = store.manifest(ref).identity
     store.discard(ref)

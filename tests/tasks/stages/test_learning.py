@@ -56,7 +56,7 @@ def stage(store: Store, name: str, table: str, digit: str, warm: Warm | None = N
 def test_a_warm_start_sees_the_prompts_of_the_settings() -> None:
     made = new_policy(tiny_tokenizer(), width=16, layers=1, heads=2, max_positions=64, seed=0)
     rows = [{"problem_id": "a", "question": "1 + 2 =", "messages": None, "solution": "1+2=3", "answer": "3"}]
-    ctx: Any = SimpleNamespace(table=lambda _name: pa.Table.from_pylist(rows))
+    ctx: Any = SimpleNamespace(table=lambda _name, _columns: pa.Table.from_pylist(rows))
     (example,) = examples_of(ctx, made, PromptStyle("4 + 4", "{question} 0\n{hint}"), "{solution}")
     assert made.tokenizer.decode(example.prompt) == "4 + 4\n\n1 + 2 = 0\n"
     (plain,) = examples_of(ctx, made, PromptStyle(), "{solution}")

@@ -1,0 +1,63 @@
+"""Every way in which a run samples: before the first round, in its rounds with their overrides, in its evaluations."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradus.flows.recipe.config import Recipe, escalated, stage_config, with_guards_changes
+from gradus.tasks.config.curation import CurateConfig, SampleConfig
+from gradus.tasks.config.rollout import RolloutConfig
+
+_BY_LENGTH = ("length", "prompt_tokens")
+"""Filters of curate that leave out problems whose prompt is long."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """A sampling of problems and the setting that decides on it, with the settings that hold for it."""
+
+    setting: str
+    sample: SampleConfig
+    rollout: RolloutConfig
+    suite: str = ""
+    """Name of the evaluation suite that is sampled; empty for the training problems."""
+    filtered: bool = False
+    """Whether a filter of the round leaves out problems by the length of their prompts."""
+
+    @property
+    def is_tokenised(self) -> bool:
+        """Whether prompts become tokens of the policy here, and not at a server that takes text."""
+        return self.rollout.engine != "openai" or self.rollout.server.tokens
+
+
+def samplings(recipe: Recipe) -> Iterator[Sampling]:
+    """Yield each way of sampling that a run can come to, guards' changes included; equal ones may come twice."""
+    recipe = with_guards_changes(recipe)
+    if recipe.profile is not None:
+        yield Sampling("profile", recipe.profile, stage_config(recipe, "rollout", 0, recipe.rollout))
+    for suite in recipe.evaluate.suites:
+        for index in {0, *changing_rounds(recipe, "rollout")}:
+            rollout = stage_config(recipe, "rollout", index, suite.rollout(recipe.rollout))
+            yield Sampling(f"evaluate: {suite.name}: sample", suite.sample, rollout, suite.name)
+    for index in changing_rounds(recipe, "curate", "escalate", "rollout"):
+        curate = stage_config(recipe, "curate", index, recipe.curate)
+        rollout, filtered = stage_config(recipe, "rollout", index, recipe.rollout), _is_filtered(curate)
+        yield Sampling("curate.sample", curate.sample, rollout, filtered=filtered)
+        for level in recipe.escalate:
+            sample = escalated(recipe, level, index).sample
+            yield Sampling("escalate.sample", sample, rollout, filtered=filtered)
+
+
+def _is_filtered(curate: CurateConfig) -> bool:
+    return any(chosen.name in _BY_LENGTH for chosen in curate.filters)
+
+
+def changing_rounds(recipe: Recipe, *stages: str) -> list[int]:
+    """Return rounds that have, between them, all settings of the stages: the first, and each that begins with others.
+
+    A training without rounds has none.
+    """
+    if not recipe.rounds:
+        return []
+    own = [o for o in recipe.overrides if o.stage in stages]
+    back = {o.round + 1 for o in own if o.round is not None and o.round < recipe.rounds}
+    return sorted({1, *back, *(max(1, o.first_round) for o in own)})
