@@ -3,9 +3,10 @@
     python benchmarks/kill_processes.py [--times 5] [--seed 0] [--kinds worker judge reporter Prefect]
 
 Each of the processes `KINDS` is killed with SIGKILL that often, in a training of its own with the tiny recipe of the
-tests. Prints a line for each: the process, the moment, how the command ended, and whether every manifest has the same
-bytes (it names the digest of every file); for the reporter also what MLflow has not been told after `gradus sync`. It
-takes a minute or so for each kill, so the tests hold a few such kills (tests/e2e) and this is run by hand.
+tests; a training in which none was there at the moment or later is compared too, and another one follows. Prints a line
+for each: the process, the moment, how the command ended, and whether every manifest has the same bytes (it names the
+digest of every file); for the reporter also what MLflow has not been told after `gradus sync`. It takes a minute or so
+for each kill, so the tests hold a few such kills (tests/e2e) and this is run by hand.
 """
 
 import argparse
@@ -73,8 +74,11 @@ def undisturbed(program: Program) -> tuple[float, Spans]:
     return time.monotonic() - began, spans
 
 
-def kill_one(program: Program, kind: str, after_s: float) -> tuple[int, str]:
-    """Start the training, kill a process of a kind at a moment or once there is one; return its code and a text."""
+def kill_one(program: Program, kind: str, after_s: float) -> tuple[int, str, bool]:
+    """Start the training, kill a process of a kind at a moment or once there is one.
+
+    Return its code, a text, and whether there was one.
+    """
     process, began = program.start("train", str(RECIPE)), time.monotonic()
     killed = ""
     while process.poll() is None and not killed:
@@ -89,7 +93,7 @@ def kill_one(program: Program, kind: str, after_s: float) -> tuple[int, str]:
     code = process.wait()
     said = program.told().strip().splitlines()
     end = "went on" if code == 0 else f"exit {code}: {said[-1] if said else ''}"
-    return code, f"{killed or 'none was there'}: {end}"
+    return code, f"{killed or 'none was there'}: {end}", bool(killed)
 
 
 def untold(program: Program) -> int:
@@ -116,20 +120,24 @@ def main() -> None:
         whole_s, spans = undisturbed(calm)
         wanted, num_same = calm.manifests(), 0
         print(f"undisturbed: {whole_s:.0f} s, {len(wanted)} artifacts", flush=True)
-        chosen = [kind for kind in given.kinds for _ in range(given.times)]
-        for number, kind in enumerate(chosen):
+        left = [kind for kind in reversed(given.kinds) for _ in range(given.times)]
+        number = 0
+        while left:
+            kind, number = left[-1], number + 1
             program = new_home(root, f"killed-{number}", blank.home)
             program.reports = kind == "reporter"
-            code, ended = kill_one(program, kind, rng.uniform(*spans[kind]))
+            code, ended, killed = kill_one(program, kind, rng.uniform(*spans[kind]))
+            if killed:
+                left.pop()
             repeats = 0
             while code != 0 and repeats < MAX_REPEATS:
                 code, repeats = program.run("train", str(RECIPE))[0], repeats + 1
             same = program.manifests() == wanted
             num_same += same
             told = f", {untold(program)} events not told" if program.reports else ""
-            print(f"{number + 1}: {kind} {ended}: {'same' if same else 'DIFFERENT'}{told}", flush=True)
-        print(f"{num_same} of {len(chosen)} the same")
-        sys.exit(num_same != len(chosen))
+            print(f"{number}: {kind} {ended}: {'same' if same else 'DIFFERENT'}{told}", flush=True)
+        print(f"{num_same} of {number} the same")
+        sys.exit(num_same != number)
 
 
 if __name__ == "__main__":

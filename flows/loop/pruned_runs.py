@@ -34,7 +34,7 @@ def prune_run(home: Home, run: str, keep: KeepConfig) -> Freed:
     store, folder = open_lake(home.lake, aside), run_folder(home.runs, run)
     with RunLock(folder, hint="wait for it or stop it; a recipe's `keep` prunes as it goes on"):
         removals, spared = _planned(home, store, folder, keep)
-        num_bytes = remove(store, removals, date.today().isoformat())
+        num_bytes = remove(store, removals, date.today().isoformat(), aside)
         if removals:
             Journal(folder).pruned([str(each.made.ref) for each in removals], num_bytes)
         return _freed(folder, removals, spared, done=True)

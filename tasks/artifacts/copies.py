@@ -38,12 +38,13 @@ def export(store: Store, ref: Ref, out: Path) -> Path:
         return out
     out.parent.mkdir(parents=True, exist_ok=True)
     rows = store.read(ref)
-    if out.suffix == ".parquet":
-        pq.write_table(rows, out, compression="zstd")
-    else:
-        with out.open("w", encoding="utf-8") as file:
-            for batch in rows.to_batches(max_chunksize=1024):
-                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
+    with replacing(out) as temporary:
+        if out.suffix == ".parquet":
+            pq.write_table(rows, temporary, compression="zstd")
+        else:
+            with temporary.open("w", encoding="utf-8") as file:
+                for batch in rows.to_batches(max_chunksize=1024):
+                    file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
     return out
 
 

@@ -4,13 +4,14 @@ Rollouts, scores, manifests and reports stay, so that a pruned checkpoint is kno
 computed again to the bit (gradus.tasks.stages.update.replay). Only checkpoints of the stage update are pruned.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradus.data.lake.pruned import mark_pruned
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import beside_weights, repeats, state_ref
+from gradus.tasks.host.waiting import hold
 from gradus.tasks.runs.history import attempts
 
 
@@ -72,15 +73,20 @@ def planned_removals(
     return [_with_cost(store, each, made, left) for each in found if each.num_bytes]
 
 
-def remove(store: Store, removals: Iterable[Removal], at: str) -> int:
-    """Remove what was planned; return the bytes freed. `at` is the day, for messages."""
+def remove(store: Store, removals: Iterable[Removal], at: str, say: Callable[[str], None]) -> int:
+    """Remove what was planned; return the bytes freed. `at` is the day, for messages.
+
+    The lock of the train state, under which a checkpoint is restored, is taken first; `say` is called while it is held.
+    """
     num_bytes = 0
     for each in removals:
-        if each.weights:
-            mark_pruned(store.path(each.made.ref), each.weights, at)
-        if each.state:
-            state = state_ref(each.made.ref)
-            mark_pruned(store.path(state if store.find(state) else each.made.ref), each.state, at)
+        state = state_ref(each.made.ref)
+        with hold(store.path(state), "", say):
+            if each.weights:
+                mark_pruned(store.path(each.made.ref), each.weights, at)
+            if each.state:
+                mark_pruned(store.path(state if store.find(state) else each.made.ref), each.state, at)
+            store.remove_empty(state)
         num_bytes += each.num_bytes
     return num_bytes
 

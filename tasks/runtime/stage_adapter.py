@@ -136,7 +136,7 @@ class Session:
         found = frozenset(made.values()) - computed_by(self.journal.folder)
         removals = planned_removals(self.store, rounds, weights, states, found)
         if removals:
-            num_bytes = remove(self.store, removals, date.today().isoformat())
+            num_bytes = remove(self.store, removals, date.today().isoformat(), self.say)
             self.journal.pruned([str(each.made.ref) for each in removals], num_bytes)
 
 

@@ -100,3 +100,14 @@ class TestOut:
         before = mine.read_bytes()
         export(store, second, out)
         assert mine.read_bytes() == before
+
+    @pytest.mark.parametrize("name", ["out.parquet", "out.jsonl"])
+    def test_a_symbolic_link_where_a_file_is_to_be_is_replaced_not_written_through(
+        self, store: Store, second: Ref, place: Place, name: str
+    ) -> None:
+        out = place.root / name
+        out.symlink_to(place.canary)
+        export(store, second, out)
+        assert place.canary.read_bytes() == CANARY
+        assert out.is_file()
+        assert not out.is_symlink()

@@ -18,6 +18,7 @@ from gradus.data.lake.train_states import (
     weights_config,
 )
 from gradus.data.records import JsonObject
+from gradus.data.runlock import RunLock
 from gradus.tasks.runtime.pruning import Made, planned_removals, remove
 
 WEIGHTS, STATE = 1000, 2000
@@ -58,12 +59,31 @@ def test_weights_and_states_go_and_the_rest_stays(store: Store, before: bool) ->
     ]
     # 1 again: its own update. 3 again: from 2, which kept all.
     assert [(r.num_updates, r.seconds) for r in found] == [(1, 10.0), (1, 30.0)]
-    assert remove(store, found, "2026-11-23") == 2 * STATE + WEIGHTS
+    assert remove(store, found, "2026-11-23", pytest.fail) == 2 * STATE + WEIGHTS
     assert store.find(made[0].ref) is not None
     assert store.read_file(made[0].ref, "config.json") == b"{}"
     assert not (store.path(made[0].ref) / "model.safetensors").exists()
     assert [state_files(store, each.ref) is not None for each in made] == [False, True, False, True]
     assert planned_removals(store, made, {2, 3, 4}, {2, 4}, frozenset()) == []
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["beside", "inside"])
+def test_a_checkpoint_that_is_being_restored_loses_nothing_until_that_has_ended(store: Store, before: bool) -> None:
+    made = [Made(1, checkpoint(store, 1, before=before))]
+    weights, lock = store.path(made[0].ref) / "model.safetensors", RunLock(store.path(state_ref(made[0].ref)))
+    said: list[str] = []
+
+    def restored(text: str) -> None:
+        said.append(text)
+        assert weights.exists()
+        lock.__exit__(None, None, None)
+
+    with lock:
+        remove(store, planned_removals(store, made, set(), set(), frozenset()), "2026-11-23", restored)
+    assert [text.split(" ")[:2] for text in said] == [["waiting", "for"]]
+    assert not weights.exists()
+    assert state_files(store, made[0].ref) is None
+    assert store.path(state_ref(made[0].ref)).exists() != before
 
 
 def test_the_cost_counts_from_the_last_that_keeps_all_and_takes_the_usual_time_where_none_is_known(
