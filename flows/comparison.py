@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -10,10 +10,12 @@ from pydantic import Field
 from gradus.data.errors import BadInputError, GateError, GradusError, StageError
 from gradus.flows.console.output import aside
 from gradus.flows.loop.compared import Conditions, compared_trainings
-from gradus.flows.loop.comparison_plan import Intent, keep_plan
-from gradus.flows.loop.variants import Variant, methods_of, refuse_single
-from gradus.flows.recipe.budget import Budget, parse_budget
-from gradus.flows.recipe.checking import check_recipe
+from gradus.flows.loop.comparing.asked import Asked
+from gradus.flows.loop.comparing.checked import Checked, checked
+from gradus.flows.loop.comparing.tuning import Tuning, TuningRecord, read_tuned
+from gradus.flows.loop.comparison_plan import keep_plan
+from gradus.flows.loop.variants import Variant
+from gradus.flows.recipe.budget import Budget
 from gradus.flows.runs import train_flow
 from gradus.flows.session import RunSpec, label_flow_run, open_session
 from gradus.flows.verbs import gradus_flow
@@ -21,6 +23,7 @@ from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.figures import Comparison
 from gradus.tasks.inspect.comparing.kept import keep_comparison
+from gradus.tasks.inspect.comparing.tuning import Tuned
 
 _NAME_CHARS = 120
 
@@ -33,10 +36,15 @@ def compare(
     set: list[str] | None = None,  # noqa: A002 - called as on the command line
     margin: Annotated[float, Field(gt=0, lt=100)] = 100 * MARGIN,
     cluster: str = "",
+    tune: list[str] | None = None,
+    tune_seeds: Annotated[int, Field(ge=1)] = 1,
+    tune_on: str = "",
 ) -> Comparison:
     """Train methods under the same budget and seeds, and judge each pair: better, worse, equivalent or undecided.
 
     What methods share (problems, profile, hints, first evaluation) is computed once; a finished training is reused.
+    With `tune`, each method is first trained with each value tried, and compared at the best of them by pass@1 on
+    problems that are then not judged.
     A method of which a training fails is left out of the figures, and named with the reason.
     What the comparison can detect is written before the first training, and at its end it is a run of its own,
     `compare-DIGEST`, with its plan, its tables and its picture, in MLflow too.
@@ -48,37 +56,69 @@ def compare(
         set: Settings to change, each as key=value; a key that is given several times makes a method of each value.
         margin: Points of pass@1 within which methods are equivalent.
         cluster: A column of the evaluated problems: those with the same value belong together.
+        tune: Values to try, each setting as key=a,b,c; several settings make all combinations.
+        tune_seeds: Trainings of each value tried; their seeds follow those of the comparison.
+        tune_on: Problems to tune on; if empty, a fifth of the evaluated ones.
     """
-    home, limit = Home.from_environment(), parse_budget(budget)
-    methods = methods_of(home.runs, recipes, set or [], limit.amount if limit.unit == "rounds" else None)
-    refuse_single(len(methods), seeds)
-    for method in methods:
-        check_recipe(method.recipe, home.lake)
-    label_flow_run(f"compare {', '.join(method.name for method in methods)}"[:_NAME_CHARS], "compare")
-    first = methods[0].recipe.seed
-    intent = Intent(methods, range(first, first + seeds), limit, margin / 100, cluster)
-    runs, failed = intent.runs(), dict[str, GradusError]()
-    body = {"methods": runs, "budget": budget, "margin": intent.margin, "cluster": cluster}
+    asked = Asked(recipes, budget, seeds, set or [], margin, cluster, tune or [], tune_seeds, tune_on)
+    home = Home.from_environment()
+    ready = checked(home, asked)
+    label_flow_run(f"compare {', '.join(method.name for method in ready.methods)}"[:_NAME_CHARS], "compare")
+    tuned, record, failed = _tune(home, ready.tuning, ready) if ready.tuning else (None, {}, {})
+    intent = ready.intent(ready.tuning.chosen(tuned) if ready.tuning and tuned else ready.methods)
+    runs = intent.runs()
+    body = {"methods": runs, "budget": budget, "margin": intent.margin, "cluster": cluster, **record}
     plan = keep_plan(home, intent, home.runs / _name_of(body))
-    for number, seed in enumerate(intent.seeds):
+    failed |= _train_all(intent.methods, intent.seeds, ready.budget, runs)
+    left = [(name, of_seeds) for name, of_seeds in runs.items() if name not in failed]
+    if not left:
+        raise next(iter(failed.values()))
+    found = compared_trainings(home, left, Conditions(ready.budget, intent.margin, cluster, plan, tuned))
+    if failed:
+        found["failed"] = [{"method": name, "reason": error.message} for name, error in failed.items()]
+    with open_session(RunSpec(name=_name_of(body), verb="compare", seed=ready.seeds[0], body=body)) as session:
+        keep_comparison(found, session.journal.folder)
+    return found
+
+
+def _tune(
+    home: Home, tuning: Tuning, ready: Checked
+) -> tuple[Tuned, Mapping[str, TuningRecord], dict[str, GradusError]]:
+    """Train each method with each value tried; return the choice, what is kept of it, and methods that failed whole."""
+    runs, seeds = tuning.runs(), tuning.seeds
+    aside(f"tuning with seeds {seeds[0]} to {seeds[-1]}, which the comparison does not use")
+    failed = _train_all(tuning.variants(), seeds, ready.budget, runs, "tuning, ")
+    if len(failed) == len(runs):
+        raise next(iter(failed.values()))
+    record = tuning.record(runs)
+    tuned = read_tuned(
+        home, record, {runs[name][0]: error.message for name, error in failed.items()}, ready.asked.cluster
+    )
+    without: dict[str, GradusError] = {
+        method["method"]: StageError(f"every value tried failed; the first: {method['tried'][0].get('failed')}")
+        for method in tuned.figures["methods"]
+        if method["chosen"] is None
+    }
+    return tuned, {"tuning": record}, without
+
+
+def _train_all(
+    methods: Sequence[Variant], seeds: Sequence[int], budget: Budget, runs: Mapping[str, Sequence[str]], what: str = ""
+) -> dict[str, GradusError]:
+    """Train each method with each seed; return those of which a training failed, which are then left out."""
+    failed = dict[str, GradusError]()
+    for number, seed in enumerate(seeds):
         for place, method in enumerate(methods):
             if method.name in failed:
                 continue
-            aside(f"training {1 + number * len(methods) + place} of {seeds * len(methods)}: {method.name}, seed {seed}")
+            count = f"{1 + number * len(methods) + place} of {len(seeds) * len(methods)}"
+            aside(f"{what}training {count}: {method.name}, seed {seed}")
             try:
-                _train(method, seed, limit, runs[method.name][number])
+                _train(method, seed, budget, runs[method.name][number])
             except (GateError, StageError, BadInputError) as error:
                 failed[method.name] = error
                 aside(f"failed: {error}")
-    left = [(name, of_seeds) for name, of_seeds in runs.items() if name not in failed]
-    if not left:
-        raise failed[methods[0].name]
-    found = compared_trainings(home, left, Conditions(limit, intent.margin, cluster, plan))
-    if failed:
-        found["failed"] = [{"method": name, "reason": error.message} for name, error in failed.items()]
-    with open_session(RunSpec(name=_name_of(body), verb="compare", seed=first, body=body)) as session:
-        keep_comparison(found, session.journal.folder)
-    return found
+    return failed
 
 
 def _name_of(body: Mapping[str, object]) -> str:

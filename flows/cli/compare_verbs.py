@@ -12,7 +12,8 @@ from gradus.flows.cli.run_verbs import DryRun
 from gradus.flows.cli.stage_verbs import AsJson
 from gradus.flows.cli.waiting import may_wait
 from gradus.flows.console.output import answer, aside
-from gradus.flows.library.compare_calls import Asked, compared, foreseen_comparison, planned_comparison
+from gradus.flows.library.compare_calls import compared, foreseen_comparison, planned_comparison
+from gradus.flows.loop.comparing.asked import Asked
 from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
 
@@ -32,6 +33,14 @@ Margin = Annotated[float, typer.Option(min=0.01, max=99.0, help="points of pass@
 Cluster = Annotated[
     str, typer.Option(help="a column of the evaluated problems: those with the same value belong together")
 ]
+Tune = Annotated[
+    list[str] | None,
+    typer.Option("--tune", help="key=a,b,c: compare each recipe at the best of these; several make all combinations"),
+]
+TuneSeeds = Annotated[int, typer.Option(min=1, max=1000, help="trainings of each value tried; others than --seeds")]
+TuneOn = Annotated[
+    str, typer.Option(metavar="PROBLEMS", help="tune on these; else on a fifth of the evaluated ones, then not judged")
+]
 Planned = Annotated[
     bool, typer.Option("--plan", help="say which difference can be detected, and what that costs; start nothing")
 ]
@@ -48,6 +57,9 @@ def compare(
     sets: Sweep = None,
     margin: Margin = 100 * MARGIN,
     cluster: Cluster = "",
+    tune: Tune = None,
+    tune_seeds: TuneSeeds = 1,
+    tune_on: TuneOn = "",
     plot: Plot = None,
     plan: Planned = False,
     verify: Verify = False,
@@ -68,7 +80,7 @@ def compare(
         check_plot(plot)
     if partial and budget:
         raise UsageError("--partial goes with runs that are there", hint="leave it out, or leave --budget out")
-    asked = Asked(methods, budget, seeds, sets or [], margin, cluster)
+    asked = Asked(methods, budget, seeds, sets or [], margin, cluster, tune or [], tune_seeds, tune_on)
     if verify:
         _verify(asked, as_json=as_json)
     elif plan:

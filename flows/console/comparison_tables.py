@@ -7,6 +7,7 @@ from gradus.flows.console.output import fields, line, table
 from gradus.tasks.inspect.comparing.figures import Comparison
 from gradus.tasks.inspect.comparing.report import letters
 from gradus.tasks.inspect.comparing.trainings import StageCost
+from gradus.tasks.inspect.comparing.tuning import Tuning
 from gradus.tasks.inspect.comparing.verdicts import Difference
 
 
@@ -49,6 +50,8 @@ def render_comparison(result: Comparison) -> None:
     if result["settings"]:
         differing = [(s["setting"], *(s["values"][name] for name in letter)) for s in result["settings"]]
         table("settings that differ", ("setting", *letter.values()), differing)
+    if "tuning" in result:
+        _tuning(result["tuning"])
     for each in result["differences"]:
         line(_sentence(each, letter, result["margin"]))
     for remark in result["remarks"]:
@@ -63,6 +66,29 @@ def _by_seed(result: Comparison, letter: Mapping[str, str]) -> None:
     if len(seeds) > 1:
         rows = [(str(s), *(_rounded(values.get((name, s))) for name in letter)) for s in seeds]
         table("pass@1 by seed", ("seed", *letter.values()), rows)
+
+
+def _tuning(tuning: Tuning) -> None:
+    """Show the values tried, those chosen, and what that cost."""
+    rows = [
+        (
+            method["method"],
+            *each["values"].values(),
+            each["failed"] if "failed" in each else _rounded(each["pass_at_1"]),
+            "chosen" if each["values"] == method["chosen"] else "",
+        )
+        for method in tuning["methods"]
+        for each in method["tried"]
+    ]
+    keys = tuning["methods"][0]["tried"][0]["values"]
+    where = f"of {tuning['on']}" if tuning["on"] else "held out of the evaluated ones"
+    title = f"tuning: pass@1 on {tuning['problems']} problems {where}, which are not judged"
+    table(title, ("method", *keys, "pass@1", ""), rows)
+    cost, seeds = tuning["cost"], ", ".join(map(str, tuning["seeds"]))
+    spent = f"{cost['tokens']:,} tokens, {cost['seconds']:,.0f} s"
+    line(f"tuning took {cost['trainings']} trainings (seeds {seeds}): {spent}")
+    for remark in tuning["remarks"]:
+        line(f"note: {remark}")
 
 
 def _below(result: Comparison) -> dict[str, object]:

@@ -1,15 +1,14 @@
 """Methods side by side: compare, and before anything is trained what a comparison could detect, and would compute."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.flows.library.calling import Input, call, computing, named
 from gradus.flows.library.results import Run
-from gradus.flows.loop.variants import Variant, methods_of, refuse_single
-from gradus.flows.recipe.budget import HOW, Budget, parse_budget
-from gradus.flows.recipe.checking import check_recipe
+from gradus.flows.loop.comparing.asked import Asked
+from gradus.flows.recipe.budget import HOW
 from gradus.flows.recipe.config import RECIPES
 from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
@@ -18,18 +17,6 @@ if TYPE_CHECKING:
     from gradus.flows.loop.comparison_ahead import ComparisonForecast
     from gradus.tasks.inspect.comparing.figures import Comparison
     from gradus.tasks.inspect.comparing.planning import Plan
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The arguments of a comparison; the margin in points."""
-
-    names: Sequence[str]
-    budget: str
-    seeds: int
-    sets: Sequence[str]
-    margin: float
-    cluster: str
 
 
 @call
@@ -41,14 +28,19 @@ def compare(
     set: Sequence[str] = (),  # noqa: A002 - called as on the command line
     margin: float = 100 * MARGIN,
     cluster: str = "",
+    tune: Sequence[str] = (),
+    tune_seeds: int = 1,
+    tune_on: Input = "",
 ) -> "Comparison":
     """Judge recipes at equal cost, each pair: better, worse, equivalent within a margin, or undecided.
 
     With a `budget` (rounds=N, tokens=N, seconds=N) each recipe is trained, or its training reused, with the same seeds;
     without one, `methods` are runs that are there. `set` has texts `key=value`, and a key that is there several times
-    makes a method of each value.
+    makes a method of each value. `tune` has texts `key=a,b,c`: each method is trained with each of these values and
+    `tune_seeds` seeds of their own, and compared at the best of them by pass@1 on the problems of `tune_on`, or on a
+    fifth of the evaluated ones; these problems are not judged.
     """
-    return compared(_asked(methods, budget, seeds, set, margin, cluster))
+    return compared(_asked(methods, Asked([], budget, seeds, set, margin, cluster, tune, tune_seeds, named(tune_on))))
 
 
 @call
@@ -60,9 +52,14 @@ def plan_comparison(
     set: Sequence[str] = (),  # noqa: A002
     margin: float = 100 * MARGIN,
     cluster: str = "",
+    tune: Sequence[str] = (),
+    tune_seeds: int = 1,
+    tune_on: Input = "",
 ) -> "Plan":
     """Return which difference a comparison can detect, and what it costs; nothing is started."""
-    return planned_comparison(_asked(methods, budget, seeds, set, margin, cluster))
+    return planned_comparison(
+        _asked(methods, Asked([], budget, seeds, set, margin, cluster, tune, tune_seeds, named(tune_on)))
+    )
 
 
 @call
@@ -72,79 +69,76 @@ def dry_compare(
     budget: str,
     seeds: int = 5,
     set: Sequence[str] = (),  # noqa: A002
+    tune: Sequence[str] = (),
+    tune_seeds: int = 1,
+    tune_on: Input = "",
 ) -> "ComparisonForecast":
     """Return what each training of `compare` would compute and reuse, and what that costs; nothing is started."""
-    return foreseen_comparison(_asked(methods, budget, seeds, set, 100 * MARGIN, ""))
-
-
-def checked_methods(home: Home, asked: Asked) -> tuple[list[Variant], Budget]:
-    """Return methods and budget, after what can be refused before anything starts."""
-    limit = parse_budget(asked.budget)
-    methods = methods_of(home.runs, asked.names, asked.sets, limit.amount if limit.unit == "rounds" else None)
-    refuse_single(len(methods), asked.seeds)
-    for method in methods:
-        check_recipe(method.recipe, home.lake)
-    return methods, limit
+    asked = Asked([], budget, seeds, set, 100 * MARGIN, "", tune, tune_seeds, named(tune_on))
+    return foreseen_comparison(_asked(methods, asked))
 
 
 def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
     """Train the methods, or reuse their trainings, and compare them; without a budget, compare runs that are there."""
+    from gradus.flows.loop.comparing.checked import checked
+
     home = Home.from_environment()
     if not asked.budget:
         return _there(home, asked, on_damage)
-    checked_methods(home, asked)
+    checked(home, asked)
     with computing() as ready:
         from gradus.flows import comparison  # Prefect, which a wrong recipe need not wait for
 
         ready()
-        sets = list(asked.sets)
-        return comparison.compare(list(asked.names), asked.budget, asked.seeds, sets, asked.margin, asked.cluster)
+        return comparison.compare(
+            list(asked.names),
+            asked.budget,
+            asked.seeds,
+            list(asked.sets),
+            asked.margin,
+            asked.cluster,
+            list(asked.tune),
+            asked.tune_seeds,
+            asked.tune_on,
+        )
 
 
 def planned_comparison(asked: Asked) -> "Plan":
     """Return which difference can be detected."""
-    from gradus.flows.loop.comparison_plan import Intent, plan_of
+    from gradus.flows.loop.comparing.checked import checked
+    from gradus.flows.loop.comparison_plan import plan_of
 
     home = Home.from_environment()
-    methods, limit = checked_methods(home, asked)
-    return plan_of(home, Intent(methods, seeds_of(methods, asked), limit, asked.margin / 100, asked.cluster))
+    return plan_of(home, checked(home, asked).intent())
 
 
 def foreseen_comparison(asked: Asked) -> "ComparisonForecast":
     """Return what a comparison would do."""
+    from gradus.flows.loop.comparing.checked import checked
     from gradus.flows.loop.comparison_ahead import look_ahead_comparison
 
     home = Home.from_environment()
-    methods, limit = checked_methods(home, asked)
-    return look_ahead_comparison(home, methods, seeds_of(methods, asked), limit)
+    return look_ahead_comparison(home, checked(home, asked))
 
 
-def seeds_of(methods: Sequence[Variant], asked: Asked) -> range:
-    """Return the seeds of each method's trainings."""
-    first = methods[0].recipe.seed
-    return range(first, first + asked.seeds)
-
-
-def _asked(
-    methods: Sequence[Input | Run],
-    budget: str,
-    seeds: int,
-    set: Sequence[str],  # noqa: A002
-    margin: float,
-    cluster: str,
-) -> Asked:
+def _asked(methods: Sequence[Input | Run], asked: Asked) -> Asked:
     names = [each.name if isinstance(each, Run) else named(each) for each in methods]
     if not names:
         raise UsageError("there is nothing to compare", hint="name recipes, with a budget, or runs that are there")
-    if seeds < 1 or not 0 < margin < 100:
-        raise UsageError(f"seeds = {seeds} and margin = {margin:g}", hint="seeds from 1 on, a margin above 0 points")
-    return Asked(names, budget, seeds, set, margin, cluster)
+    if min(asked.seeds, asked.tune_seeds) < 1 or not 0 < asked.margin < 100:
+        raise UsageError(
+            f"seeds = {asked.seeds}, tune_seeds = {asked.tune_seeds} and margin = {asked.margin:g}",
+            hint="seeds from 1 on, a margin above 0 points",
+        )
+    return replace(asked, names=names)
 
 
 def _there(home: Home, asked: Asked, on_damage: OnDamage) -> "Comparison":
     """Compare runs that are there; nothing is computed."""
     from gradus.flows.loop.compared import Conditions, compared_runs
 
+    if asked.tune or asked.tune_on or asked.tune_seeds != 1:
+        raise UsageError("--tune trains recipes", hint="give a budget, for example --budget rounds=10")
     if asked.sets:
         raise UsageError("--set changes recipes that are trained", hint="give a budget, for example --budget rounds=10")
     for name in asked.names:

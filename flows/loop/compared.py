@@ -16,6 +16,7 @@ from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.figures import Comparison, PlanNote, Setting
 from gradus.tasks.inspect.comparing.report import Method, Terms, compare
 from gradus.tasks.inspect.comparing.trainings import Training, read_training
+from gradus.tasks.inspect.comparing.tuning import Tuned
 from gradus.tasks.runs.history import run_folder
 from gradus.tasks.runs.spending import ComputedSeconds
 from gradus.tasks.tracking.names import flat_params
@@ -23,12 +24,13 @@ from gradus.tasks.tracking.names import flat_params
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under what trainings are compared: budget, margin of equivalence, column of clusters, plan."""
+    """Under what trainings are compared: budget, margin of equivalence, column of clusters, plan, tuning."""
 
     budget: Budget | None = None
     margin: float = MARGIN
     cluster: str = ""
     plan: PlanNote | None = None
+    tuned: Tuned | None = None
 
 
 def compared_trainings(
@@ -52,6 +54,7 @@ def compared_trainings(
         cluster=conditions.cluster,
         plan=conditions.plan,
         settings=_differing_settings(variants),
+        tuned=conditions.tuned,
     )
     return compare(found, terms, told)
 

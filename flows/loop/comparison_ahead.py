@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from gradus.flows.console.output import line, table
+from gradus.flows.loop.comparing.checked import Checked
 from gradus.flows.loop.dry_run import look_ahead
 from gradus.flows.loop.reruns import Rerun
-from gradus.flows.loop.variants import Variant
-from gradus.flows.recipe.budget import Budget
 from gradus.tasks.config.settings import Home
 
 FIRST_ROUND = "these are the first rounds alone"
@@ -32,10 +31,13 @@ class ComparisonForecast(TypedDict):
     remarks: list[str]
 
 
-def look_ahead_comparison(
-    home: Home, methods: Sequence[Variant], seeds: Sequence[int], budget: Budget
-) -> ComparisonForecast:
-    """Return what a comparison would do; of a budget in tokens or seconds, what the first rounds alone would."""
+def look_ahead_comparison(home: Home, asked: Checked) -> ComparisonForecast:
+    """Return what a comparison would do, or of one with tuning what that would.
+
+    Of a budget in tokens or seconds it is what the first rounds alone would do.
+    """
+    tuning, budget = asked.tuning, asked.budget
+    methods, seeds = (tuning.variants(), tuning.seeds) if tuning else (asked.methods, asked.seeds)
     trainings: list[ForeseenTraining] = []
     for seed in seeds:
         for method in methods:
@@ -62,7 +64,20 @@ def look_ahead_comparison(
             f"{FIRST_ROUND}: whether {budget} are reached is asked after each round, so how many there will be depends "
             f"on {'the lengths of completions' if budget.unit == 'tokens' else 'the machine'}"
         )
+    if tuning:
+        remarks.append(
+            f"this is the tuning, of {len(trainings)} trainings{_cost(trainings)}; after it, "
+            f"{len(asked.methods) * len(asked.seeds)} trainings of the comparison follow with the values chosen"
+        )
     return {"trainings": trainings, "remarks": remarks}
+
+
+def _cost(trainings: Sequence[ForeseenTraining]) -> str:
+    """Return what trainings cost if that is known of all."""
+    tokens, seconds = [t["tokens"] for t in trainings], [t["seconds"] for t in trainings]
+    if None in tokens or None in seconds:
+        return ""
+    return f" with at most {sum(filter(None, tokens)):,} tokens and {sum(filter(None, seconds)):,.0f} s"
 
 
 def render_comparison_ahead(found: ComparisonForecast) -> None:

@@ -32,6 +32,7 @@ from gradus.tasks.inspect.comparing.planning import (
 )
 from gradus.tasks.inspect.comparing.report import Method
 from gradus.tasks.inspect.comparing.trainings import Training, problem_ids, read_training
+from gradus.tasks.inspect.comparing.tuning import num_held_out
 from gradus.tasks.runs.history import brief, run_folders
 from gradus.tasks.runs.spending import ComputedSeconds
 from gradus.tasks.tracking.facts import PLAN
@@ -46,6 +47,10 @@ class Intent:
     budget: Budget
     margin: float
     cluster: str
+    holds_out: bool = False
+    """Whether a part of the evaluated problems is held out for tuning."""
+    tuning: Sequence[str] = ()
+    """Runs of a tuning that is still to come; the values of the methods are not chosen before."""
 
     def runs(self) -> dict[str, list[str]]:
         """The names that the runs of each method will have."""
@@ -64,15 +69,21 @@ def plan_of(home: Home, intent: Intent) -> Plan:
     chosen = known_of(of_these, intent.cluster)
     known = chosen if chosen.measured else known_of(stored, intent.cluster)
     counted = known.problems or count_problems(suite.problems)
-    problems = counted or MIN_PROBLEMS
-    size = (len(intent.seeds), known.units or problems, suite.sample.n)
+    evaluated = counted or MIN_PROBLEMS
+    problems = evaluated - num_held_out(evaluated) if intent.holds_out else evaluated
+    units = max(1, (known.units or evaluated) * problems // evaluated)
+    size = (len(intent.seeds), units, suite.sample.n)
     pairs = len(intent.methods) * (len(intent.methods) - 1) // 2
     least = known.variances.detectable(size, pairs)
     remarks = [*known.remarks, *plan_remarks(problems, least, intent.margin, measured=known.measured)]
     if not counted:
         remarks.append(f"how many problems {suite.problems} holds is not known yet: {MIN_PROBLEMS} are assumed")
+    if intent.holds_out:
+        remarks.append(f"{evaluated - problems} more are held out for tuning, and not judged")
     if len(intent.seeds) == 1:
         remarks.append("one seed: what another seed would show is no part of the smallest detectable difference")
+    spent = [t for m in stored for t in m.trainings]
+    missing = len(runs) if intent.tuning else _num_missing(home, runs)
     body: Plan = {
         "methods": [m.name for m in intent.methods],
         "seeds": list(intent.seeds),
@@ -89,11 +100,13 @@ def plan_of(home: Home, intent: Intent) -> Plan:
         "runs": list(known.runs),
         "detectable": least,
         "others": others(known, size, pairs),
-        "cost": _cost(home, intent.budget, runs, [t for m in stored for t in m.trainings]),
+        "cost": _cost(intent.budget, missing, spent),
         "before_first_token": not any((home.runs / run).exists() for run in runs),
         "remarks": remarks,
         "digest": "",
     }
+    if intent.tuning:
+        body["tuning"] = _cost(intent.budget, _num_missing(home, intent.tuning), spent)
     return {**body, "digest": sealed(body)}
 
 
@@ -142,20 +155,24 @@ def render_plan(plan: Plan) -> None:
     table(title, ("seeds", "problems", "samples", ""), sizes)
     for remark in plan["remarks"]:
         line(f"note: {remark}")
-    cost = plan["cost"]
+    tuning = plan.get("tuning")
     fields(
         {
             "methods": plan["methods"],
             "measured on": f"{len(plan['runs'])} trainings" if plan["measured"] else "nothing",
             "power": f"{plan['power']:g} at a level of {plan['level']:.2g} of all pairs",
             "margin": f"{100 * plan['margin']:g} points",
-            "to train": cost["trainings"],
-            "tokens": "-" if cost["tokens"] is None else f"{cost['tokens']:,.0f}",
-            "seconds": "-" if cost["seconds"] is None else f"{cost['seconds']:,.0f}",
+            **({"to tune": _written(tuning)} if tuning else {}),
+            "to train": _written(plan["cost"]),
             "digest": plan["digest"][:12],
         }
     )
     line("nothing was started; `--dry-run` looks at each training alone")
+
+
+def _written(cost: Cost) -> str:
+    tokens, seconds = ("-" if cost[unit] is None else f"{cost[unit]:,.0f}" for unit in ("tokens", "seconds"))
+    return f"{cost['trainings']} trainings, {tokens} tokens, {seconds} s"
 
 
 def _stored(home: Home, suite: Suite) -> list[Method]:
@@ -185,9 +202,12 @@ def _settings(recipe: Recipe) -> str:
     return json.dumps(recipe.model_dump(mode="json", exclude={"seed", "rounds"}), sort_keys=True)
 
 
-def _cost(home: Home, budget: Budget, runs: Collection[str], stored: Sequence[Training]) -> Cost:
-    """Return what the trainings that are not there cost, in proportion to stored ones, evaluation left out."""
-    number = sum(not _is_finished(home.runs / run) for run in runs)
+def _num_missing(home: Home, runs: Collection[str]) -> int:
+    return sum(not _is_finished(home.runs / run) for run in runs)
+
+
+def _cost(budget: Budget, number: int, stored: Sequence[Training]) -> Cost:
+    """Return what trainings cost, in proportion to stored ones, evaluation left out."""
     spent = {
         "rounds": sum(t.rounds for t in stored),
         "tokens": sum(t.tokens for t in stored),

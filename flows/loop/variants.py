@@ -93,7 +93,7 @@ def _called(name: str, varied: Sequence[str]) -> str:
 
 def otherwise_evaluated(one: Suite, other: Suite) -> str:
     """Return the first key by which two suites draw different samples; empty if none does."""
-    if not _same_problems(one.problems, other.problems):
+    if not same_problems(one.problems, other.problems):
         return "problems"
     bodies: list[Mapping[str, object]] = [
         suite.model_dump(mode="json", include={"sample", "seed", "prompt", "stop"}) for suite in (one, other)
@@ -101,6 +101,7 @@ def otherwise_evaluated(one: Suite, other: Suite) -> str:
     return next((key for key in ("sample", "seed", "prompt", "stop") if bodies[0].get(key) != bodies[1].get(key)), "")
 
 
-def _same_problems(one: str, other: str) -> bool:
+def same_problems(one: str, other: str) -> bool:
+    """Return whether two names of problems are the same, or of files that hold the same."""
     files = [Path(text) for text in (one, other)]
     return one == other or (all(f.is_file() for f in files) and len({sha256_file(f) for f in files}) == 1)

@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterator
-from typing import TypedDict
+from collections.abc import Iterator, Mapping
+from typing import Any, TypedDict
 
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.upgrade import open_lake
 from gradus.flows.console.output import aside
 from gradus.flows.loop.compared import Conditions, compared_trainings
+from gradus.flows.loop.comparing.tuning import TuningRecord, chosen_names, read_tuned
 from gradus.flows.loop.comparison_plan import read_plan
 from gradus.flows.recipe.budget import parse_budget
 from gradus.tasks.config.settings import Home
@@ -48,10 +49,17 @@ def verify_comparison(home: Home, name: str) -> Verified:
     failures = {"failed": stored["failed"]} if "failed" in stored else {}
     failed = {each["method"] for each in stored.get("failed", [])}
     methods: list[tuple[str, list[str]]] = [each for each in body["methods"].items() if each[0] not in failed]
-    conditions = Conditions(parse_budget(body["budget"]), body["margin"], body["cluster"], plan)
+    record: TuningRecord | None = body.get("tuning")
+    tuned = read_tuned(home, record, _failed_to_tune(stored), body["cluster"]) if record else None
+    conditions = Conditions(parse_budget(body["budget"]), body["margin"], body["cluster"], plan, tuned)
     again = {**compared_trainings(home, methods, conditions), **failures}
     found = dict(_leaves(json.loads(json.dumps(again))))
     there = dict(_leaves(stored))
+    if tuned and (others := set(body["methods"]) - set(chosen_names(tuned))):
+        raise BadInputError(
+            f"{folder.name} compares {min(others)}, which its tuning does not choose",
+            hint="the same command of `gradus compare` compares what it chooses",
+        )
     wrong = [at for at in {**there, **found} if not _same(there.get(at), found.get(at))]
     if wrong:
         raise BadInputError(
@@ -60,9 +68,19 @@ def verify_comparison(home: Home, name: str) -> Verified:
             hint="the same command of `gradus compare` writes them anew",
         )
     store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs)
-    trainings = [read_training(store, home.runs / run, computed) for _, runs in methods for run in runs]
+    runs = [run for _, of_method in methods for run in of_method]
+    if tuned:
+        tried = [each for method in tuned.figures["methods"] for each in method["tried"]]
+        runs += [run for each in tried if each["pass_at_1"] is not None for run in each["runs"]]
+    trainings = [read_training(store, home.runs / run, computed) for run in runs]
     counted = recount(trainings)
     return {"run": folder.name, "figures": len(found), "evaluations": counted, "plan": plan["digest"]}
+
+
+def _failed_to_tune(stored: Mapping[str, Any]) -> dict[str, str]:
+    """Return why values that were tried have no figures, by the first of their runs."""
+    tried = [each for method in stored.get("tuning", {}).get("methods", []) for each in method["tried"]]
+    return {each["runs"][0]: each["failed"] for each in tried if "failed" in each}
 
 
 def _leaves(value: object, at: str = "") -> Iterator[Leaf]:

@@ -2,10 +2,11 @@
 
 import pyarrow as pa
 
-from gradus.data.arrays import Column, one_array, pc
+from gradus.data.arrays import Bools, Column, bools, one_array, pc
 from gradus.data.lake.store import Ref, Store
 
-_COLUMNS = ["problem_id", "question", "messages"]
+IDENTITY = ["problem_id", "question", "messages"]
+"""The columns by which problems are recognised."""
 
 
 def shared_problems(store: Store, trained: Ref, evaluated: Ref, suite: str) -> str:
@@ -15,10 +16,9 @@ def shared_problems(store: Store, trained: Ref, evaluated: Ref, suite: str) -> s
     """
     if store.find(trained) is None or store.find(evaluated) is None:
         return ""
-    learnt, measured = store.read(trained, _COLUMNS), store.read(evaluated, _COLUMNS)
-    by_text = pc.is_in(_texts(measured), value_set=_texts(learnt))
-    by_id = pc.is_in(one_array(measured.column("problem_id")), value_set=one_array(learnt.column("problem_id")))
-    num_text, num_all = (pc.sum(each).as_py() or 0 for each in (by_text, pc.or_(by_text, by_id)))
+    learnt, measured = store.read(trained, IDENTITY), store.read(evaluated, IDENTITY)
+    by_text, by_id = recognised(learnt, measured)
+    num_text, num_all = int(by_text.sum()), int((by_text | by_id).sum())
     if not num_all:
         return ""
     alone = f", {num_all - num_text} by their id alone" if num_all > num_text else ""
@@ -26,6 +26,13 @@ def shared_problems(store: Store, trained: Ref, evaluated: Ref, suite: str) -> s
     return (
         f"{num_all} of the {total} problems of {suite} are trained on, too{alone}: figures there are not of unseen ones"
     )
+
+
+def recognised(known: pa.Table, problems: pa.Table) -> tuple[Bools, Bools]:
+    """Return which problems (P,) are among the known ones by their text, and by their id."""
+    by_text = pc.is_in(_texts(problems), value_set=_texts(known).drop_null())
+    by_id = pc.is_in(one_array(problems.column("problem_id")), value_set=one_array(known.column("problem_id")))
+    return bools(by_text), bools(by_id)
 
 
 def _texts(problems: pa.Table) -> Column:

@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ import gradus
 from gradus.data.errors import BadInputError
 from gradus.flows.console.comparison_tables import render_comparison
 from gradus.flows.loop.compared import Conditions, compared_runs
+from gradus.flows.loop.comparing.asked import Asked
+from gradus.flows.loop.comparing.checked import checked
+from gradus.flows.loop.comparison_ahead import look_ahead_comparison
 from gradus.flows.loop.comparison_plan import read_plan
 from gradus.flows.loop.verified import verify_comparison
 from gradus.tasks.config.settings import Home
@@ -286,3 +290,67 @@ def test_a_method_that_fails_is_a_row_with_its_reason_and_the_others_are_compare
     assert verify_comparison(Home(program.home), *failing)["evaluations"] == 2
     plan = program.json("compare", *words, "--plan")  # rests on what finished, and is no error
     assert plan["measured"]
+
+
+def test_methods_meet_at_their_best_values_which_problems_that_are_not_judged_chose(
+    compared: tuple[Program, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, found = compared
+    monkeypatch.setenv("GRADUS_HOME", str(program.home))
+    monkeypatch.chdir(program.home)
+    asked = Asked([str(RECIPE)], "rounds=1", 2, QUICK[1::2], 2.0, "", ["escalate=[2],[]"])
+    plan = gradus.plan_comparison(
+        asked.names, budget=asked.budget, seeds=2, set=asked.sets, tune=asked.tune, tune_seeds=9
+    )
+    home = Home(program.home)
+    ahead = look_ahead_comparison(home, checked(home, asked))
+    assert plan.get("tuning", {}).get("trainings", 0) in (16, 18)  # 16 if this test is repeated
+    assert plan["cost"]["trainings"] == 2  # the values are not known yet: all are counted
+    assert [(each["method"], each["seed"]) for each in ahead["trainings"]] == [
+        ("tiny escalate=[2]", 5),
+        ("tiny escalate=[]", 5),
+    ]
+    assert "this is the tuning, of 2 trainings" in ahead["remarks"][-1]
+    best = program.json("compare", str(RECIPE), *QUICK, "--seeds", "2", "--budget", asked.budget, "--tune", *asked.tune)
+    tuning = best["tuning"]
+    (method,) = tuning["methods"]
+    assert (tuning["seeds"], tuning["cost"]["trainings"]) == ([5], 2)
+    sampled = {
+        call["output"]
+        for tried in method["tried"]
+        for call in calls(program, tried["runs"][0])
+        if call["stage"] == "rollout" and not call["purpose"].startswith("eval")
+    }  # what both share counts once
+    assert tuning["cost"]["tokens"] == sum(
+        len(tokens) for output in sampled for tokens in parquet(program, output, "completion_tokens")
+    )
+    assert tuning["problems"] + best["problems"] == plan["problems"] + tuning["problems"] == found["problems"]
+    held = {row: i for i, row in enumerate(sorted(ids(program), key=lambda i: sha256(f"tuning {i}".encode()).digest()))}
+    rates = []
+    for tried in method["tried"]:
+        last = [call["output"] for call in calls(program, tried["runs"][0]) if call["stage"] == "evaluate"][-1]
+        columns = (parquet(program, last, each) for each in ("problem_id", "k", "n"))
+        rates.append(np.mean([k / n for i, k, n in zip(*columns, strict=True) if held[i] < tuning["problems"]]))
+        assert tried["pass_at_1"] == pytest.approx(rates[-1])
+    chosen = method["tried"][int(np.argmax(rates))]["values"]
+    assert method["chosen"] == chosen
+    (same,) = [m for m in found["methods"] if m["method"] == f"tiny escalate={chosen['escalate']}"]
+    assert [m["runs"] for m in best["methods"]] == [same["runs"]]  # nothing but the tuning was trained
+    (folder,) = [path.parent for path in kept(program) if "tuning" in json.loads(path.read_text())]
+    render_comparison(best)
+    assert verify_comparison(home, folder.name)["evaluations"] >= 5
+    body = json.loads((folder / COMPARISON).read_text())
+    body["tuning"]["methods"][0]["chosen"] = {"escalate": "[1]"}
+    (folder / COMPARISON).write_text(json.dumps(body))
+    with pytest.raises(BadInputError, match=r"the first is tuning\.methods\.0\.chosen\.escalate"):
+        verify_comparison(home, folder.name)
+    (folder / COMPARISON).write_text(json.dumps(best))
+
+
+def ids(program: Program) -> list[str]:
+    """The problems of the evaluation."""
+    (evaluated,) = {
+        tuple(sorted(parquet(program, str(path.parent.relative_to(program.home / "lake")), "problem_id")))
+        for path in (program.home / "lake").glob("evaluations/*/_manifest.json")
+    }
+    return list(evaluated)

@@ -5,6 +5,7 @@ from typing import NotRequired, TypedDict
 from gradus.data.records import Figure
 from gradus.tasks.inspect.comparing.difficulty import Band
 from gradus.tasks.inspect.comparing.trainings import StageCost
+from gradus.tasks.inspect.comparing.tuning import Tuning
 from gradus.tasks.inspect.comparing.verdicts import Difference
 
 
@@ -97,3 +98,4 @@ class Comparison(TypedDict):
     by_difficulty: list[Band]
     remarks: list[str]
     failed: NotRequired[list[FailedMethod]]
+    tuning: NotRequired[Tuning]

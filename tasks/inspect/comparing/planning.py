@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -61,7 +61,10 @@ class Cost(TypedDict):
 
 
 class Plan(TypedDict):
-    """A comparison before it begins. `measured` is False if deviations are assumed; `digest` is of all other fields."""
+    """A comparison before it begins. `measured` is False if deviations are assumed; `digest` is of all other fields.
+
+    `tuning` is what a tuning still to come costs; `cost`, that of the comparison, then counts all its trainings.
+    """
 
     methods: list[str]
     seeds: list[int]
@@ -82,6 +85,7 @@ class Plan(TypedDict):
     before_first_token: bool
     remarks: list[str]
     digest: str
+    tuning: NotRequired[Cost]
 
 
 @dataclass(frozen=True)

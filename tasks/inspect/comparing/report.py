@@ -28,6 +28,7 @@ from gradus.tasks.inspect.comparing.figures import (
 )
 from gradus.tasks.inspect.comparing.shares import DEAD, TRUNCATED, shared_tokens, training_share
 from gradus.tasks.inspect.comparing.trainings import StageCost, Training, pass_rates, problem_ids, verdicts
+from gradus.tasks.inspect.comparing.tuning import Tuned
 from gradus.tasks.inspect.comparing.verdicts import Difference, Rule, judge_pairs, too_narrow
 
 _UNEQUAL = 1.1
@@ -63,6 +64,8 @@ class Terms:
     plan: PlanNote | None = None
     settings: Sequence[Setting] = ()
     """Those that differ."""
+    tuned: Tuned | None = None
+    """How methods were tuned; problems that this was done on are left out."""
 
     @property
     def rule(self) -> Rule:
@@ -104,16 +107,21 @@ def compare(methods: Sequence[Method], terms: Terms | None = None, remarks: Sequ
     before = [np.stack([pass_rates(t, 0, ids) for t in m.trainings]) for m in methods]
     after = [np.stack([pass_rates(t, t.rounds, ids) for t in m.trainings]) for m in methods]
     judged = _judged_everywhere([*before, *after])
+    said = [*remarks, *_left_out(judged)]
+    if terms.tuned:
+        tuned = terms.tuned.has(first, ids)
+        said += _used_to_tune(terms.tuned, int(tuned.sum()))
+        judged = _not_tuned(judged, tuned)
     before, after = [rate[:, judged] for rate in before], [rate[:, judged] for rate in after]
     cluster = clusters_of(first.store, first.evaluations[0], ids.filter(pa.array(judged)), terms.cluster)
     problems = _Problems(ids, judged, cluster)
     seeds, start = min(len(rate) for rate in after), _start(methods, problems)
     differences = _differences(methods, after, problems, seeds, terms.rule)
-    said = [*remarks, *_left_out(judged), *remarks_on(cluster, terms.cluster), *_unequal_starts(methods, before)]
+    said += [*remarks_on(cluster, terms.cluster), *_unequal_starts(methods, before)]
     said += [*_unequal_costs(methods, terms.budget), *([] if can_split(start) else [UNSPLIT])]
     if seeds == 1:
         said.append("one seed: the intervals say how problems differ, not how another seed would")
-    return {
+    found: Comparison = {
         "budget": terms.budget,
         "seeds": seeds,
         "problems": int(judged.sum()),
@@ -127,6 +135,7 @@ def compare(methods: Sequence[Method], terms: Terms | None = None, remarks: Sequ
         "by_difficulty": by_difficulty([m.name for m in methods], start, after),
         "remarks": [*said, *too_narrow(differences, terms.rule)],
     }
+    return {**found, "tuning": terms.tuned.figures} if terms.tuned else found
 
 
 def _starts(methods: Sequence[Method]) -> dict[str, Training]:
@@ -173,9 +182,26 @@ def _judged_everywhere(rates: Sequence[Floats]) -> Bools:
     return judged
 
 
+def _not_tuned(judged: Bools, tuned: Bools) -> Bools:
+    """Return which problems (P,) are judged and tuned no method; BadInputError if there is none."""
+    left = judged & ~tuned
+    if not left.any():
+        raise BadInputError(
+            "no evaluated problem is left to judge beside those that tuned the methods",
+            hint="name other problems: --tune-on problems.jsonl",
+        )
+    return left
+
+
 def _left_out(judged: Bools) -> list[str]:
     missing = int((~judged).sum())
     return [f"{missing} of {len(judged)} problems are left out: some evaluation has no verdict"] if missing else []
+
+
+def _used_to_tune(tuned: Tuned, number: int) -> list[str]:
+    """Remark on evaluated problems that are among others which were named for tuning."""
+    on = tuned.figures["on"]
+    return [f"{number} evaluated problems are left out: they are in {on}, too"] if on and number else []
 
 
 def _unequal_starts(methods: Sequence[Method], before: Sequence[Floats]) -> list[str]:

@@ -1,0 +1,1 @@
+"""Comparisons that tune: their arguments, and the values tried of each method."""

@@ -1,0 +1,19 @@
+"""The arguments of `compare`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The arguments of a comparison; the margin in points."""
+
+    names: Sequence[str]
+    budget: str
+    seeds: int
+    sets: Sequence[str]
+    margin: float
+    cluster: str
+    tune: Sequence[str] = ()
+    tune_seeds: int = 1
+    tune_on: str = ""

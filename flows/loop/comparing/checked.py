@@ -1,0 +1,49 @@
+"""A comparison that can begin: methods, seeds, budget and what is tuned, checked before anything starts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradus.flows.loop.comparing.asked import Asked
+from gradus.flows.loop.comparing.tuning import Tuning, search_of, tuning_of
+from gradus.flows.loop.comparison_plan import Intent
+from gradus.flows.loop.variants import Variant, methods_of, refuse_single
+from gradus.flows.recipe.budget import Budget, parse_budget
+from gradus.flows.recipe.checking import check_recipe
+from gradus.tasks.config.settings import Home
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A comparison that can begin; its methods have the values of their recipes until they are tuned."""
+
+    asked: Asked
+    methods: Sequence[Variant]
+    seeds: range
+    budget: Budget
+    tuning: Tuning | None
+
+    def intent(self, chosen: Sequence[Variant] | None = None) -> Intent:
+        """Return what is planned: of chosen methods, or of all with their tuning still to come."""
+        return Intent(
+            chosen or self.methods,
+            self.seeds,
+            self.budget,
+            self.asked.margin / 100,
+            self.asked.cluster,
+            holds_out=self.tuning is not None and not self.tuning.on,
+            tuning=[run for runs in self.tuning.runs().values() for run in runs] if self.tuning and not chosen else (),
+        )
+
+
+def checked(home: Home, asked: Asked) -> Checked:
+    """Return methods, seeds, budget and tuning; raise UsageError or BadInputError for what can be refused by now."""
+    limit = parse_budget(asked.budget)
+    search = search_of(asked.tune, asked.tune_seeds, asked.tune_on, asked.sets)
+    methods = methods_of(home.runs, asked.names, asked.sets, limit.amount if limit.unit == "rounds" else None)
+    refuse_single(len(methods), asked.seeds)
+    first = methods[0].recipe.seed
+    seeds = range(first, first + asked.seeds)
+    tuning = tuning_of(methods, search, seeds) if search else None
+    for method in (*methods, *(tuning.variants() if tuning else ())):
+        check_recipe(method.recipe, home.lake)
+    return Checked(asked, methods, seeds, limit, tuning)

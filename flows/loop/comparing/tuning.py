@@ -1,0 +1,199 @@
+"""`compare --tune`: the values tried of each method, their trainings, and the choice among them. No Prefect here.
+
+Tuning has seeds of its own, those after the seeds of the comparison. It reads problems that the comparison leaves out:
+those of `--tune-on`, or a part of the evaluated ones.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import TypedDict
+
+from gradus.data.errors import OnDamage, UsageError, refuse, shortened
+from gradus.data.lake.upgrade import open_lake
+from gradus.flows.console.output import aside
+from gradus.flows.loop.inputs import as_run, run_name
+from gradus.flows.loop.variants import Variant, other_judges, refuse_unpaired, same_problems
+from gradus.flows.recipe.config import Recipe, recipe_from, split_assignment
+from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.comparing.trainings import read_training
+from gradus.tasks.inspect.comparing.tuning import Candidate, Tuned, tune
+from gradus.tasks.runs.spending import ComputedSeconds
+
+MAX_COMBINATIONS = 32
+_SUITE = "tuning"
+
+
+class Attempted(TypedDict):
+    """Values tried of a method, and the names of their trainings."""
+
+    values: dict[str, str]
+    runs: list[str]
+
+
+class TuningRecord(TypedDict):
+    """What a comparison keeps of its tuning, from which the choice is computed again."""
+
+    on: str
+    methods: dict[str, list[Attempted]]
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is tuned: the values of each setting as typed, how many seeds, on which problems."""
+
+    values: Mapping[str, Sequence[str]]
+    num_seeds: int = 1
+    on: str = ""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A method with values tried: as it is trained to tune, and as it is compared if they are chosen."""
+
+    values: Mapping[str, str]
+    tuning: Variant
+    compared: Variant
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All options of all methods, and the seeds of their trainings."""
+
+    options: Mapping[str, Sequence[Option]]
+    seeds: range
+    on: str
+
+    def variants(self) -> list[Variant]:
+        """Return what is trained."""
+        return [option.tuning for options in self.options.values() for option in options]
+
+    def runs(self) -> dict[str, list[str]]:
+        """Return the names that the runs of each variant will have, one a seed."""
+        return {v.name: [run_name(as_run(v.with_seed(seed))) for seed in self.seeds] for v in self.variants()}
+
+    def record(self, runs: Mapping[str, list[str]]) -> TuningRecord:
+        """Return the values tried of each method with their runs."""
+        methods = {
+            name: [Attempted(values=dict(each.values), runs=runs[each.tuning.name]) for each in options]
+            for name, options in self.options.items()
+        }
+        return {"on": self.on, "methods": methods}
+
+    def chosen(self, tuned: Tuned) -> list[Variant]:
+        """Return each method with its chosen values; one of which all failed is left out."""
+        by_name = {each.compared.name: each.compared for options in self.options.values() for each in options}
+        return [by_name[name] for name in chosen_names(tuned)]
+
+
+def search_of(texts: Sequence[str], num_seeds: int, on: str, sets: Sequence[str]) -> Search | None:
+    """Read `key=a,b,c` texts; None if there are none.
+
+    Raise UsageError for a setting with one value or that is also set, too many combinations, and other options of
+    tuning without one.
+    """
+    if not texts:
+        if on or num_seeds != 1:
+            raise UsageError("there is nothing to tune", hint="name values: --tune update.lr=1e-5,3e-5,1e-4")
+        return None
+    values: dict[str, list[str]] = {}
+    for text in texts:
+        key, _, several = (part.strip() for part in text.partition("="))
+        if not key or not several:
+            raise UsageError(f"--tune {shortened(text)} has no values", hint="write --tune update.lr=1e-5,3e-5,1e-4")
+        values.setdefault(key, []).extend(_split(several))
+    alone = [key for key, tried in values.items() if len(tried) < 2]
+    both = [key for text in sets if (key := split_assignment(text)[0]) in values]
+    number = prod(len(tried) for tried in values.values())
+    if alone:
+        raise UsageError(
+            f"--tune {alone[0]} has one value", hint=f"give several, or set it: --set {alone[0]}={values[alone[0]][0]}"
+        )
+    if both:
+        raise UsageError(f"{both[0]} is both tuned and set", hint="leave one of them out")
+    if number > MAX_COMBINATIONS:
+        raise UsageError(
+            f"--tune makes {number} combinations of values, more than {MAX_COMBINATIONS}",
+            hint="try fewer values, or tune one setting after the other",
+        )
+    return Search(values, num_seeds, on)
+
+
+def tuning_of(methods: Sequence[Variant], search: Search, seeds: range) -> Tuning:
+    """Return what is trained to tune methods whose comparison has these seeds.
+
+    Raise UsageError for values that do not fit, that are the same, or that change what methods are evaluated on.
+    """
+    combinations = [dict(zip(search.values, values, strict=True)) for values in product(*search.values.values())]
+    options = {method.name: [_option(method, values, search.on) for values in combinations] for method in methods}
+    of_methods = list(options.values())
+    for several in (*of_methods, *zip(*of_methods, strict=True)):
+        compared = [option.compared for option in several]
+        refuse_unpaired(compared)
+    for several in of_methods:
+        if other_judges([option.compared for option in several]):
+            raise UsageError("the values tried are judged by different rewards", hint="set evaluate.score for all")
+    return Tuning(options, range(seeds.stop, seeds.stop + search.num_seeds), search.on)
+
+
+def read_tuned(
+    home: Home, record: TuningRecord, failed: Mapping[str, str], cluster: str, on_damage: OnDamage = refuse
+) -> Tuned:
+    """Return the choice that trainings which are there amount to; `failed` has reasons by the first run's name."""
+    store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs, on_damage)
+
+    def candidate(each: Attempted) -> Candidate:
+        if reason := failed.get(each["runs"][0]):
+            return Candidate(each["values"], each["runs"], [], reason)
+        found = [read_training(store, home.runs / run, computed, on_damage) for run in each["runs"]]
+        return Candidate(each["values"], each["runs"], found)
+
+    methods = {name: [candidate(each) for each in tried] for name, tried in record["methods"].items()}
+    return tune(methods, record["on"], cluster)
+
+
+def chosen_names(tuned: Tuned) -> list[str]:
+    """Return what each method is called in the comparison, with the values chosen."""
+    return [_called(each["method"], each["chosen"]) for each in tuned.figures["methods"] if each["chosen"]]
+
+
+def _called(method: str, values: Mapping[str, str]) -> str:
+    return " ".join([method, *(f"{key}={value}" for key, value in values.items())])
+
+
+def _option(method: Variant, values: Mapping[str, str], on: str) -> Option:
+    texts = [f"{key}={value}" for key, value in values.items()]
+    recipe = recipe_from(method.recipe.model_dump(mode="json"), method.name, texts, seed=method.recipe.seed)
+    name = _called(method.name, values)
+    trained = _evaluated_on(recipe, on) if on else recipe
+    return Option(values, Variant(name, trained), Variant(name, recipe))
+
+
+def _evaluated_on(recipe: Recipe, problems: str) -> Recipe:
+    """Return a recipe whose main suite has other problems, and a name that says so."""
+    plan = recipe.evaluate
+    main = plan.main
+    if same_problems(problems, main.problems) or same_problems(problems, recipe.problems):
+        what = "trained on" if same_problems(problems, recipe.problems) else "evaluated in the end"
+        raise UsageError(f"--tune-on {shortened(problems)}: these problems are {what}", hint="name others")
+    if any(suite.name == _SUITE for suite in plan.suites):
+        raise UsageError(f"a suite of {recipe.name} is called {_SUITE}", hint="call it something else")
+    report = main.report.model_copy(update={"suite": _SUITE})
+    other = main.model_copy(update={"name": _SUITE, "problems": problems, "report": report})
+    suites = tuple(other if suite.name == main.name else suite for suite in plan.suites)
+    select = _SUITE if plan.select == main.name else plan.select
+    return recipe.model_copy(update={"evaluate": plan.model_copy(update={"suites": suites, "select": select})})
+
+
+def _split(text: str) -> list[str]:
+    """Return the values between commas that are in no brackets and no quotes."""
+    values, begun = list[str](), ""
+    for part in text.split(","):
+        begun = f"{begun},{part}" if begun else part
+        if begun.count("[") == begun.count("]") and begun.count("{") == begun.count("}") and not begun.count('"') % 2:
+            values.append(begun.strip())
+            begun = ""
+    if begun or not all(values):
+        raise UsageError(f"--tune: {shortened(text)} has an empty value, or a bracket that does not close", hint="")
+    return values

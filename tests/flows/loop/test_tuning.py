@@ -1,0 +1,73 @@
+"""What `compare --tune` is asked for: grids of values, and what is refused before anything starts."""
+
+from pathlib import Path
+
+import pytest
+
+from gradus.data.errors import UsageError
+from gradus.flows.loop.comparing.tuning import search_of, tuning_of
+from gradus.flows.loop.variants import methods_of
+
+LR = "update.lr=1e-5, 3e-5"
+
+
+def test_several_settings_make_all_combinations_and_commas_in_brackets_part_nothing(tmp_path: Path) -> None:
+    search = search_of([LR, "escalate=[1,2],[]"], 2, "", [])
+    assert search
+    assert search.values == {"update.lr": ["1e-5", "3e-5"], "escalate": ["[1,2]", "[]"]}
+    tuning = tuning_of(methods_of(tmp_path, ["demo"], []), search, range(3, 8))
+    assert [(v.recipe.update.lr, v.recipe.escalate) for v in tuning.variants()] == [
+        (1e-5, (1, 2)),
+        (1e-5, ()),
+        (3e-5, (1, 2)),
+        (3e-5, ()),
+    ]
+    assert tuning.variants()[1].name == "demo update.lr=1e-5 escalate=[]"
+    assert list(tuning.seeds) == [8, 9]  # those after the seeds of the comparison
+    assert all(run.startswith("demo-") and len(runs) == 2 for runs in tuning.runs().values() for run in runs)
+
+
+def test_problems_to_tune_on_are_the_main_suite_of_tuning_alone(tmp_path: Path) -> None:
+    search = search_of([LR], 1, "own.jsonl", [])
+    assert search
+    (option, _) = tuning_of(methods_of(tmp_path, ["demo"], []), search, range(5)).options["demo"]
+    main = option.tuning.recipe.evaluate.main
+    assert (main.problems, main.name, main.report.suite) == ("own.jsonl", "tuning", "tuning")
+    assert option.compared.recipe.evaluate.main.problems != "own.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("texts", "on", "sets", "said"),
+    [
+        ([], "own.jsonl", [], "there is nothing to tune"),
+        (["update.lr"], "", [], "--tune update.lr has no values"),
+        (["update.lr=1e-5"], "", [], "--tune update.lr has one value"),
+        (["update.lr=1e-5,,2"], "", [], "an empty value"),
+        (["escalate=[1,[]"], "", [], "a bracket that does not close"),
+        ([LR], "", ["update.lr=1"], "update.lr is both tuned and set"),
+        (["seed=1,2,3,4,5,6,7", "rounds=1,2,3,4,5"], "", [], "35 combinations of values, more than 32"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(texts: list[str], on: str, sets: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        search_of(texts, 1, on, sets)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "on", "said"),
+    [
+        ("seed=1,2", "", "are the same method"),
+        ("update.lr=1e-5,0.00001", "", "are the same method"),
+        ("update.nonsense=1,2", "", "nonsense"),
+        ("evaluate.suites.0.sample.n=8,16", "", "evaluated in different ways"),
+        (LR, "bundled:heldout", "these problems are evaluated in the end"),
+        (LR, "bundled:train", "these problems are trained on"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(tmp_path: Path, text: str, on: str, said: str) -> None:
+    search = search_of([text], 1, on, [])
+    assert search
+    with pytest.raises(UsageError) as refused:
+        tuning_of(methods_of(tmp_path, ["demo"], []), search, range(5))
+    assert said in str(refused.value)
