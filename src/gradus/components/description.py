@@ -87,6 +87,8 @@ class _Source:
     constants: dict[str, ast.expr] = field(default_factory=dict[str, ast.expr])
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict[str, ast.FunctionDef])
     names: set[str] = field(default_factory=set[str])
+    refused: dict[str, str] = field(default_factory=dict[str, str])
+    """What cannot be called as a component, by name, with the reason."""
 
 
 def described(path: Path) -> list[Component]:
@@ -106,6 +108,8 @@ def function_in(path: Path, name: str, kind: Kind) -> Component:
     """
     source = _source(path)
     function = source.functions.get(name)
+    if name in source.refused and name not in source.constants:
+        raise DescriptionError(f"{path} {source.refused[name]}; components are plain functions")
     if function is None:
         if source.names & {name, "*", "globals", "exec", "__getattr__"}:
             return Component(kind, f"{path}:{name}", path, name)
@@ -136,6 +140,8 @@ def _parsed(path: Path, _mtime_ns: int, _size: int) -> _Source:
         raise DescriptionError(f"{path} is not valid Python: {error}") from None
     found = _Source(path, names=set(_names(tree)))
     for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and (reason := _refusal(node)):
+            found.refused[node.name] = f"line {node.lineno}: {node.name} {reason}"
         match node:
             case ast.FunctionDef():
                 found.functions[node.name] = node
@@ -146,6 +152,31 @@ def _parsed(path: Path, _mtime_ns: int, _size: int) -> _Source:
             case _:
                 continue
     return found
+
+
+def _refusal(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
+    """Why a call of a definition returns no answer; empty if it does, or if a decorator may see to it."""
+    match node:
+        case ast.ClassDef() if any(isinstance(each, ast.FunctionDef) and each.name == "__call__" for each in node.body):
+            return f"is a class (write `made = {node.name}()` below it and name that)"
+        case ast.AsyncFunctionDef() if all(map(_is_declaration, node.decorator_list)):
+            return "is an async function (a plain one may call asyncio.run)"
+        case ast.FunctionDef() if all(map(_is_declaration, node.decorator_list)) and _yields(node):
+            return "yields its values (return a list of them)"
+        case _:
+            return ""
+
+
+def _yields(function: ast.FunctionDef) -> bool:
+    """Return whether a function is a generator; what is defined within it is left out."""
+    nodes: list[ast.AST] = [*function.body]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Yield | ast.YieldFrom):
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            nodes += ast.iter_child_nodes(node)
+    return False
 
 
 def _names(tree: ast.Module) -> list[str]:
@@ -166,12 +197,14 @@ def _names(tree: ast.Module) -> list[str]:
 
 def _declaration(function: ast.FunctionDef) -> ast.Call | None:
     """The call of the decorator, if the function has it."""
-    for node in function.decorator_list:
-        if isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called == "component":
-                return node
-    return None
+    return next((n for n in function.decorator_list if isinstance(n, ast.Call) and _is_declaration(n)), None)
+
+
+def _is_declaration(node: ast.expr) -> bool:
+    """Return whether a decorator is a call of `component`."""
+    if not isinstance(node, ast.Call):
+        return False
+    return (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")) == "component"
 
 
 def _component(
