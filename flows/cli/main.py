@@ -7,6 +7,7 @@ from gradus.flows.cli.quiet import imported  # first of all: what is imported af
 
 # isort: split
 
+import gc
 import os
 import sys
 import traceback
@@ -36,6 +37,8 @@ from gradus.tasks.tracking.report import terminal_safe
 
 COMPLETING = "_GRADUS_COMPLETE"
 """Set by the shell during completion: nothing may be written when a user presses Tab."""
+OBJECTS_A_COLLECTION = 50_000
+"""Objects between two searches for cycles, of which the records of a home have none; Python's own is 700."""
 MAX_CHARS = 500
 """No sentence of the program is longer, whatever name or value is in it."""
 
@@ -77,6 +80,7 @@ imported()
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the program; every failure is one sentence and a non-zero exit."""
+    gc.set_threshold(OBJECTS_A_COLLECTION)
     hide_in_logs()
     remember_interrupts()
     words = sys.argv[1:] if arguments is None else arguments
