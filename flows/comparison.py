@@ -15,6 +15,7 @@ from gradus.flows.loop.variants import Variant, methods_of, refuse_single
 from gradus.flows.recipe.budget import Budget, parse_budget
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.runs import train_flow
+from gradus.flows.served_lines import say_started
 from gradus.flows.session import RunSpec, label_flow_run, open_session
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.config.evaluate import MARGIN
@@ -59,6 +60,7 @@ def compare(
     intent = Intent(methods, range(first, first + seeds), limit, margin / 100, cluster)
     runs, failed = intent.runs(), dict[str, GradusError]()
     body = {"methods": runs, "budget": budget, "margin": intent.margin, "cluster": cluster}
+    say_started(_name_of(body))
     plan = keep_plan(home, intent, home.runs / _name_of(body))
     for number, seed in enumerate(intent.seeds):
         for place, method in enumerate(methods):
