@@ -17,6 +17,7 @@ from gradus.flows.loop.comparison_plan import keep_plan
 from gradus.flows.loop.variants import Variant
 from gradus.flows.recipe.budget import Budget
 from gradus.flows.runs import train_flow
+from gradus.flows.served_lines import say_started
 from gradus.flows.session import RunSpec, label_flow_run, open_session
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.config.evaluate import MARGIN
@@ -68,6 +69,7 @@ def compare(
     intent = ready.intent(ready.tuning.chosen(tuned) if ready.tuning and tuned else ready.methods)
     runs = intent.runs()
     body = {"methods": runs, "budget": budget, "margin": intent.margin, "cluster": cluster, **record}
+    say_started(_name_of(body))
     plan = keep_plan(home, intent, home.runs / _name_of(body))
     failed |= _train_all(intent.methods, intent.seeds, ready.budget, runs)
     left = [(name, of_seeds) for name, of_seeds in runs.items() if name not in failed]
@@ -86,7 +88,8 @@ def _tune(
 ) -> tuple[Tuned, Mapping[str, TuningRecord], dict[str, GradusError]]:
     """Train each method with each value tried; return the choice, what is kept of it, and methods that failed whole."""
     runs, seeds = tuning.runs(), tuning.seeds
-    aside(f"tuning with seeds {seeds[0]} to {seeds[-1]}, which the comparison does not use")
+    numbers = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    aside(f"tuning with {numbers}, which the comparison does not use")
     failed = _train_all(tuning.variants(), seeds, ready.budget, runs, "tuning, ")
     if len(failed) == len(runs):
         raise next(iter(failed.values()))

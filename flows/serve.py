@@ -22,9 +22,11 @@ from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
 from prefect.runner import runner
 from prefect.runner._starter_engine import EngineCommandStarter
+from prefect.settings import PREFECT_UI_URL
 from prefect.types.entrypoint import EntrypointType
 
 from gradus.flows import comparison, deployed, exchange, stages
+from gradus.flows.console.output import line
 from gradus.flows.notifications import HEARTBEAT_S, notify
 from gradus.flows.served_run import COMMAND
 from gradus.tasks.config.settings import Home
@@ -80,7 +82,13 @@ def serve_all(webhook: str = "") -> None:
     # `serve` takes no command: the name that Prefect's runner knows its starter by stands for one that has ours.
     starter = functools.partial(EngineCommandStarter, command=shlex.join(COMMAND))
     runner.EngineCommandStarter = starter  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
-    prefect_serve(*found, pause_on_shutdown=False)
+    line(f"serving {', '.join(each.name for each in found)}; Ctrl-C stops it.")
+    prefect_serve(*found, pause_on_shutdown=False, print_starting_message=False)
+
+
+def pages() -> str:
+    """Return the address of the pages of the Prefect server that is used."""
+    return PREFECT_UI_URL.value()
 
 
 def _deployment(flow: Flow[P, R], schedules: list[DeploymentScheduleCreate] | None = None) -> RunnerDeployment:

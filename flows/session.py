@@ -15,6 +15,7 @@ from gradus.data.runlock import RunLock
 from gradus.flows.console.progress_bar import StageView
 from gradus.flows.loop.reruns import other_settings
 from gradus.flows.recipe.config import changed_files
+from gradus.flows.served_lines import say_started
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home, reports_now, worker_threads
 from gradus.tasks.inspect.report.at_end import write_at_end
@@ -75,6 +76,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
         try:
             close_abandoned(left)
             label_flow_run(spec.name, spec.verb)
+            say_started(spec.name)
             sidecar = start_sidecar(folder, login) if reports_now() else None
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + separate_sampler))})
             with pool, StageView(rounds=spec.rounds) as view:

@@ -7,7 +7,7 @@ unknown and the process ends before the flow begins, `Crashed: Process exited wi
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar, cast, get_type_hints
+from typing import Any, ParamSpec, TypeVar, cast, get_type_hints
 
 from prefect import get_client
 from prefect.client.schemas.objects import FlowRun, State
@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from gradus.data.errors import GradusError, UsageError, in_words
+from gradus.flows.served_lines import say_ended
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,7 +42,15 @@ def gradus_flow(name: str) -> Callable[[Callable[P, R]], Flow[P, R]]:
                 return cast("R", Failed(message=str(in_words(error)), data=error))
 
         run.__signature__ = inspect.Signature()  # pyright: ignore[reportAttributeAccessIssue] - see _VerbFlow
-        made = _VerbFlow(run, name=name, validate_parameters=False, on_crashed=[explain_crash])
+        made = _VerbFlow(
+            run,
+            name=name,
+            validate_parameters=False,
+            on_completion=[say_ended],
+            on_failure=[say_ended],
+            on_cancellation=[say_ended],
+            on_crashed=[explain_crash],
+        )
         for described in (run, made):  # Prefect copied it to the flow
             del vars(described)["__signature__"]
         made.serialize_parameters = plain_parameters
@@ -74,13 +83,16 @@ def plain_parameters(parameters: Mapping[str, object]) -> dict[str, object]:
     return {name: to_jsonable_python(value, fallback=repr) for name, value in parameters.items()}
 
 
-def explain_crash(flow: Flow[P, R], flow_run: FlowRun, state: State[R]) -> None:  # noqa: ARG001 - a Prefect hook
+def explain_crash(flow: Flow[P, R], flow_run: FlowRun, state: State[R]) -> None:
     """Replace the state of a run that could not begin with its parameters; other crashes stay what they are."""
+    ended: State[Any] = state
     try:
         refuse_unbound(flow, flow_run.parameters)
     except UsageError as error:
+        ended = Failed(message=str(error))
         with get_client(sync_client=True) as client:
-            client.set_flow_run_state(flow_run.id, Failed(message=str(error)), force=True)
+            client.set_flow_run_state(flow_run.id, ended, force=True)
+    say_ended(flow, flow_run, ended)
 
 
 def refuse_unbound(flow: Flow[P, R], given: Mapping[str, object]) -> None:

@@ -6,6 +6,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -19,21 +20,32 @@ Port = Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")]
 
 
 def ui(prefect_port: Port = 4200, mlflow_port: Port = 5000) -> None:
-    """Start the Prefect and MLflow servers on loopback and say where they are."""
-    from gradus.tasks.servers.mlflow_login import mlflow_login
+    """Start the Prefect and MLflow servers on loopback and say where they are.
+
+    Where `gradus serve` or another `gradus ui` of this home has started Prefect's, it is that one.
+    """
     from gradus.tasks.servers.processes import start_servers
-    from gradus.tasks.tracking.view import address
 
     home = Home.from_environment().root
     with start_servers(home, prefect_port, mlflow_port) as servers:
-        login = mlflow_login(home, servers.mlflow_url)
-        line(f"Prefect  {servers.prefect_url}")
-        line(f"MLflow   {address(servers.mlflow_url, login)}")
-        line(_how_to_log_in(home, login.get("MLFLOW_TRACKING_USERNAME", "")))
-        line("Ctrl-C stops both.")
+        _say_addresses(home, servers.prefect_url, servers.mlflow_url)
+        line("Ctrl-C stops what this command started.")
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
         stop.wait()
+
+
+def _say_addresses(home: Path, prefect_url: str, mlflow_url: str, *, ours: bool = True) -> None:
+    """Print where the pages are, and how to log in if Prefect's server is `ours`; a database of MLflow's has none."""
+    from gradus.tasks.servers.mlflow_login import mlflow_login
+    from gradus.tasks.tracking.view import address
+
+    login = mlflow_login(home, mlflow_url)
+    line(f"Prefect  {prefect_url}")
+    if urlsplit(mlflow_url).scheme in ("http", "https"):
+        line(f"MLflow   {address(mlflow_url, login)}")
+    if ours:
+        line(_how_to_log_in(home, login.get("MLFLOW_TRACKING_USERNAME", "")))
 
 
 def _how_to_log_in(home: Path, user: str) -> str:
@@ -60,14 +72,19 @@ Notify = Annotated[
 def serve(notify: Notify = "") -> None:
     """Serve every flow as a deployment until stopped, beside `gradus ui` or a server of its own."""
     from gradus.flows.environment import prefect_api
+    from gradus.tasks.servers.secret import secret, secret_path
+    from gradus.tasks.tracking.client import tracking_uri
 
     if notify:
         check_webhook(notify)
     check_environment()
-    with prefect_api(Home.from_environment(), schedules=True) as ready:
-        from gradus.flows.serve import serve_all
+    home = Home.from_environment()
+    with prefect_api(home, schedules=True) as ready:
+        from gradus.flows.serve import pages, serve_all
 
         ready()
+        ours = secret_path(home.root).exists() and os.environ.get("PREFECT_API_AUTH_STRING") == secret(home.root)
+        _say_addresses(home.root, pages(), tracking_uri(home.root), ours=ours)
         serve_all(notify)
 
 

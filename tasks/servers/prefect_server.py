@@ -44,6 +44,8 @@ from gradus.tasks.servers.prefect_database import is_migrated, note_migrated
 from gradus.tasks.servers.secret import secret
 
 LOOPBACK = "127.0.0.1"
+PAGES_PORT = 4200
+"""The preferred port of a server with pages."""
 START_LIMIT_S = 180.0
 SERVE = ("uvicorn", "--factory", "gradus.tasks.servers.prefect_app:create", "--log-level", "error", "--lifespan", "on")
 _PROBE_S = 0.3
@@ -204,6 +206,12 @@ def connect(home: Path, *, schedules: bool = False) -> Connection:
         return _start(home, key, schedules=schedules)
 
 
+def has_pages(home: Path) -> bool:
+    """Whether a server of this home runs that has pages and starts scheduled runs."""
+    found = read_state(home)
+    return found is not None and _usable(found, home, schedules=True)
+
+
 def lent_secret(home: Path, api_url: str) -> str:
     """Return the secret if an address that somebody named is that of this home's own server; empty otherwise."""
     found = read_state(home)
@@ -262,7 +270,7 @@ def _use(home: Path, found: Found, key: str) -> Connection | None:
 
 def _start(home: Path, key: str, *, schedules: bool) -> Connection:
     """Start a server on a socket that exists already, so that nobody else can answer at its address."""
-    listener = _bound(f"http://{LOOPBACK}:0")
+    listener = (_bound(f"http://{LOOPBACK}:{PAGES_PORT}") if schedules else None) or _bound(f"http://{LOOPBACK}:0")
     assert listener is not None
     with socket.socket(fileno=os.dup(listener)) as bound:
         port = bound.getsockname()[1]

@@ -38,7 +38,18 @@ from gradus.tasks.servers.found_servers import (
     sole_starter,
     write_state,
 )
-from gradus.tasks.servers.prefect_server import LOOPBACK, SERVE, START_LIMIT_S, describe, door, prefect_home
+from gradus.tasks.servers.prefect_server import (
+    LOOPBACK,
+    PAGES_PORT,
+    SERVE,
+    START_LIMIT_S,
+    Connection,
+    connect,
+    describe,
+    door,
+    has_pages,
+    prefect_home,
+)
 from gradus.tasks.servers.secret import secret
 from gradus.tasks.tracking.client import database, tracking_uri
 
@@ -53,7 +64,7 @@ class Server:
     """One server below its guard."""
 
     name: str
-    url: str
+    address: str
     folder: str
     """Where its data are; with its address and the home's secret the proof that it is ours."""
     home: Path
@@ -66,7 +77,7 @@ class Server:
     def wait_until_healthy(self, limit_s: float) -> None:
         """Wait until it proves to be ours; raise StageError with its last output if it ends or takes too long."""
         key, deadline = secret(self.home), time.monotonic() + limit_s
-        while ask_at(self.url, self.folder, key, _ASK_S) is not Answer.PROVED:
+        while ask_at(self.address, self.folder, key, _ASK_S) is not Answer.PROVED:
             if self.guard.poll() is not None or time.monotonic() > deadline:
                 words = last_words(self.log_path, self.log_start)
                 raise StageError(f"the {self.name} server did not start: {words[:300]}", hint=f"see {self.log_path}")
@@ -99,7 +110,7 @@ class Servers:
 
     prefect_url: str
     mlflow_url: str
-    running: tuple[Server, ...]
+    running: tuple[Server | Connection, ...]
 
     def close(self) -> None:
         """End the servers."""
@@ -115,25 +126,26 @@ class Servers:
         self.close()
 
 
-def start_servers(home: Path, prefect_port: int = 4200, mlflow_port: int = 5000) -> Servers:
+def start_servers(home: Path, prefect_port: int = PAGES_PORT, mlflow_port: int = 5000) -> Servers:
     """Start both servers and wait until they answer; a port that is taken is replaced by the next free one.
 
-    Where MLFLOW_TRACKING_URI names a server, that one is used and none is started.
+    A Prefect server of this home that has pages already is used, and so is a server that MLFLOW_TRACKING_URI names.
     """
     uri = tracking_uri(home)
     remote = urlsplit(uri).scheme in ("http", "https")
-    running: list[Server] = []
+    running: list[Server | Connection] = []
     try:
-        running.append(start_prefect(home, free_port(prefect_port)))
+        found = connect(home, schedules=True) if has_pages(home) else None
+        running.append(found or start_prefect(home, free_port(prefect_port)))
         if not remote:
             running.append(start_mlflow(home, free_port(mlflow_port)))
         for server in running:
-            server.wait_until_healthy(START_LIMIT_S)
+            server.wait() if isinstance(server, Connection) else server.wait_until_healthy(START_LIMIT_S)
     except BaseException:
         for server in running:
             server.close()
         raise
-    return Servers(running[0].url, uri if remote else running[1].url, tuple(running))
+    return Servers(running[0].address, uri if remote else running[1].address, tuple(running))
 
 
 def free_port(preferred: int) -> int:

@@ -172,7 +172,7 @@ def shared(served_home: tuple[Path, Server]) -> Path:
 @pytest.fixture(scope="session")
 def prefect_api(served_home: tuple[Path, Server]) -> str:
     """The address of a real Prefect server, whose start would otherwise be most of every short command."""
-    return f"{served_home[1].url}/api"
+    return f"{served_home[1].address}/api"
 
 
 @pytest.fixture(scope="session")

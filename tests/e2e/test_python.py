@@ -112,6 +112,33 @@ def test_the_program_finds_the_run_whole_and_nothing_is_left(told: Told) -> None
     assert list(told.person.iterdir()) == [], "such as ~/.prefect"
 
 
+def test_a_loop_by_verbs_and_the_same_in_python_end_in_the_same_policy(
+    new_program: Callable[..., Program], tmp_path: Path
+) -> None:
+    program, page = new_program(), (ROOT / "docs" / "own-loop.md").read_text()
+    script, code = (
+        re.findall(rf"^```{name}\n(.*?)^```", page, re.DOTALL | re.MULTILINE) for name in ("bash loop.sh", "python")
+    )
+    verb = tmp_path / "bin" / "gradus"
+    verb.parent.mkdir()
+    verb.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m gradus "$@"\n')
+    verb.chmod(0o755)
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    environment = program.environment()
+    environment["PATH"] = f"{verb.parent}:{environment['PATH']}"
+    said = []
+    for command in (["bash", "-c", script[0]], [sys.executable, "-c", code[0]]):
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    (policy,) = re.findall(r"^round 1: (checkpoints/\w+)$", said[0], re.MULTILINE)
+    assert said[1].startswith(f"{policy} ")
+    assert "'reused': True" in said[1]
+    journals = list((program.home / "runs").glob("update-*/events.jsonl"))
+    assert sum('"event": "stage_started"' in path.read_text() for path in journals) == 1
+
+
 def processes(home: Path) -> list[list[str]]:
     """Every living process whose environment names the home."""
     found: list[list[str]] = []

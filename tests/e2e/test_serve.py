@@ -103,6 +103,11 @@ class Served:
         chosen = {"deployments": {"name": {"any_": [name]}}, "flow_runs": {"state": {"type": {"any_": list(types)}}}}
         return sorted(self.ask("POST", "/flow_runs/filter", chosen), key=lambda run: run["start_time"] or "")
 
+    def says(self, words: str) -> None:
+        """Wait until `serve` has printed this; other commands of the program overwrite it."""
+        printed = self.program.home / "stdout"
+        until(lambda: words in printed.read_text(), f"line {words!r}")
+
     def listed(self) -> dict[str, dict[str, Any]]:
         """What `gradus runs` lists."""
         return {run["run"]: run for run in self.program.json("runs")["runs"]}
@@ -159,6 +164,7 @@ def test_wrong_parameters_end_as_failed_with_one_sentence(served: Served) -> Non
         assert ended["message"].startswith(sentence)
         assert "Traceback" not in ended["message"]
         assert "\n" not in ended["message"]
+        served.says(f"{served.ask('GET', f'/flow_runs/{flow_run}')['name']}: failed: {sentence}")
     assert served.listed() == {}
 
 
@@ -193,12 +199,24 @@ def test_serve_alone_starts_a_server_that_fires_schedules(new_program: Callable[
                 return answers(server) and len(server.ask("POST", "/deployments/filter", {})) >= 10
 
             until(deployed, "deployments")
+            printed = program.home / "stdout"
+            until(lambda: "serving ingest, hint" in printed.read_text(), "what is served")
+            said = printed.read_text().splitlines()
+            assert said[0] == f"Prefect  {found.address}"
             every = {"active": True, "schedule": {"interval": 15}, "parameters": {"source": "rows.jsonl"}}
             path = f"/deployments/{server.deployment('ingest')['id']}/schedules"
             (made,) = server.ask("POST", path, [every])
             until(lambda: server.runs_of("ingest", "COMPLETED"), "scheduled run")
             server.ask("DELETE", f"{path}/{made['id']}")
         assert not (program.home / "canary").exists()
+        beside = program.start("ui", MLFLOW_TRACKING_URI="http://127.0.0.1:9")  # the Prefect server is there already
+        try:
+            until(lambda: "Ctrl-C stops" in printed.read_text(), "addresses")
+        finally:
+            beside.terminate()
+            beside.wait(300)
+        there, _, password, *_ = printed.read_text().splitlines()
+        assert [there, password] == said[:2]
     finally:
         process.terminate()
         process.wait(300)
@@ -239,10 +257,14 @@ def test_a_schedule_fires_fails_and_goes_on_after_its_server_was_killed(served: 
     failed = served.runs_of("ingest", "FAILED")[-1]
     assert failed["auto_scheduled"]
     assert failed["state"]["message"].startswith(sentence)
+    completed = served.runs_of("ingest", "COMPLETED")
+    served.says(f"{completed[-1]['name']}: finished\n")
+    served.says(f"{failed['name']}: started\n")
+    served.says(f"{failed['name']}: failed: {failed['state']['message']}; see `gradus show {failed['name']}`\n")
     listed = served.listed()
     assert listed[failed["name"]]["status"] == "failed"
     assert listed[failed["name"]]["error"].startswith(sentence)
-    assert {listed[run["name"]]["status"] for run in served.runs_of("ingest", "COMPLETED")} == {"finished"}
+    assert {listed[run["name"]]["status"] for run in completed} == {"finished"}
     code, out, _ = served.program.run("runs")
     assert code == 0
     assert sentence in " ".join(out.split())
@@ -330,6 +352,8 @@ def test_serve_that_was_killed_closes_its_runs_and_keeps_changes_and_a_cancelled
     until(lambda: judged(2), "reward that is slow, again")
     time.sleep(1)  # the judges, which are below the worker, are up
     assert len(cancelled(served, second)) >= 2  # the flow, the worker
+    served.says("slow: started\n")
+    served.says("slow: cancelled\n")
     assert served.listed()["slow"]["status"] == "cancelled"
     *_, attempt, run = read_events(journal)
     assert (attempt["status"], run["status"]) == ("cancelled", "cancelled")

@@ -234,7 +234,7 @@ def main() -> None:
         try:
             server.wait_until_healthy(300)
             for path in chosen:
-                _write(path, shared, f"{server.url}/api")
+                _write(path, shared, f"{server.address}/api")
         finally:
             server.close()
 

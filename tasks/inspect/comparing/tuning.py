@@ -130,7 +130,7 @@ def tune(methods: Mapping[str, Sequence[Candidate]], on: str, cluster: str) -> T
         "seeds": sorted({t.seed for t in trainings}),
         "methods": found,
         "cost": _cost(trainings),
-        "remarks": [*_failures(found), *edge_remark(found)],
+        "remarks": [*_failures(found), *_ties(found), *edge_remark(found)],
     }
     return Tuned(figures, _evaluated_problems(first, ids).filter(pa.array(part)))
 
@@ -139,6 +139,15 @@ def best_of(rates: Sequence[float | None]) -> int | None:
     """Return the place of the highest rate, the first of equals; None if there is none."""
     known = [(rate, -place) for place, rate in enumerate(rates) if rate is not None]
     return -max(known)[1] if known else None
+
+
+def _ties(methods: Sequence[TunedMethod]) -> list[str]:
+    """Remark on methods that have several best values."""
+    rates = {
+        each["method"]: [r for tried in each["tried"] if (r := tried["pass_at_1"]) is not None] for each in methods
+    }
+    tied = [method for method, found in rates.items() if found and found.count(max(found)) > 1]
+    return [f"several values are equally good, and the first of them is taken: {', '.join(tied)}"] if tied else []
 
 
 def edge_remark(methods: Sequence[TunedMethod]) -> list[str]:

@@ -90,6 +90,15 @@ def test_problems_of_their_own_tune_whole_and_are_judged_nowhere(tmp_path: Path)
     found = compare([judged], Terms(tuned=tuned))
     assert found["problems"] == 3
     assert found["remarks"][0] == "1 evaluated problems are left out: they are in own.jsonl, too"
+    assert not [text for text in tuned.figures["remarks"] if "equally good" in text]
     whole = tune({"m": [Candidate({}, ["judged"], judged.trainings)]}, "own.jsonl", "")
     with pytest.raises(BadInputError, match="no evaluated problem is left to judge"):
         compare([judged], Terms(tuned=whole))
+
+
+def test_values_that_are_equally_good_are_remarked(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    first, second = (Candidate({"lr": lr}, [lr], [place.training(lr, [4, 2, 0, 0])]) for lr in ("1e-5", "1e-4"))
+    figures = tune({"m": [first, second]}, "", "").figures
+    assert figures["methods"][0]["chosen"] == {"lr": "1e-5"}
+    assert figures["remarks"][0] == "several values are equally good, and the first of them is taken: m"

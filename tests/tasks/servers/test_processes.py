@@ -61,13 +61,13 @@ def test_a_server_elsewhere_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest
 
 class _Ready:
     def __init__(self, url: str) -> None:
-        self.url = url
+        self.address = url
 
     def wait_until_healthy(self, limit_s: float) -> None:
         assert limit_s > 0
 
     def close(self) -> None:
-        self.url = ""
+        self.address = ""
 
 
 def test_a_server_that_ends_at_once_is_told_with_its_last_words(tmp_path: Path) -> None:
