@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import numpy as np
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -72,6 +73,9 @@ RUN_TWICE = ("e2e", "vllm")
 
 TESTS_PATH = os.pathsep.join((str(HERE.parent / "src"), str(HERE.parent)))
 """PYTHONPATH of a process that imports Gradus and these tests, whatever PYTHONSAFEPATH says."""
+
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 MakeAdapter = Callable[..., Path]
 Check = Callable[["Policy", "Request", list[int], list[float], float], None]

@@ -26,7 +26,7 @@ def test_a_table_of_two_seeds_and_three_problems_by_hand() -> None:
 
 
 @given(st.integers(2, 5), st.integers(2, 6), st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_mean_squares_are_the_sums_of_an_analysis_of_variance(seeds: int, problems: int, seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=(seeds, problems)).round(2)
     mean = sum(sum(row) for row in values) / (seeds * problems)
@@ -131,7 +131,7 @@ def test_values_that_all_agree_have_a_width() -> None:
 
 
 @given(hn.arrays(np.float64, hn.array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.floats(0, 1)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_an_interval_holds_its_value_has_a_width_and_stays_within_what_is_possible(values: np.ndarray) -> None:
     share, mean = share_interval(values), mean_of(values - values[::-1]).interval()
     assert 0 <= share.low <= share.value <= share.high <= 1

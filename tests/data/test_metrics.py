@@ -20,7 +20,7 @@ def test_pass_at_k_of_hand_computed_cases() -> None:
 
 
 @given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_pass_at_k_equals_the_share_of_subsets_with_a_right_sample(case: tuple[int, int, int]) -> None:
     n, c, k = case
     subsets = list(combinations([True] * c + [False] * (n - c), k))
@@ -84,7 +84,7 @@ def test_majority_counts_ties_abstentions_and_spellings() -> None:
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", "c", None]), st.booleans()), max_size=20),
     st.integers(0, 5),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_majority_equals_counting(drawn: list[tuple[int, str | None, bool]], k: int) -> None:
     # A right completion has an answer, and the sample index is unique within its problem.
     rows = [(p, i, a, right and a is not None) for i, (p, a, right) in enumerate(drawn)]

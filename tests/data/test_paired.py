@@ -25,7 +25,7 @@ def test_bands_and_wins_of_hand_made_rates() -> None:
 @given(
     hn.arrays(np.float64, hn.array_shapes(min_dims=2, max_dims=2, max_side=5), elements=st.sampled_from([0, 0.5, 1]))
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_problem_has_a_winner_exactly_if_the_best_rate_is_reached_once(rate: np.ndarray) -> None:
     won = sole_winners(rate).sum(axis=0)
     assert won.tolist() == [int(Counter(column)[max(column)] == 1) for column in rate.T.tolist()]

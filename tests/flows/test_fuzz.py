@@ -42,7 +42,7 @@ JARGON = re.compile(
 
 def cases(num: int) -> Any:
     checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-    return settings(max_examples=num * SCALE, deadline=None, suppress_health_check=checks)
+    return settings(max_examples=num * SCALE, suppress_health_check=checks)
 
 
 def refusal(act: Callable[[], object]) -> GradusError | None:

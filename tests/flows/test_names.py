@@ -101,7 +101,7 @@ def test_the_beginning_of_an_artifact_is_enough_and_is_looked_at_before_anything
         resolve_artifact(store, "problems/abcd", "problems")
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(names=st.lists(st.text("ab-", min_size=1, max_size=6), unique=True), word=st.text("ab-", max_size=6))
 def test_a_beginning_stands_for_a_name_if_it_is_it_or_if_only_one_begins_so(names: list[str], word: str) -> None:
     begin = [name for name in names if name.startswith(word)]

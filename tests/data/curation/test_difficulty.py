@@ -160,7 +160,7 @@ _MEASURED = st.dictionaries(
 
 
 @given(st.lists(st.tuples(_MEASURED, st.sampled_from(["p", "q", None])), max_size=5))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_adding_equals_bookkeeping_by_hand(rounds: list[tuple[dict[str, tuple[int, int]], str | None]]) -> None:
     table, expected = None, {}
     for index, (counts, policy) in enumerate(rounds):
@@ -250,7 +250,7 @@ _BATCHES = st.lists(
 
 
 @given(_BATCHES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_merged_mean_and_variance_are_those_of_all_rows_of_the_newest_policy(
     batches: list[tuple[dict[str, list[float]], str | None]],
 ) -> None:

@@ -120,7 +120,7 @@ def test_the_first_filter_that_refuses_gives_the_reason() -> None:
     st.lists(st.sampled_from(["pass_rate", "zero_variance", "group_variance", "length"]), max_size=4),
     st.sampled_from(["keep", "drop"]),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_every_row_is_kept_or_has_a_reason(
     counts: list[tuple[int, int] | None], names: list[str], unmeasured: str
 ) -> None:

@@ -82,7 +82,7 @@ def test_one_part_fills_up_for_the_other(
     st.sampled_from(["uniform", "variance"]),
     st.integers(0, 2**32),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_draw_never_repeats_and_the_seed_decides(rates: list[float | None], num: int, name: str, seed: int) -> None:
     def draw() -> Draw:
         return Sampler(name, rng(seed)).draw(pool(rates), num)

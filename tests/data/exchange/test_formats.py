@@ -50,7 +50,7 @@ def through_a_file(rows: list[dict[str, Any]], suffix: str, folder: Path) -> lis
 
 @pytest.mark.parametrize("name", sorted(NOT_CARRIED))
 @given(rows=st.lists(ROWS, min_size=1, max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_is_written_is_read_back(name: str, rows: list[Exchanged], tmp_path_factory: Any) -> None:
     found = FORMATS[name]
     assert found.write is not None
@@ -62,7 +62,7 @@ def test_what_is_written_is_read_back(name: str, rows: list[Exchanged], tmp_path
 
 
 @given(rows=st.lists(ROWS, min_size=1, max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_tables_have_every_row_once_under_ids_of_its_own(rows: list[Exchanged]) -> None:
     tables = tables_of(rows, "verl")
     ids = tables.rollouts.column("rollout_id").to_pylist()
@@ -118,7 +118,7 @@ MORE = ("prompt_tokens", "response_tokens", "logprobs", "ground_truth", "traject
 
 @pytest.mark.parametrize("name", sorted(name for name, found in FORMATS.items() if found.read))
 @given(row=st.dictionaries(st.sampled_from([*FIELDS, *MORE]), JSON, max_size=8))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_row_of_any_shape_is_read_or_refused_with_a_reason(name: str, row: dict[str, Any]) -> None:
     read = FORMATS[name].read
     assert read is not None

@@ -72,7 +72,7 @@ def test_levels_show_more_and_more_whole_steps_and_never_all() -> None:
 
 
 @given(st.lists(st.integers(0, 99), min_size=3, max_size=8), st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_no_prefix_reveals_the_answer(terms: list[int], data: st.DataObject) -> None:
     signs = data.draw(st.lists(st.sampled_from("+-"), min_size=len(terms) - 1, max_size=len(terms) - 1))
     expression = str(terms[0]) + "".join(f" {s} {t}" for s, t in zip(signs, terms[1:], strict=True))

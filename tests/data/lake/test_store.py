@@ -218,7 +218,7 @@ def test_the_same_rows_are_the_same_artifact(tmp_path: Path) -> None:
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 3), min_size=1))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_identity_does_not_depend_on_the_order_of_keys_and_depends_on_every_value(config: dict[str, int]) -> None:
     def of(body: dict[str, int], seed: int = 0) -> str:
         return identity_digest({"stage": "s", "version": 1, "config": body, "parents": {}, "seed": seed})

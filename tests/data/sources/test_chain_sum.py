@@ -36,7 +36,7 @@ def test_anything_else_is_refused_by_name(expression: str) -> None:
 
 
 @given(st.integers(-999, 999), st.lists(st.tuples(st.sampled_from("+-"), st.integers(0, 999)), max_size=8))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_every_step_is_true_and_goes_on_from_the_one_before(first: int, terms: list[tuple[str, int]]) -> None:
     steps, answer = worked_solution(" ".join([str(first), *(f"{sign} {number}" for sign, number in terms)]))
     total = first

@@ -209,7 +209,7 @@ NAMES = st.one_of(
 @example("\ud800")
 @example("a" * 300)
 @example("/".join("abcdefghi"))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_name_that_is_accepted_leads_to_a_file_inside_the_folder(name: str) -> None:
     try:
         entry = FileEntry(name=name, sha256="0" * 64, bytes=0)

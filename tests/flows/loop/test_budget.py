@@ -60,7 +60,7 @@ def trained(budget: Budget, tokens: dict[str, int], tmp_path: Any, **recipe: Any
 
 @pytest.mark.parametrize("overlap", [0, 1])
 @given(profile=st.integers(1, 50), bare=st.integers(1, 30), hinted=st.integers(0, 30), amount=st.integers(1, 200))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_training_ends_after_the_first_round_that_reaches_its_tokens(
     overlap: int, profile: int, bare: int, hinted: int, amount: int, tmp_path_factory: Any
 ) -> None:

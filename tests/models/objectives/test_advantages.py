@@ -75,7 +75,7 @@ def test_groups_of_one_constant_groups_and_unjudged_rows_get_zero(name: str) -> 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(value=st.floats(-1e6, 1e6), size=st.integers(1, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_constant_group_gets_exactly_nothing(name: str, value: float, size: int) -> None:
     assert ADVANTAGES[name](batch([value] * size, [0] * size)).tolist() == [0.0] * size
 
@@ -89,7 +89,7 @@ def test_an_unjudged_row_changes_nothing_for_its_group(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(rewards=reward_lists, data=st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_properties(name: str, rewards: list[float], data: st.DataObject) -> None:
     group = data.draw(st.lists(st.integers(0, 4), min_size=len(rewards), max_size=len(rewards)))
     order = data.draw(st.permutations(range(len(rewards))))

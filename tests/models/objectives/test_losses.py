@@ -80,7 +80,7 @@ def test_the_mean_of_k3_over_samples_is_the_kl() -> None:
 
 
 @given(st.floats(-50, 0), st.floats(-50, 0))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_k3_is_never_negative(first: float, second: float) -> None:
     assert float(k3(torch.tensor(first).double(), torch.tensor(second).double())) >= -1e-12
 
@@ -144,7 +144,7 @@ def naive(name: str, loss: list[float], mask: list[bool], row: list[int], length
 
 @pytest.mark.parametrize("name", sorted(aggregations(1)))
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_aggregations_do_not_depend_on_how_the_step_is_divided(name: str, data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=6))
     row = [i for i, size in enumerate(sizes) for _ in range(size)]

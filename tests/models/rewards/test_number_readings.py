@@ -26,7 +26,7 @@ _TEXTS = st.tuples(
 @example("-3/4")
 @example(r"-\frac{3}{4}")
 @example("3/0")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_two_readings_of_a_text_are_one_value(text: str) -> None:
     gold, found = number(text), read_number(text)
     assert gold is None or found is None or gold == found

@@ -129,13 +129,13 @@ def test_numeric_compares_beyond_double_precision():
     assert outcome(numeric.judge, "#### 100000000000000000001", "100000000000000000000") == "wrong"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.fractions(max_denominator=999), st.sampled_from(["{}/{}", r"\frac{{{}}}{{{}}}"]))
 def test_every_fraction_is_read_back(value, form):
     assert numeric.read_number(form.format(value.numerator, value.denominator)) == value
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(-(10**12), 10**12))
 def test_every_integer_is_read_back_with_commas_zeros_and_minus(value):
     assert numeric.read_number(f"{value:,}") == value
@@ -143,7 +143,7 @@ def test_every_integer_is_read_back_with_commas_zeros_and_minus(value):
     assert numeric.read_number(f"{value:020d}") == value
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.text(alphabet=st.sampled_from(r"0123456789.,-+/\{}$#% boxedfrac()^" + "\n"), max_size=60))
 def test_no_text_makes_a_reading_raise(text):
     for judge in (numeric.judge, exact.judge, pattern.judge):
@@ -227,7 +227,7 @@ _plain_number = st.one_of(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(_plain_number, _plain_number)
 def test_the_short_cut_agrees_with_math_verify(gold, answer):
     from math_verify import parse, verify

@@ -92,7 +92,7 @@ configs = st.recursive(
 
 
 @given(configs, configs)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_two_identities_can_be_compared(new: Any, old: Any) -> None:
     differences({"config": new}, {"config": old})
     assert differences({"config": new}, {"config": new}) == []

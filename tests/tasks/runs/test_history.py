@@ -164,7 +164,7 @@ def test_what_was_kept_is_used_until_the_journal_grows(place: Place, monkeypatch
     assert place.run()["verb"] == "demo"
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_damaged_in_what_was_kept_is_read_anew(place: Place, data: st.DataObject) -> None:
     kept = place.folder / KEPT

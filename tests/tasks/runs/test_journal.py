@@ -123,7 +123,7 @@ def test_reading_goes_on_from_any_offset_that_reading_gave(tmp_path: Path) -> No
     assert list(read_lines(tmp_path / "absent.jsonl")) == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(text=st.text(st.characters(codec=None, exclude_categories=()), max_size=60))
 def test_any_text_survives_as_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     folder = tmp_path_factory.mktemp("journal")

@@ -111,7 +111,7 @@ def test_the_page_is_what_the_table_says() -> None:
     assert (ROOT / "docs" / "metrics.md").read_text() == page()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(name=st.text(max_size=60), purpose=st.text(max_size=20), stage=st.sampled_from(list(STAGES)))
 def test_any_name_has_one_section_and_characters_that_mlflow_takes(name: str, purpose: str, stage: str) -> None:
     shown = run_metric_name(stage, purpose, name)
@@ -122,7 +122,7 @@ def test_any_name_has_one_section_and_characters_that_mlflow_takes(name: str, pu
     assert re.fullmatch(r"[A-Za-z0-9_\-. /]+", shown)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     names=st.lists(st.sampled_from([m.name for m in METRICS]) | st.text("abc/", min_size=1, max_size=9), max_size=150)
 )
@@ -142,7 +142,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(config=st.dictionaries(st.text(max_size=300), JSON, max_size=4))
 def test_mlflow_takes_every_parameter_of_any_settings(config: dict[str, Any]) -> None:
     from mlflow.utils.validation import _validate_param

@@ -60,7 +60,7 @@ def test_markup_of_a_policy_is_shown_and_never_becomes_markup(text: str) -> None
     assert text in page.text
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(text=ANY_TEXT)
 def test_no_text_at_all_escapes_its_place_in_the_page(text: str) -> None:
     page = sample_html("t", [{"completion": text}])
@@ -103,7 +103,7 @@ def test_what_a_terminal_would_obey_is_left_out() -> None:
     assert terminal_safe("open \x1b]0;never closed\nnext line") == "open \nnext line"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(text=ANY_TEXT)
 def test_safe_text_holds_no_control_character_and_stays_safe(text: str) -> None:
     safe = terminal_safe(text)

@@ -36,7 +36,7 @@ def gradients(model: PreTrainedModel, given: Pack, form: Form) -> tuple[torch.Te
 
 
 @given(prompt_lists, rows)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_both_forms_have_the_same_values_and_gradients(
     prompts: list[list[int]], drawn: list[tuple[int, list[int]]]
 ) -> None:
@@ -61,7 +61,7 @@ def branching_pack(drawn: list[tuple[int, int, int, int]], min_shared: int) -> P
 
 
 @BRANCHING
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_common_beginnings_have_the_values_and_gradients_of_rows_of_their_own(
     drawn: list[tuple[int, int, int, int]], min_shared: int
 ) -> None:

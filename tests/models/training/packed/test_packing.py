@@ -32,7 +32,7 @@ def test_a_division_worked_out_by_hand() -> None:
     st.lists(st.integers(1, 30), min_size=5, max_size=5),
     st.integers(1, 90),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_packs_hold_every_row_once_within_the_budget(
     rows: list[tuple[int, int]], prompt_tokens: list[int], budget: int
 ) -> None:
@@ -51,7 +51,7 @@ def test_packs_hold_every_row_once_within_the_budget(
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 120))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_bins_hold_every_item_once_and_are_few(sizes: list[int], capacity: int) -> None:
     bins = best_fit(sizes, capacity)
     assert sorted(i for each in bins for i in each) == list(range(len(sizes)))
@@ -62,7 +62,7 @@ def test_bins_hold_every_item_once_and_are_few(sizes: list[int], capacity: int) 
 
 
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 120))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_padded_batches_hold_every_row_once_within_the_budget(lengths: list[int], budget: int) -> None:
     batches = [rows.tolist() for rows in padded_batches(torch.tensor(lengths, dtype=torch.int64), budget)]
     assert sorted(i for rows in batches for i in rows) == list(range(len(lengths)))
