@@ -18,7 +18,7 @@ CONFIG = "config.json"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model", "special_tokens_map.json", "chat_template*", "merges.txt")
 """Patterns of the files that an adapter may have beside it, for a tokenizer of its own."""
-WHOLE = "give a folder with config.json, its tokenizer and its weights (*.safetensors)"
+WHOLE = "name a folder with config.json, its tokenizer and its weights (*.safetensors)"
 """The hint for a folder that is no policy."""
 WEIGHTS_INDEX = ".safetensors.index.json"
 """How the name of a file ends that says which file holds which weights."""

@@ -86,7 +86,8 @@ class StageView:
         if words:
             place = f"round {outcome.round:>3}  " if self._pace.rounds else ""
             self._console.print(Text(terminal_safe(place + words)), soft_wrap=not self._moves)
-        for remark in [] if outcome.reused else remarks_of(outcome.stage, outcome.purpose, outcome.summary):
+        purpose = outcome.purpose if self._pace.rounds else ""
+        for remark in [] if outcome.reused else remarks_of(outcome.stage, purpose, outcome.summary):
             if remark not in self._said:
                 self._said.add(remark)
                 self.note(f"note: {remark}")

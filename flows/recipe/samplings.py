@@ -13,7 +13,7 @@ _BY_LENGTH = ("length", "prompt_tokens")
 
 @dataclass(frozen=True)
 class Sampling:
-    """A sampling of problems and the setting that decides on it, with the settings that hold for it."""
+    """A sampling of problems: the key of a recipe that sets it, and the settings that hold for it."""
 
     setting: str
     sample: SampleConfig
@@ -34,10 +34,11 @@ def samplings(recipe: Recipe) -> Iterator[Sampling]:
     recipe = with_guards_changes(recipe)
     if recipe.profile is not None:
         yield Sampling("profile", recipe.profile, stage_config(recipe, "rollout", 0, recipe.rollout))
-    for suite in recipe.evaluate.suites:
+    for place, suite in enumerate(recipe.evaluate.suites):
+        key = f"evaluate.suites.{place}.sample" if len(recipe.evaluate.suites) > 1 else "evaluate.sample"
         for index in {0, *changing_rounds(recipe, "rollout")}:
             rollout = stage_config(recipe, "rollout", index, suite.rollout(recipe.rollout))
-            yield Sampling(f"evaluate: {suite.name}: sample", suite.sample, rollout, suite.name)
+            yield Sampling(key, suite.sample, rollout, suite.name)
     for index in changing_rounds(recipe, "curate", "escalate", "rollout"):
         curate = stage_config(recipe, "curate", index, recipe.curate)
         rollout, filtered = stage_config(recipe, "rollout", index, recipe.rollout), _is_filtered(curate)

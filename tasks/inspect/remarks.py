@@ -41,7 +41,7 @@ def _problems(store: Store, output: str) -> Ref | None:
 
 
 def remarks_of(stage: str, purpose: str, summary: Summary) -> list[str]:
-    """Return the remarks on one stage by what it counted."""
+    """Return the remarks on one stage by what it counted; an empty purpose is that of a verb alone."""
     of_stage = _BY_STAGE.get(stage)
     return of_stage(purpose, summary) if of_stage else []
 
@@ -70,7 +70,7 @@ def _refused_rows(purpose: str, summary: Summary) -> list[str]:
     num_refused = sum(refused.values())
     if not num_refused:
         return []
-    what = {"train": "training problems", "given": "given rows"}.get(purpose, f"problems of {purpose}")
+    what = {"": "problems", "train": "training problems", "given": "given rows"}.get(purpose, f"problems of {purpose}")
     reasons = ", ".join(f"{reason}: {count}" for reason, count in refused.items())
     first = next(iter(summary.get("examples", ())), "")
     again = any("duplicate" in reason for reason in refused)

@@ -41,7 +41,7 @@ REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{4,64}")
 """An artifact by its name or the beginning of it."""
 SAMPLES = package_file("data", "samples")
 ASK_AGAIN = "do not use this folder; ask for it again where it came from"
-ANOTHER = "give another folder, or move away what is there"
+ANOTHER = "name another folder, or move away what is there"
 _GYM = "reasoning-gym:"
 _NAME_BYTES = 128
 _NUM_LISTED = 8

@@ -30,6 +30,7 @@ def test_ingest_counts_what_it_refuses(new_program: Callable[..., Program], tmp_
     found = program.json("ingest", file, "--map", "question=prompt", "--out", str(tmp_path / "out.jsonl"))
     assert found["rows"] == 2
     assert sum(found["refused"].values()) == 3
+    assert "note: problems: 3 of 5 rows are left out" in " ".join(program.told().split())
     assert [json.loads(row)["answer"] for row in Path(found["out"]).read_text().splitlines()] == ["2", "1006"]
     code, _, err = program.run("ingest", file, "--map", "question=prompt", "--strict")
     assert code == 1

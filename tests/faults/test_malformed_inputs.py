@@ -18,7 +18,7 @@ from tests.faults.malformed.tables import ROLLOUT as ROLLED
 from tests.faults.malformed.words import good_words, word_cases
 
 EVERY = 1 if int(os.environ.get("GRADUS_FUZZ", "1")) > 1 else 7
-"""Of cases that are alike one in so many is run; all of them with GRADUS_FUZZ=2."""
+"""One of this number of similar cases is run; every case with GRADUS_FUZZ=2."""
 CASES = [*table_cases(EVERY), *policy_cases(EVERY), *word_cases(EVERY)]
 TRACE = {"prompt_tokens": [1, 2], "response_tokens": [3, 1], "logprobs": [-0.5, -0.1], "reward": 1.0}
 GOOD: Mapping[str, bytes] = {

@@ -1,4 +1,4 @@
-"""One damaged or missing file of a home: a verb that reads gives the same answer or says which, never another answer.
+"""One damaged or missing file of a home: a verb that reads prints the same answer or names the file, nothing else.
 
     GRADUS_FUZZ=10 pytest tests/faults/test_silent_damage.py -k anywhere        # ten times as many flipped bits
 

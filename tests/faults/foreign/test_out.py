@@ -74,7 +74,7 @@ class TestOut:
         else:
             mine.write_bytes(CANARY)
         before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-        with pytest.raises(GradusError, match=r"give another folder|itself there"):
+        with pytest.raises(GradusError, match=r"name another folder|itself there"):
             export(store, second, out)
         assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
         assert place.canary.read_bytes() == CANARY

@@ -16,7 +16,7 @@ WEIGHTS_BYTES, STATE_BYTES = 1000, 2000
 
 @pytest.fixture
 def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Ref]:
-    """Three checkpoints of a run, each an update of the one before it, the first of a policy that was given."""
+    """Return three checkpoints of a run; each updates the one before it, and the first updates an imported policy."""
     monkeypatch.setenv("GRADUS_HOME", str(tmp_path))
     run = MadeRun(Home(tmp_path))
     run.policy(0, [])

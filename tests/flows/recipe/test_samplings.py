@@ -18,7 +18,7 @@ BODY: dict[str, Any] = {
 def longest(**changes: object) -> dict[str, list[int]]:
     found: dict[str, set[int]] = {}
     for each in samplings(parse_recipe({**BODY, **changes}, "own.toml")):
-        found.setdefault(each.setting.split(".")[0].split(":")[0], set()).add(each.sample.max_tokens)
+        found.setdefault(each.setting.split(".")[0], set()).add(each.sample.max_tokens)
     return {setting: sorted(values) for setting, values in found.items()}
 
 
@@ -36,6 +36,16 @@ def test_overrides_hold_in_the_samplings_of_their_rounds() -> None:
     assert longest(rounds=0) == {"profile": [10], "evaluate": [30]}
     guard = {"metric": "length/mean", "max": 9, "then": "back", "changes": {"curate.sample.max_tokens": 15}}
     assert longest(guards=[guard]) == plain | {"curate": [15, 20], "escalate": [15, 20]}
+
+
+def test_a_sampling_is_called_by_the_key_that_sets_it() -> None:
+    def keys(evaluate: object) -> set[str]:
+        recipe = parse_recipe({**BODY, "evaluate": evaluate}, "own.toml")
+        return {each.setting for each in samplings(recipe) if each.suite}
+
+    assert keys({"sample": {"max_tokens": 30}}) == {"evaluate.sample"}
+    suites = [{"name": name, "sample": {"max_tokens": 30}} for name in ("one", "other")]
+    assert keys({"suites": suites}) == {"evaluate.suites.0.sample", "evaluate.suites.1.sample"}
 
 
 def test_rounds_between_which_settings_change() -> None:
