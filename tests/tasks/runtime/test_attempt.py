@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from gradus.data.errors import GateError, LockedError
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
-from gradus.data.runlock import RunLock
+from gradus.data.runlock import RunLock, holder
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.host.waiting import hold
@@ -134,3 +135,23 @@ def test_a_lock_that_is_removed_while_others_want_it_is_never_held_by_two(tmp_pa
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(take, range(4)))
     assert most == 1
+
+
+def test_a_folder_that_goes_while_its_lock_makes_it_is_made_again_and_a_file_in_its_place_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, made, calls = tmp_path / "held", Path.mkdir, [0]
+
+    def as_another_removes_it(path: Path, *args: Any, **kwargs: Any) -> None:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise FileExistsError(path)
+        made(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", as_another_removes_it)
+    with RunLock(folder):
+        assert holder(folder) is not None
+    assert calls[0] == 2
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError), RunLock(tmp_path / "file"):
+        pass

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+from gradus.data.errors import GateError
 from gradus.data.lake.store import Store
 from tests.tasks.stages.test_learning import stage
 
@@ -34,3 +36,9 @@ def test_levels_of_the_same_text_and_answers_that_a_step_states_are_counted(tmp_
         "early": ["9+1=10\n"] * 3,  # each level is cut before the step that states 13
     }
     assert (report["summary"]["repeated_levels"], report["summary"]["stated_early"]) == (2, 1)
+
+
+def test_the_reasons_are_said_if_no_problem_can_be_hinted_at(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(GateError, match=r"none of 1 problems can be hinted at \(a single step: 1\)"):
+        stage(store, "hint", "hints", "a", inputs={"problems": [store.put("problems", PROBLEMS.slice(3))]})
