@@ -68,7 +68,7 @@ def test_a_browser_sees_trainings_charts_and_notes_and_loads_no_picture_of_a_pol
     ids = dict(run.ask("select name, run_uuid from runs where run_uuid in mine"))
     with start_mlflow(run.home, free_port(0)) as server:
         server.wait_until_healthy(300)
-        opened = address(server.url, mlflow_login(run.home, server.url))
+        opened = address(server.address, mlflow_login(run.home, server.address))
         runs, _, query = opened.partition("?")
         experiment = runs.removesuffix("/runs")
         with Browser(tmp_path, login=(USER, secret(run.home))) as browser:
@@ -89,7 +89,7 @@ def test_a_browser_sees_trainings_charts_and_notes_and_loads_no_picture_of_a_pol
             assert asked == []
             assert browser.prompts == 1
             refused = {
-                url.partition(server.url)[2].partition("?")[0] for status, url in browser.answered if status >= 400
+                url.partition(server.address)[2].partition("?")[0] for status, url in browser.answered if status >= 400
             }
             assert {path for path in refused if not path.startswith(LEFT_OUT)} == set()
             assert len(browser.answered) > 50
@@ -101,8 +101,8 @@ def test_a_browser_sees_trainings_charts_and_notes_and_loads_no_picture_of_a_pol
             # The password that the browser keeps does not help a page of another port of this machine.
             browser.open(place, until="")
             seen = len(browser.answered)
-            browser.evaluate(ATTACK % {"server": server.url})
-            assert [status for status, url in browser.answered[seen:] if url.startswith(server.url)] == [403] * 4
+            browser.evaluate(ATTACK % {"server": server.address})
+            assert [status for status, url in browser.answered[seen:] if url.startswith(server.address)] == [403] * 4
 
 
 ATTACK = """
