@@ -57,8 +57,8 @@ class Measurement:
     unjudged: Column
 
 
-def measure(scores: pa.Table, rollouts: pa.Table | None = None, *, unhinted_only: bool = True) -> Measurement:
-    """Count judged and correct rollouts per problem, and sum up their rewards.
+def measure(scores: pa.Table, rollouts: pa.Table | None = None) -> Measurement:
+    """Count judged and correct rollouts per problem, and sum up their rewards; those with a hint are left out.
 
     A score whose `correct` is null (time-out, error, a reward without a verdict) counts neither way; one whose `reward`
     is null is no part of mean and variance. Rollouts, if passed, hold the policy and the hint level;
@@ -70,8 +70,7 @@ def measure(scores: pa.Table, rollouts: pa.Table | None = None, *, unhinted_only
     if rollouts is not None:
         where = _rollout_rows(scores, rollouts)
         policy = _single_policy(rollouts.column("policy"))
-        if unhinted_only:
-            counted = ints(rollouts.column("hint_level"))[where] == 0
+        counted = ints(rollouts.column("hint_level"))[where] == 0
     judged = counted & ~nulls(scores.column("correct"))
     rewarded = counted & ~nulls(scores.column("reward"))
     right = bools(scores.column("correct"))
