@@ -16,10 +16,10 @@ from rich.text import Text
 
 from gradus.flows.console.output import is_silent
 from gradus.flows.console.pace import Pace, Shown
+from gradus.tasks.formats import terminal_safe
 from gradus.tasks.inspect.remarks import remarks_of
 from gradus.tasks.runs.records import Evaluation
 from gradus.tasks.runtime.calls import Outcome
-from gradus.tasks.tracking.report import terminal_safe
 
 BAR_WIDTH = 20
 REFRESHES_PER_S = 4

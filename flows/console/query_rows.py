@@ -15,7 +15,7 @@ from rich.text import Text
 from gradus.data.lake.queries import Answer
 from gradus.flows.console.output import View, line, pipe_may_close, safe
 from gradus.flows.console.plain_rows import draw_records, draw_table
-from gradus.tasks.tracking.report import terminal_safe
+from gradus.tasks.formats import terminal_safe
 
 TERMINAL_ROWS = 100
 """Rows shown on a terminal without `--limit`."""

@@ -3,9 +3,7 @@
 from typing import TypedDict
 
 from gradus.flows.console.output import line, table
-from gradus.flows.console.run_tables import size
-
-_DIGITS = 12
+from gradus.tasks.formats import short, size
 
 
 class FreedCheckpoint(TypedDict):
@@ -52,7 +50,7 @@ class Restored(TypedDict):
 
 def render_freed(result: Freed) -> None:
     """A line for each checkpoint, then the sum."""
-    rows = [(c["round"], _short(c["checkpoint"]), c["lost"], size(c["bytes"]), _back(c)) for c in result["checkpoints"]]
+    rows = [(c["round"], short(c["checkpoint"]), c["lost"], size(c["bytes"]), _back(c)) for c in result["checkpoints"]]
     if rows:
         table("pruned" if result["done"] else "to be pruned", ("round", "checkpoint", "loses", "size", "back by"), rows)
     if result["spared"]:
@@ -78,11 +76,6 @@ def render_restored(result: Restored) -> None:
         line(f"{result['checkpoint']} is there, weights and train state")
     else:
         line(f"{result['checkpoint']} takes {_updates(result['updates'])}, about {result['seconds']:.0f} s")
-
-
-def _short(checkpoint: str) -> str:
-    """Return a checkpoint's name with the first 12 digits of its digest."""
-    return checkpoint[: len("checkpoints/") + _DIGITS]
 
 
 def _back(checkpoint: FreedCheckpoint) -> str:

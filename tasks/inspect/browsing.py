@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradus.data.errors import UsageError
+from gradus.tasks.formats import number, share
 from gradus.tasks.inspect.groups import GroupKey
 from gradus.tasks.inspect.run_rows import Row, RunRows
 
@@ -49,32 +50,22 @@ class _View:
 
 def _round_line(row: Row) -> Line:
     at, purpose, groups, rollouts, right, reward, hinted, tokens = row
-    cells = (str(at), purpose, f"{groups:,}", f"{rollouts:,}", _share(right), _number(reward), f"{hinted:,}")
-    return Line((*cells, _number(tokens)), Scope(round=at, purpose=purpose))
+    cells = (str(at), purpose, f"{groups:,}", f"{rollouts:,}", share(right, 0), number(reward), f"{hinted:,}")
+    return Line((*cells, number(tokens)), Scope(round=at, purpose=purpose))
 
 
 def _problem_line(row: Row) -> Line:
     problem, rounds, rollouts, right, reward, change, tokens = row
     moved = "-" if change is None else f"{100 * change:+.0f}"
-    cells = (problem, f"{rounds:,}", f"{rollouts:,}", _share(right), _number(reward), moved, _number(tokens))
+    cells = (problem, f"{rounds:,}", f"{rollouts:,}", share(right, 0), number(reward), moved, number(tokens))
     return Line(cells, Scope(problem_id=problem))
 
 
 def _group_line(row: Row) -> Line:
     at, purpose, problem, group_id, artifact, rollouts, right, reward, spread, hint, tokens = row
-    cells = (str(at), purpose, problem, f"{rollouts:,}", _share(right), _number(reward), _number(spread), str(hint))
+    cells = (str(at), purpose, problem, f"{rollouts:,}", share(right, 0), number(reward), number(spread), str(hint))
     key = GroupKey(at, purpose, problem, group_id, artifact)
-    return Line((*cells, _number(tokens)), Scope(problem_id=problem), key)
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.0f}%"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 or value == 0 else f"{value:.3g}"
+    return Line((*cells, number(tokens)), Scope(problem_id=problem), key)
 
 
 VIEWS: Mapping[str, _View] = {

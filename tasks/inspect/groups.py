@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from gradus.tasks.formats import visible
 from gradus.tasks.inspect.run_rows import Row, RunRows
 from gradus.tasks.inspect.token_pieces import Piece, Tokenizers
-from gradus.tasks.tracking.report import visible
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ from gradus.data.errors import GradusError
 from gradus.flows.console.browser.filters import Filter, FilterForm
 from gradus.flows.console.browser.groups import DiffScreen, GroupScreen
 from gradus.flows.console.browser.texts import cell, plain
+from gradus.tasks.formats import terminal_safe
 from gradus.tasks.inspect.browsing import EVERYTHING, Line, Listing, groups_of
 from gradus.tasks.inspect.groups import GroupKey
 from gradus.tasks.inspect.run_rows import RunRows
 from gradus.tasks.inspect.token_pieces import Tokenizers
-from gradus.tasks.tracking.report import terminal_safe
 
 
 class Lines(DataTable[object]):

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gradus.data.files import replacing
+from gradus.tasks.formats import visible
 from gradus.tasks.host.setting_files import default_drawing
 from gradus.tasks.inspect.report.figures import NOT_SOLVED, Chart, RateMap, Stack, StageCost
-from gradus.tasks.tracking.report import visible
 
 INK, FAINT = "#1f2328", "#8b949e"
 SERIES = ("#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#9a6700", "#1b7c83", "#57606a")

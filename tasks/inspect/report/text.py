@@ -4,8 +4,8 @@ import math
 
 from markupsafe import Markup, escape
 
+from gradus.tasks.formats import MAX_CELL_CHARS, visible
 from gradus.tasks.inspect.groups import Rollout
-from gradus.tasks.tracking.report import MAX_CELL_CHARS, visible
 
 MAX_BRIEF = 90
 UNSURE = ((0.9, ""), (0.5, "u1"), (0.2, "u2"), (0.05, "u3"), (0.0, "u4"))

@@ -21,6 +21,7 @@ from gradus.data.errors import GradusError, OnDamage, UsageError, in_words, refu
 from gradus.data.files import replace_file
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home
+from gradus.tasks.formats import visible
 from gradus.tasks.inspect.groups import why
 from gradus.tasks.inspect.remarks import remarks
 from gradus.tasks.inspect.report.choices import Flips, Shown, chosen_groups, evaluated_groups, flips
@@ -49,7 +50,6 @@ from gradus.tasks.inspect.report.text import band, brief, coloured, count, durat
 from gradus.tasks.inspect.run_rows import RunRows, open_run
 from gradus.tasks.inspect.token_pieces import Tokenizers
 from gradus.tasks.runs.journal import read_settings
-from gradus.tasks.tracking.report import visible
 
 HERE = Path(__file__).parent
 TABLES = ("metrics", "stages", "evaluations")

@@ -42,9 +42,9 @@ def test_pages_are_the_list_in_every_order(rows: Rows, monkeypatch: pytest.Monke
 
 def test_a_scope_restricts_a_list(rows: Rows) -> None:
     assert [line.cells for line in Listing(rows, "groups", Scope(round=2, purpose="train")).page()] == [
-        ("2", "train", "a", "2", "100%", "1", "0", "0", "21.5"),
-        ("2", "train", "b", "2", "50%", "0.5", "0.5", "0", "21.5"),
-        ("2", "train", "c", "2", "0%", "0", "0", "0", "21.5"),
+        ("2", "train", "a", "2", "100 %", "1", "0", "0", "21.5"),
+        ("2", "train", "b", "2", "50 %", "0.5", "0.5", "0", "21.5"),
+        ("2", "train", "c", "2", "0 %", "0", "0", "0", "21.5"),
     ]
     assert Listing(rows, "groups", Scope(problem_id="b")).count() == 3
     assert Listing(rows, "problems", condition="(reward = 1)").count() == 4

@@ -51,7 +51,7 @@ def test_rounds_lead_to_groups_and_a_group_is_side_by_side(home: Home) -> None:
     async def act(pilot: Pilot[None]) -> None:
         rounds = await screen(pilot)
         assert "2 rounds in 5 lines" in rounds
-        assert re.search(r"1\s+hint2\s+2\s+4\s+25%\s+0.25\s+4\s+11.5", rounds)
+        assert re.search(r"1\s+hint2\s+2\s+4\s+25 %\s+0.25\s+4\s+11.5", rounds)
         for key in (
             "open",
             "1 rounds",
