@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from tokenizers import Tokenizer
 
 from gradus.data.errors import BadInputError, UsageError, shortened
-from gradus.data.exchange import FORMATS, Format
+from gradus.data.exchange import FORMATS, Format, read
 from gradus.data.exchange.row import Exchanged
 from gradus.data.exchange.tables import Tables, tables_of
 from gradus.data.nearest import did_you_mean
@@ -48,7 +48,7 @@ def check_source(
 ) -> None:
     """UsageError if there is nothing to read, no tokenizer where there are no texts, or a policy where there are."""
     found = reader(name)
-    refuse_fields(columns or {}, found.fields, f"a file of {name}")
+    refuse_fields(columns or {}, found.columns, f"a file of {name}")
     if not path.exists():
         raise UsageError(f"there is no file or folder {shortened(str(path))}", hint="check the name")
     if not found.texts and tokenizer is None and policy is None:
@@ -73,7 +73,7 @@ def read_incoming(
     Raise BadInputError if there is no file, or no row that can be used.
     """
     found, refused = reader(name), Refused()
-    refuse_fields(columns, found.fields, f"a file of {name}")
+    refuse_fields(columns, found.columns, f"a file of {name}")
     files, renamed = _files(path, found.suffix), Renamed(columns, str(path))
     rows = [row for file in files for row in _rows(file, found, renamed, refused)]
     renamed.refuse_unknown()
@@ -103,10 +103,9 @@ def _in_order(path: Path) -> list[tuple[int, str]]:
 
 
 def _rows(file: Path, found: Format, renamed: Renamed, refused: Refused) -> Iterator[Exchanged]:
-    assert found.read is not None
     for located in read_rows(file, refused):
         try:
-            row = found.read(renamed(located.row))
+            row = read(found, renamed(located.row))
         except UnusableRowError as reason:
             refused.add(str(reason), located.place)
             continue

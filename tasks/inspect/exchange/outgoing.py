@@ -113,10 +113,9 @@ def write_rollouts(
     found = FORMATS[name]
     by_file: dict[str, list[dict[str, object]]] = {}
     assert found.write is not None
-    assert found.file is not None
     for table in tables:
         for row in _exchanged(store, table, on_damage):
-            by_file.setdefault(found.file(row.round), []).append(found.write(row))
+            by_file.setdefault(found.file.format(row.round), []).append(found.write(row))
     for file, rows in by_file.items():
         _write(folder / file, found, rows)
     return Written(sorted(by_file), sum(map(len, by_file.values())), found.lost)
