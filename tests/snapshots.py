@@ -27,6 +27,7 @@ FOLDER = Path(__file__).parent / "snapshots"
 RUN = "snapshot"
 TYPED = ("", "rerun snapshot ", "train ", "show ", "curate --problems ", "compare ")
 """Words behind the program's name at which the Tab key is pressed."""
+_SECONDS = re.compile(r"(?<= )\d+\.\d +(?=# B)")
 _SCHEMAS = """
 import json
 from gradus.flows.serve import deployments
@@ -89,7 +90,7 @@ def _text(page: str) -> str:
 
 
 def _stable(text: str) -> str:
-    for pattern, mask in UNSTABLE:
+    for pattern, mask in (*UNSTABLE, (_SECONDS, "# ")):
         text = pattern.sub(mask, text)
     return re.sub(r"[━─ ]+", " ", text)
 
