@@ -1,7 +1,7 @@
 """The formats of other systems: which of their fields is which of ours, and what a file of them does not hold.
 
 verl: a JSONL file a step, named by it (`trainer.rollout_data_dir`), with a key for each value that the reward function
-    returns beside the score; `acc` is the customary verdict (`_write_generations`, verl/trainer/ppo/v1/trainer_base.py).
+    returns beside the score; `acc` is the customary verdict (verl/trainer/ppo/v1/trainer_base.py).
 trl: a Parquet file a step (`log_completions`, GRPOTrainer.log). Which numbers are rewards is not said: all are taken
     but those known; the reward is their sum, as with TRL's default weights.
 trinity: Trinity-RFT's experiences, one JSONL file (Experience.to_dict); experiences of one task and batch are a group.
@@ -68,7 +68,8 @@ def read(found: Format, row: Row) -> Exchanged:
         parts = _object(row.get(found.components)) if found.components else {}
     numbers = {str(key): number for key, value in parts.items() if (number := number_of(value)) is not None}
     own = ours_of(row if found.ours == "" else _object(row.get(found.ours))) if found.ours is not None else {}
-    return Exchanged(**{"components": numbers, "prompt": "", "completion": "", **fields, **more, **own})
+    whole: dict[str, Any] = {"prompt": "", "completion": "", **fields, **more, **own, "components": numbers}
+    return Exchanged(**whole)
 
 
 def _at(row: Row, path: str) -> object:
@@ -168,9 +169,8 @@ def _trajectory(row: Row) -> Mapping[str, Any]:
         turns = _object(row.get("trajectory_json")).get("messages_and_choices")
         if not isinstance(turns, list):
             raise UnusableRowError("no conversation")
-        messages = [
-            t["message"] if isinstance(t, Mapping) and isinstance(t.get("message"), Mapping) else t for t in turns
-        ]
+        choices = (turn.get("message") if isinstance(turn, Mapping) else None for turn in turns)
+        messages = [own if isinstance(own, Mapping) else turn for turn, own in zip(turns, choices, strict=True)]
     prompt, completion = turns_of(messages)
     group = str(whole_of(row.get("group_index"), "group_index"))
     return {"prompt": prompt, "completion": completion, "group_id": group}
@@ -181,7 +181,10 @@ FORMATS: Mapping[str, Format] = {
     "verl": Format(
         ".jsonl",
         (NO_TOKENS,),
-        {"input": "prompt", "output": "completion", "gts": "answer", "score": "reward", "step": "round", "acc": "correct"},
+        {
+            "input": "prompt", "output": "completion", "gts": "answer", "score": "reward", "step": "round",
+            "acc": "correct",
+        },
         known=("uid", "request_id"),
         write=_verl,
         file="{}.jsonl",
