@@ -34,11 +34,11 @@ def completion(rollout: Rollout, *, colours: bool) -> Text:
     if rollout.pieces is None or not colours:
         return plain(rollout.completion)
     found, left = Text(), MAX_CHARS
-    for piece in rollout.pieces:
-        probability = math.exp(min(piece.logprob, 0.0))
+    for piece, logprob in rollout.pieces:
+        probability = math.exp(min(logprob, 0.0))
         style = next(name for least, name in _UNSURE if probability >= least)
-        found.append(terminal_safe(piece.text[: max(0, left)]), style)
-        left -= len(piece.text)
+        found.append(terminal_safe(piece[: max(0, left)]), style)
+        left -= len(piece)
     return found.append(more(rollout.completion, MAX_CHARS), "dim")
 
 

@@ -128,11 +128,11 @@ def coloured(rollout: Rollout) -> Markup:
         return escape(visible(rollout.completion))
     found: list[str] = []
     left = MAX_CELL_CHARS
-    for piece in rollout.pieces:
-        text = escape(visible(piece.text[:left], MAX_CELL_CHARS))
-        kind = next(name for least, name in UNSURE if math.exp(min(piece.logprob, 0.0)) >= least)
-        found.append(f'<span class="{kind}" title="{piece.logprob:.2f}">{text}</span>' if kind and text else text)
-        left -= len(piece.text)
+    for piece, logprob in rollout.pieces:
+        text = escape(visible(piece[:left], MAX_CELL_CHARS))
+        kind = next(name for least, name in UNSURE if math.exp(min(logprob, 0.0)) >= least)
+        found.append(f'<span class="{kind}" title="{logprob:.2f}">{text}</span>' if kind and text else text)
+        left -= len(piece)
         if left <= 0:
             break
     return Markup("".join([*found, more(rollout.completion, MAX_CELL_CHARS)]))  # noqa: S704 - escaped above
