@@ -21,7 +21,7 @@ from gradus.tasks.artifacts.footprint import Footprint, footprint
 from gradus.tasks.artifacts.overlay import overlay
 from gradus.tasks.config.components import chosen_in
 from gradus.tasks.config.settings import Home
-from gradus.tasks.formats import count, duration, size
+from gradus.tasks.formats import count, size
 from gradus.tasks.runs.precedents import precedents
 from gradus.tasks.runtime.calls import label
 
@@ -149,7 +149,7 @@ def _sum(values: Iterable[N | None]) -> N | None:
 def _time(seconds: float | None, num_computed: int) -> str:
     if seconds is None:
         return "not measured yet" if num_computed else "-"
-    return duration(seconds)
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _unmeasured(result: Forecast) -> str:
