@@ -195,7 +195,8 @@ def _exchanged(store: Store, rows: pa.Table, on_damage: OnDamage) -> Iterator[Ex
                     tokenizers[policy] = None
             parts = dict(cast("list[tuple[str, float]]", row.get("components") or []))
             known: dict[str, Any] = {name: row[name] for name in _FIELDS if row.get(name) is not None}
-            yield Exchanged(**{**known, "prompt": _prompt(row, tokenizers[policy]), "components": parts})
+            known |= {"prompt": _prompt(row, tokenizers[policy]), "components": parts}
+            yield Exchanged(**known)
 
 
 def _prompt(row: Mapping[str, object], tokenizer: Tokenizer | None) -> str:
