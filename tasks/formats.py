@@ -1,4 +1,4 @@
-"""How numbers, names and texts look to people: on a terminal, in Markdown, on a page and in a picture.
+"""Formats of numbers, names and texts for people: on a terminal, in Markdown, on a page and in a picture.
 
 Whatever a policy or a user wrote is hostile: it may hold markup, terminal commands, text that runs from right to left
 over its neighbours, or a line of a megabyte. In files nothing is dropped without a visible mark; on a terminal what is

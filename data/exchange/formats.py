@@ -24,7 +24,7 @@ from gradus.data.sources.formats import UnusableRowError
 
 @dataclass(frozen=True)
 class Format:
-    """How one system writes rollouts; `write` is None for one that is only read, `fields` empty for one only written.
+    """The format of one system's rollouts; `write` is None if it is only read, `fields` is empty if only written.
 
     `lost` are sentences on what a file of it does not hold.
     """
@@ -48,7 +48,7 @@ class Format:
     step_in_name: bool = False
     """The step is in the name of a file alone, and groups are numbered within one."""
     texts: bool = True
-    """Whether rows hold texts; otherwise a tokenizer makes them."""
+    """True if rows hold texts; otherwise a tokenizer makes them."""
 
     @property
     def columns(self) -> tuple[str, ...]:

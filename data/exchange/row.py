@@ -132,7 +132,7 @@ READERS: Mapping[str, Callable[[object, str], Any]] = {
     "completion_tokens": tokens_of,
     "finish_reason": lambda value, _: value if isinstance(value, str) else None,
 }
-"""What reads each field of ours from a value of any type and the name of its field."""
+"""Readers of our fields, each of a value of any type and the name of its field."""
 
 
 def turns_of(messages: object) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""How `gradus compare` looks: methods under letters, differences, difficulty, cost."""
+"""The tables of `gradus compare`: methods under letters, differences, difficulty, cost."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What the command line prints: one JSON object for machines, a short table for people."""
+"""The output of the command line: one JSON object for machines, a short table for people."""
 
 import contextlib
 import json
@@ -183,7 +183,7 @@ def silent(wanted: bool) -> Generator[None]:
 
 
 def is_silent() -> bool:
-    """Whether no progress is to be shown."""
+    """Return whether no progress is to be shown."""
     return _silent.get()
 
 

@@ -1,4 +1,4 @@
-"""What `gradus prune` and `gradus restore` say."""
+"""The output of `gradus prune` and `gradus restore`."""
 
 from typing import TypedDict
 
@@ -16,11 +16,11 @@ class FreedCheckpoint(TypedDict):
     updates: int
     seconds: float
     repeats: bool
-    """Whether it can be had back."""
+    """True if it can be restored."""
 
 
 class Freed(TypedDict):
-    """What pruning a run freed, or would free; `spared` are checkpoints that other runs have too."""
+    """The result of pruning a run, done or foreseen; `spared` are checkpoints that other runs have too."""
 
     run: str
     bytes: int
@@ -30,7 +30,7 @@ class Freed(TypedDict):
 
 
 class Deleted(TypedDict):
-    """What deleting a run removed, or would remove: artifacts by table; `staying` are those of other runs too."""
+    """The result of deleting a run, done or foreseen: artifacts by table; `staying` are those of other runs too."""
 
     run: str
     bytes: int
@@ -40,7 +40,7 @@ class Deleted(TypedDict):
 
 
 class Restored(TypedDict):
-    """What having a checkpoint back took, or would take."""
+    """The cost of restoring a checkpoint, done or foreseen."""
 
     checkpoint: str
     updates: int
@@ -60,7 +60,7 @@ def render_freed(result: Freed) -> None:
 
 
 def render_deleted(result: Deleted) -> None:
-    """What goes, and what stays."""
+    """Print what is deleted and what stays."""
     verb = "deleted" if result["done"] else "to be deleted"
     counts = ", ".join(f"{count} {table}" for table, count in result["artifacts"].items()) or "no artifacts"
     line(f"{verb}: run {result['run']} with its journal, logs and rows in MLflow; {counts}; {size(result['bytes'])}")

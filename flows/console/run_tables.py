@@ -1,4 +1,4 @@
-"""How `gradus runs` and `gradus show` look: coloured on a terminal, one line for each row, names never cut."""
+"""The tables of `gradus runs` and `gradus show`: coloured on a terminal, one line for each row, names never cut."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -43,7 +43,7 @@ def render_runs(result: RunList) -> None:
 
 
 def render_run_story(run: RunStory) -> None:
-    """How the run stands and why, one line for each stage attempt, what failed in it, its bytes."""
+    """Print the status of the run and its reason, one line for each stage attempt, what failed in it, its bytes."""
     View().print(
         safe(f"{run['run']}: "),
         Text(run["status"], _style(run["status"])),

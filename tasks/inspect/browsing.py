@@ -1,4 +1,4 @@
-"""What `gradus browse` lists: rounds, problems and groups of a run, filtered, in pages.
+"""The lists of `gradus browse`: rounds, problems and groups of a run, filtered, in pages.
 
     listing = Listing(rows, "groups", Scope(round=3, purpose="train"), condition="reward < 0.5")
     listing.page(offset=0)
@@ -22,7 +22,7 @@ EVERYTHING = "true"
 
 @dataclass(frozen=True)
 class Scope:
-    """What a list is restricted to: a round with its purpose, or a problem; None is all."""
+    """The part of a run that a list shows: a round with its purpose, or a problem; None is all."""
 
     round: int | None = None
     purpose: str | None = None
@@ -63,7 +63,7 @@ COLUMNS: Mapping[str, tuple[str, Callable[[Any], str] | None]] = {
     "hinted": ("count(*) filter (hint_level > 0)", count),
     "tokens": ("avg(tokens)", number),
 }
-"""What a column shows of the rows of `sampled` in a line, and how a number of it looks."""
+"""Each column as SQL on the rows of `sampled` in a line, and the format of its numbers; None for text."""
 
 VIEWS: Mapping[str, _View] = {
     "rounds": _View(
@@ -119,7 +119,7 @@ class Listing:
         return self.order or self.orders[0]
 
     def is_number(self, column: str) -> bool:
-        """Whether a column ends at the right."""
+        """Return whether a column ends at the right."""
         return COLUMNS[column][1] is not None
 
     def count(self) -> int:

@@ -1,4 +1,4 @@
-"""What somebody who reads the figures of a run has to know beside them, in sentences made of the counts of its stages.
+"""Remarks that the figures of a run need beside them, in sentences made of the counts of its stages.
 
 remarks(store, attempts)        # ["2 of 9 rounds had no signal and skipped their update: 3, 4"]
 """

@@ -27,7 +27,7 @@ class Lines(DataTable[object]):
 
 @dataclass
 class _Shown:
-    """What is on the screen: a listing and the lines read of it."""
+    """The screen: a listing and the lines read of it."""
 
     listing: Listing
     num_lines: int
@@ -180,7 +180,7 @@ class ListScreen(Screen[None]):
         return lines[row] if row < len(lines) else None
 
     def _where(self, shown: _Shown) -> str:
-        """What is listed, in one line."""
+        """Return a line that says what is listed."""
         scope, listing = shown.listing.scope, shown.listing
         of = f" of {scope.problem_id}" if scope.problem_id else ""
         of = f" of round {scope.round}, {scope.purpose}" if scope.round is not None else of

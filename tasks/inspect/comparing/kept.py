@@ -1,4 +1,4 @@
-"""What a comparison leaves in the folder of its run: all its figures, two tables and a picture.
+"""The files of a comparison in the folder of its run: all its figures, two tables and a picture.
 
 The same comparison writes the same tables, so that reporting it twice changes nothing.
 """

@@ -123,7 +123,7 @@ class Variances:
 
 @dataclass(frozen=True)
 class Known:
-    """What stored trainings say of a comparison to come; `units` are clusters of problems, or problems."""
+    """Evidence of stored trainings on a comparison to come; `units` are clusters of problems, or problems."""
 
     variances: Variances
     measured: bool

@@ -65,7 +65,7 @@ class Terms:
     settings: Sequence[Setting] = ()
     """Those that differ."""
     tuned: Tuned | None = None
-    """How methods were tuned; problems that this was done on are left out."""
+    """The tuning of the methods; its problems are left out."""
 
     @property
     def rule(self) -> Rule:

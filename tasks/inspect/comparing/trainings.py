@@ -1,4 +1,4 @@
-"""What a comparison reads of a training: its evaluations on the main suite, and what its stages cost.
+"""Trainings as a comparison reads them: evaluations on the main suite, and the cost of stages.
 
 A training has what its last command made or reused. Read from journals and the lake; nothing is computed.
 """
@@ -20,12 +20,12 @@ from gradus.tasks.runs.spending import ComputedSeconds, is_evaluation, sampled_t
 from gradus.tasks.runtime.attempt import read_report
 
 EVALUATION = "evaluation"
-"""What all stages of evaluations are counted under."""
+"""The name that all stages of evaluations are counted under."""
 _DONE = ("finished", "reused")
 
 
 class StageCost(TypedDict):
-    """What a stage cost: completion tokens sampled, seconds."""
+    """The cost of a stage: completion tokens sampled, seconds."""
 
     tokens: float
     seconds: float
@@ -44,7 +44,7 @@ class Spent:
 
     @property
     def evaluates(self) -> bool:
-        """Whether it serves an evaluation."""
+        """Return whether it serves an evaluation."""
         return is_evaluation(self.purpose)
 
 

@@ -21,7 +21,7 @@ Verdict = Literal["better", "worse", "equivalent", "undecided"]
 
 
 class Side(TypedDict):
-    """What one method spent: completion tokens and seconds a training, mean over seeds."""
+    """The cost of one method: completion tokens and seconds a training, mean over seeds."""
 
     method: str
     tokens: float

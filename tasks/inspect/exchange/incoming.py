@@ -20,13 +20,13 @@ from gradus.tasks.inspect.exchange.texts import texts_of, tokenizer_of
 System = Literal["verl", "trl", "trinity", "open-instruct", "art"]
 """The systems whose files are read."""
 _METADATA = "_metadata.jsonl"
-"""How open-instruct names the file about its run, which lies beside its shards."""
+"""End of the name of open-instruct's file about its run, which lies beside its shards."""
 _NUMBER = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
 class Incoming:
-    """What was read: the tables, how many files, refused rows by reason, and what files of that kind do not hold."""
+    """The result of reading: the tables, number of files, refused rows by reason, and what the format does not hold."""
 
     tables: Tables
     num_files: int

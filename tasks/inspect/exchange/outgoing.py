@@ -35,7 +35,7 @@ _SCORED = ("reward", "correct", "components", "outcome", "extracted", "verifier"
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: files, rows, and what the format does not hold."""
+    """The result of writing: files, number of rows, and what the format does not hold."""
 
     files: list[str]
     rows: int

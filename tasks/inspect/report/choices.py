@@ -1,4 +1,4 @@
-"""Which problems and groups a report shows: those that changed, and those whose rewards differ most."""
+"""The problems and groups that a report shows: those that changed, and those whose rewards differ most."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The figures of a report: what is asked of the rows of one run, as numbers by name and round.
+"""The figures of a report: queries on the rows of one run, as numbers by name and round.
 
 Whatever has no data is left out. Left out too: smoothing, and curves of single optimiser steps (MLflow has them).
 """
@@ -50,7 +50,7 @@ class Figure:
 
     @property
     def is_zero(self) -> bool:
-        """Whether every value is 0, which a sentence says as well as a drawing."""
+        """Return whether every value is 0, which a sentence says as well as a drawing."""
         return all(numbers[0] == 0 for row in self.frame.values() for numbers in row.values())
 
     @property

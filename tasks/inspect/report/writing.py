@@ -34,7 +34,7 @@ from gradus.tasks.runs.journal import read_settings
 
 HERE = Path(__file__).parent
 TABLES = ("metrics", "stages", "evaluations")
-"""What a report reads beside `sampled`."""
+"""The tables that a report reads beside `sampled`."""
 UNSURE = ((0.9, ""), (0.5, "u1"), (0.2, "u2"), (0.05, "u3"), (0.0, "u4"))
 """Least probability of a token and the class that it is coloured by."""
 Page = Mapping[str, Any]
@@ -109,7 +109,7 @@ _SECTIONS = (
     ("costs", "costs", "time and tokens"),
     ("groups", "groups", "samples by group"),
 )
-"""What each section shows, its anchor and its name."""
+"""Key, anchor and name of each section."""
 
 
 def render(page: Page) -> str:
@@ -139,7 +139,7 @@ def coloured(rollout: Rollout) -> Markup:
 
 
 def _story(rows: RunRows, ending: Mapping[str, str] | None) -> str:
-    """What the run was and how it ended, in a sentence or two."""
+    """Return the verb, beginning and end of the run, in a sentence."""
     brief = rows.run.brief
     status, error = ((ending or brief)[name] for name in ("status", "error"))
     began = brief["started"]
