@@ -107,15 +107,15 @@ def _below(result: Comparison) -> dict[str, object]:
 def _sentence(each: Difference, letter: Mapping[str, str], margin: float) -> str:
     """Return the verdict on two methods with the figures that it rests on."""
     method, than = letter[each["method"]], letter[each["than"]]
-    told = f"{interval(each['difference'], points)} points of pass@1"
+    text = f"{interval(each['difference'], points)} points of pass@1"
     least = f"smallest detectable difference {100 * each['detectable']:.1f}"
     match each["verdict"]:
         case "undecided":
-            says = f"{method} against {than}: undecided ({told}; {least}"
+            says = f"{method} against {than}: undecided ({text}; {least}"
         case "equivalent":
-            says = f"{method} and {than} are equivalent within {100 * margin:g} points ({told}"
+            says = f"{method} and {than} are equivalent within {100 * margin:g} points ({text}"
         case verdict:
-            says = f"{method} is {verdict} than {than} ({told}; p {each['p_different']:.2g}"
+            says = f"{method} is {verdict} than {than} ({text}; p {each['p_different']:.2g}"
     spent = " and ".join(f"{s['tokens']:,.0f} tokens in {s['seconds']:,.0f} s" for s in each.get("sides", []))
     shared = each.get("shared_tokens", 0.0)
     return f"{says}), at {spent}, {100 * shared:.0f} % of them shared" if spent else f"{says})"

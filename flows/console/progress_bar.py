@@ -124,16 +124,16 @@ class StageView:
 def milestone(outcome: Outcome) -> str:
     """One line about an update or an evaluation; empty for other stages."""
     if outcome.summary.get("skipped_updates"):
-        told = f"skipped: all {outcome.summary.get('groups', 0)} groups have rewards without variance"
+        text = f"skipped: all {outcome.summary.get('groups', 0)} groups have rewards without variance"
     elif outcome.stage == "update":
         reward = outcome.report.get("metrics", {}).get("trained/reward_mean")  # absent in artifacts of earlier versions
-        told = f"{outcome.summary.get('tokens_trained', 0):,} tokens trained"
-        told = told if reward is None else f"reward {reward:.3f}, {told}"
+        text = f"{outcome.summary.get('tokens_trained', 0):,} tokens trained"
+        text = text if reward is None else f"reward {reward:.3f}, {text}"
     elif outcome.stage == "evaluate":
-        told = f"{outcome.evaluation['suite']} {_evaluated(outcome.evaluation)}"
+        text = f"{outcome.evaluation['suite']} {_evaluated(outcome.evaluation)}"
     else:
         return ""
-    return f"{outcome.stage:<8}  {told} ({_how(outcome)})"
+    return f"{outcome.stage:<8}  {text} ({_how(outcome)})"
 
 
 def plain(outcome: Outcome) -> str:

@@ -75,8 +75,8 @@ def remarks_on(cluster: Ints | None, column: str) -> list[str]:
     if cluster is None:
         return []
     num = int(cluster.max()) + 1
-    told = f"intervals are over {num} clusters of problems ({column or TEMPLATE}), not over {len(cluster)} problems"
-    return [f"{told}; so few clusters make them wide" if num < _FEW else told]
+    text = f"intervals are over {num} clusters of problems ({column or TEMPLATE}), not over {len(cluster)} problems"
+    return [f"{text}; so few clusters make them wide" if num < _FEW else text]
 
 
 def _values(store: Store, evaluation: Ref, problems: pa.Array, column: str) -> list[str | None] | None:

@@ -172,7 +172,7 @@ def others(known: Known, size: tuple[int, int, int], pairs: int) -> list[Detecta
     seeds, problems, samples = size
     sizes = [(s, problems, samples) for s in _OTHER_SEEDS if s != seeds]
     sizes += [(seeds, 2 * problems, samples)]
-    if known.variances.sample:  # 0 if problems had one sample, whose chance cannot be told from that of seeds
+    if known.variances.sample:  # 0 if problems had one sample, whose chance cannot be separated from that of seeds
         sizes.append((seeds, problems, 2 * samples))
     return [
         {"seeds": s, "problems": p, "samples": k, "detectable": known.variances.detectable((s, p, k), pairs)}
@@ -212,14 +212,14 @@ def refuse_unknown_column(text: str, column: str) -> None:
 
 def plan_remarks(problems: int, least: float, margin: float, *, measured: bool) -> list[str]:
     """Remark on few problems, and on a margin that cannot be shown."""
-    told: list[str] = []
+    texts: list[str] = []
     if problems < MIN_PROBLEMS:
-        told.append(
+        texts.append(
             f"{problems} problems of evaluation are fewer than {MIN_PROBLEMS}: the smallest detectable difference is "
             f"{100 * least:.1f} points; take all problems that there are"
         )
     if margin < least:
-        told.append(
+        texts.append(
             f"a margin of {100 * margin:g} points is below the smallest detectable difference of {100 * least:.1f}: "
             + (
                 "`equivalent` will not be concluded"
@@ -227,7 +227,7 @@ def plan_remarks(problems: int, least: float, margin: float, *, measured: bool) 
                 else "`equivalent` needs smaller deviations than assumed"
             )
         )
-    return told
+    return texts
 
 
 def _common(one: Method, other: Method) -> list[int]:

@@ -54,8 +54,8 @@ def plot(found: Comparison, path: Path) -> None:
 
 def _title(found: Comparison) -> str:
     seeds = found["seeds"]
-    told = f"{found['problems']} problems, {seeds} seed{'s' if seeds > 1 else ''}"
-    return f"{told}, {found['budget']}" if found["budget"] else told
+    text = f"{found['problems']} problems, {seeds} seed{'s' if seeds > 1 else ''}"
+    return f"{text}, {found['budget']}" if found["budget"] else text
 
 
 def _curve(axes: "Axes", method: MethodFigures, label: str, colour: str) -> None:

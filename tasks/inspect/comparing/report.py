@@ -193,8 +193,8 @@ def _unequal_starts(methods: Sequence[Method], before: Sequence[Floats]) -> list
     starts = [rate.mean() for rate in before]
     if max(starts) - min(starts) < 1e-9:
         return []
-    told = ", ".join(f"{m.name} at {start:.3f}" for m, start in zip(methods, starts, strict=True))
-    return [f"the methods did not start from the same pass@1: {told}"]
+    text = ", ".join(f"{m.name} at {start:.3f}" for m, start in zip(methods, starts, strict=True))
+    return [f"the methods did not start from the same pass@1: {text}"]
 
 
 def _unequal_costs(methods: Sequence[Method], budget: str) -> list[str]:

@@ -89,7 +89,7 @@ def read_training(store: Store, folder: Path, computed: ComputedSeconds, on_dama
     standing = brief(folder, on_damage)
     if standing["status"] != "finished":
         why = standing["error"] or f"it is {standing['status']}"
-        raise BadInputError(f"run {folder.name} did not finish: {why}", hint=f"go on: gradus train {folder.name}")
+        raise BadInputError(f"run {folder.name} did not finish: {why}", hint=f"continue it: gradus train {folder.name}")
     rows = _last_command(folder, on_damage)
     lost = _lost(store, folder.name, rows, on_damage)
     rows = [row for row in rows if row["output"] not in lost]

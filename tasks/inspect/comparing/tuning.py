@@ -152,13 +152,13 @@ def _ties(methods: Sequence[TunedMethod]) -> list[str]:
 
 def edge_remark(methods: Sequence[TunedMethod]) -> list[str]:
     """Remark on chosen numbers that are the smallest or the largest tried: a better one may lie beyond."""
-    told = [
+    texts = [
         f"{each['method']} at {key}={value}, the {end} tried"
         for each in methods
         for key, value in (each["chosen"] or {}).items()
         if (end := _end(value, [tried["values"][key] for tried in each["tried"]]))
     ]
-    return [f"chosen at the edge of what was tried, beyond which may be better: {'; '.join(told)}"] if told else []
+    return [f"chosen at the edge of what was tried, beyond which may be better: {'; '.join(texts)}"] if texts else []
 
 
 def _end(value: str, tried: Sequence[str]) -> str:

@@ -78,8 +78,8 @@ def read_incoming(
     rows = [row for file in files for row in _rows(file, found, renamed, refused)]
     renamed.refuse_unknown()
     if not rows:
-        told = refused.examples[0] if refused.examples else f"{path} holds no rows"
-        raise BadInputError(f"no row can be read as a rollout of {name}: {told}", hint="is --from right?")
+        text = refused.examples[0] if refused.examples else f"{path} holds no rows"
+        raise BadInputError(f"no row can be read as a rollout of {name}: {text}", hint="is --from right?")
     if not found.texts and tokenizer is not None:
         rows = _with_texts(rows, tokenizer_of(tokenizer))
     return Incoming(tables_of(rows, name, correct_at), len(files), dict(refused.reasons), found.lost)
