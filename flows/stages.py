@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
+from gradus.components.settings import Config
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import problems_of, problems_ref
 from gradus.flows.session import RunSpec, open_session
@@ -19,7 +20,6 @@ from gradus.flows.verbs import gradus_flow
 from gradus.tasks.artifacts.copies import export
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.artifacts.resolve import resolve_artifact
-from gradus.tasks.config.base import Config
 from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, HintConfig, SampleConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.ingest import IngestConfig

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import gradus.components.chosen
 import gradus.components.registry
-import gradus.tasks.config.components
-from gradus.tasks.config.base import Config
+from gradus.components.settings import Config
 from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, HintConfig
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
@@ -229,7 +229,7 @@ def test_only_components_that_the_settings_name_are_in_an_identity(monkeypatch: 
     real = gradus.components.registry.find
     raised = {"grpo": 2}
     monkeypatch.setattr(
-        gradus.tasks.config.components,
+        gradus.components.chosen,
         "find",
         lambda kind, name: replace(real(kind, name), version=raised.get(name, 1)),
     )

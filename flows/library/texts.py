@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from gradus.components.chosen import FilterConfig
+from gradus.components.settings import Config
 from gradus.data.errors import UsageError
 from gradus.flows.recipe.config import Assignments, assign, pairs, toml_value
 from gradus.flows.recipe.setting_faults import valid
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import FilterConfig
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import RewardConfig

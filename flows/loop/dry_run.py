@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TypeVar, cast
 
+from gradus.components.chosen import chosen_in
 from gradus.flows.console.answers import Costs, Forecast, ForeseenCall, Memory
 from gradus.flows.console.output import fields, line, table
 from gradus.flows.loop.foresight import COMPUTED, Foreseen, Foresight
@@ -19,7 +20,6 @@ from gradus.flows.recipe.config import Recipe, changed_files, same_run, stage_co
 from gradus.flows.recipe.samplings import changing_rounds, samplings
 from gradus.tasks.artifacts.footprint import Footprint, footprint
 from gradus.tasks.artifacts.overlay import overlay
-from gradus.tasks.config.components import chosen_in
 from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.precedents import precedents
 from gradus.tasks.runtime.calls import label

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from gradus.components.chosen import chosen_in
+from gradus.components.settings import Config
 from gradus.data.errors import GradusError
 from gradus.data.lake.store import Ref
 from gradus.tasks.artifacts.overlay import Overlay
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import chosen_in
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.inspect.reasons import reason

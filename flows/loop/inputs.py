@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gradus.components.settings import Config
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.training import Inputs
@@ -18,7 +19,6 @@ from gradus.models.templates import PromptStyle
 from gradus.tasks.artifacts.policies import base_ref, refuse_training
 from gradus.tasks.artifacts.prompt_lengths import refuse_long
 from gradus.tasks.artifacts.resolve import resolve_artifact
-from gradus.tasks.config.base import Config
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.identity.pins import content_sha256, pinned
 from gradus.tasks.inspect.overlap import shared_problems

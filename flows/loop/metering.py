@@ -4,9 +4,9 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gradus.components.settings import Config
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.recipe.budget import Budget
-from gradus.tasks.config.base import Config
 from gradus.tasks.runs.spending import ComputedSeconds, is_evaluation, sampled_tokens
 from gradus.tasks.runtime.calls import Inputs, Outcome, Stages
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from gradus.components.settings import Config
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.measuring import Choice, Figures, Measurements
 from gradus.flows.loop.room import kept_rounds
@@ -12,7 +13,6 @@ from gradus.flows.recipe.ahead import run_concurrently
 from gradus.flows.recipe.config import Override, Recipe, escalated, stage_config
 from gradus.flows.recipe.guards import Guard, first_outside
 from gradus.flows.recipe.suites import Suite
-from gradus.tasks.config.base import Config
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.inspect.remarks import skipped_rounds
 from gradus.tasks.runtime.calls import Outcome, Stages

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from gradus.components.settings import MAX_ROUNDS, Config
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
 from gradus.data.package import package_file
@@ -19,7 +20,6 @@ from gradus.data.records import JsonObject
 from gradus.flows.recipe.guards import Guard
 from gradus.flows.recipe.setting_faults import refusal, settings_of, valid
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
-from gradus.tasks.config.base import MAX_ROUNDS, Config
 from gradus.tasks.config.curation import (
     MAX_LEVEL,
     CurateConfig,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from gradus.tasks.config.base import MAX_ROUNDS, Config
+from gradus.components.settings import MAX_ROUNDS, Config
 
 Guarded = Literal[
     "policy/entropy",

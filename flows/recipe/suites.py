@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from pydantic import Field, field_validator, model_validator
 
-from gradus.tasks.config.base import MAX_ROUNDS, Config
+from gradus.components.settings import MAX_ROUNDS, Config
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.prompts import PromptConfig, Stops

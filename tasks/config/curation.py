@@ -4,16 +4,16 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE, MAX_TOKENS
-from gradus.tasks.config.base import LIMIT, MAX_ROUNDS, MAX_ROWS, Config
-from gradus.tasks.config.components import (
+from gradus.components.chosen import (
     FilterConfig,
     HintStrategyConfig,
     RankingConfig,
     SamplerConfig,
     none_if_empty,
 )
-from gradus.tasks.config.prompts import PromptConfig, empty
+from gradus.components.settings import LIMIT, MAX_ROUNDS, MAX_ROWS, Config, empty
+from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE, MAX_TOKENS
+from gradus.tasks.config.prompts import PromptConfig
 
 MAX_LEVEL = 1000
 """Levels of hints at most."""

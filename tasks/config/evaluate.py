@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from gradus.components.settings import LIMIT, Config
 from gradus.data.lake.schema import MAX_SAMPLES
-from gradus.tasks.config.base import LIMIT, Config
 
 MARGIN = 0.02
 """Differences of pass@1 below this do not matter unless another margin is given: ten problems of 500."""

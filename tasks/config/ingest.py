@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from gradus.components.settings import MAX_ROWS, Config, empty
 from gradus.data.errors import UsageError
 from gradus.data.sources.formats import FIELDS
 from gradus.data.sources.tabular import refuse_fields
-from gradus.tasks.config.base import MAX_ROWS, Config
-from gradus.tasks.config.prompts import PromptConfig, empty
+from gradus.tasks.config.prompts import PromptConfig
 
 
 class IngestConfig(Config):

@@ -4,12 +4,12 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, MAX_ROWS, MAX_TRIES, Config, empty
 from gradus.data.errors import shortened
 from gradus.data.lake.schema import MAX_TOKENS
 from gradus.tasks.config.addresses import is_address, is_place
-from gradus.tasks.config.base import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, MAX_ROWS, MAX_TRIES, Config
 from gradus.tasks.config.key_variables import VARIABLE
-from gradus.tasks.config.prompts import PromptConfig, Stops, empty
+from gradus.tasks.config.prompts import PromptConfig, Stops
 
 
 class VllmConfig(Config):

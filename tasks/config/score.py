@@ -5,10 +5,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from gradus.components import Kind
-from gradus.tasks.config.base import INCIDENTAL, LIMIT, MAX_ROWS, Config, unset
-from gradus.tasks.config.components import Chosen
+from gradus.components.chosen import Chosen
+from gradus.components.settings import INCIDENTAL, LIMIT, MAX_ROWS, Config, empty, unset
 from gradus.tasks.config.key_variables import VARIABLE
-from gradus.tasks.config.prompts import empty
 
 
 class RewardConfig(Chosen):

@@ -6,9 +6,9 @@ Left out: files that a reward reads as data.
 import hashlib
 from pathlib import Path
 
+from gradus.components.chosen import Chosen
+from gradus.components.settings import Config
 from gradus.data.lake.manifest import sha256_file
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import Chosen
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.learning import GivenConfig
 from gradus.tasks.config.score import RewardConfig

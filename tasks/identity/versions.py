@@ -10,9 +10,9 @@ by its content (gradus.tasks.identity.pins), an installed component by the versi
 
 from collections.abc import Iterator
 
+from gradus.components.chosen import chosen_in
 from gradus.components.description import Component, DescriptionError
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import chosen_in
+from gradus.components.settings import Config
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.identity.libraries import library_versions
 

@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 from gradus.components import KINDS
 from gradus.components.description import Component as Registered
 from gradus.components.registry import components
-from gradus.tasks.config.base import Config
+from gradus.components.settings import Config
 from gradus.tasks.stages.registry import STAGES
 
 ENGINES = {

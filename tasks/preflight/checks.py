@@ -15,8 +15,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from gradus.components.chosen import Chosen, FilterConfig, chosen_in
 from gradus.components.description import DescriptionError
 from gradus.components.registry import function_of, users_file
+from gradus.components.settings import Config
 from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.lake.manifest import FILE_NAME, Manifest, read_manifest
 from gradus.data.lake.names import Ref, regular_file
@@ -26,8 +28,6 @@ from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG, WHOLE, FileError,
 from gradus.models.rewards import UnknownRewardError, resolve
 from gradus.models.training.optimizers.arguments import OptimizerError, check_optimizer
 from gradus.tasks.config.addresses import is_address
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import Chosen, FilterConfig, chosen_in
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.key_variables import check_seen_variables
 from gradus.tasks.config.learning import UpdateConfig

@@ -12,12 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from gradus.components.settings import Config
 from gradus.data.errors import StageError
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.schema import SCORES
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.records import JsonObject
-from gradus.tasks.config.base import Config
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.identity.component_modules import refuse_unpinned

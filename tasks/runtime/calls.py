@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 from uuid import UUID
 
+from gradus.components.settings import Config
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Json
-from gradus.tasks.config.base import Config
 from gradus.tasks.identity.versions import code_identity
 from gradus.tasks.runs.records import Evaluation, Report, Summary
 from gradus.tasks.runtime.attempt import Job

@@ -21,10 +21,10 @@ from prefect.client.schemas.objects import State, StateDetails
 from prefect.runtime import task_run
 from prefect.states import Completed, Failed
 
+from gradus.components.settings import Config
 from gradus.data.errors import CorruptArtifactError, GateError, in_words
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.config.base import Config
 from gradus.tasks.config.settings import wall_limit_s
 from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.host.waiting import hold, wait_until_free

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal, cast
 
+from gradus.components.chosen import chosen_in
+from gradus.components.settings import Config
 from gradus.data.errors import UsageError
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import chosen_in
 from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, EscalateConfig, HintConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.ingest import IngestConfig

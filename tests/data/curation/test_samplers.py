@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from gradus.components.chosen import SamplerConfig
 from gradus.data.curation import samplers
 from gradus.data.curation.samplers import Draw
 from gradus.data.curation.samplers.draws import in_order, uniform, variance
 from gradus.data.errors import BadInputError
-from gradus.tasks.config.components import SamplerConfig
 
 
 def pool(rates: list[float | None]) -> pa.Table:

@@ -5,9 +5,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from gradus.components.chosen import Chosen
+from gradus.components.settings import Config
 from gradus.flows.recipe.config import Recipe
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import Chosen
 from gradus.tasks.stages.registry import STAGES
 from tests.faults.malformed.long_words import INPUTS
 from tests.faults.malformed.program import Case

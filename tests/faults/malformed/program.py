@@ -21,12 +21,12 @@ import pytest
 import typer
 from transformers.utils.logging import disable_progress_bar
 
+from gradus.components.settings import Config
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.lake.store import Ref, Store
 from gradus.flows import comparison, environment, exchange, runs, serve, stages, verbs
 from gradus.flows.cli import main as cli
 from gradus.flows.loop.inputs import as_run, start_of
-from gradus.tasks.config.base import Config
 from gradus.tasks.config.settings import Home
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.preflight.checks import SAMPLES

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradus.components.chosen import ImportanceConfig
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import run_name
 from gradus.flows.loop.training import Inputs, train
 from gradus.flows.recipe.ahead import overlapping, run_concurrently
 from gradus.flows.recipe.config import load_recipe, parse_recipe
-from gradus.tasks.config.components import ImportanceConfig
 from gradus.tasks.host.interrupt import remember_interrupts
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool

@@ -2,7 +2,7 @@
 
 from pydantic import ConfigDict
 
-from gradus.tasks.config.base import Config
+from gradus.components.settings import Config
 from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
 from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.rollout import RolloutConfig, ServerConfig, VllmConfig
@@ -76,7 +76,7 @@ def test_every_setting_has_a_doc_string_and_a_form_shows_it() -> None:
     def below(kind: type[Config]) -> set[type[Config]]:
         return {kind, *(found for each in kind.__subclasses__() for found in below(each))}
 
-    ours = [kind for kind in below(Config) if kind.__module__.startswith("gradus.tasks.config.")]
+    ours = [kind for kind in below(Config) if kind.__module__.startswith("gradus.")]
     assert len(ours) > 20
     assert {kind.__name__ for kind in ours if kind.model_fields.keys() - kind.field_docs().keys()} <= {"Chosen"}
     shown = RolloutConfig.model_json_schema()["properties"]

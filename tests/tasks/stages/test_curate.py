@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
+from gradus.components.chosen import FilterConfig, SamplerConfig
 from gradus.data.errors import BadInputError, GateError, UsageError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.seeds import derive_seed
-from gradus.tasks.config.components import FilterConfig, SamplerConfig
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import run
