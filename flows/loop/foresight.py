@@ -142,7 +142,7 @@ class Foresight:
     def _light(self, call: Call, job: Job) -> Report | None:
         """The report of a light stage, computed beside the lake; None if it needs a worker or code of a user's."""
         spec = stage_spec(call.name)
-        if spec.worker or call.name == "evaluate" or not _is_local(call.config):
+        if spec.worker or spec.distribution or call.name == "evaluate" or not _is_local(call.config):
             return None
         if any(chosen.is_users for chosen in chosen_in(call.config)):
             return None

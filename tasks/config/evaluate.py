@@ -1,4 +1,4 @@
-"""Settings of the stage evaluate."""
+"""The stage evaluate: its declaration and its settings."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from gradus.components.settings import LIMIT, Config
+from gradus.components.stage import Stage
 from gradus.data.lake.schema import MAX_SAMPLES
 
 MARGIN = 0.02
@@ -31,3 +32,14 @@ class EvaluateConfig(Config):
         if not isinstance(given, Mapping):
             return given
         return {key: value for key, value in given.items() if key != "bootstrap"}
+
+
+EVALUATE = Stage(
+    "evaluate",
+    "Say how good a policy is, with intervals.",
+    version=4,
+    makes="evaluations",
+    settings=EvaluateConfig,
+    verb=False,
+    run="gradus.tasks.stages.evaluate:run",
+)

@@ -1,15 +1,17 @@
-"""Settings of the stage rollout and of its engines."""
+"""The stage rollout: its declaration, its settings and those of its engines."""
 
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, MAX_ROWS, MAX_TRIES, Config, empty
+from gradus.components.stage import Role, Short, Stage
 from gradus.data.errors import shortened
 from gradus.data.lake.schema import MAX_TOKENS
 from gradus.tasks.config.addresses import is_address, is_place
 from gradus.tasks.config.key_variables import VARIABLE
 from gradus.tasks.config.prompts import PromptConfig, Stops
+from gradus.tasks.config.roles import POLICY, PROBLEMS
 
 
 class VllmConfig(Config):
@@ -126,3 +128,22 @@ class RolloutConfig(Config):
     """Gate: a larger share of completions cut off by max_tokens fails the stage."""
     round: int = Field(default=0, ge=0, le=MAX_ROUNDS)
     """Round of the run, written in each row."""
+
+
+ROLLOUT = Stage(
+    "rollout",
+    "Generate the completions of a plan.",
+    version=2,
+    makes="rollouts",
+    settings=RolloutConfig,
+    takes=(
+        Role("plan", "plan: a file or an artifact"),
+        PROBLEMS,
+        POLICY,
+        Short("engine", "which engine samples", default="transformers"),
+    ),
+    check="gradus.tasks.preflight.stages:check_rollout",
+    worker="policy",
+    other_worker=lambda settings: "engine" if settings.engine == "vllm" else "",
+    run="gradus.tasks.stages.rollout.stage:run",
+)

@@ -96,7 +96,7 @@ def computed(task: Job, store: Store, warm: Warm, beat: Beat) -> Report:
         warm=warm,
         beat=beat,
     )
-    function, config = spec.function(), spec.config.model_validate(task.config)
+    function, config = spec.function(), spec.settings.model_validate(task.config)
     started, cpu_s = time.perf_counter(), _cpu_s()
     result = function(context, config)
     refuse_unpinned(config)

@@ -133,14 +133,14 @@ def planned(
     }
     if spec.draws:
         identity["seed"] = seed
-    if reads and store.find(Ref(spec.table, identity_digest(identity))) is None:
+    if reads and store.find(Ref(spec.makes, identity_digest(identity))) is None:
         # Before a stage named its columns, every byte of an input counted: what was computed then is found by its name.
         whole = {**identity, "parents": {role: [key_of(ref, None) for ref in refs] for role, refs in given.items()}}
-        identity = whole if store.find(Ref(spec.table, identity_digest(whole))) is not None else identity
+        identity = whole if store.find(Ref(spec.makes, identity_digest(whole))) is not None else identity
     return Job(
         stage=spec.name,
         lake=str(store.root),
-        output=str(Ref(spec.table, identity_digest(identity))),
+        output=str(Ref(spec.makes, identity_digest(identity))),
         inputs={role: [str(ref) for ref in refs] for role, refs in given.items()},
         config=call.config.model_dump(mode="json"),
         seed=seed,

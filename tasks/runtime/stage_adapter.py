@@ -22,6 +22,7 @@ from prefect.runtime import task_run
 from prefect.states import Completed, Failed
 
 from gradus.components.settings import Config
+from gradus.components.stage import Stage
 from gradus.data.errors import CorruptArtifactError, GateError, in_words
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.lake.store import Ref, Store
@@ -280,7 +281,7 @@ def _compute(job: Job, request: _Request) -> tuple[Report, float]:
 
     beat(0.0, "begun")
     session.gpu.take(request.call.config)
-    worker = spec.worker_for(request.call.config, separate_sampler=session.separate_sampler)
+    worker = worker_of(spec, request.call.config, separate_sampler=session.separate_sampler)
     if session.separate_sampler and spec.name == "rollout":
         session.pool.prestart("policy")  # what learns from these rollouts is wanted soon
     limits = Limits(wall_s=wall_limit_s())
@@ -291,6 +292,12 @@ def _compute(job: Job, request: _Request) -> tuple[Report, float]:
     seconds = time.perf_counter() - started
     artifact.done("committed")
     return report, seconds
+
+
+def worker_of(stage: Stage, config: Config, *, separate_sampler: bool) -> str:
+    """Return the process of a stage; `separate_sampler` keeps sampling out of the one that learns meanwhile."""
+    kind = stage.worker_for(config)
+    return "sampler" if separate_sampler and stage.name == "rollout" and kind == "policy" else kind
 
 
 def git_sha(folder: Path) -> str:
