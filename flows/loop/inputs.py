@@ -13,7 +13,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.training import Inputs
 from gradus.flows.recipe.ahead import overlapping
-from gradus.flows.recipe.config import Recipe, changed_files, lasting, same_run, stage_config
+from gradus.flows.recipe.config import Recipe, changed_files, lasting, same_run, section, stage_config
 from gradus.flows.recipe.samplings import Sampling, samplings
 from gradus.models.templates import PromptStyle
 from gradus.tasks.artifacts.policies import base_ref, refuse_training
@@ -42,7 +42,8 @@ def as_run(recipe: Recipe, *, run_rewards: bool = True) -> Recipe:
     )
     evaluate = recipe.evaluate.model_copy(update={"suites": suites})
     named = (*_WITH_COMPONENTS, *(("given",) if recipe.given else ()))
-    stages = {name: renewed(getattr(recipe, name)) for name in named}
+    stages: dict[str, object] = {name: renewed(getattr(recipe, name)) for name in named}
+    stages["stages"] = {name: renewed(section(recipe, name)).model_dump(mode="json") for name in recipe.stages}
     files = {text: content_sha256(Path(text)) for text in _named_problems(recipe) if Path(text).is_file()}
     return overlapping(recipe.model_copy(update={**stages, "evaluate": evaluate, "files": files}))
 

@@ -8,7 +8,6 @@ from gradus.data.errors import UsageError
 from gradus.data.nearest import did_you_mean
 from gradus.flows.recipe.config import (
     Assignments,
-    Override,
     Recipe,
     lasting,
     load_recipe,
@@ -16,6 +15,7 @@ from gradus.flows.recipe.config import (
     parse_recipe,
     recipe_from,
 )
+from gradus.flows.recipe.guards import Override
 from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.runs.journal import read_events, read_settings
 from gradus.tasks.stages.registry import stage_spec, stages

@@ -4,6 +4,7 @@ check_recipe(load_recipe("mine.toml"), home.lake)      # UsageError or BadInputE
 """
 
 import math
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from gradus.components.settings import Config
 from gradus.components.stage import Stage
 from gradus.data.errors import UsageError
 from gradus.flows.recipe.ahead import overlapping
-from gradus.flows.recipe.config import Recipe, escalated, stage_config, with_guards_changes
+from gradus.flows.recipe.config import Recipe, escalated, section, stage_config, with_guards_changes
 from gradus.flows.recipe.samplings import samplings
 from gradus.tasks.config.curation import CURATE, HINT
 from gradus.tasks.config.learning import UpdateConfig
@@ -21,6 +22,7 @@ from gradus.tasks.config.update import UPDATE
 from gradus.tasks.preflight.abilities import check_learning, check_length
 from gradus.tasks.preflight.checks import check_inputs
 from gradus.tasks.preflight.stages import check_stage
+from gradus.tasks.stages.registry import stage_spec
 
 
 def check_recipe(recipe: Recipe, lake: Path) -> None:
@@ -35,8 +37,10 @@ def check_settings(recipe: Recipe, lake: Path) -> None:
     """Refuse settings that some stage would certainly refuse, in whichever round, or after whichever guard."""
     recipe = with_guards_changes(recipe)
     scores = (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score))
-    hints, updates = ([recipe.hint] if recipe.escalate else []), ([overlapping(recipe).update] if recipe.rounds else [])
-    stages = {SCORE: scores, CURATE: [recipe.curate], HINT: hints, ROLLOUT: [recipe.rollout], UPDATE: updates}
+    stages: dict[Stage, Sequence[Config]] = {SCORE: scores, CURATE: [recipe.curate], ROLLOUT: [recipe.rollout]}
+    stages |= {HINT: [recipe.hint]} if recipe.escalate else {}
+    stages |= {UPDATE: [overlapping(recipe).update]} if recipe.rounds else {}
+    stages |= {stage_spec(name): [section(recipe, name)] for name in recipe.stages}
     for stage, bases in stages.items():
         for index, base in product(_changed(recipe, stage.name), bases):
             _check_stage(recipe, stage, stage_config(recipe, stage.name, index, base))

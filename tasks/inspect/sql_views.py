@@ -15,7 +15,7 @@ import pyarrow as pa
 from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
 from gradus.data.lake.pruned import read_pruned
 from gradus.data.lake.queries import Answer, Relation, View, select
-from gradus.data.lake.schema import CHECKPOINTS, TABLES
+from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.upgrade import open_lake
 from gradus.data.lake.views import artifact, samples, tables
@@ -27,8 +27,9 @@ from gradus.tasks.runs.journal import read_metrics, read_settings
 from gradus.tasks.runs.lineage import Lineage, Run
 from gradus.tasks.runs.records import Metrics, Report
 from gradus.tasks.runtime.attempt import read_report
+from gradus.tasks.stages.registry import installed
 
-_NAME = rf"(?:{'|'.join(TABLES)})/[0-9a-f]{{4,64}}"
+_NAME = rf"(?!{CHECKPOINTS})[a-z]+/[0-9a-f]{{4,64}}"
 _PLAIN = re.compile(rf"""\b(from|join)\s+['"]?({_NAME})\b['"]?""", re.IGNORECASE)
 """An artifact where SQL has a table, in whichever quotes or none."""
 _QUOTED = re.compile(f'"({_NAME})"')
@@ -94,6 +95,7 @@ def relations_of(
             say(text)
         remarks[text] = None
 
+    installed()  # their tables are the lake's
     hidden, view = samples(store, lineage, remark)
     told = {
         "runs": Relation(RUNS, partial(_table, partial(_runs, runs), RUNS)),

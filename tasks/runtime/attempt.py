@@ -23,7 +23,7 @@ from gradus.tasks.host.waiting import hold
 from gradus.tasks.identity.component_modules import refuse_unpinned
 from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.context import Beat, StageContext, StageResult
-from gradus.tasks.stages.registry import stage_spec
+from gradus.tasks.stages.registry import installed, stage_spec
 from gradus.tasks.stages.warm import Warm
 
 _VERSIONED = ("gradus", "torch", "transformers", "math-verify", "pyarrow", "numpy")
@@ -96,6 +96,8 @@ def computed(task: Job, store: Store, warm: Warm, beat: Beat) -> Report:
         warm=warm,
         beat=beat,
     )
+    if spec.distribution:
+        installed()  # it may read tables of other packages
     function, config = spec.function(), spec.settings.model_validate(task.config)
     started, cpu_s = time.perf_counter(), _cpu_s()
     result = function(context, config)

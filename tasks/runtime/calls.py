@@ -127,7 +127,7 @@ def planned(
     identity: dict[str, Json] = {
         "stage": spec.name,
         "version": spec.version,
-        "code": code_identity(call.config),
+        "code": code_identity(call.config, spec.distribution),
         "config": call.config.identified(),
         "parents": {role: [key_of(ref, reads.get(role)) for ref in refs] for role, refs in given.items()},
     }

@@ -37,9 +37,8 @@ def stage_spec(name: str) -> Stage:
         if point.name == name:
             return _installed(point)
     known = [*STAGES, *installed_names()]
-    raise UsageError(
-        f"there is no stage {name!r}", hint=did_you_mean(name, known, f"the stages are {', '.join(known)}")
-    )
+    listed = f"the stages are {', '.join(known)}; one of a package needs the package installed"
+    raise UsageError(f"there is no stage {name!r}", hint=did_you_mean(name, known, listed))
 
 
 def installed_names() -> list[str]:
