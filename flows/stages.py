@@ -27,11 +27,11 @@ from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, SampleConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
-from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.redaction import refuse_credentials
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.config.settings import Home
+from gradus.tasks.identity.pins import source_facts
 from gradus.tasks.preflight.abilities import check_ks
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.stage_adapter import Session
@@ -70,9 +70,8 @@ def flow_of(stage: Stage) -> Flow[..., Answer]:
         started = time.perf_counter()
         config: Config = given.pop("config", None) or stage.settings()
         out, seed, columns = given.pop("out", None), given.pop("seed", 0), given.pop("columns", None)
-        if isinstance(config, IngestConfig):
-            refuse_credentials([given["source"]])
-            config = config.model_copy(update={"source": given.pop("source")})
+        facts = source_facts(given.pop("source")) if "source" in given else {}
+        refuse_credentials([str(facts.get("source", ""))])
         with alone(stage.name, seed) as session:
             roles = {role.name: role for role in stage.roles}
             refs = {name: _resolved(session, roles[name], texts, columns) for name, texts in given.items() if texts}
@@ -80,7 +79,7 @@ def flow_of(stage: Stage) -> Flow[..., Answer]:
                 refs["problems"] = problems_of(session.store, refs["rollouts"])
             for trained in refs.get("policy", ()) if stage.makes == CHECKPOINTS else ():
                 refuse_training(session.store, trained, getattr(config, "lora", None))
-            return _answer(session, session.stage(stage.name, config, refs), out, started)
+            return _answer(session, session.stage(stage.name, config, refs, facts=facts), out, started)
 
     known: dict[str, tuple[Any, Any, str]] = {role.name: (role.type, role.preset, role.doc) for role in stage.roles}
     if any(short.name not in stage.settings.model_fields for short in stage.shorts):

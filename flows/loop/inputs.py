@@ -20,7 +20,7 @@ from gradus.tasks.artifacts.policies import base_ref, refuse_training
 from gradus.tasks.artifacts.prompt_lengths import refuse_long
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.ingest import IngestConfig
-from gradus.tasks.identity.pins import content_sha256, pinned
+from gradus.tasks.identity.pins import content_sha256, pinned, source_facts
 from gradus.tasks.inspect.overlap import shared_problems
 from gradus.tasks.preflight.abilities import positions
 from gradus.tasks.runs.history import run_folders
@@ -129,9 +129,9 @@ def problems_ref(
     path = Path(text)
     if not path.is_file():
         return resolve_artifact(session.store, text, "problems")
-    settings = (config or IngestConfig()).model_copy(update={"source": text})
+    settings = config or IngestConfig()
     measured = {"policy": [policy]} if policy is not None and settings.max_prompt_tokens else {}
-    return session.stage("ingest", settings, measured, purpose=purpose).ref
+    return session.stage("ingest", settings, measured, purpose=purpose, facts=source_facts(text)).ref
 
 
 def problems_of(store: Store, rollouts: Sequence[Ref]) -> list[Ref]:

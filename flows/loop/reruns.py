@@ -24,12 +24,7 @@ Call = tuple[str, int, str]
 """A stage, its round and its purpose."""
 
 _GIVEN = {
-    "ingest": ("source", "source_sha256"),
-    "curate": ("round",),
     "escalate": ("level",),
-    "rollout": ("round",),
-    "difficulty": ("round",),
-    "evaluate": ("suite",),
 }
 """Settings that the run fills in, by stage."""
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from gradus.components.settings import Config
 from gradus.data.lake.store import Ref
+from gradus.data.records import Json, JsonObject
 from gradus.flows.loop.measuring import Choice, Figures, Measurements
 from gradus.flows.loop.room import kept_rounds
 from gradus.flows.recipe.ahead import run_concurrently
@@ -250,10 +251,11 @@ class _Steps:
         index: int,
         purpose: str = "train",
         seed: int | None = None,
+        facts: Mapping[str, Json] = {},
     ) -> Outcome:
         """Run one stage with this round's settings; its seed is the run's by default."""
         config = self.settings(name, index, base)
-        return self.session.stage(name, config, inputs, round=index, purpose=purpose, seed=seed)
+        return self.session.stage(name, config, inputs, round=index, purpose=purpose, seed=seed, facts=facts)
 
     def profile(self, policy: Ref) -> Ref | None:
         """Measure the training problems' difficulty under the starting policy, if the recipe has `profile`."""
@@ -285,12 +287,12 @@ class _Steps:
     def gather(self, index: int, policy: Ref, difficulty: Ref | None, hints: Ref | None) -> _Gathered:
         """A round up to its update: problems chosen, tried by the policy, scored, the failed ones again with hints."""
         problems = [self.start.problems]
-        curate = self.recipe.curate.model_copy(update={"round": index})
+        curate, facts = self.recipe.curate, {"round": index}
         chosen_from = {"problems": problems, "difficulty": _maybe(difficulty)}
         if self.settings("curate", index, curate).counts_tokens:
             curate = curate.model_copy(update={"prompt": self.recipe.rollout.prompt})
             chosen_from["policy"] = [self.start.policy]
-        plan = self.run("curate", curate, chosen_from, index).ref
+        plan = self.run("curate", curate, chosen_from, index, facts=facts).ref
         plans, batches = [plan], [self.sample_and_score(plan, problems, policy, index)]
         for level in self.recipe.escalate if hints else ():
             last = batches[-1]
@@ -303,9 +305,9 @@ class _Steps:
             plans.append(plan)
             batches.append(self.sample_and_score(plan, problems, policy, index, f"hint{level}"))
         rollouts, scores = [batch.rollouts for batch in batches], [batch.scores for batch in batches]
-        measured = self.recipe.difficulty.model_copy(update={"round": index})
         seen = {"rollouts": rollouts[:1], "scores": scores[:1], "difficulty": _maybe(difficulty)}
-        return _Gathered(plans, rollouts, scores, self.run("difficulty", measured, seen, index).ref, batches[0].metrics)
+        measured = self.run("difficulty", self.recipe.difficulty, seen, index, facts=facts).ref
+        return _Gathered(plans, rollouts, scores, measured, batches[0].metrics)
 
     def learn(
         self, index: int, policy: Ref, gathered: _Gathered, given: _Batch | None, *, last: bool = False
@@ -340,7 +342,7 @@ class _Steps:
             "scores": [batch.scores],
             "baseline": _maybe(baseline),
         }
-        return self.run("evaluate", suite.report, inputs, index, purpose, seed)
+        return self.run("evaluate", suite.report, inputs, index, purpose, seed, {"suite": suite.name})
 
     def sample_and_score(
         self,
@@ -354,12 +356,12 @@ class _Steps:
         """Rollouts of a plan and their scores; prompted, judged and seeded as in training unless a suite says more."""
         # Seeds do not depend on the round, so that two policies are evaluated with the same ones.
         apart = purpose == "profile" or purpose.startswith("eval")
-        rollout = self.recipe.rollout.model_copy(update={"round": 0 if apart else index})
-        score, seed = self.recipe.score, None
+        facts: JsonObject = {} if apart else {"round": index}
+        rollout, score, seed = self.recipe.rollout, self.recipe.score, None
         if suite is not None:
             rollout, score, seed = suite.rollout(rollout), suite.score or score, suite.seed
         inputs = {"plan": [plan], "problems": problems, "policy": [policy]}
-        sampled = self.run("rollout", rollout, inputs, index, purpose, seed)
+        sampled = self.run("rollout", rollout, inputs, index, purpose, seed, facts)
         given = {"rollouts": [sampled.ref], "problems": problems}
         judged = self.run("score", score, given, index, purpose, seed)
         metrics: dict[str, float] = {**sampled.report.get("metrics", {}), **judged.report.get("metrics", {})}

@@ -11,7 +11,7 @@ from gradus.components.chosen import (
     SamplerConfig,
     none_if_empty,
 )
-from gradus.components.settings import LIMIT, MAX_ROUNDS, MAX_ROWS, Config, empty
+from gradus.components.settings import LIMIT, MAX_ROWS, Config, empty
 from gradus.components.stage import Role, Short, Stage
 from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE, MAX_TOKENS
 from gradus.tasks.config.prompts import PromptConfig
@@ -49,8 +49,6 @@ class CurateConfig(Config):
     """How each planned problem is sampled."""
     prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
     """How a problem becomes the prompt that the filter prompt_tokens counts; in a recipe that of the rollouts."""
-    round: int = Field(default=0, ge=0, le=MAX_ROUNDS)
-    """Round of the run; part of every group id."""
 
     @property
     def counts_tokens(self) -> bool:
@@ -79,8 +77,6 @@ class HintConfig(Config):
 class DifficultyConfig(Config):
     """How scores become a difficulty table (added to the previous one where given)."""
 
-    round: int = Field(default=0, ge=0, le=MAX_ROUNDS)
-    """Round of these measurements."""
     unhinted_only: bool = True
     """Count only rollouts without a hint: a hinted pass says nothing of the bare problem."""
     max_unjudged_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)

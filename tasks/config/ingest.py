@@ -18,10 +18,6 @@ from gradus.tasks.config.roles import MAPS, counting
 class IngestConfig(Config):
     """How a source becomes a problems table."""
 
-    source: str = ""
-    """A file, a Hugging Face dataset id or folder, or reasoning-gym:FAMILY."""
-    source_sha256: str = ""
-    """Digest of the file or folder, filled in when the stage runs, so that changed content is a changed identity."""
     format: Literal["auto", "gsm8k", "math", "hints", "plain"] = "auto"
     """How rows are read: gsm8k (#### gold), math (boxed gold), hints (Scaf-GRPO tiers), plain (columns as named)."""
     columns: dict[str, str] = Field(default_factory=dict)

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, MAX_ROWS, MAX_TRIES, Config, empty
+from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROWS, MAX_TRIES, Config, empty
 from gradus.components.stage import Role, Short, Stage
 from gradus.data.errors import shortened
 from gradus.data.lake.schema import MAX_TOKENS
@@ -126,8 +126,6 @@ class RolloutConfig(Config):
     """A larger share of requests that failed for good fails the stage; what was sampled is kept."""
     max_truncated_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of completions cut off by max_tokens fails the stage."""
-    round: int = Field(default=0, ge=0, le=MAX_ROUNDS)
-    """Round of the run, written in each row."""
 
 
 ROLLOUT = Stage(

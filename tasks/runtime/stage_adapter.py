@@ -26,6 +26,7 @@ from gradus.components.stage import Stage
 from gradus.data.errors import CorruptArtifactError, GateError, in_words
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.lake.store import Ref, Store
+from gradus.data.records import Json
 from gradus.tasks.config.settings import wall_limit_s
 from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.host.waiting import hold, wait_until_free
@@ -85,15 +86,16 @@ class Session:
         round: int = 0,
         purpose: str = "train",
         seed: int | None = None,
+        facts: Mapping[str, Json] = {},
     ) -> Outcome:
         """Run, or reuse, one stage as a Prefect task and remember its outcome; raises what the stage raised.
 
         `purpose` tells the stages of one round apart: train, hint1 ..., profile, eval. `seed` is the run's own if
-        none is given; it is part of the identity of stages that draw.
+        none is given; it is part of the identity of stages that draw. `facts` are what the run decides for the stage.
         """
         raise_if_interrupted()
         self.pool.raise_if_halted()
-        call = Call(name, pinned(config), inputs, round, purpose)
+        call = Call(name, pinned(config), inputs, round, purpose, facts)
         request = _Request(self, call, self.seed if seed is None else seed)
         # No tags: Prefect asks its server for each tag's concurrency slot, seconds a time while that writes events.
         run = _stage_task.with_options(name=name, task_run_name=call.label)
@@ -247,7 +249,7 @@ def _started(job: Job, request: _Request) -> str:
         round=request.call.round,
         purpose=request.call.purpose,
         output=job.output,
-        config=job.config,
+        config={**job.config, **job.facts},
         inputs=job.inputs,
     )
 

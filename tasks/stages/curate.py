@@ -49,7 +49,7 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     pool = candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)
     ctx.beat(0.3, f"filtering {pool.num_rows} problems")
     verdict = apply_filters(pool, [load(chosen) for chosen in config.filters])
-    choice, reasons, ties = _choose(pool, verdict, config, ctx.seed)
+    choice, reasons, ties = _choose(pool, verdict, config, derive_seed(ctx.seed, "curate", ctx.round))
     if not len(choice.index):
         told = "; ".join(f"{reason}: {count}" for reason, count in reasons.items()) or "there are no problems"
         raise GateError(f"no problem is left to plan ({told})", hint="loosen the filters or measure more problems")
@@ -61,7 +61,7 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
         reasons=pc.binary_join_element_wise(_measured_text(chosen), choice.why, ", "),
         hint_levels=bare,
         hint_texts=pa.nulls(len(bare), pa.string()),
-        rounds=bare + config.round,
+        rounds=bare + ctx.round,
         n=config.sample.n,
         temperature=config.sample.temperature,
         max_tokens=config.sample.max_tokens,
@@ -124,7 +124,7 @@ def _ranked(pool: pa.Table, kept: Bools, config: CurateConfig) -> tuple[Ints, Co
 
 def _drawn(pool: pa.Table, index: Ints, why: Column, config: CurateConfig, seed: int) -> _Choice:
     chosen = config.sampler
-    rng = np.random.default_rng(derive_seed(seed, "curate", config.round))
+    rng = np.random.default_rng(seed)
     sampler = Sampler(chosen.label, load(chosen), {}, rng)
     draw: Draw = sampler.draw(pool.take(pa.array(index)), config.draw or len(index))
     place = why.take(pa.array(draw.index))

@@ -179,8 +179,7 @@ def _evaluated_on(recipe: Recipe, problems: str) -> Recipe:
         raise UsageError(f"--tune-on {shortened(problems)}: these problems are {what}", hint="name others")
     if any(suite.name == _SUITE for suite in plan.suites):
         raise UsageError(f"a suite of {recipe.name} is called {_SUITE}", hint="call it something else")
-    report = main.report.model_copy(update={"suite": _SUITE})
-    other = main.model_copy(update={"name": _SUITE, "problems": problems, "report": report})
+    other = main.model_copy(update={"name": _SUITE, "problems": problems})
     suites = tuple(other if suite.name == main.name else suite for suite in plan.suites)
     select = _SUITE if plan.select == main.name else plan.select
     return recipe.model_copy(update={"evaluate": plan.model_copy(update={"suites": suites, "select": select})})

@@ -29,7 +29,7 @@ class Costs:
         self.tokens, self.reused = tokens, reused
 
     def stage(
-        self, name: str, config: Any, inputs: Any, *, round: int = 0, purpose: str = "train", seed: Any = None
+        self, name: str, config: Any, inputs: Any, *, round: int = 0, purpose: str = "train", **_: Any
     ) -> Outcome:
         self.calls.append((name, round, purpose))
         figures = {"suite": "heldout", "pass_at": {"1": {"value": 0.5}}}

@@ -137,6 +137,7 @@ class Rehearsal:
         round: int = 0,
         purpose: str = "train",
         seed: int | None = None,
+        facts: Any = None,
     ) -> Outcome:
         assert seed == (1 if purpose == "eval" else None)
         self.calls.append((name, round, purpose))
