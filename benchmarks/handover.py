@@ -31,8 +31,8 @@ from safetensors.torch import load_file
 from gradus.data.lake.store import Ref, Store
 from gradus.models.engines import vllm_core
 from gradus.models.engines.probe import BOUNDS, hold_probe
+from gradus.models.engines.settings import VllmConfig
 from gradus.models.engines.vllm import VllmEngine, _hold_checksums
-from gradus.models.engines.vllm_core import VllmSettings
 from gradus.models.engines.vllm_worker import WeightChecker
 from gradus.models.policy import load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
@@ -119,7 +119,7 @@ def made(store: Store, scratch: Path, options: argparse.Namespace, seed: int) ->
 
 def measure(options: argparse.Namespace, store: Store, refs: Sequence[Ref], shm: Path) -> Clock:
     """Reload in turns, round after round."""
-    engine = VllmEngine(VllmSettings(dtype=options.dtype, enforce_eager=True))
+    engine = VllmEngine(VllmConfig(enforce_eager=True), options.dtype)
     engine.load(store.path(refs[0]))
     running, clock = engine._running, Clock()  # noqa: SLF001 - its parts, one by one
     assert running is not None

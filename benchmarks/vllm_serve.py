@@ -28,9 +28,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gradus.models.engines.base import Engine, Request
-from gradus.models.engines.server import ServerEngine, ServerSettings
+from gradus.models.engines.server import ServerEngine
+from gradus.models.engines.settings import ServerConfig, VllmConfig
 from gradus.models.engines.vllm import VllmEngine
-from gradus.models.engines.vllm_core import VllmSettings, engine_arguments
+from gradus.models.engines.vllm_core import engine_arguments
 from gradus.models.judging.process_tree import kill_tree
 from gradus.models.policy import load_prompt_side
 from gradus.models.weight_check import compare, fixed_set
@@ -38,7 +39,7 @@ from gradus.tasks.servers.processes import free_port
 
 SAMPLES = Path(__file__).parents[1] / "data" / "samples"
 POLICY = SAMPLES / "policy"
-SETTINGS = VllmSettings(dtype="float32", enforce_eager=True)
+SETTINGS = VllmConfig(enforce_eager=True)
 GROUP = 8
 MAX_TOKENS = 96
 START_LIMIT_S = 600.0
@@ -65,7 +66,7 @@ class Served:
 
     def __init__(self, url: str, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
-        self.engine = ServerEngine(ServerSettings(url=f"{url}/v1", concurrency=SETTINGS.max_num_seqs))
+        self.engine = ServerEngine(ServerConfig(url=f"{url}/v1", concurrency=SETTINGS.max_num_seqs))
         self._http = httpx.Client(base_url=url, timeout=START_LIMIT_S)
 
     def ask(self, path: str, **body: object) -> httpx.Response:
@@ -99,7 +100,7 @@ class Served:
 @contextlib.contextmanager
 def served(log_path: Path) -> Generator[Served]:
     """Start a server with the bundled policy and wait until it answers."""
-    arguments = engine_arguments(POLICY, SETTINGS, 0)
+    arguments = engine_arguments(POLICY, SETTINGS, "float32", 0)
     flags = ["--no-enable-chunked-prefill"] if not arguments["enable_chunked_prefill"] else []
     flags += ["--enforce-eager", "--dtype", arguments["dtype"], "--max-num-seqs", str(arguments["max_num_seqs"])]
     flags += ["--generation-config", "vllm", "--logprobs-mode", arguments["logprobs_mode"], "--disable-log-stats"]
@@ -107,7 +108,7 @@ def served(log_path: Path) -> Generator[Served]:
     port = free_port(0)
     # What `vllm serve` runs; that command itself asks for a package called vllm, which the CPU build is not.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(POLICY), *flags]
-    env = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": str(SETTINGS.cpu_cache_gib)}
+    env = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     with log_path.open("wb") as log:
         whole = [*command, "--host", "127.0.0.1", "--port", str(port), "--disable-uvicorn-access-log"]
         process = subprocess.Popen(whole, env=env, stdout=log, stderr=log, start_new_session=True)
@@ -163,7 +164,7 @@ def measure(num_rows: int, rounds: int) -> list[tuple[str, float, float]]:
     asked = requests(num_rows)
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as running:
         other = scaled(Path(scratch) / "scaled")
-        inside = VllmEngine(SETTINGS)
+        inside = VllmEngine(SETTINGS, "float32")
         start_inside = seconds(lambda: inside.load(POLICY))
         opened: list[Served] = []
         start_served = seconds(lambda: opened.append(running.enter_context(served(Path(scratch) / "log"))))

@@ -11,9 +11,9 @@ from gradus.components.chosen import (
     SamplerConfig,
     none_if_empty,
 )
-from gradus.components.settings import LIMIT, MAX_ROWS, Config, empty
+from gradus.components.settings import LIMIT, MAX_ROWS, MAX_TOKENS, Config, empty
 from gradus.components.stage import Role, Short, Stage
-from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE, MAX_TOKENS
+from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE
 from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.roles import PROBLEMS, counting
 

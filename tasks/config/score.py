@@ -5,10 +5,10 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from gradus.components import Kind
+from gradus.components.addresses import VARIABLE
 from gradus.components.chosen import Chosen
 from gradus.components.settings import INCIDENTAL, LIMIT, MAX_ROWS, Config, empty, unset
 from gradus.components.stage import Role, Short, Stage
-from gradus.tasks.config.key_variables import VARIABLE
 from gradus.tasks.config.roles import MAPS
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from gradus.components.addresses import is_address
 from gradus.components.chosen import Chosen, FilterConfig, chosen_in
 from gradus.components.description import DescriptionError
 from gradus.components.registry import function_of, users_file
@@ -24,7 +25,6 @@ from gradus.data.lake.names import Ref, regular_file
 from gradus.data.nearest import did_you_mean, unique
 from gradus.data.package import package_file
 from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG, WHOLE, FileError, refuse_broken
-from gradus.tasks.config.addresses import is_address
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.key_variables import check_seen_variables
 from gradus.tasks.config.score import RewardConfig
