@@ -31,8 +31,7 @@ from tokenizers import Tokenizer
 from gradus.data.intervals import share_interval
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.schema import TABLES, UPDATES, cast_to_schema, sample_key
-from gradus.data.lake.store import Ref
-from gradus.data.lake.upgrade import open_lake
+from gradus.data.lake.store import Ref, Store
 from gradus.data.metrics import pass_at_k
 from gradus.data.package import package_file
 from gradus.data.records import JsonObject
@@ -53,7 +52,7 @@ class Writer:
 
     def __init__(self, home: Home, tokens: int, seed: int = 0) -> None:
         self.rng = np.random.default_rng(seed)
-        self.store = open_lake(home.lake, print)
+        self.store = Store(home.lake)
         folder = home.runs / RUN
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(json.dumps({"verb": "train", "seed": 0, "recipe": {"name": "bench"}}))

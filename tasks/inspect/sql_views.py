@@ -17,7 +17,6 @@ from gradus.data.lake.pruned import read_pruned
 from gradus.data.lake.queries import Answer, Relation, View, select
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.upgrade import open_lake
 from gradus.data.lake.views import artifact, samples, tables
 from gradus.data.records import Row
 from gradus.tasks.config.settings import Home
@@ -65,11 +64,10 @@ def ask(
 ) -> Generator[Answer]:
     """Return the answer to a query over the lake, or over the artifacts that one run made or read.
 
-    `say` gets a sentence if the lake was written by an earlier version and was brought up to date, and one for each
-    artifact that is left out because its columns have other types than its table's. What the query reads and is
-    damaged, or missing although the journal of a run has it, is damage. A query may name an artifact as a table.
+    `say` gets a sentence for each artifact that is left out because its columns have other types than its table's.
+    What the query reads and is damaged, or missing although the journal of a run has it, is damage. A query may name an artifact as a table.
     """
-    store = open_lake(home.lake, say)
+    store = Store(home.lake)
     folders = run_folders(home.runs) if run is None else [run_folder(home.runs, run)]
     runs = [Run(folder, on_damage) for folder in folders]
     lineage = Lineage(store, runs, whole_lake=run is None, on_damage=on_damage)

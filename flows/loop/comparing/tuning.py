@@ -11,8 +11,7 @@ from math import prod
 from typing import TypedDict
 
 from gradus.data.errors import OnDamage, UsageError, refuse, shortened
-from gradus.data.lake.upgrade import open_lake
-from gradus.flows.console.output import aside
+from gradus.data.lake.store import Store
 from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.variants import Variant, other_judges, refuse_unpaired, same_problems
 from gradus.flows.recipe.config import Recipe, recipe_from, split_assignment
@@ -141,7 +140,7 @@ def read_tuned(
     home: Home, record: TuningRecord, failed: Mapping[str, str], cluster: str, on_damage: OnDamage = refuse
 ) -> Tuned:
     """Return the choice that trainings which are there amount to; `failed` has reasons by the first run's name."""
-    store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs, on_damage)
+    store, computed = Store(home.lake), ComputedSeconds(home.runs, on_damage)
 
     def candidate(each: Attempted) -> Candidate:
         if reason := failed.get(each["runs"][0]):
