@@ -38,7 +38,7 @@ from gradus.tasks.runtime.stage_adapter import Session
 from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
-Answer: TypeAlias = Mapping[str, object]
+StageAnswer: TypeAlias = Mapping[str, object]
 """The counts that the stage reported, and where its artifact is."""
 
 
@@ -52,7 +52,7 @@ def alone(verb: str, seed: int = 0) -> Generator[Session]:
         yield session
 
 
-def _answer(session: Session, outcome: Outcome, out: str | None, started: float) -> Answer:
+def _answer(session: Session, outcome: Outcome, out: str | None, started: float) -> StageAnswer:
     path = export(session.store, outcome.ref, Path(out)) if out else session.store.path(outcome.ref)
     return {
         **outcome.summary,
@@ -63,10 +63,10 @@ def _answer(session: Session, outcome: Outcome, out: str | None, started: float)
     }
 
 
-def flow_of(stage: Stage) -> Flow[..., Answer]:
+def flow_of(stage: Stage) -> Flow[..., StageAnswer]:
     """Make the flow of a stage: one parameter for each of its inputs, its settings, a seed if it draws."""
 
-    def run(**given: Any) -> Answer:
+    def run(**given: Any) -> StageAnswer:
         started = time.perf_counter()
         config: Config = given.pop("config", None) or stage.settings()
         out, seed, columns = given.pop("out", None), given.pop("seed", 0), given.pop("columns", None)
@@ -95,12 +95,12 @@ def flow_of(stage: Stage) -> Flow[..., Answer]:
 
 
 @cache
-def stage_flow(name: str) -> Flow[..., Answer]:
+def stage_flow(name: str) -> Flow[..., StageAnswer]:
     """Return the flow of a stage."""
     return flow_of(stage_spec(name))
 
 
-def __getattr__(name: str) -> Flow[..., Answer]:
+def __getattr__(name: str) -> Flow[..., StageAnswer]:
     """Return the flow of a stage, which a deployment finds as gradus.flows.stages.NAME."""
     try:
         return stage_flow(name)
@@ -118,7 +118,7 @@ def profile(
     seed: int = 0,
     out: str | None = None,
     rollout_config: RolloutConfig | None = None,
-) -> Answer:
+) -> StageAnswer:
     """Difficulty of problems for a policy: rollouts, scored.
 
     Args:
@@ -151,7 +151,7 @@ def evaluate(
     seed: int = 0,
     out: str | None = None,
     rollout_config: RolloutConfig | None = None,
-) -> Answer:
+) -> StageAnswer:
     """pass@k, maj@k and lengths of a policy, beside another on the same problems and seeds.
 
     Args:

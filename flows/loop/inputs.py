@@ -11,7 +11,7 @@ from pathlib import Path
 from gradus.components.settings import Config
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.reruns import stored_recipe
-from gradus.flows.loop.training import Inputs
+from gradus.flows.loop.training import Beginning
 from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.config import Recipe, changed_files, lasting, same_run, section, stage_config
 from gradus.flows.recipe.samplings import Sampling, samplings
@@ -89,7 +89,7 @@ def _unheard(damage: Exception) -> None:
     """What a damaged run was trained on is not known."""
 
 
-def start_of(session: Stages, recipe: Recipe) -> Inputs:
+def start_of(session: Stages, recipe: Recipe) -> Beginning:
     """Return the policy and the problems that training starts from, as artifacts."""
     policy = resolve_artifact(session.store, recipe.policy, "checkpoints")
     refuse_training(session.store, policy, recipe.update.lora)
@@ -105,7 +105,7 @@ def start_of(session: Stages, recipe: Recipe) -> Inputs:
     remarks = tuple(filter(None, found))
     for text in remarks:
         session.say(f"note: {text}")
-    return Inputs(policy=policy, teacher=teacher, problems=problems, suites=suites, remarks=remarks)
+    return Beginning(policy=policy, teacher=teacher, problems=problems, suites=suites, remarks=remarks)
 
 
 def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref, suites: Mapping[str, Ref]) -> None:

@@ -46,7 +46,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class Beginning:
     """What a training run starts from."""
 
     policy: Ref
@@ -58,7 +58,7 @@ class Inputs:
     """What is to be known beside the figures: evaluated problems that are trained on."""
 
 
-def train(session: Stages, recipe: Recipe, start: Inputs, ends: Ends | None = None) -> Trained:
+def train(session: Stages, recipe: Recipe, start: Beginning, ends: Ends | None = None) -> Trained:
     """Profile, build hints, then rounds of curate, rollout, score, update, with evaluations between.
 
     `ends` replaces the number of rounds of the recipe.
@@ -80,7 +80,7 @@ class _State:
 class _Training:
     """One training run: its rounds in order, and the way back after a guard's breach."""
 
-    def __init__(self, session: Stages, recipe: Recipe, start: Inputs, ends: Ends) -> None:
+    def __init__(self, session: Stages, recipe: Recipe, start: Beginning, ends: Ends) -> None:
         self._ends = ends
         self._steps = _Steps(session, recipe, start)
         self._measured = Measurements(recipe.evaluate, start.suites, self._evaluate)
@@ -227,7 +227,7 @@ class _Batch:
 class _Steps:
     session: Stages
     recipe: Recipe
-    start: Inputs
+    start: Beginning
     recorded: Recorded = ()
 
     def settings(self, stage: str, index: int, base: C) -> C:

@@ -5,6 +5,9 @@ from pydantic import Field, field_validator
 from gradus.components.addresses import VARIABLE, is_address
 from gradus.components.settings import INCIDENTAL, MAX_PROCESSES, MAX_ROWS, MAX_TOKENS, MAX_TRIES, Config
 
+CPU_CACHE_GIB = 1
+"""On a CPU: memory for the cache of vLLM."""
+
 
 class VllmConfig(Config):
     """How vLLM runs; see its own documentation of the arguments of the same name."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradus.models.engines.base import EngineError
-from gradus.models.engines.settings import VllmConfig
+from gradus.models.engines.settings import CPU_CACHE_GIB, VllmConfig
 from gradus.models.errors import first_line
 from gradus.models.policy import Dtype, saved_dtype
 
@@ -42,7 +42,7 @@ class Cores:
     def started(cls, folder: Path, settings: VllmConfig, dtype: Dtype, rank: int) -> "Cores":
         """Start with the weights of a folder, for adapters of a rank (0 for none); raise EngineError on failure."""
         max_rank = _max_rank(rank)
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(CPU_CACHE_GIB))
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         start, arguments = vllm("v1.engine.llm_engine").LLMEngine.from_engine_args, vllm("engine.arg_utils").EngineArgs

@@ -65,7 +65,8 @@ def ask(
     """Return the answer to a query over the lake, or over the artifacts that one run made or read.
 
     `say` gets a sentence for each artifact that is left out because its columns have other types than its table's.
-    What the query reads and is damaged, or missing although the journal of a run has it, is damage. A query may name an artifact as a table.
+    What the query reads and is damaged, or missing although the journal of a run has it, is damage. A query may name
+    an artifact as a table.
     """
     store = Store(home.lake)
     folders = run_folders(home.runs) if run is None else [run_folder(home.runs, run)]
