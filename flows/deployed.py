@@ -19,6 +19,7 @@ from gradus.tasks.preflight.checks import check_name
 @gradus_flow("train")
 def train(
     recipe: str,
+    method: list[str] | None = None,
     set: list[str] | None = None,  # noqa: A002 - called as on the command line
     rounds: Annotated[int, Field(ge=0)] | None = None,
     engine: Literal["transformers", "vllm", "openai"] | None = None,
@@ -32,6 +33,7 @@ def train(
 
     Args:
         recipe: A .toml file, relative to the folder that `gradus serve` was started in, or a bundled recipe (demo).
+        method: Methods laid over the recipe, each a bundled name (`gradus methods`) or a .toml file.
         set: Settings to change in the recipe, each as key=value, for example update.lr=1e-4.
         rounds: Rounds of curate, rollout, score, update; the recipe's if empty.
         engine: Which engine samples; the recipe's if empty.
@@ -39,7 +41,7 @@ def train(
         run: Name of the run; the recipe's name and digest if empty.
     """
     chosen = [*(set or []), *([f"rollout.engine={engine}"] if engine else [])]
-    loaded = load_recipe(recipe, chosen, rounds=rounds, overlap=overlap)
+    loaded = load_recipe(recipe, chosen, method or [], rounds=rounds, overlap=overlap)
     if run is not None:
         check_name(run, "the name of the run")
     check_recipe(loaded, Home.from_environment().lake)
