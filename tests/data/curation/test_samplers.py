@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from gradus.components.chosen import SamplerConfig
 from gradus.data.curation.samplers import Draw
 from gradus.data.curation.samplers.draws import in_order, uniform, variance
-from gradus.tasks.config.components import SamplerConfig
 
 
 def pool(rates: list[float | None]) -> pa.Table:
