@@ -27,7 +27,7 @@ from gradus.data.lake.train_states import state_ref  # noqa: E402
 from tests.tasks.stages.update.conftest import House  # noqa: E402
 from tests.tasks.stages.update.launch.notes import Notes  # noqa: E402
 
-STEPS = {"epochs": 6, "minibatch_groups": 1, "lr": 1e-3, "save_every_steps": 2}
+STEPS = {"epochs": 6, "minibatch_groups": 1, "lr": 1e-3}
 
 
 def kill_at(folder: Path, rank: int, after_s: float) -> None:

@@ -41,7 +41,7 @@ from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.checkpoint import SavedDtype, write_policy
 from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.parallel.sharding import mesh_of, shard, whole
-from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.settings import StepConfig
 from gradus.models.training.state import TrainState
 from gradus.models.training.tensor_files import tensor_files
 from gradus.models.training.train_state_files import restore_train_state
@@ -112,7 +112,7 @@ class _Saving:
 
     def __init__(self, policy: Policy, ranks: Ranks) -> None:
         self.policy, self.ranks = policy, ranks
-        state = TrainState.new(policy.model, UpdateSettings(lr=1e-5), 0)
+        state = TrainState.new(policy.model, StepConfig(lr=1e-5), 0)
         for master in state.masters.values():
             master.grad = torch.ones_like(master)
         state.advance()
@@ -204,7 +204,7 @@ def _settle(path: Path) -> None:
 def _measure(folder: Path, width: int, layers: int, dtype: SavedDtype) -> None:
     policy = new_policy(tiny_tokenizer(), width=width, layers=layers, heads=16, max_positions=64, seed=0)
     policy.model.to(getattr(torch, dtype))
-    state = TrainState.new(policy.model, UpdateSettings(lr=1e-5), 0)
+    state = TrainState.new(policy.model, StepConfig(lr=1e-5), 0)
     for master in state.masters.values():
         master.grad = torch.ones_like(master)
     state.advance()

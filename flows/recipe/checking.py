@@ -62,7 +62,11 @@ def warm_up_remark(recipe: Recipe, rounds: int) -> list[str]:
 def _check_groups(recipe: Recipe, index: int) -> None:
     """UsageError if the advantage compares the rows of a group, and no group of a round has two that could differ."""
     update = stage_config(recipe, "update", index, recipe.update)
-    if update.loss.component.acts_without_advantage or not update.advantage.component.compares_group:
+    terms = [term for term in update.objective if not term.loss.component.regulariser]
+    if any(term.loss.component.acts_without_advantage for term in terms):
+        return
+    compared = [a for term in terms if (a := term.advantage) is not None and a.component.compares_group]
+    if len(compared) < len(terms) or not compared:
         return
     sample = stage_config(recipe, "curate", index, recipe.curate).sample
     if any(
@@ -71,7 +75,7 @@ def _check_groups(recipe: Recipe, index: int) -> None:
         return
     what = "n = 1" if sample.n == 1 else "temperature = 0"
     raise UsageError(
-        f"curate.sample.{what}: the advantage {update.advantage.label} compares the completions of a group, "
+        f"curate.sample.{what}: the advantage {compared[0].label} compares the completions of a group, "
         f"and a group {'has only one' if sample.n == 1 else 'would have the same one several times'}",
         hint="set curate.sample.n=8" if sample.n == 1 else "set curate.sample.temperature=1.0",
     )

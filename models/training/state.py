@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from gradus.models.training.lora import trained_parameters
 from gradus.models.training.optimizers.making import hyperparameters, new_optimizer
-from gradus.models.training.settings import OptimizerChoice, UpdateSettings
+from gradus.models.training.settings import OptimizerConfig, StepConfig
 
 
 @dataclass
@@ -32,7 +32,7 @@ class TrainState:
     All weights of the model, or the matrices of its LoRA layers if it has some.
     """
     optimizer: Optimizer
-    chosen: OptimizerChoice
+    chosen: OptimizerConfig
     """How the optimiser was chosen."""
     rng: np.random.Generator
     step: int = 0
@@ -42,7 +42,7 @@ class TrainState:
 
     @classmethod
     def new(
-        cls, model: PreTrainedModel, settings: UpdateSettings, seed: int, weights: Mapping[str, Tensor] | None = None
+        cls, model: PreTrainedModel, settings: StepConfig, seed: int, weights: Mapping[str, Tensor] | None = None
     ) -> "TrainState":
         """Return a train state with a fresh optimiser; raise OptimizerError if there is none such.
 
@@ -52,7 +52,7 @@ class TrainState:
         optimizer = new_optimizer(settings, masters.values())
         return cls(model, masters, optimizer, settings.optimizer, np.random.Generator(np.random.PCG64(seed)))
 
-    def adopt(self, settings: UpdateSettings) -> None:
+    def adopt(self, settings: StepConfig) -> None:
         """Continue with other settings, as a train state read from disk does; the optimiser must be the same one."""
         for group in self.optimizer.param_groups:
             group.update(hyperparameters(settings))

@@ -1,6 +1,6 @@
 """Optimisers by name, and their state as named tensors whatever the optimiser keeps.
 
-    optimizer = new_optimizer(UpdateSettings(), masters.values())
+    optimizer = new_optimizer(StepConfig(), masters.values())
 
 AdamW is fused on a GPU. On a CPU it is not: the fused kernel rounds otherwise and was 3 ms faster for the bundled
 policy, of a step of a second and more.
@@ -18,16 +18,16 @@ from torch.optim import Optimizer
 
 from gradus.models.training.optimizers.arguments import OURS, OptimizerError, arguments, check_optimizer
 from gradus.models.training.parallel.sharding import divided
-from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.settings import StepConfig
 
 Entry = dict[str, Any]
 """What an optimiser keeps of one parameter."""
 
 
-def new_optimizer(settings: UpdateSettings, parameters: Iterable[Parameter]) -> Optimizer:
+def new_optimizer(settings: StepConfig, parameters: Iterable[Parameter]) -> Optimizer:
     """The optimiser that settings name; OptimizerError if there is none, or if it does not take them."""
     choice, given = settings.optimizer, list(parameters)
-    usual = UpdateSettings.betas
+    usual = StepConfig.model_fields["betas"].default
     check_optimizer(choice.name, choice.settings, settings.betas != usual, settings.weight_decay != 0)
     package, name = OURS.get(choice.name, ("torch", choice.name))
     try:
@@ -37,7 +37,7 @@ def new_optimizer(settings: UpdateSettings, parameters: Iterable[Parameter]) -> 
         raise OptimizerError(f"the optimizer {choice.name} refuses its settings: {error}") from None
 
 
-def hyperparameters(settings: UpdateSettings) -> dict[str, Any]:
+def hyperparameters(settings: StepConfig) -> dict[str, Any]:
     """What the optimiser is made with, the learning rate apart, which is set at each step."""
     ours = {"betas": settings.betas, "weight_decay": settings.weight_decay}
     taken = arguments(settings.optimizer.name)

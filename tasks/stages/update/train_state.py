@@ -23,7 +23,6 @@ from gradus.models.training.lora import has_lora
 from gradus.models.training.optimizers.arguments import OptimizerError
 from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.recomputation import layers_of
-from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
 from gradus.models.training.tensor_files import CheckpointError, Collect
 from gradus.models.training.train_state_files import OtherOptimizerError, restore_train_state, train_state_files
@@ -38,9 +37,7 @@ Contents = Mapping[str, Collect]
 """Files by name and how each is brought together."""
 
 
-def new_train_state(
-    store: Store, ref: Ref, settings: UpdateSettings, config: UpdateConfig, seed: int, ranks: Ranks
-) -> tuple[TrainState, Policy]:
+def new_train_state(store: Store, ref: Ref, config: UpdateConfig, seed: int, ranks: Ranks) -> tuple[TrainState, Policy]:
     """A checkpoint's policy with a fresh optimiser; BadInputError if no update can be made of it."""
     if config.lora is None:
         policy, weights = _whole_policy(store, ref, config, ranks)
@@ -52,7 +49,7 @@ def new_train_state(
             hint="leave update.activation_checkpointing out",
         )
     try:
-        train_state = TrainState.new(policy.model, settings, derive_seed(seed, "update"), weights)
+        train_state = TrainState.new(policy.model, config, derive_seed(seed, "update"), weights)
     except OptimizerError as error:
         raise BadInputError(
             f"update.optimizer: {error}", hint="set update.optimizer to adamw for the usual one"

@@ -15,34 +15,39 @@ from safetensors.torch import load, save
 from gradus.models.policy import load_policy
 from gradus.models.training.optimizers.arguments import OptimizerError, arguments, check_optimizer
 from gradus.models.training.optimizers.making import blank_state
-from gradus.models.training.settings import OptimizerChoice, UpdateSettings
+from gradus.models.training.settings import OptimizerConfig, StepConfig
 from gradus.models.training.state import TrainState
 from gradus.models.training.tensor_files import CheckpointError
 from gradus.models.training.train_state_files import OtherOptimizerError
 from tests.models.training.saved import OPTIMIZER, restore_bytes, state_bytes, weights_bytes
+
+
+def chosen(name: str = "adamw", settings: dict[str, Any] | None = None) -> OptimizerConfig:
+    return OptimizerConfig(name=name, settings=settings or {})
+
 
 BUNDLED = Path(__file__).parents[3] / "data" / "samples" / "policy"
 needs_bitsandbytes = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
 MATRICES_ONLY = ("Muon",)
 CHOICES: list[Any] = [
     *[
-        OptimizerChoice(name)
+        chosen(name)
         for name, kind in vars(torch.optim).items()
         if inspect.isclass(kind) and name not in ("Optimizer", "LBFGS", "SparseAdam", *MATRICES_ONLY)
     ],
-    OptimizerChoice("adamw", {"amsgrad": True}),
-    OptimizerChoice("SGD", {"momentum": 0.9, "nesterov": True}),
-    pytest.param(OptimizerChoice("adamw_8bit"), marks=needs_bitsandbytes),
+    chosen("adamw", {"amsgrad": True}),
+    chosen("SGD", {"momentum": 0.9, "nesterov": True}),
+    pytest.param(chosen("adamw_8bit"), marks=needs_bitsandbytes),
 ]
 
 
-def name_of(choice: OptimizerChoice) -> str:
+def name_of(choice: OptimizerConfig) -> str:
     return choice.name + "+".join(choice.settings)
 
 
-def train_state(choice: OptimizerChoice, dtype: Any = "float32", **settings: Any) -> TrainState:
+def train_state(choice: OptimizerConfig, dtype: Any = "float32", **settings: Any) -> TrainState:
     model = load_policy(BUNDLED, dtype).model
-    return TrainState.new(model, UpdateSettings(lr=1e-3, optimizer=choice, **settings), 5)
+    return TrainState.new(model, StepConfig(lr=1e-3, optimizer=choice, **settings), 5)
 
 
 def stepped(found: TrainState, seeds: range) -> TrainState:
@@ -57,7 +62,7 @@ def stepped(found: TrainState, seeds: range) -> TrainState:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("choice", CHOICES, ids=name_of)
-def test_every_optimizer_learns_and_continues_bit_for_bit(choice: OptimizerChoice, dtype: str) -> None:
+def test_every_optimizer_learns_and_continues_bit_for_bit(choice: OptimizerConfig, dtype: str) -> None:
     before = weights_bytes(train_state(choice, dtype))
     straight, half = stepped(train_state(choice, dtype), range(4)), stepped(train_state(choice, dtype), range(2))
     again = train_state(choice, dtype)
@@ -70,7 +75,7 @@ def test_every_optimizer_learns_and_continues_bit_for_bit(choice: OptimizerChoic
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=name_of)
-def test_a_blank_state_has_the_keys_and_shapes_of_a_real_one_and_changes_nothing(choice: OptimizerChoice) -> None:
+def test_a_blank_state_has_the_keys_and_shapes_of_a_real_one_and_changes_nothing(choice: OptimizerConfig) -> None:
     found = stepped(train_state(choice), range(1))
     state, weights, rates = state_bytes(found), weights_bytes(found), found.optimizer.param_groups[0]["lr"]
     blank = blank_state(found.optimizer)
@@ -87,7 +92,7 @@ def test_a_blank_state_has_the_keys_and_shapes_of_a_real_one_and_changes_nothing
 
 
 def test_sgd_without_momentum_is_the_formula() -> None:
-    found = train_state(OptimizerChoice("SGD"))
+    found = train_state(chosen("SGD"))
     before = {name: master.detach().clone() for name, master in found.masters.items()}
     ids = torch.randint(3, 20, (4, 9), generator=torch.Generator().manual_seed(0))
     found.model(input_ids=ids, labels=ids).loss.backward()
@@ -101,7 +106,7 @@ def test_sgd_without_momentum_is_the_formula() -> None:
 
 @needs_bitsandbytes
 def test_the_8bit_state_is_a_quarter_and_steps_nearly_as_adamw_does() -> None:
-    eight, exact = (stepped(train_state(OptimizerChoice(n)), range(8)) for n in ("adamw_8bit", "adamw"))
+    eight, exact = (stepped(train_state(chosen(n)), range(8)) for n in ("adamw_8bit", "adamw"))
     sizes = [len(state_bytes(each)[OPTIMIZER]) for each in (eight, exact)]
     assert sizes[0] < 0.3 * sizes[1]
     moved = [
@@ -112,10 +117,10 @@ def test_the_8bit_state_is_a_quarter_and_steps_nearly_as_adamw_does() -> None:
 
 
 def test_adamw_keeps_the_tensors_that_it_has_always_kept() -> None:
-    content = state_bytes(stepped(train_state(OptimizerChoice()), range(1)))[OPTIMIZER]
+    content = state_bytes(stepped(train_state(chosen()), range(1)))[OPTIMIZER]
     assert {name.split(".")[0] for name in load(content)} == {"exp_avg", "exp_avg_sq", "step"}
     assert "__metadata__" not in json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    named = state_bytes(stepped(train_state(OptimizerChoice("AdamW")), range(1)))[OPTIMIZER]
+    named = state_bytes(stepped(train_state(chosen("AdamW")), range(1)))[OPTIMIZER]
     assert named == content
 
 
@@ -127,13 +132,13 @@ def test_adamw_keeps_the_tensors_that_it_has_always_kept() -> None:
     ],
 )
 def test_the_state_of_another_optimizer_is_refused(saved: str, wanted: str, message: str) -> None:
-    files = state_bytes(stepped(train_state(OptimizerChoice(saved, {})), range(1)))
+    files = state_bytes(stepped(train_state(chosen(saved, {})), range(1)))
     with pytest.raises(OtherOptimizerError, match=message):
-        restore_bytes(train_state(OptimizerChoice(wanted)), files)
+        restore_bytes(train_state(chosen(wanted)), files)
 
 
 def test_tensors_missing_unknown_or_of_another_shape_are_named_with_the_optimizer() -> None:
-    choice = OptimizerChoice("SGD", {"momentum": 0.9})
+    choice = chosen("SGD", {"momentum": 0.9})
     files = state_bytes(stepped(train_state(choice), range(1)))
     tensors, name = load(files[OPTIMIZER]), "momentum_buffer.model.norm.weight"
     for changed, message in (
@@ -149,7 +154,7 @@ def test_tensors_missing_unknown_or_of_another_shape_are_named_with_the_optimize
         with pytest.raises(CheckpointError, match=message):
             restore_bytes(train_state(choice), {**files, OPTIMIZER: save(changed, {"optimizer": "SGD"})})
     with pytest.raises(CheckpointError, match=r"SGD and the model disagree on momentum_buffer.*only the file has it"):
-        restore_bytes(train_state(OptimizerChoice("SGD")), files)
+        restore_bytes(train_state(chosen("SGD")), files)
 
 
 @pytest.mark.parametrize(
@@ -182,12 +187,12 @@ def test_an_optimizer_of_a_package_that_is_missing_says_what_to_install(monkeypa
 @pytest.mark.parametrize("settings", [{"momentum": -1.0}, {"nesterov": True}, {"momentum": "much"}])
 def test_values_that_a_constructor_refuses_are_one_sentence(settings: dict[str, Any]) -> None:
     with pytest.raises(OptimizerError, match="the optimizer SGD refuses its settings: "):
-        train_state(OptimizerChoice("SGD", settings))
+        train_state(chosen("SGD", settings))
 
 
 def test_an_optimizer_of_matrices_alone_refuses_a_policy_with_vectors() -> None:
     with pytest.raises(OptimizerError, match="the optimizer Muon refuses its settings: Muon only supports 2D"):
-        train_state(OptimizerChoice("Muon"))
+        train_state(chosen("Muon"))
 
 
 def test_what_is_read_from_source_is_what_the_constructors_take() -> None:

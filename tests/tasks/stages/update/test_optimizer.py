@@ -7,7 +7,8 @@ import pytest
 
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Ref
-from gradus.tasks.config.learning import OptimizerConfig, UpdateConfig
+from gradus.models.training.settings import OptimizerConfig
+from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.preflight.checks import check_components
 from gradus.tasks.stages.warm import Warm
 
