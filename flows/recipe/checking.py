@@ -113,7 +113,7 @@ def _check_roles(recipe: Recipe, update: UpdateConfig) -> None:
     if given.rows and not Path(given.rows).is_file():
         raise UsageError(f"given.rows: there is no file {given.rows}", hint="give a .jsonl or .parquet file of traces")
     origin = given.origin
-    if origin not in [each.origin for each in update.origin_losses]:
+    if not update.terms and origin not in [each.origin for each in update.origin_losses]:
         raise UsageError(
             f"update.origin_losses has no loss for given rows, whose origin is {origin}",
             hint=f'write update.origin_losses = [{{ origin = "{origin}", loss = "luffy" }}]',

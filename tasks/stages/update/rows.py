@@ -280,7 +280,8 @@ def _refuse_text_alone(table: pa.Table, config: UpdateConfig) -> None:
 
 def _without_sampler(config: UpdateConfig) -> str:
     """What to do about rows without a sampler's log-probs."""
-    origins = ", ".join(each.origin for each in config.origin_losses if not each.loss.component.needs_sampler)
+    others = (each for each in config.objective if not each.loss.component.needs_sampler)
+    origins = ", ".join(str(each.rows["origin"]) for each in others if "origin" in each.rows)
     known = f"give rows that somebody else wrote the origin {origins}" if origins else "set a loss for their origin"
     return f"take rollouts that `gradus rollout` made, or {known} (update.origin_losses)"
 
