@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from gradus.components.chosen import OptimizerConfig
 from gradus.components.settings import MAX_ROWS, Config, empty, unset
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -24,26 +25,6 @@ class CriticConfig(Config):
     """Values move at most this far from those before the update."""
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Gradients are scaled down to this global norm."""
-
-
-class OptimizerConfig(Config):
-    """An optimiser by name: "sgd", or { name = "sgd", settings = { momentum = 0.9 } }."""
-
-    name: str = "adamw"
-    """adamw; adamw_8bit, whose state is 8-bit (arXiv 2110.02861), by bitsandbytes; or a class of torch.optim, such as
-    SGD, Adafactor or RAdam."""
-    settings: dict[str, bool | int | float | str | list[float | None]] = Field(default={}, exclude_if=empty)
-    """Keyword arguments of its constructor, other than lr, betas and weight_decay."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_name(cls, given: object) -> object:
-        return {"name": given} if isinstance(given, str) else given
-
-    @property
-    def label(self) -> str:
-        """One name for each optimiser."""
-        return "adamw" if self.name == "AdamW" else self.name
 
 
 class LoraConfig(Config):
@@ -74,9 +55,10 @@ class StepConfig(Config):
     """What the optimiser steps of an update read."""
 
     optimizer: OptimizerConfig = Field(
-        default_factory=OptimizerConfig, exclude_if=lambda given: given == OptimizerConfig()
+        default_factory=OptimizerConfig.usual, exclude_if=lambda given: given == OptimizerConfig.usual()
     )
-    """What steps the weights."""
+    """What steps the weights: adamw; adamw_8bit, whose state is 8-bit (arXiv 2110.02861), by bitsandbytes; sgd; or a
+    function of yours."""
     lr: float = Field(default=5e-5, gt=0.0)
     """Learning rate after warm-up."""
     warmup_steps: int = Field(default=15, ge=0, le=MAX_ROWS)

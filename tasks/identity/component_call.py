@@ -53,7 +53,7 @@ def _is_for_the_caller(error: RuntimeError) -> bool:
 
 
 def _a(kind: Kind) -> str:
-    return f"an {kind}" if kind[0] in "ai" else f"a {kind}"
+    return f"an {kind}" if kind[0] in "aio" else f"a {kind}"
 
 
 def _shown(found: object) -> str:
@@ -125,5 +125,6 @@ RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
     "aggregation": ("a tensor of M numbers", lambda found, given: _is_tensor(found, tuple(given[0].row.shape))),
     "importance weights": (f"(M weights, {_METRICS})", _is_of_tokens),
     "token weights": (f"(M weights, {_METRICS})", _is_of_tokens),
+    "optimizer": ("a torch.optim.Optimizer", lambda found, _: hasattr(found, "param_groups")),
 }
 """What a component of each kind returns, and the check of it against the arguments; a judge checks rewards itself."""

@@ -11,6 +11,7 @@ What settings ask of each other is looked at in gradus.tasks.preflight.abilities
 import os
 import re
 import unicodedata
+from importlib.util import find_spec
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -26,7 +27,6 @@ from gradus.data.nearest import did_you_mean, unique
 from gradus.data.package import package_file
 from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG, WHOLE, FileError, refuse_broken
 from gradus.models.rewards import UnknownRewardError, resolve
-from gradus.models.training.optimizers.arguments import OptimizerError, check_optimizer
 from gradus.tasks.config.addresses import is_address
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.key_variables import check_seen_variables
@@ -163,12 +163,12 @@ def check_components(config: Config) -> None:
 
 
 def _check_optimizer(config: UpdateConfig) -> None:
-    """UsageError if there is no such optimiser here, or if it does not take these settings."""
-    betas_set = config.betas != type(config).model_fields["betas"].default
-    try:
-        check_optimizer(config.optimizer.name, config.optimizer.settings, betas_set, config.weight_decay != 0)
-    except OptimizerError as error:
-        raise UsageError(f"update.optimizer: {error}", hint="see update.optimizer in `gradus methods`") from None
+    """UsageError if the package of an optimiser is not installed."""
+    for package in config.optimizer.component.libraries:
+        if find_spec(package) is None:
+            raise UsageError(
+                f"update.optimizer: {config.optimizer.label} needs the package {package}", hint=f"pip install {package}"
+            )
 
 
 def _nearest(chosen: Chosen, error: DescriptionError) -> str:

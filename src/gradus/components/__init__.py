@@ -33,6 +33,7 @@ Kind = Literal[
     "aggregation",
     "importance weights",
     "token weights",
+    "optimizer",
 ]
 
 Carries = Literal["advantage", "coefficient", "return"]
@@ -69,6 +70,7 @@ def component(
     acts_without_advantage: bool = False,
     needs_sampler: bool = True,
     compares_group: bool = False,
+    elementwise: bool = False,
 ) -> Callable[[F], F]:
     """Register a function as a component; return it unchanged.
 
@@ -93,6 +95,7 @@ def component(
         acts_without_advantage: Whether a loss has a gradient where the advantage is 0.
         needs_sampler: Whether a loss needs rows with the log-probs of a sampler; False for losses of given texts.
         compares_group: Whether an advantage compares the rows of a group: of one row, or of equal ones, it makes none.
+        elementwise: Whether an optimiser steps every number by itself, so that a rank can step its part of a parameter.
     """
     if kind not in KINDS:
         raise ValueError(f"there is no kind of component {kind!r}: it is one of {', '.join(KINDS)}")

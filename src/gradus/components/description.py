@@ -70,6 +70,7 @@ class Component:
     acts_without_advantage: bool = False
     needs_sampler: bool = True
     compares_group: bool = False
+    elementwise: bool = False
     settings: type[Settings] = Settings
     incidental: frozenset[str] = frozenset()
     """Names of settings on which no result depends."""

@@ -8,13 +8,14 @@ import numpy as np
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from gradus.components.chosen import OptimizerConfig
 from gradus.models.objectives.aggregations.means import token_mean
 from gradus.models.objectives.losses.clipped import clip
 from gradus.models.objectives.losses.regularisers import entropy, k3
 from gradus.models.objectives.objective import Advantage, Objective, Part, Term
 from gradus.models.objectives.rows import Rows
 from gradus.models.training.passes import Budget, all_tokens
-from gradus.models.training.settings import OptimizerConfig, StepConfig
+from gradus.models.training.settings import StepConfig
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.step import StepResult
 from gradus.models.training.update import StepPlan, optimise
@@ -45,7 +46,7 @@ class Trial:
     """Name, loss and whether it acts without an advantage; the rows' column `terms` says which take it."""
     count_zero_std_groups: bool = True
     max_kl: float | None = None
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig.usual)
     lr: float = 5e-5
     warmup_steps: int = 0
     decay_steps: int = 0

@@ -18,6 +18,7 @@ from gradus.components.chosen import (
     HintStrategyConfig,
     ImportanceConfig,
     LossConfig,
+    OptimizerConfig,
     RankingConfig,
     SamplerConfig,
     TokenWeightsConfig,
@@ -76,6 +77,7 @@ CASES: list[tuple[type[Chosen], tuple[Any, ...], str, dict[str, str]]] = [
     (AggregationConfig, (ROWS,), "torch.zeros(5)", {"torch.zeros(())": "Tensor of shape ()", "0.5": "float"}),
     (ImportanceConfig, (ROWS,), PAIR.format(5, 5), {PAIR.format(1, 5): "(Tensor of shape (1,), dict"}),
     (TokenWeightsConfig, (ROWS,), PAIR.format(5, 5), {"None": "None"}),
+    (OptimizerConfig, ([], None), "torch.optim.SGD([torch.zeros(1)], 0.1)", {"None": "None"}),
 ]
 
 
