@@ -247,6 +247,24 @@ def test_tokens_with_a_gap_leave_the_loss_and_its_denominator() -> None:
     assert torch.allclose(*found, atol=1e-7)
 
 
+@pytest.mark.parametrize("column", ["old.logp", "reference.logp"])
+@pytest.mark.parametrize("gap", [math.nan, math.inf, -math.inf])
+def test_a_gap_of_another_model_leaves_the_gradient_finite(column: str, gap: float) -> None:
+    # Row 0 has a gap at its first token: the step is that of the other 15.
+    trial, known = replace(ONE_STEP, kl_coef=1.0), all_logprobs(model(seed=5), rollouts(), 99)
+    columns = {"old.logp": all_logprobs(model(), rollouts(), 99), "reference.logp": known}
+    columns[column] = torch.cat([torch.tensor([gap]), columns[column][1:]])
+    without = rollouts(trained=torch.arange(16) > 0)
+    found: list[Tensor] = []
+    for rows in (rollouts(), without):
+        state = train_state()
+        optimised(state, rows, trial, columns)
+        found.append(torch.cat([state.optimizer.state[p]["exp_avg"].flatten() for p in state.model.parameters()]))
+    assert bool(torch.isfinite(found[0]).all())
+    assert torch.equal(*found)
+    assert float(found[0].abs().max()) > 1e-4
+
+
 def test_a_step_that_is_not_finite_or_has_no_tokens_is_refused() -> None:
     broken = train_state()
     with torch.no_grad():

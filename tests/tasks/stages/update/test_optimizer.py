@@ -10,6 +10,7 @@ import torch
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Ref
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.identity import loading
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.preflight.checks import check_components
 from gradus.tasks.stages.warm import Warm
@@ -54,7 +55,10 @@ def pinned_settings(optimizer: Any) -> dict[str, Any]:
     return {"optimizer": config.model_dump(mode="json")["optimizer"]}
 
 
-def test_an_optimizer_of_the_users_trains_and_continues(house: House, tmp_path: Path) -> None:
+def test_an_optimizer_of_the_users_trains_and_continues(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_MODULES", [])  # what other tests of this process loaded
     file = tmp_path / "mine.py"
     file.write_text(
         "import torch\n\n\ndef ball(parameters, update, *, momentum: float = 0.5):\n"
