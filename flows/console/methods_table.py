@@ -1,4 +1,4 @@
-"""How `gradus methods` looks: one entry for each component, its settings below it."""
+"""The list of `gradus methods`: one entry for each component, its settings below it."""
 
 from collections.abc import Mapping
 

@@ -106,8 +106,6 @@ def curate(
     config = configured(CurateConfig, set, base)
     table, measured, copy = named(problems), named_or_none(difficulty), named_or_none(out)
     counting = named_or_none(policy)
-    if config.hint_level:
-        raise UsageError("hint_level needs a table of hints, which this verb does not take", hint="leave it 0")
     check_components(config)
     check_inputs(_lake(), problems=table, difficulty=measured, policy=counting)
     if bool(counting) != config.counts_tokens:

@@ -30,13 +30,7 @@ def check_settings(recipe: Recipe, lake: Path) -> None:
         for score in (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score)):
             check_components(stage_config(recipe, "score", index, score))
     for index in _changed(recipe, "curate"):
-        curate = stage_config(recipe, "curate", index, recipe.curate)
-        check_components(curate)
-        if curate.hint_level:
-            raise UsageError(
-                f"curate.hint_level = {curate.hint_level} needs a table of hints, which a round of training has not",
-                hint="leave it 0 and name the levels in `escalate`",
-            )
+        check_components(stage_config(recipe, "curate", index, recipe.curate))
     for index in _changed(recipe, "hint") if recipe.escalate else ():
         hint = stage_config(recipe, "hint", index, recipe.hint)
         check_components(hint)

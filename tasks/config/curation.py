@@ -45,8 +45,6 @@ class CurateConfig(Config):
     """Problems to draw; 0 takes all that are left."""
     sample: SampleConfig = Field(default_factory=SampleConfig)
     """How each planned problem is sampled."""
-    hint_level: int = Field(default=0, ge=0, le=MAX_LEVEL)
-    """Hint level shown with every planned problem that has such a hint (static hints); 0 plans bare problems."""
     prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
     """How a problem becomes the prompt that the filter prompt_tokens counts; in a recipe that of the rollouts."""
     round: int = Field(default=0, ge=0, le=MAX_ROUNDS)
@@ -81,7 +79,5 @@ class DifficultyConfig(Config):
 
     round: int = Field(default=0, ge=0, le=MAX_ROUNDS)
     """Round of these measurements."""
-    unhinted_only: bool = True
-    """Count only rollouts without a hint: a hinted pass says nothing of the bare problem."""
     max_unjudged_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of the rollouts counted without a verdict fails the stage; 1 accepts rewards alone."""

@@ -13,7 +13,7 @@ from gradus.data.records import JsonObject
 
 
 class ArtifactStory(TypedDict):
-    """What `gradus show ARTIFACT --json` prints; `made_of` are artifacts by role, `columns` types by name."""
+    """The answer of `gradus show ARTIFACT --json`; `made_of` are artifacts by role, `columns` types by name."""
 
     artifact: str
     stage: str

@@ -95,12 +95,12 @@ def relations_of(
         remarks[text] = None
 
     hidden, view = samples(store, lineage, remark)
-    told = {
+    ours = {
         "runs": Relation(RUNS, partial(_table, partial(_runs, runs), RUNS)),
         "stages": Relation(STAGES, partial(_table, partial(_stages, store, runs), STAGES)),
         "metrics": Relation(METRIC_ROWS, partial(_table, partial(_metrics, store, lineage), METRIC_ROWS)),
     }
-    return {**told, **tables(store, lineage, remark), **hidden}, {"samples": view}
+    return {**ours, **tables(store, lineage, remark), **hidden}, {"samples": view}
 
 
 def _table(rows: Callable[[], Iterable[Row]], schema: pa.Schema) -> pa.Table:
@@ -113,8 +113,8 @@ def _runs(runs: list[Run]) -> Iterator[Row]:
 
 def _run(run: Run) -> Row:
     settings = read_settings(run.folder, run.on_damage)
-    told = {"seed": settings.get("seed"), "settings": json.dumps(settings)}
-    return {**run.brief, "started": _time(run.brief["started"]), **told}
+    ours = {"seed": settings.get("seed"), "settings": json.dumps(settings)}
+    return {**run.brief, "started": _time(run.brief["started"]), **ours}
 
 
 def _stages(store: Store, runs: list[Run]) -> Iterator[Row]:

@@ -39,7 +39,7 @@ def run(ctx: StageContext, config: DifficultyConfig) -> StageResult:
     scores = ctx.table("scores", ["rollout_id", "problem_id", "correct", "reward"])
     rollouts = ctx.table("rollouts", ["rollout_id", "policy", "hint_level"]) if ctx.inputs.get("rollouts") else None
     previous = ctx.table("difficulty") if ctx.inputs.get("difficulty") else None
-    measured = measure(scores, rollouts, unhinted_only=config.unhinted_only)
+    measured = measure(scores, rollouts)
     if not len(measured.n):
         raise GateError(
             f"none of {scores.num_rows} scores says whether an unhinted rollout is correct or what its reward is "

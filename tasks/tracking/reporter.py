@@ -161,7 +161,6 @@ class MlflowTeller:
             "event": "run_finished",
             "time": state.time_ms / 1000,
             "status": "killed",
-            "summary": {},
             "error": "the process was killed",
         }
         with _classified():

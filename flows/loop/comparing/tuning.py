@@ -10,7 +10,7 @@ from itertools import product
 from math import prod
 from typing import TypedDict
 
-from gradus.data.errors import OnDamage, UsageError, refuse, shortened
+from gradus.data.errors import UsageError, shortened
 from gradus.data.lake.upgrade import open_lake
 from gradus.flows.console.output import aside
 from gradus.flows.loop.inputs import as_run, run_name
@@ -137,16 +137,14 @@ def tuning_of(methods: Sequence[Variant], search: Search, seeds: range) -> Tunin
     return Tuning(options, range(seeds.stop, seeds.stop + search.num_seeds), search.on)
 
 
-def read_tuned(
-    home: Home, record: TuningRecord, failed: Mapping[str, str], cluster: str, on_damage: OnDamage = refuse
-) -> Tuned:
+def read_tuned(home: Home, record: TuningRecord, failed: Mapping[str, str], cluster: str) -> Tuned:
     """Return the choice that trainings which are there amount to; `failed` has reasons by the first run's name."""
-    store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs, on_damage)
+    store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs)
 
     def candidate(each: Attempted) -> Candidate:
         if reason := failed.get(each["runs"][0]):
             return Candidate(each["values"], each["runs"], [], reason)
-        found = [read_training(store, home.runs / run, computed, on_damage) for run in each["runs"]]
+        found = [read_training(store, home.runs / run, computed) for run in each["runs"]]
         return Candidate(each["values"], each["runs"], found)
 
     methods = {name: [candidate(each) for each in tried] for name, tried in record["methods"].items()}

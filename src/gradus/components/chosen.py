@@ -118,10 +118,6 @@ class Chosen(Config):
             incidental = frozenset[str]()
         return {**{k: v for k, v in body.items() if k not in incidental}, "name": self.label}
 
-    def taking(self, **settings: object) -> Self:
-        """The same component with other settings."""
-        return type(self).model_validate({**self.model_dump(), **settings})
-
 
 def chosen_in(config: Config) -> Iterator[Chosen]:
     """Every component that settings name, in nested settings and lists of them too."""

@@ -22,6 +22,7 @@ from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.stages.warm import Warm
 
 if TYPE_CHECKING:
+    from gradus.models.engines.server import ServerEngine
     from gradus.models.engines.vllm import VllmEngine, VllmSettings
 
 
@@ -103,7 +104,7 @@ def _prove(policy: Policy, folder: Path) -> None:
         ) from None
 
 
-def _vllm(ctx: Room, config: RolloutConfig) -> Engine:
+def _vllm(ctx: Room, config: RolloutConfig) -> "VllmEngine":
     from gradus.models.engines.vllm import VllmEngine, VllmSettings  # noqa: PLC0415 - an extra, and seconds to import
 
     settings = VllmSettings(dtype=config.dtype, **config.vllm.model_dump())
@@ -124,7 +125,7 @@ def release_accelerator(ctx: Room, config: RolloutConfig) -> None:
         engine.sleep()
 
 
-def _server(config: RolloutConfig) -> Engine:
+def _server(config: RolloutConfig) -> "ServerEngine":
     from gradus.models.engines.server import ServerEngine, ServerSettings  # noqa: PLC0415 - an extra
 
     return ServerEngine(ServerSettings(**config.server.model_dump()))

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from gradus.components.chosen import FilterConfig, SamplerConfig
-from gradus.data.errors import BadInputError, GateError, UsageError
+from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
@@ -53,10 +53,10 @@ def test_without_settings_every_problem_is_planned_in_order(tmp_path: Path) -> N
     assert [row["problem_id"] for row in plan] == list("abcdef")
     assert {row["reason"] for row in plan} == {"never measured, all problems"}
     assert result.summary == {
-        "kept": 6, "dropped": 0, "reasons": {}, "problem_ids": list("abcdef"), "hinted": 0,
+        "kept": 6, "dropped": 0, "reasons": {}, "problem_ids": list("abcdef"),
     }  # fmt: skip
     assert result.metrics == {
-        "data/kept_frac": 1.0, "data/planned_frac": 1.0, "data/planned_hint_level_mean": 0.0,
+        "data/kept_frac": 1.0, "data/planned_frac": 1.0,
     }  # fmt: skip
 
 
@@ -163,27 +163,6 @@ def test_seeds_do_not_move_when_other_problems_are_chosen(tmp_path: Path) -> Non
     alone, _ = curate(tmp_path, CurateConfig(rank="variance", top=1))
     every, _ = curate(tmp_path, CurateConfig())
     assert alone[0]["seed"] == next(row["seed"] for row in every if row["problem_id"] == "d")
-
-
-def test_static_hints_are_planned_where_they_exist_and_do_not_leak(tmp_path: Path) -> None:
-    hints = pa.table(
-        {
-            "problem_id": ["a", "a", "b", "c"],
-            "strategy": ["prefix"] * 4,
-            "level": [1, 2, 1, 1],
-            "text": ["half\n", "all\n", "first\n", "the answer is 4\n"],
-            "leaks_answer": [False, False, None, True],
-        }
-    )
-    plan, result = curate(tmp_path, CurateConfig(hint_level=1), hints=hints)
-    assert [(row["hint_level"], row["hint_text"]) for row in plan[:4]] == [
-        (1, "half\n"), (1, "first\n"), (0, None), (0, None),
-    ]  # fmt: skip
-    assert plan[0]["group_id"] == "a@r0h1"
-    assert plan[0]["seed"] == derive_seed(7, "a", 0, 1)
-    assert result.summary["hinted"] == 2
-    with pytest.raises(UsageError, match="there are no hints"):
-        curate(tmp_path, CurateConfig(hint_level=1))
 
 
 def test_an_empty_curation_is_a_failure_with_its_reasons(tmp_path: Path) -> None:
