@@ -38,6 +38,7 @@ FOLDERS: Mapping[Kind, str] = {
     "aggregation": "models/objectives/aggregations",
     "importance weights": "models/objectives/importance_sampling",
     "token weights": "models/objectives/token_weights",
+    "optimizer": "models/training/optimizers",
 }
 """Where our own components of a kind are."""
 
