@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Without --no-compile pip compiles all of some 21,000 files (137 s); Python compiles those that are imported.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: setup demo test check format docs ui bench clean
+.PHONY: setup demo test check quick format docs ui bench clean
 
 setup: $(VENV)/.installed $(VENV)/.database  ## virtual environment, pinned install, MLflow database
 
@@ -50,6 +50,9 @@ check: $(VENV)/.developer  ## style, types, layers, tests
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+
+quick: $(VENV)/.developer  ## the tests that start no process, in a minute
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --quick -n 2 --dist loadfile
 
 format: $(VENV)/.developer
 	$(BIN)/ruff check --fix .

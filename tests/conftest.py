@@ -71,6 +71,22 @@ ONE_PROCESS = (
 RUN_TWICE = ("e2e", "vllm")
 """Folders of tests that start servers and other processes: one that fails is run once more and named in the summary."""
 
+NOT_QUICK = (
+    *("e2e", "faults", "vllm", "models/judging", "models/training/parallel", "tasks/host", "tasks/inspect/report"),
+    *("tasks/servers", "tasks/stages/score", "tasks/stages/update/launch"),
+    *("flows/console/browser/test_browse.py", "flows/console/test_progress.py", "flows/console/test_run_tables.py"),
+    *("flows/library/test_library.py", "flows/loop/test_reruns.py", "flows/recipe/test_ahead.py", "flows/test_fuzz.py"),
+    *("data/lake/test_store.py", "flows/test_session.py", "flows/test_verbs.py", "models/engines/test_server.py"),
+    *("models/test_devices.py", "models/training/packed/test_asked.py", "models/training/packed/test_sharded.py"),
+    *("models/training/test_optimizers.py", "tasks/artifacts/test_writing.py", "tasks/identity/test_pins.py"),
+    *("tasks/identity/test_reward_modules.py", "tasks/inspect/test_doctor.py", "tasks/runs/test_journal.py"),
+    *("tasks/stages/rollout/test_ray.py", "tasks/stages/rollout/test_stage.py", "tasks/stages/test_given.py"),
+    *("tasks/stages/update/test_lora.py", "tasks/stages/update/test_replay.py", "tasks/stages/update/test_stage.py"),
+    *("tasks/tracking/test_browser.py", "tasks/tracking/test_faults.py", "tasks/tracking/test_telling.py"),
+    *("test_docs.py", "test_layout.py"),
+)
+"""Folders and files that `make quick` leaves out: their tests start processes, or take seconds each."""
+
 TESTS_PATH = os.pathsep.join((str(HERE.parent / "src"), str(HERE.parent)))
 """PYTHONPATH of a process that imports Gradus and these tests, whatever PYTHONSAFEPATH says."""
 
@@ -79,6 +95,12 @@ hypothesis.settings.load_profile("untimed")
 
 MakeAdapter = Callable[..., Path]
 Check = Callable[["Policy", "Request", list[int], list[float], float], None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick", action="store_true", help="only tests that start no process and take well below a second"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -95,12 +117,19 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _refuse_processes(event: str, _arguments: object) -> None:
+    assert event not in ("subprocess.Popen", "os.posix_spawn", "os.fork"), "it starts a process: name it in NOT_QUICK"
+
+
 def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the files that take longest, so that no process works alone at the end; mark what may run twice."""
+    if config.getoption("quick"):
+        items[:] = [item for item in items if not item.path.relative_to(HERE).as_posix().startswith(NOT_QUICK)]
+        sys.addaudithook(_refuse_processes)
     rank = {HERE / file: index for index, file in enumerate((*ONE_PROCESS, *FIRST))}
     assert all(path.is_file() for path in rank), "FIRST or ONE_PROCESS names a file that is not there"
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
