@@ -14,7 +14,7 @@ from gradus.flows.console.output import fields, line, table
 from gradus.flows.loop.foresight import COMPUTED, Foreseen, Foresight
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
 from gradus.flows.loop.reruns import Rerun, other_settings, stored_recipe
-from gradus.flows.loop.training import Inputs, train
+from gradus.flows.loop.training import Beginning, train
 from gradus.flows.recipe.checking import warm_up_remark
 from gradus.flows.recipe.config import Recipe, changed_files, same_run, stage_config
 from gradus.flows.recipe.samplings import changing_rounds, samplings
@@ -93,7 +93,7 @@ def _cells(found: Costs) -> tuple[object, ...]:
     return found["reused"], found["computed"], count(found["rollouts"]), count(found["tokens"]), time
 
 
-def _memory(session: Foresight, recipe: Recipe, start: Inputs) -> Memory:
+def _memory(session: Foresight, recipe: Recipe, start: Beginning) -> Memory:
     updates = [stage_config(recipe, "update", index, recipe.update) for index in changing_rounds(recipe, "update")]
     found = [
         footprint(session.store, start.policy, each.sample, each.rollout, update, separate_sampler=bool(recipe.overlap))

@@ -56,24 +56,6 @@ class Suite(Config):
     reported: bool | None = None
     """Show the figures of this suite as a result; unless given, every suite but the one that `select` names."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _has_one_name(cls, given: object) -> object:
-        """Write the suite's name into the settings of its report; a recipe may give it in either place."""
-        if not isinstance(given, Mapping):
-            return given
-        body = dict(given)
-        report = body.get("report", {})
-        if isinstance(report, EvaluateConfig):
-            report = report.model_dump(exclude_unset=True)
-        if not isinstance(report, Mapping):
-            return body
-        settings = dict(report)
-        named = body.setdefault("name", settings.get("suite", "heldout"))
-        if settings.get("suite", named) != named:
-            raise ValueError(f"the suite is called {named!r}, and {settings['suite']!r} in its report")
-        return {**body, "report": {**settings, "suite": named}}
-
     @field_validator("name")
     @classmethod
     def _is_free(cls, name: str) -> str:

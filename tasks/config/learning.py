@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from gradus.components.addresses import is_place
 from gradus.components.chosen import (
     AdvantageConfig,
     AggregationConfig,
@@ -15,11 +16,19 @@ from gradus.components.chosen import (
     TokenWeightsConfig,
     none_if_empty,
 )
-from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, Config, empty, unset
-from gradus.data.lake.schema import MAX_TOKENS, OWN
+from gradus.components.settings import (
+    INCIDENTAL,
+    LIMIT,
+    MAX_PROCESSES,
+    MAX_ROUNDS,
+    MAX_TOKENS,
+    Config,
+    empty,
+    unset,
+)
+from gradus.data.lake.schema import OWN
 from gradus.data.worked import AS_IT_STANDS
 from gradus.models.training.settings import CriticConfig, FinetuneConfig, LoraConfig, StepConfig
-from gradus.tasks.config.addresses import is_place
 from gradus.tasks.config.prompts import PromptConfig
 
 TEACHER_TOP_K = 32

@@ -20,7 +20,7 @@ from gradus.data.package import package_file
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.isolation import child_environment
-from gradus.tasks.preflight.access import NO_LOGIN, Answer, Login, ask_mlflow
+from gradus.tasks.preflight.access import NO_LOGIN, Access, Login, ask_mlflow
 from gradus.tasks.tracking.client import database, tracking_uri
 
 _PROBE_LIMIT_S = 60.0
@@ -34,8 +34,8 @@ print(json.dumps({"version": torch.__version__, "gpus": names}))
 _PREFECT_PROBE = """
 import dataclasses, json
 from prefect.client.orchestration import get_client
-from gradus.tasks.preflight.access import Answer, prefect_answer
-found = Answer()
+from gradus.tasks.preflight.access import Access, prefect_answer
+found = Access()
 try:
     with get_client(sync_client=True) as client:
         client.api_version()
@@ -182,14 +182,14 @@ def workflow() -> Check:
     lines = done.stdout.splitlines()
     if done.returncode != 0 or not lines:
         lines = [json.dumps({"problem": hide(_last_line(done.stderr))[:200]})]
-    return _server("Prefect", f"{found} at {hide(url)}, which accepts this account", Answer(**json.loads(lines[-1])))
+    return _server("Prefect", f"{found} at {hide(url)}, which accepts this account", Access(**json.loads(lines[-1])))
 
 
 def _last_line(printed: str) -> str:
     return (printed.strip().splitlines() or ["no answer"])[-1]
 
 
-def _server(name: str, welcome: str, answer: Answer) -> Check:
+def _server(name: str, welcome: str, answer: Access) -> Check:
     return _check(name, not answer.problem, answer.problem or welcome, answer.cure or f"see the log of {name}'s server")
 
 

@@ -2,7 +2,6 @@
 
     check_input(home.lake, "nowhere.jsonl", "rollouts")   # UsageError: neither a file nor an artifact
     check_source("nowhere.jsonl", IngestConfig())
-    check_rewards(ScoreConfig())
 
 Only what the stage itself would certainly refuse is refused here; nothing is imported that takes long.
 What settings ask of each other is looked at in gradus.tasks.preflight.abilities.
@@ -11,11 +10,11 @@ What settings ask of each other is looked at in gradus.tasks.preflight.abilities
 import os
 import re
 import unicodedata
-from importlib.util import find_spec
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from gradus.components.addresses import is_address
 from gradus.components.chosen import Chosen, FilterConfig, chosen_in
 from gradus.components.description import DescriptionError
 from gradus.components.registry import function_of, users_file
@@ -26,15 +25,9 @@ from gradus.data.lake.names import Ref, regular_file
 from gradus.data.nearest import did_you_mean, unique
 from gradus.data.package import package_file
 from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG, WHOLE, FileError, refuse_broken
-from gradus.models.rewards import UnknownRewardError, resolve
-from gradus.tasks.config.addresses import is_address
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.key_variables import check_seen_variables
-from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.config.score import RewardConfig, ScoreConfig
-from gradus.tasks.preflight.launching import check_launch
-from gradus.tasks.preflight.lora import check_lora
-from gradus.tasks.preflight.objective import check_objective
+from gradus.tasks.config.score import RewardConfig
 
 CHECKPOINTS = "checkpoints"
 REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{4,64}")
@@ -153,22 +146,6 @@ def check_components(config: Config) -> None:
             from gradus.data.curation.filters import no_candidates  # noqa: PLC0415 - only if filters are named
 
             function_of(component)(no_candidates(), **component.settings(**chosen.settings).model_dump())
-    if isinstance(config, ScoreConfig):
-        check_rewards(config)
-    if isinstance(config, UpdateConfig):
-        _check_optimizer(config)
-        check_objective(config)
-        check_lora(config)
-        check_launch(config)
-
-
-def _check_optimizer(config: UpdateConfig) -> None:
-    """UsageError if the package of an optimiser is not installed."""
-    for package in config.optimizer.component.libraries:
-        if find_spec(package) is None:
-            raise UsageError(
-                f"update.optimizer: {config.optimizer.label} needs the package {package}", hint=f"pip install {package}"
-            )
 
 
 def _nearest(chosen: Chosen, error: DescriptionError) -> str:
@@ -186,15 +163,6 @@ def refused_setting(error: ValidationError, name: str) -> UsageError:
     key = ".".join(map(str, first["loc"]))
     what = "is missing" if first["type"] == "missing" else first["msg"].lower()
     return UsageError(f"{name}: the setting {key} {what}", hint="`gradus methods` says more")
-
-
-def check_rewards(config: ScoreConfig) -> None:
-    """UsageError if a reward's settings cannot be used, such as a pattern that is no regular expression."""
-    for reward in config.rewards:
-        try:
-            resolve(reward.name, reward.settings)
-        except UnknownRewardError as error:
-            raise UsageError(str(error), hint="list the rewards with `gradus methods`") from None
 
 
 def check_name(name: str, what: str) -> None:

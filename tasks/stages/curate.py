@@ -1,7 +1,7 @@
 """Stage curate: problems and what is known of their difficulty become a plan, every row of which says why it is there.
 
-Filters in order, then a ranking, then the top, then a draw. Roles: problems; difficulty and a policy, whose tokens the
-filter prompt_tokens counts, both optional.
+Filters in order, then a ranking, then the top, then a draw. Roles: problems; difficulty and a policy, whose tokens
+the filter prompt_tokens counts, both optional.
 A problem without a difficulty row passes the difficulty filters unless they say `unmeasured=drop`.
 An empty plan is a failure that names what dropped the problems.
 """
@@ -49,7 +49,7 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     pool = candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)
     ctx.beat(0.3, f"filtering {pool.num_rows} problems")
     verdict = apply_filters(pool, [load(chosen) for chosen in config.filters])
-    choice, reasons, ties = _choose(pool, verdict, config, ctx.seed)
+    choice, reasons, ties = _choose(pool, verdict, config, derive_seed(ctx.seed, "curate", ctx.round))
     if not len(choice.index):
         told = "; ".join(f"{reason}: {count}" for reason, count in reasons.items()) or "there are no problems"
         raise GateError(f"no problem is left to plan ({told})", hint="loosen the filters or measure more problems")
@@ -60,7 +60,7 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
         reasons=pc.binary_join_element_wise(_measured_text(chosen), choice.why, ", "),
         hint_levels=np.zeros(chosen.num_rows, dtype=np.int64),
         hint_texts=pa.nulls(chosen.num_rows, pa.string()),
-        rounds=np.full(chosen.num_rows, config.round),
+        rounds=np.full(chosen.num_rows, ctx.round),
         n=config.sample.n,
         temperature=config.sample.temperature,
         max_tokens=config.sample.max_tokens,
@@ -123,8 +123,7 @@ def _ranked(pool: pa.Table, kept: Bools, config: CurateConfig) -> tuple[Ints, Co
 
 def _drawn(pool: pa.Table, index: Ints, why: Column, config: CurateConfig, seed: int) -> _Choice:
     chosen = config.sampler
-    rng = np.random.default_rng(derive_seed(seed, "curate", config.round))
-    draw: Draw = load(chosen)(pool.take(pa.array(index)), config.draw or len(index), rng)
+    draw: Draw = load(chosen)(pool.take(pa.array(index)), config.draw or len(index), np.random.default_rng(seed))
     place = why.take(pa.array(draw.index))
     if draw.in_order:
         return _Choice(index[draw.index], place)

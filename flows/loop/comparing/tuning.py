@@ -11,8 +11,7 @@ from math import prod
 from typing import TypedDict
 
 from gradus.data.errors import UsageError, shortened
-from gradus.data.lake.upgrade import open_lake
-from gradus.flows.console.output import aside
+from gradus.data.lake.store import Store
 from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.variants import Variant, other_judges, refuse_unpaired, same_problems
 from gradus.flows.recipe.config import Recipe, recipe_from, split_assignment
@@ -139,7 +138,7 @@ def tuning_of(methods: Sequence[Variant], search: Search, seeds: range) -> Tunin
 
 def read_tuned(home: Home, record: TuningRecord, failed: Mapping[str, str], cluster: str) -> Tuned:
     """Return the choice that trainings which are there amount to; `failed` has reasons by the first run's name."""
-    store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs)
+    store, computed = Store(home.lake), ComputedSeconds(home.runs)
 
     def candidate(each: Attempted) -> Candidate:
         if reason := failed.get(each["runs"][0]):
@@ -177,8 +176,7 @@ def _evaluated_on(recipe: Recipe, problems: str) -> Recipe:
         raise UsageError(f"--tune-on {shortened(problems)}: these problems are {what}", hint="name others")
     if any(suite.name == _SUITE for suite in plan.suites):
         raise UsageError(f"a suite of {recipe.name} is called {_SUITE}", hint="call it something else")
-    report = main.report.model_copy(update={"suite": _SUITE})
-    other = main.model_copy(update={"name": _SUITE, "problems": problems, "report": report})
+    other = main.model_copy(update={"name": _SUITE, "problems": problems})
     suites = tuple(other if suite.name == main.name else suite for suite in plan.suites)
     select = _SUITE if plan.select == main.name else plan.select
     return recipe.model_copy(update={"evaluate": plan.model_copy(update={"suites": suites, "select": select})})

@@ -28,6 +28,8 @@ LIMIT: dict[str, Any] = {"limit": True}
 
 MAX_ROWS = 1_000_000_000
 """Rows, tokens or steps that a setting may ask for; more than a machine does."""
+MAX_TOKENS = 10_000_000
+"""Tokens that a completion may be allowed."""
 MAX_ROUNDS = 1_000_000
 MAX_PROCESSES = 10_000
 """Processes, hosts, GPUs or requests at once."""

@@ -31,7 +31,7 @@ def numbers_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, 
 def numbers() -> Iterator[Case]:
     """Numbers that are booleans, fractions, out of all bounds, or none."""
     for verb in VERBS:
-        for key, kind, _ in numbers_of(STAGES[verb].config):
+        for key, kind, _ in numbers_of(STAGES[verb].settings):
             last = key.rpartition(".")[2]
             wrong: list[str] = {int: ["true", "1.5", "nan", "many"], float: ["true", "nan", "inf"], bool: ["2", "0.5"]}[
                 kind

@@ -105,8 +105,8 @@ class Local:
     def __init__(self) -> None:
         self.store = Store(Home.from_environment().lake)
 
-    def stage(self, name: str, config: Config, inputs: Mapping[str, Sequence[Ref]], **_: object) -> Outcome:
-        job = planned(self.store, Call(name, pinned(config), inputs), run="here", seed=0)
+    def stage(self, name: str, config: Config, inputs: Mapping[str, Sequence[Ref]], **more: Any) -> Outcome:
+        job = planned(self.store, Call(name, pinned(config), inputs, facts=more.get("facts", {})), run="here", seed=0)
         ref = Ref.parse(job.output)
         reused = self.store.find(ref) is not None
         report = read_report(self.store, ref) if reused else execute(job.to_json(), Warm(), lambda *_: None)

@@ -3,9 +3,10 @@
 from pydantic import ConfigDict
 
 from gradus.components.settings import Config
+from gradus.models.engines.settings import ServerConfig, VllmConfig
 from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
 from gradus.tasks.config.prompts import PromptConfig
-from gradus.tasks.config.rollout import RolloutConfig, ServerConfig, VllmConfig
+from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 
 
@@ -15,8 +16,8 @@ def test_how_a_result_is_got_at_is_no_part_of_its_identity() -> None:
         flush_s=1.0,
         retries=9,
         max_failed_frac=0.5,
-        vllm=VllmConfig(max_num_seqs=8, cpu_cache_gib=4, gpu_memory_utilization=0.5),
-        server=ServerConfig(concurrency=2, timeout_s=5.0, retries=1, api_key_variable="MY_KEY"),
+        vllm=VllmConfig(max_num_seqs=8, gpu_memory_utilization=0.5),
+        server=ServerConfig(concurrency=2, retries=1, api_key_variable="MY_KEY"),
     )
     assert tuned.identified() == plain.identified()
     assert "concurrency" not in plain.identified()["server"]

@@ -25,6 +25,7 @@ def curate(
     config: CurateConfig,
     *,
     seed: int = 7,
+    round: int = 0,
     counts: dict[str, tuple[int, int]] | None = None,
     **more: pa.Table,
 ) -> tuple[list[dict[str, object]], StageResult]:
@@ -40,7 +41,7 @@ def curate(
     ref = Ref("plan", f"{time.monotonic_ns():032x}")
     writer = store.writer(ref)
     beats: list[float] = []
-    ctx = StageContext(store, inputs, writer, seed, Warm(), lambda frac, text="": beats.append(frac))
+    ctx = StageContext(store, inputs, writer, seed, Warm(), lambda frac, text="": beats.append(frac), {"round": round})
     result = run(ctx, config)
     writer.commit()
     assert beats == sorted(beats)
@@ -62,7 +63,7 @@ def test_without_settings_every_problem_is_planned_in_order(tmp_path: Path) -> N
 
 def test_a_planned_row_carries_its_settings_group_seed_and_reason(tmp_path: Path) -> None:
     sample = SampleConfig(n=4, temperature=0.7, max_tokens=33)
-    plan, _ = curate(tmp_path, CurateConfig(sample=sample, round=5, rank="variance", top=1), seed=11)
+    plan, _ = curate(tmp_path, CurateConfig(sample=sample, rank="variance", top=1), seed=11, round=5)
     assert plan == [
         {
             "problem_id": "d", "group_id": "d@r5h0", "n": 4, "hint_level": 0, "hint_text": None, "temperature": 0.7,
@@ -152,8 +153,8 @@ def test_a_variance_draw_explains_who_was_weighted_and_who_explored(tmp_path: Pa
 
 def test_the_draw_depends_on_seed_and_round_and_on_nothing_else(tmp_path: Path) -> None:
     def drawn(seed: int, index: int) -> list[object]:
-        config = CurateConfig(sampler="uniform", draw=3, round=index)
-        return [row["problem_id"] for row in curate(tmp_path, config, seed=seed)[0]]
+        config = CurateConfig(sampler="uniform", draw=3)
+        return [row["problem_id"] for row in curate(tmp_path, config, seed=seed, round=index)[0]]
 
     assert drawn(1, 0) == drawn(1, 0)
     assert len({tuple(drawn(seed, index)) for seed in range(4) for index in range(4)}) > 8

@@ -10,9 +10,10 @@ import torch
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Ref
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.update import UPDATE
 from gradus.tasks.identity import loading
 from gradus.tasks.identity.pins import pinned
-from gradus.tasks.preflight.checks import check_components
+from gradus.tasks.preflight.stages import check_stage
 from gradus.tasks.stages.warm import Warm
 
 House = Any
@@ -79,12 +80,12 @@ def test_an_optimizer_of_the_users_trains_and_continues(
 def test_a_package_that_is_missing_is_named_before_anything_starts() -> None:
     if find_spec("bitsandbytes") is None:
         with pytest.raises(UsageError, match="adamw_8bit needs the package bitsandbytes; pip install bitsandbytes"):
-            check_components(UpdateConfig.model_validate({"optimizer": "adamw_8bit"}))
+            check_stage(UPDATE, UpdateConfig.model_validate({"optimizer": "adamw_8bit"}), {})
 
 
 def test_what_only_the_constructor_knows_is_one_sentence_of_the_worker(house: House) -> None:
     bad = {"name": "sgd", "nesterov": True}
-    check_components(UpdateConfig.model_validate({"optimizer": bad}))
+    check_stage(UPDATE, UpdateConfig.model_validate({"optimizer": bad}), {})
     with pytest.raises(BadInputError, match=r"update\.optimizer: the optimizer sgd refuses its settings: Nesterov"):
         house.update(house.rows(), house.rewards, optimizer=bad)
 
