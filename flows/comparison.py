@@ -32,7 +32,7 @@ _NAME_CHARS = 120
 @gradus_flow("compare")
 def compare(
     recipes: list[str],
-    budget: str,
+    budget: str = "",
     seeds: Annotated[int, Field(ge=1)] = 5,
     set: list[str] | None = None,  # noqa: A002 - called as on the command line
     margin: Annotated[float, Field(gt=0, lt=100)] = 100 * MARGIN,
@@ -40,6 +40,7 @@ def compare(
     tune: list[str] | None = None,
     tune_seeds: Annotated[int, Field(ge=1)] = 1,
     tune_on: str = "",
+    method: list[str] | None = None,
 ) -> Comparison:
     """Train methods under the same budget and seeds, and judge each pair: better, worse, equivalent or undecided.
 
@@ -52,7 +53,8 @@ def compare(
 
     Args:
         recipes: Recipes: .toml files, bundled names or runs.
-        budget: rounds=N, tokens=N (all that are sampled, evaluation left out) or seconds=N (which does not repeat).
+        budget: rounds=N, tokens=N (all that are sampled, evaluation left out) or seconds=N (which does not repeat);
+            if empty, the recipe's own rounds.
         seeds: Trainings of each method; their seeds follow that of the first recipe.
         set: Settings to change, each as key=value; a key that is given several times makes a method of each value.
         margin: Points of pass@1 within which methods are equivalent.
@@ -60,15 +62,17 @@ def compare(
         tune: Values to try, each setting as key=a,b,c; several settings make all combinations.
         tune_seeds: Trainings of each value tried; their seeds follow those of the comparison.
         tune_on: Problems to tune on; if empty, a fifth of the evaluated ones.
+        method: Methods laid over each recipe, each a row of its own: a bundled name (`gradus methods`), a .toml file,
+            several in one row as a+b, or none for the recipe itself.
     """
-    asked = Asked(recipes, budget, seeds, set or [], margin, cluster, tune or [], tune_seeds, tune_on)
+    asked = Asked(recipes, budget, seeds, set or [], margin, cluster, tune or [], tune_seeds, tune_on, method or [])
     home = Home.from_environment()
     ready = checked(home, asked)
     label_flow_run(f"compare {', '.join(method.name for method in ready.methods)}"[:_NAME_CHARS], "compare")
     tuned, record, failed = _tune(home, ready.tuning, ready) if ready.tuning else (None, {}, {})
     intent = ready.intent(ready.tuning.chosen(tuned) if ready.tuning and tuned else ready.methods)
     runs = intent.runs()
-    body = {"methods": runs, "budget": budget, "margin": intent.margin, "cluster": cluster, **record}
+    body = {"methods": runs, "budget": ready.asked.budget, "margin": intent.margin, "cluster": cluster, **record}
     say_started(_name_of(body))
     plan = keep_plan(home, intent, home.runs / _name_of(body))
     failed |= _train_all(intent.methods, intent.seeds, ready.budget, runs)

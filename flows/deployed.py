@@ -24,6 +24,7 @@ def train(
     engine: Literal["transformers", "vllm", "openai"] | None = None,
     overlap: Annotated[int, Field(ge=0, le=1)] | None = None,
     run: str | None = None,
+    method: list[str] | None = None,
 ) -> TrainAnswer:
     """Rounds of curate, rollout, score and update as a recipe says.
 
@@ -37,9 +38,10 @@ def train(
         engine: Which engine samples; the recipe's if empty.
         overlap: 1 generates the next round during an update; the recipe's if empty.
         run: Name of the run; the recipe's name and digest if empty.
+        method: Methods laid over the recipe, each a bundled name (`gradus methods`) or a .toml file.
     """
     chosen = [*(set or []), *([f"rollout.engine={engine}"] if engine else [])]
-    loaded = load_recipe(recipe, chosen, rounds=rounds, overlap=overlap)
+    loaded = load_recipe(recipe, chosen, method or [], rounds=rounds, overlap=overlap)
     if run is not None:
         check_name(run, "the name of the run")
     check_recipe(loaded, Home.from_environment().lake)

@@ -17,9 +17,19 @@ from gradus.flows.loop.comparing.asked import Asked
 from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
 
-Methods = Annotated[
+MethodRows = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        help="lay a method over each recipe, a name, a .toml or a+b; each is a row, none the recipe itself",
+        autocompletion=completion.methods,
+    ),
+]
+Recipes = Annotated[
     list[str],
-    typer.Argument(help="recipes, with --budget; or runs that are there", autocompletion=completion.recipes_and_runs),
+    typer.Argument(
+        help="recipes, with --budget or --method; or runs that are there", autocompletion=completion.recipes_and_runs
+    ),
 ]
 Seeds = Annotated[int, typer.Option(min=1, max=1000, help="trainings of each recipe")]
 BudgetText = Annotated[
@@ -51,7 +61,8 @@ Plot = Annotated[Path | None, typer.Option("--plot", help="write a picture here 
 
 
 def compare(
-    methods: Methods,
+    recipes: Recipes,
+    method: MethodRows = None,
     seeds: Seeds = 5,
     budget: BudgetText = "",
     sets: Sweep = None,
@@ -69,8 +80,9 @@ def compare(
 ) -> None:
     """Judge recipes at equal cost, each pair: better, worse, equivalent within a margin, or undecided.
 
-    With --budget each recipe is trained, or its training reused, with the same seeds; what recipes share is computed
-    once. Without it, the arguments are runs that are there. Differences are paired by problem and seed.
+    With --budget or --method each recipe is trained, or its training reused, with the same seeds; what recipes share is
+    computed once. Without a budget, methods are trained for the recipe's own rounds, and otherwise the arguments are
+    runs that are there. Differences are paired by problem and seed.
     """
     from gradus.flows.console.comparison_tables import render_comparison
     from gradus.tasks.inspect.comparing.plot import check_plot
@@ -80,7 +92,7 @@ def compare(
         check_plot(plot)
     if partial and budget:
         raise UsageError("--partial goes with runs that are there", hint="leave it out, or leave --budget out")
-    asked = Asked(methods, budget, seeds, sets or [], margin, cluster, tune or [], tune_seeds, tune_on)
+    asked = Asked(recipes, budget, seeds, sets or [], margin, cluster, tune or [], tune_seeds, tune_on, method or [])
     if verify:
         _verify(asked, as_json=as_json)
     elif plan:

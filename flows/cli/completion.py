@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gradus.data.errors import GradusError
 from gradus.flows.recipe.config import RECIPES
+from gradus.flows.recipe.overlays import overlay_files
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import artifacts_of
 from gradus.tasks.runs.history import run_names
@@ -23,6 +24,12 @@ def recipes(incomplete: str) -> list[str]:
     """Bundled recipes and the files beside them that one could be."""
     files = [str(path) for path in Path().glob("*.toml")]
     return _beginning(incomplete, [*(path.stem for path in RECIPES.glob("*.toml")), *files])
+
+
+def methods(incomplete: str) -> list[str]:
+    """Methods that can be laid over a recipe; of `a+b` the last."""
+    before, plus, last = incomplete.rpartition("+")
+    return [f"{before}{plus}{name}" for name in _beginning(last, list(overlay_files()))]
 
 
 def recipes_and_runs(incomplete: str) -> list[str]:

@@ -21,6 +21,12 @@ from gradus.tasks.runs.records import DomainFigures, Evaluation, Versus
 from gradus.tasks.runtime.calls import label
 
 Engine = Annotated[str | None, typer.Option(help="which engine samples")]
+MethodNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method", help="lay a method over it: a name or a .toml; repeatable", autocompletion=completion.methods
+    ),
+]
 Rounds = Annotated[int | None, typer.Option(min=0, help="rounds of curate, rollout, score, update")]
 Overlap = Annotated[int | None, typer.Option(min=0, max=1, help="1: generate the next round during an update")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be computed, why, and its cost; start nothing")]
@@ -38,6 +44,7 @@ RunName = Annotated[str | None, typer.Option("--run", help="name of the run; the
 
 def train(
     recipe: Annotated[str, typer.Argument(help="a .toml file or a bundled recipe", autocompletion=completion.recipes)],
+    method: MethodNames = None,
     rounds: Rounds = None,
     engine: Engine = None,
     overlap: Overlap = None,
@@ -47,7 +54,9 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Run a recipe, or go on with a run: the same command goes on where it stopped, --rounds with more rounds."""
-    plan = run_calls.planned(recipe, set=sets, rounds=rounds, engine=engine, overlap=overlap, run=run)
+    plan = run_calls.planned(
+        recipe, method=method or [], set=sets, rounds=rounds, engine=engine, overlap=overlap, run=run
+    )
     _train(plan, as_json=as_json, dry_run=dry_run)
 
 

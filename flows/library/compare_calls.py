@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 @call
 def compare(
-    methods: Sequence[Input | Run],
+    recipes: Sequence[Input | Run],
     *,
+    method: Sequence[str] = (),
     budget: str = "",
     seeds: int = 5,
     set: Sequence[str] = (),  # noqa: A002 - called as on the command line
@@ -35,19 +36,24 @@ def compare(
     """Judge recipes at equal cost, each pair: better, worse, equivalent within a margin, or undecided.
 
     With a `budget` (rounds=N, tokens=N, seconds=N) each recipe is trained, or its training reused, with the same seeds;
-    without one, `methods` are runs that are there. `set` has texts `key=value`, and a key that is there several times
-    makes a method of each value. `tune` has texts `key=a,b,c`: each method is trained with each of these values and
-    `tune_seeds` seeds of their own, and compared at the best of them by pass@1 on the problems of `tune_on`, or on a
-    fifth of the evaluated ones; these problems are not judged.
+    without one, `recipes` are runs that are there. `method` has methods by name or .toml file: each is laid over each
+    recipe and is a row of its own, `a+b` both in one, `none` the recipe itself; without a budget they take the recipe's
+    own rounds. `set` has texts `key=value`, and a key that is there several times makes a method of each value. `tune`
+    has texts `key=a,b,c`: each method is trained with each of these values and `tune_seeds` seeds of their own, and
+    compared at the best of them by pass@1 on the problems of `tune_on`, or on a fifth of the evaluated ones; these
+    problems are not judged.
     """
-    return compared(_asked(methods, Asked([], budget, seeds, set, margin, cluster, tune, tune_seeds, named(tune_on))))
+    return compared(
+        _asked(recipes, Asked([], budget, seeds, set, margin, cluster, tune, tune_seeds, named(tune_on), method))
+    )
 
 
 @call
 def plan_comparison(
-    methods: Sequence[Input | Run],
+    recipes: Sequence[Input | Run],
     *,
-    budget: str,
+    method: Sequence[str] = (),
+    budget: str = "",
     seeds: int = 5,
     set: Sequence[str] = (),  # noqa: A002
     margin: float = 100 * MARGIN,
@@ -58,15 +64,16 @@ def plan_comparison(
 ) -> "Plan":
     """Return which difference a comparison can detect, and what it costs; nothing is started."""
     return planned_comparison(
-        _asked(methods, Asked([], budget, seeds, set, margin, cluster, tune, tune_seeds, named(tune_on)))
+        _asked(recipes, Asked([], budget, seeds, set, margin, cluster, tune, tune_seeds, named(tune_on), method))
     )
 
 
 @call
 def dry_compare(
-    methods: Sequence[Input | Run],
+    recipes: Sequence[Input | Run],
     *,
-    budget: str,
+    method: Sequence[str] = (),
+    budget: str = "",
     seeds: int = 5,
     set: Sequence[str] = (),  # noqa: A002
     tune: Sequence[str] = (),
@@ -74,8 +81,8 @@ def dry_compare(
     tune_on: Input = "",
 ) -> "ComparisonForecast":
     """Return what each training of `compare` would compute and reuse, and what that costs; nothing is started."""
-    asked = Asked([], budget, seeds, set, 100 * MARGIN, "", tune, tune_seeds, named(tune_on))
-    return foreseen_comparison(_asked(methods, asked))
+    asked = Asked([], budget, seeds, set, 100 * MARGIN, "", tune, tune_seeds, named(tune_on), method)
+    return foreseen_comparison(_asked(recipes, asked))
 
 
 def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
@@ -83,7 +90,7 @@ def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
     from gradus.flows.loop.comparing.checked import checked
 
     home = Home.from_environment()
-    if not asked.budget:
+    if not (asked.budget or asked.methods):
         return _there(home, asked, on_damage)
     checked(home, asked)
     with computing() as ready:
@@ -100,6 +107,7 @@ def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
             list(asked.tune),
             asked.tune_seeds,
             asked.tune_on,
+            list(asked.methods),
         )
 
 
@@ -121,8 +129,8 @@ def foreseen_comparison(asked: Asked) -> "ComparisonForecast":
     return look_ahead_comparison(home, checked(home, asked))
 
 
-def _asked(methods: Sequence[Input | Run], asked: Asked) -> Asked:
-    names = [each.name if isinstance(each, Run) else named(each) for each in methods]
+def _asked(recipes: Sequence[Input | Run], asked: Asked) -> Asked:
+    names = [each.name if isinstance(each, Run) else named(each) for each in recipes]
     if not names:
         raise UsageError("there is nothing to compare", hint="name recipes, with a budget, or runs that are there")
     if min(asked.seeds, asked.tune_seeds) < 1 or not 0 < asked.margin < 100:

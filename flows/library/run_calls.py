@@ -1,5 +1,7 @@
 """Whole runs: train and rerun of one stage, and what they would do."""
 
+from collections.abc import Sequence
+
 from gradus.flows.console.answers import Forecast
 from gradus.flows.library.calling import Input, call, computing, named
 from gradus.flows.library.results import Run
@@ -15,6 +17,7 @@ from gradus.tasks.runs.history import run_folder
 def train(
     recipe: Input,
     *,
+    method: str | Sequence[str] = (),
     set: Assignments | None = None,  # noqa: A002 - called as on the command line
     rounds: int | None = None,
     engine: str | None = None,
@@ -23,9 +26,10 @@ def train(
 ) -> Run:
     """Run a recipe, or go on with a run: the same call goes on where it stopped, more `rounds` after the last one.
 
-    `recipe` is a .toml file, a bundled recipe or a run; `set` changes settings, `{"update.lr": 1e-4}`.
+    `recipe` is a .toml file, a bundled recipe or a run; `method` lays methods over it, by name or .toml file; `set`
+    changes settings, `{"update.lr": 1e-4}`.
     """
-    return trained(planned(recipe, set=set, rounds=rounds, engine=engine, overlap=overlap, run=run))
+    return trained(planned(recipe, method=method, set=set, rounds=rounds, engine=engine, overlap=overlap, run=run))
 
 
 @call
@@ -45,6 +49,7 @@ def rerun(
 def dry_run(
     recipe: Input,
     *,
+    method: str | Sequence[str] = (),
     set: Assignments | None = None,  # noqa: A002
     rounds: int | None = None,
     engine: str | None = None,
@@ -52,7 +57,7 @@ def dry_run(
     run: str | None = None,
 ) -> Forecast:
     """Return what `train` would compute and reuse, why, and what that costs; nothing is started."""
-    return foreseen(planned(recipe, set=set, rounds=rounds, engine=engine, overlap=overlap, run=run))
+    return foreseen(planned(recipe, method=method, set=set, rounds=rounds, engine=engine, overlap=overlap, run=run))
 
 
 @call
@@ -71,6 +76,7 @@ def dry_rerun(
 def planned(
     recipe: Input,
     *,
+    method: str | Sequence[str] = (),
     set: Assignments | None,  # noqa: A002
     rounds: int | None,
     engine: str | None,
@@ -79,8 +85,9 @@ def planned(
 ) -> Rerun:
     """Return the training that is asked for, checked; UsageError or BadInputError if it cannot be."""
     chosen = {**dict(pairs(set or [])), **({"rollout.engine": engine} if engine else {})}
+    methods = [method] if isinstance(method, str) else method
     home = Home.from_environment()
-    loaded, stored = read_recipe(home.runs, named(recipe), chosen, rounds=rounds, overlap=overlap)
+    loaded, stored = read_recipe(home.runs, named(recipe), chosen, methods, rounds=rounds, overlap=overlap)
     if run is not None:
         check_name(run, "--run: the name")
     check_recipe(loaded, home.lake)

@@ -38,15 +38,17 @@ class Rerun:
     forced: tuple[Call, ...] = ()
 
 
-def read_recipe(runs: Path, name: str, assignments: Assignments, **changes: object) -> tuple[Recipe, str | None]:
+def read_recipe(
+    runs: Path, name: str, assignments: Assignments, methods: Sequence[str] = (), **changes: object
+) -> tuple[Recipe, str | None]:
     """Return a recipe by its file or name, or that of a run, and the run's own name if it is gone on with.
 
     With other settings it is another run. Raises UsageError as `load_recipe` does.
     """
     if name.endswith(".toml") or not (runs / name / "run.json").is_file():
-        return load_recipe(name, assignments, **changes), None
+        return load_recipe(name, assignments, methods, **changes), None
     stored = stored_recipe(runs, name)
-    changed = recipe_from(stored.model_dump(mode="json"), f"run {name}", assignments, **changes)
+    changed = recipe_from(stored.model_dump(mode="json"), f"run {name}", assignments, methods, **changes)
     same = lasting(changed) == lasting(stored)
     return changed, name if same else None
 

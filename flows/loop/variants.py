@@ -30,15 +30,20 @@ class Variant:
 
 
 def methods_of(
-    runs: Path, names: Sequence[str], assignments: Sequence[str], rounds: int | None = None
+    runs: Path,
+    names: Sequence[str],
+    assignments: Sequence[str],
+    rounds: int | None = None,
+    overlays: Sequence[str] = (),
 ) -> list[Variant]:
-    """Return each recipe with each combination of the settings that are given several values.
+    """Return each recipe with each overlay and each combination of the settings that are given several values.
 
     Raise UsageError as `read_recipe` does, and for two that are the same.
     """
     chosen = [
-        Variant(_called(name, varied), read_recipe(runs, name, texts, rounds=rounds)[0])
+        Variant(_called(name, overlay, varied), read_recipe(runs, name, texts, overlay, rounds=rounds)[0])
         for name in names
+        for overlay in ([] if each == "none" else [each] for each in overlays or ["none"])
         for texts, varied in _combinations(assignments)
     ]
     refuse_unpaired(chosen)
@@ -48,7 +53,7 @@ def methods_of(
 def refuse_unpaired(methods: Sequence[Variant]) -> None:
     """Raise UsageError for methods that cannot be compared: the same, or evaluated in other ways."""
     for one, other in combinations(methods, 2):
-        if one.name == other.name or lasting(one.recipe) == lasting(other.recipe):
+        if one.name == other.name or {**lasting(one.recipe), "name": ""} == {**lasting(other.recipe), "name": ""}:
             raise UsageError(f"{one.name} and {other.name} are the same method", hint="leave one of them out")
     first = methods[0]
     for other in methods[1:]:
@@ -65,8 +70,8 @@ def refuse_single(methods: int, seeds: int) -> None:
     if methods * seeds < 2:
         raise UsageError(
             "one training is no comparison",
-            hint="name another recipe, give a setting twice (--set update.lr=1e-4 --set update.lr=3e-4), or several "
-            "seeds of one recipe (--seeds 5)",
+            hint="name another recipe or several methods (--method none --method dr_grpo), give a setting twice "
+            "(--set update.lr=1e-4 --set update.lr=3e-4), or several seeds of one recipe (--seeds 5)",
         )
 
 
@@ -87,8 +92,10 @@ def _combinations(assignments: Sequence[str]) -> Iterator[tuple[list[str], list[
         yield list(texts), [text for text, several in zip(texts, values.values(), strict=True) if len(several) > 1]
 
 
-def _called(name: str, varied: Sequence[str]) -> str:
-    return " ".join([Path(name).stem if name.endswith(".toml") else name, *varied])
+def _called(name: str, overlay: Sequence[str], varied: Sequence[str]) -> str:
+    parts = [part for text in (name, *overlay) for part in ([text] if Path(text).is_file() else text.split("+"))]
+    stems = [Path(part).stem if part.endswith(".toml") else part for part in parts]
+    return " ".join(["+".join(stems), *varied])
 
 
 def otherwise_evaluated(one: Suite, other: Suite) -> str:

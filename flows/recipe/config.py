@@ -1,6 +1,7 @@
 """A recipe: everything that decides a training run, as one frozen model read from one TOML file.
 
-Order of precedence: the recipe's TOML, then `--set a.b=c`, in the order given.
+Order of precedence: the recipe's TOML, methods laid over it (gradus.flows.recipe.overlays), then `--set a.b=c`, in
+the order given.
 """
 
 import tomllib
@@ -18,6 +19,7 @@ from gradus.data.nearest import did_you_mean
 from gradus.data.package import package_file
 from gradus.data.records import JsonObject
 from gradus.flows.recipe.guards import Guard, Override
+from gradus.flows.recipe.overlays import find_overlays, overlaid, overlay_files, read_toml, with_references
 from gradus.flows.recipe.setting_faults import refusal, settings_of, valid
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
 from gradus.tasks.config.curation import (
@@ -149,21 +151,34 @@ class Recipe(Config):
         return name
 
 
-def load_recipe(name: str, assignments: Assignments | None = None, **changes: object) -> Recipe:
-    """Read a recipe by path or bundled name and apply `a.b=c` assignments and direct changes."""
+def load_recipe(
+    name: str, assignments: Assignments | None = None, methods: Sequence[str] = (), **changes: object
+) -> Recipe:
+    """Read a recipe by path or bundled name and apply methods, `a.b=c` assignments and direct changes."""
     path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
     if not path.is_file():
+        if name in overlay_files():
+            raise UsageError(f"{name} is a method, not a recipe", hint=f"lay it over one: demo --method {name}")
         known = sorted(p.stem for p in RECIPES.glob("*.toml"))
         raise UsageError(
             f"{path} is a folder, not a recipe" if path.is_dir() else f"there is no recipe {shortened(name)}",
             hint=did_you_mean(name, known, f"give a .toml file or one of: {', '.join(known)}"),
         )
-    return recipe_from(_toml(path), str(path), assignments or [], **changes)
+    return recipe_from(read_toml(path), str(path), assignments or [], methods, **changes)
 
 
-def recipe_from(body: dict[str, object], origin: str, assignments: Assignments, **changes: object) -> Recipe:
-    """Return the recipe of a body with `a.b=c` assignments and direct changes applied; `origin` names it in errors."""
-    assign(body, assignments)
+def recipe_from(
+    body: dict[str, object], origin: str, assignments: Assignments, methods: Sequence[str] = (), **changes: object
+) -> Recipe:
+    """Return the recipe of a body with methods, `a.b=c` assignments and direct changes; `origin` names it in errors."""
+    if methods:
+        own, body = body, overlaid(body, find_overlays(methods))
+        origin = f"{origin} with --method {'+'.join(methods)}"
+        assign(own, assignments)
+        assign(body, assignments)
+        body = with_references(body, own)
+    else:
+        assign(body, assignments)
     body.update({k: v for k, v in changes.items() if v is not None})
     return parse_recipe(body, origin)
 
@@ -187,17 +202,6 @@ def changed_files(stored: JsonObject, body: JsonObject) -> list[str]:
     if one != other or not isinstance(held, Mapping) or not isinstance(holds, Mapping):
         return []
     return [name for name, digest in holds.items() if held.get(name) != digest]
-
-
-def _toml(path: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not valid UTF-8 (byte {error.start})", hint="save it as UTF-8") from None
-    except RecursionError:
-        raise UsageError(f"{path} is not valid TOML: it is nested too deeply") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}") from None
 
 
 def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:

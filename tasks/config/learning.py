@@ -16,16 +16,7 @@ from gradus.components.chosen import (
     TokenWeightsConfig,
     none_if_empty,
 )
-from gradus.components.settings import (
-    INCIDENTAL,
-    LIMIT,
-    MAX_PROCESSES,
-    MAX_ROUNDS,
-    MAX_TOKENS,
-    Config,
-    empty,
-    unset,
-)
+from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, MAX_TOKENS, Config, empty, unset
 from gradus.data.lake.schema import OWN
 from gradus.data.worked import AS_IT_STANDS
 from gradus.models.training.settings import CriticConfig, FinetuneConfig, LoraConfig, StepConfig

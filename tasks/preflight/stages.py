@@ -70,11 +70,7 @@ def check_score(config: ScoreConfig, inputs: Named) -> None:
 
 def check_update(config: UpdateConfig, inputs: Named) -> None:
     """Raise UsageError for an optimiser, objective, adapter or launch that cannot be, or a policy that is missing."""
-    for package in config.optimizer.component.libraries:
-        if find_spec(package) is None:
-            raise UsageError(
-                f"update.optimizer: {config.optimizer.label} needs the package {package}", hint=f"pip install {package}"
-            )
+    _check_optimizer(config)
     check_objective(config)
     check_lora(config)
     check_launch(config)
@@ -86,3 +82,12 @@ def check_update(config: UpdateConfig, inputs: Named) -> None:
             "the objective needs a teacher (a loss distils from it)",
             hint="give --teacher; in a recipe set teacher to a policy",
         )
+
+
+def _check_optimizer(config: UpdateConfig) -> None:
+    """Raise UsageError if the package of an optimiser is not installed."""
+    for package in config.optimizer.component.libraries:
+        if find_spec(package) is None:
+            raise UsageError(
+                f"update.optimizer: {config.optimizer.label} needs the package {package}", hint=f"pip install {package}"
+            )

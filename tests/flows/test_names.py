@@ -122,7 +122,7 @@ def test_a_shell_offers_runs_recipes_stages_and_artifacts(home: Path) -> None:
     Path("mine.toml").write_text("")
     assert offered("show", "demo") == ["demo-1a2b3c4d", "demo-1a2c5e6f"]
     assert offered("rerun", "tiny", "up") == ["update"]
-    assert offered("train", "d") == ["demo", "dr_grpo"]
+    assert offered("train", "d") == ["demo"]
     assert offered("train", "mi") == ["mine.toml"]
     assert offered("hint", "--problems", "problems/b") == [f"problems/{'beef' * 8}"]
     assert offered("hint", "--problems", "mi") == []  # the shell offers files

@@ -18,7 +18,7 @@ JARGON = re.compile(r"\b\w+(?:Error|Exception)\b|Traceback|pydantic|Input should
 PROBLEMS = ("--problems", "p.jsonl")
 FILTER = ("curate", *PROBLEMS, "--filter")
 TRAIN = ("train", "demo")
-COMPARE = ("compare", "demo", "luffy", "--budget")
+COMPARE = ("compare", "demo", "qwen2.5-7b-8gpu", "--budget")
 
 COMMANDS = [
     (("ingest", "nowhere.jsonl"), "nowhere.jsonl is neither a file nor a folder"),
@@ -42,7 +42,7 @@ COMMANDS = [
     (("train", "dmo"), "there is no recipe dmo; did you mean demo?"),
     ((*TRAIN, "--run", "../x"), "the name '../x' holds a slash"),
     (("compare", "demo", "dmo", "--budget", "rounds=1"), "there is no recipe dmo; did you mean demo?"),
-    (("compare", "demo", "luffy"), "demo is a recipe, and there is no budget to train it with"),
+    (("compare", "demo", "qwen2.5-7b-8gpu"), "demo is a recipe, and there is no budget to train it with"),
     (("compare", "nonesuch", "none"), "there is no run nonesuch"),
     ((*COMPARE, "round=1"), "there is no such budget; did you mean rounds?"),
     ((*COMPARE, "tokens=0"), "it is no whole number from 1 on"),

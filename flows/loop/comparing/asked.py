@@ -17,3 +17,5 @@ class Asked:
     tune: Sequence[str] = ()
     tune_seeds: int = 1
     tune_on: str = ""
+    methods: Sequence[str] = ()
+    """Methods laid over each recipe, each a row of its own; `a+b` both in one row, `none` the recipe itself."""

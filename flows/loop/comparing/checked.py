@@ -1,11 +1,12 @@
 """A comparison that can begin: methods, seeds, budget and what is tuned, checked before anything starts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.tuning import Tuning, search_of, tuning_of
 from gradus.flows.loop.comparison_plan import Intent
+from gradus.flows.loop.reruns import read_recipe
 from gradus.flows.loop.variants import Variant, methods_of, refuse_single
 from gradus.flows.recipe.budget import Budget, parse_budget
 from gradus.flows.recipe.checking import check_recipe
@@ -37,9 +38,13 @@ class Checked:
 
 def checked(home: Home, asked: Asked) -> Checked:
     """Return methods, seeds, budget and tuning; raise UsageError or BadInputError for what can be refused by now."""
+    if asked.methods and not asked.budget:
+        rounds = read_recipe(home.runs, asked.names[0], [])[0].rounds
+        asked = replace(asked, budget=f"rounds={rounds}")
     limit = parse_budget(asked.budget)
     search = search_of(asked.tune, asked.tune_seeds, asked.tune_on, asked.sets)
-    methods = methods_of(home.runs, asked.names, asked.sets, limit.amount if limit.unit == "rounds" else None)
+    amount = limit.amount if limit.unit == "rounds" else None
+    methods = methods_of(home.runs, asked.names, asked.sets, amount, asked.methods)
     refuse_single(len(methods), asked.seeds)
     first = methods[0].recipe.seed
     seeds = range(first, first + asked.seeds)

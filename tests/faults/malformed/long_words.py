@@ -52,7 +52,7 @@ TOO_LONG: Mapping[str, Callable[[str], tuple[str, ...]]] = {
     "restore": lambda text: ("restore", text),
     "export": lambda text: ("export", text, "--to", "x"),
     "prune keep": lambda text: ("prune", "x", "--keep", text),
-    "compare budget": lambda text: ("compare", "demo", "luffy", "--budget", text),
+    "compare budget": lambda text: ("compare", "demo", "qwen2.5-7b-8gpu", "--budget", text),
     "serve webhook": lambda text: ("serve", "--notify", text),
     "a verb": lambda text: (text,),
     "an option": lambda text: ("ingest", "good.jsonl", f"--{text}"),
