@@ -90,8 +90,9 @@ def test_an_update_on_two_ranks_is_that_of_one_process_and_what_ranks_cannot_do_
     assert manifest["config"]["launch"]["processes"] == 2
     for name, weight in weights[0].items():
         torch.testing.assert_close(weights[1][name], weight, atol=1e-5, rtol=1e-5)
+    (tmp_path / "mine.py").write_text("def whole(parameters, update): ...\n")
     for setting, sentence in (
-        ("optimizer=adamw_8bit", "adamw_8bit needs, and a rank has a part"),
+        (f"optimizer={tmp_path}/mine.py:whole", "mine.py:whole needs whole parameters, and a rank has a part"),
         ("launch.hosts=2", "set rendezvous"),
     ):
         code, out, err = program.run("update", *given, "--set", "launch.processes=2", "--set", setting)
