@@ -168,7 +168,9 @@ def _check_optimizer(config: UpdateConfig) -> None:
     try:
         check_optimizer(config.optimizer.name, config.optimizer.settings, betas_set, config.weight_decay != 0)
     except OptimizerError as error:
-        raise UsageError(f"update.optimizer: {error}", hint="see update.optimizer in `gradus methods`") from None
+        raise UsageError(
+            f"update.optimizer: {error}", hint="see update.optimizer in `gradus settings update`"
+        ) from None
 
 
 def _nearest(chosen: Chosen, error: DescriptionError) -> str:
@@ -185,7 +187,7 @@ def refused_setting(error: ValidationError, name: str) -> UsageError:
     first = error.errors()[0]
     key = ".".join(map(str, first["loc"]))
     what = "is missing" if first["type"] == "missing" else first["msg"].lower()
-    return UsageError(f"{name}: the setting {key} {what}", hint="`gradus methods` says more")
+    return UsageError(f"{name}: the setting {key} {what}", hint="`gradus settings` says more")
 
 
 def check_rewards(config: ScoreConfig) -> None:

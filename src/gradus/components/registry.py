@@ -41,6 +41,20 @@ FOLDERS: Mapping[Kind, str] = {
 }
 """Where our own components of a kind are."""
 
+SETTINGS: Mapping[Kind, str] = {
+    "filter": "curate.filters.0",
+    "ranking": "curate.rank",
+    "sampler": "curate.sampler",
+    "hint strategy": "hint.strategy",
+    "reward": "score.rewards.0",
+    "advantage": "update.advantage",
+    "loss": "update.loss",
+    "aggregation": "update.aggregation",
+    "importance weights": "update.correction",
+    "token weights": "update.weights.0",
+}
+"""The setting of a recipe that names a component of a kind; behind a list of them stands .0."""
+
 _ROOT = Path(gradus.__file__).parent
 
 
