@@ -27,7 +27,6 @@ from gradus.data.files import replace_file
 from gradus.data.lake.manifest import FILE_NAME, REPORT, FileEntry, Manifest, identity_digest
 from gradus.data.lake.schema import TABLES, cast_to_schema
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.upgrade import open_lake
 from gradus.data.records import JsonObject
 from gradus.flows.session import RunSpec, guard
 from gradus.tasks.config.settings import Home
@@ -54,7 +53,7 @@ class Writer:
 
     def __init__(self, home: Home) -> None:
         self.home = home
-        self.store = open_lake(home.lake, print)
+        self.store = Store(home.lake)
         self._first: dict[str, tuple[FileEntry, ...]] = {}
         problems = {"problem_id": ["a", "b"], "question": ["1 + 1 =", "2 + 2 ="], "answer": ["2", "4"]}
         self.problems = self.store.put("problems", pa.table(problems))

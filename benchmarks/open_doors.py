@@ -8,7 +8,6 @@ was answered with another status than 400, 401, 403 or 404.
 """
 
 import base64
-import os
 import signal
 import subprocess
 import sys
@@ -18,20 +17,15 @@ from collections import Counter
 from pathlib import Path
 
 import psutil
+from common import ROOT, environment
 
-ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.strangers import NOBODY, Route, answers, mlflow_routes, prefect_routes  # noqa: E402
+from tests.strangers import NOBODY, Route, answers, mlflow_routes, prefect_routes
 
 REFUSED = {400, 401, 403, 404}
 PAGES = {"a foreign page": "http://evil.example", "a page of origin null": "null", "another port": "http://localhost:1"}
 LIMIT_S = 600.0
-
-
-def environment(home: Path, **extra: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
-    return {**kept, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT / "src"), **extra}
 
 
 def started(home: Path, verb: str, said: str, *options: str) -> "subprocess.Popen[bytes]":

@@ -16,12 +16,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from common import environment
+
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.processes import start_servers
 from gradus.tasks.servers.secret import secret
 from gradus.tasks.tracking.reporter import ensure_database
 
-ROOT = Path(__file__).parents[1]
 NUM_STAGES = 20
 NUM_ROLLOUTS = 100_000
 ROWS: list[tuple[str, str]] = []
@@ -85,11 +86,6 @@ started = time.perf_counter()
 table = Store(Path(sys.argv[1])).read(ref)
 print(json.dumps([wrote_s, time.perf_counter() - started, table.num_rows, before, written, table.nbytes]))
 """
-
-
-def environment(home: Path, **extra: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
-    return {**kept, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT / "src"), **extra}
 
 
 def run(code: str, *arguments: str, home: Path, **extra: str) -> list[float]:

@@ -6,7 +6,7 @@
 Gradus: the stages rollout, score and update as a worker executes them, one after the other, each with its artifact
 written, fsynced and committed: Parquet, scores judged in a process of their own, a checkpoint with the optimiser's
 state. TRL 1.16: one step of `GRPOTrainer.train` in an environment of its own (trl_generation.py makes it), with the
-faster of the sizes of micro-batch tried; nothing is written (trl_step_child.py). Both: float32, groups of 8, equal
+faster of the sizes of micro-batch tried; nothing is written (trl_child.py). Both: float32, groups of 8, equal
 prompts, one optimiser step over all rows, the policy of the step before, a reward that is the parity of a completion's
 length. Not part of either: Prefect, MLflow and curation (benchmarks/overhead.py), evaluation.
 A case is a policy (bundled; larger: 3.4 million random parameters) and how many worked problems stand before each
@@ -105,6 +105,7 @@ def theirs(policy: Path, texts: list[str], given: argparse.Namespace) -> tuple[T
     found: list[tuple[float, int, Trl]] = []
     for micro in map(int, given.micros.split(",")):
         asked = {
+            "mode": "step",
             "policy": str(policy),
             "prompts": texts,
             "group": given.group,
@@ -112,7 +113,7 @@ def theirs(policy: Path, texts: list[str], given: argparse.Namespace) -> tuple[T
             "micro": micro,
             "threads": given.threads,
         }
-        trl = Trl(trl_python(), asked, ROOT / "benchmarks" / "trl_step_child.py")
+        trl = Trl(trl_python(), asked)
         seconds = [trl.ask({})["seconds"] for _ in range(2)]
         found.append((seconds[1], micro, trl))
     found.sort(key=lambda each: each[0])

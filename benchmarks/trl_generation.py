@@ -55,9 +55,9 @@ def trl_python() -> Path:
 class Trl:
     """A process with TRL's trainer."""
 
-    def __init__(self, python: Path, given: dict[str, Any], child: Path = CHILD) -> None:
+    def __init__(self, python: Path, given: dict[str, Any]) -> None:
         self._process = subprocess.Popen(
-            [python, child], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [python, CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         self.prompt_tokens: list[list[int]] = self.ask(given)
 
@@ -141,7 +141,8 @@ def measure(
     ours = Ours(folder, policy, given)
     ours.round(0)
     texts, expected = ours.prompts(policy)
-    request = {"policy": str(policy), "prompts": texts, "group": given.group, "max_tokens": given.max_tokens}
+    request = {"mode": "generate", "policy": str(policy), "prompts": texts}
+    request |= {"group": given.group, "max_tokens": given.max_tokens}
     trl = Trl(given.trl_python or trl_python(), request)
     if trl.prompt_tokens != expected:
         sys.exit("the two do not make the same tokens of the same prompts: nothing can be compared")

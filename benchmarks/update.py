@@ -5,7 +5,7 @@
 Gradus: the step as the stage takes it, sequences end to end with shared prompts. Plain: what a first implementation
 does, rows as they come, padded to the longest of all, a prompt as often as it has completions, logits of every place;
 written below. TRL 1.16 in its own environment (trl_generation.py makes it): `compute_loss`, backward, clipping and its
-optimiser, the faster of two sizes of micro-batch (trl_update_child.py). All in float32 with the same loss but for the
+optimiser, the faster of two sizes of micro-batch (trl_child.py). All in float32 with the same loss but for the
 aggregation; the first step of each is not counted. Groups of 8; completions of 5 to `--completion` tokens, uniform;
 random rewards; random weights but for the bundled policy.
 Tokens counted are those of prompts and completions of every row without padding (the packed form computes fewer).
@@ -30,7 +30,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
-import numpy as np  # noqa: E402 - the checkout comes first
+import common  # noqa: E402 - the checkout comes first
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel  # noqa: E402
 from trl_generation import Trl, trl_python  # noqa: E402
@@ -163,8 +164,8 @@ class TrlSteps:
             "completions": [tokens.tolist() for tokens in bench.rows.completions],
             "advantages": bench.rows.advantage.tolist(),
         }
-        given = {"policy": str(folder), "threads": threads, "rows": rows}
-        self._trl = Trl(trl_python(), given, ROOT / "benchmarks" / "trl_update_child.py")
+        given = {"mode": "update", "policy": str(folder), "prompts": ["1 + 1"], "group": 8}
+        self._trl = Trl(trl_python(), {**given, "threads": threads, "rows": rows})
         first = self._trl.ask({"micro": MICRO})
         self.num_bytes: int = first["bytes"]
         sizes = (MICRO, min(64, bench.rows.num_rows))
@@ -200,16 +201,9 @@ def child(case: dict[str, Any], form: str) -> None:
     """Print the memory of one step."""
     bench = Bench(case)
     bench.state.optimizer.zero_grad()
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak begins anew
-    before = _peak_bytes()
+    before = common.peak_bytes(anew=True)
     bench.step_s(form)
-    print(_peak_bytes() - before)
-
-
-def _peak_bytes() -> int:
-    """The peak of this process's resident memory."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
+    print(common.peak_bytes() - before)
 
 
 def row(case: dict[str, Any], rounds: int, threads: int, with_trl: bool) -> str:
@@ -233,18 +227,10 @@ def row(case: dict[str, Any], rounds: int, threads: int, with_trl: bool) -> str:
     own = times["gradus"][1:]
     rate = 6 * sum(p.numel() for p in bench.model.parameters()) * computed / min(own)
     speeds = [f"{whole / statistics.median(times[form][1:]):,.0f}" if times[form] else "-" for form in times]
-    ratios = [_ratio(own, times[form][1:]) for form in ("plain", "trl")]
+    ratios = [common.ratio(own, times[form][1:]) for form in ("plain", "trl")]
     cells = (case["model"], case["prompt"], f"{whole:,}", *speeds, *ratios, f"{whole / computed:.2f}")
     sizes = " / ".join(f"{each / 2**20:.0f}" for each in memory)
     return "| " + " | ".join(map(str, (*cells, f"{rate / peak:.0%}", sizes))) + " |"
-
-
-def _ratio(own: list[float], others: list[float]) -> str:
-    """How many times as long the others took, round by round: median, least and most."""
-    if not others:
-        return "-"
-    found = sorted(other / mine for mine, other in zip(own, others, strict=True))
-    return f"{statistics.median(found):.2f} ({found[0]:.2f} to {found[-1]:.2f})"
 
 
 def main() -> None:

@@ -23,20 +23,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+from common import ROOT, environment
 
 from gradus.tasks.tracking.reporter import ensure_database
 
-ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "data" / "samples"
 IMPORT = [sys.executable, "-c", "import prefect"]
 IDLE_S = 20
 """Longer than a reporter takes after its command, so that the server of the cold command serves the warm ones."""
 GRADUS = [sys.executable, "-m", "gradus"]
-
-
-def environment(home: Path, idle_s: int) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
-    return {**kept, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT / "src"), "GRADUS_SERVER_IDLE_S": str(idle_s)}
 
 
 class Cost(NamedTuple):
@@ -50,7 +45,9 @@ def seconds(command: list[str], home: Path, idle_s: int = 0, code: int = 0) -> C
     """What a command costs that must end with this exit code."""
     with tempfile.TemporaryFile() as words:
         started = time.perf_counter()
-        process = subprocess.Popen(command, env=environment(home, idle_s), cwd=home, stdout=words, stderr=words)
+        process = subprocess.Popen(
+            command, env=environment(home, GRADUS_SERVER_IDLE_S=str(idle_s)), cwd=home, stdout=words, stderr=words
+        )
         _, status, used = os.wait4(process.pid, 0)
         elapsed = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)

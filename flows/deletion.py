@@ -12,7 +12,6 @@ from gradus.data.errors import CorruptArtifactError, GradusError, LockedError
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import state_ref
-from gradus.data.lake.upgrade import open_lake
 from gradus.data.runlock import RunLock
 from gradus.flows.console.output import aside
 from gradus.flows.console.room_tables import Deleted
@@ -29,7 +28,7 @@ from gradus.tasks.tracking.state import STATE
 
 def plan_deleting(home: Home, run: str) -> Deleted:
     """What deleting a run would remove; nothing is changed."""
-    store, folder = open_lake(home.lake, aside), run_folder(home.runs, run)
+    store, folder = Store(home.lake), run_folder(home.runs, run)
     going, staying = _planned(home, store, folder)
     return _deleted(folder.name, _own_bytes(folder), _sizes(store, going), staying, done=False)
 
@@ -42,7 +41,7 @@ def delete_run(home: Home, run: str) -> Deleted:
     found has lost its own. What remains: an artifact that a command names as an input can go until the journal names
     it; the stage then fails for want of it.
     """
-    store, folder = open_lake(home.lake, aside), run_folder(home.runs, run)
+    store, folder = Store(home.lake), run_folder(home.runs, run)
     with RunLock(folder, hint="wait for it or stop it"):
         going, staying = _planned(home, store, folder)
         sizes, own_bytes = _sizes(store, going), _own_bytes(folder)

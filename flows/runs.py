@@ -8,7 +8,7 @@ from gradus.flows.console.output import aside
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
 from gradus.flows.loop.measuring import pass_at_1
 from gradus.flows.loop.metering import Metered
-from gradus.flows.loop.training import Inputs, Trained, train
+from gradus.flows.loop.training import Beginning, Trained, train
 from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.checking import warm_up_remark
 from gradus.flows.recipe.config import Recipe, parse_recipe, refuse_unjudged, same_run, stage_config
@@ -78,7 +78,7 @@ def _within(session: Session, recipe: Recipe, budget: Budget | None) -> Trained:
     return train(metered, recipe, start, lambda index: metered.has_spent(budget, index))
 
 
-def _started(stages: Stages, session: Session, recipe: Recipe) -> Inputs:
+def _started(stages: Stages, session: Session, recipe: Recipe) -> Beginning:
     """Return what training starts from; a run that has not scored yet tries its rewards first."""
     start, folder = start_of(stages, recipe), session.journal.folder
     if all(row["stage"] != "score" for row in read_story(folder).rows.values()):

@@ -32,6 +32,7 @@ from gradus.flows.served_run import COMMAND
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.servers.abandoned_runs import close_abandoned, close_unbegun, left_behind
+from gradus.tasks.stages import registry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,17 +51,8 @@ THEIRS = frozenset({"schedules", "parameters", "paused", "tags", "concurrency_li
 
 def deployments() -> list[RunnerDeployment]:
     """Return one deployment for each flow; `train` carries the example schedule."""
-    flows: list[Flow[..., stages.Answer]] = [
-        stages.ingest,
-        stages.hint,
-        stages.curate,
-        stages.rollout,
-        stages.score,
-        stages.update,
-        stages.warmstart,
-        stages.profile,
-        stages.evaluate,
-    ]
+    flows = [stages.stage_flow(each.name) for each in registry.stages().values() if each.verb]
+    flows += [stages.profile, stages.evaluate]
     others = [_deployment(comparison.compare), _deployment(exchange.import_rollouts)]
     return [*(_deployment(flow) for flow in flows), _deployment(deployed.train, schedules=[NIGHTLY]), *others]
 

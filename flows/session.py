@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from gradus.data.lake.upgrade import open_lake
+from gradus.data.lake.store import Store
 from gradus.data.runlock import RunLock
 from gradus.flows.console.progress_bar import StageView
 from gradus.flows.loop.reruns import other_settings
@@ -81,7 +81,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
             pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + separate_sampler))})
             with pool, StageView(rounds=spec.rounds) as view:
                 session = Session(
-                    open_lake(home.lake, view.note),
+                    Store(home.lake),
                     journal,
                     pool,
                     spec.seed,

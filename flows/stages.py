@@ -1,7 +1,7 @@
-"""One Prefect flow per stage, to schedule or rerun alone on files or artifacts.
+"""One Prefect flow per stage, to schedule or rerun alone on files or artifacts: made from the declaration of the stage.
 
-Every parameter is plain JSON, so each flow can be deployed (see gradus.flows.serve). Every flow returns what `--json`
-prints.
+`profile` and `evaluate` are several stages, and are written out. Every parameter is plain JSON, so each flow can be
+deployed (see gradus.flows.serve). Every flow returns what `--json` prints.
 """
 
 import contextlib
@@ -9,9 +9,15 @@ import os
 import time
 from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from prefect.flows import Flow
+
+from gradus.components.settings import Config
+from gradus.components.stage import CHECKPOINTS, Role, Stage, take_parameters
+from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import problems_of, problems_ref
 from gradus.flows.session import RunSpec, open_session
@@ -19,21 +25,20 @@ from gradus.flows.verbs import gradus_flow
 from gradus.tasks.artifacts.copies import export
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.artifacts.resolve import resolve_artifact
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, HintConfig, SampleConfig
+from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, SampleConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
-from gradus.tasks.config.ingest import IngestConfig
-from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
 from gradus.tasks.config.redaction import refuse_credentials
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.config.settings import Home
+from gradus.tasks.identity.pins import source_facts
 from gradus.tasks.preflight.abilities import check_ks
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.stage_adapter import Session
+from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
-Answer: TypeAlias = Mapping[str, object]
+StageAnswer: TypeAlias = Mapping[str, object]
 """The counts that the stage reported, and where its artifact is."""
 
 
@@ -47,7 +52,7 @@ def alone(verb: str, seed: int = 0) -> Generator[Session]:
         yield session
 
 
-def _answer(session: Session, outcome: Outcome, out: str | None, started: float) -> Answer:
+def _answer(session: Session, outcome: Outcome, out: str | None, started: float) -> StageAnswer:
     path = export(session.store, outcome.ref, Path(out)) if out else session.store.path(outcome.ref)
     return {
         **outcome.summary,
@@ -58,157 +63,49 @@ def _answer(session: Session, outcome: Outcome, out: str | None, started: float)
     }
 
 
-@gradus_flow("ingest")
-def ingest(
-    source: str, config: IngestConfig | None = None, out: str | None = None, policy: str | None = None
-) -> Answer:
-    """Problems from a file, a Hugging Face dataset or a reasoning-gym family.
+def flow_of(stage: Stage) -> Flow[..., StageAnswer]:
+    """Make the flow of a stage: one parameter for each of its inputs, its settings, a seed if it draws."""
 
-    Args:
-        source: A JSONL or Parquet file, a Hugging Face dataset id, or reasoning-gym:FAMILY.
-        config: Settings of the stage; what is left out keeps its default.
-        out: Also write the result here (.parquet, .jsonl or a folder).
-        policy: Policy whose tokens max_prompt_tokens counts: bundled, a folder, a checkpoint artifact, or id@revision.
-    """
-    started = time.perf_counter()
-    refuse_credentials([source])
-    settings = (config or IngestConfig()).model_copy(update={"source": source})
-    with alone("ingest") as session:
-        inputs = {"policy": [resolve_artifact(session.store, policy, "checkpoints")]} if policy else {}
-        return _answer(session, session.stage("ingest", settings, inputs), out, started)
+    def run(**given: Any) -> StageAnswer:
+        started = time.perf_counter()
+        config: Config = given.pop("config", None) or stage.settings()
+        out, seed, columns = given.pop("out", None), given.pop("seed", 0), given.pop("columns", None)
+        facts = source_facts(given.pop("source")) if "source" in given else {}
+        refuse_credentials([str(facts.get("source", ""))])
+        with alone(stage.name, seed) as session:
+            roles = {role.name: role for role in stage.roles}
+            refs = {name: _resolved(session, roles[name], texts, columns) for name, texts in given.items() if texts}
+            if "problems" in roles and "problems" not in refs and "rollouts" in refs:
+                refs["problems"] = problems_of(session.store, refs["rollouts"])
+            for trained in refs.get("policy", ()) if stage.makes == CHECKPOINTS else ():
+                refuse_training(session.store, trained, getattr(config, "lora", None))
+            return _answer(session, session.stage(stage.name, config, refs, facts=facts), out, started)
 
-
-@gradus_flow("hint")
-def hint(problems: str, config: HintConfig | None = None, out: str | None = None) -> Answer:
-    """Hints from worked solutions.
-
-    Args:
-        problems: A file, a folder, an artifact, bundled:train or bundled:heldout.
-        config: Settings of the stage; what is left out keeps its default.
-        out: Also write the result here (.parquet, .jsonl or a folder).
-    """
-    return _single("hint", config or HintConfig(), {"problems": problems}, out)
-
-
-@gradus_flow("curate")
-def curate(
-    problems: str,
-    difficulty: str | None = None,
-    config: CurateConfig | None = None,
-    seed: int = 0,
-    out: str | None = None,
-    policy: str | None = None,
-) -> Answer:
-    """A plan: which problems, in which order, and why.
-
-    Args:
-        problems: A file, a folder, an artifact, bundled:train or bundled:heldout.
-        difficulty: Difficulty of the problems: a file or an artifact.
-        config: Settings of the stage; what is left out keeps its default.
-        seed: Every other seed derives from it.
-        out: Also write the result here (.parquet, .jsonl or a folder).
-        policy: Policy whose tokens the filter prompt_tokens counts: bundled, a folder, a checkpoint artifact, or
-            id@revision.
-    """
-    inputs = {"problems": problems, "difficulty": difficulty, "policy": policy}
-    return _single("curate", config or CurateConfig(), inputs, out, seed)
+    known: dict[str, tuple[Any, Any, str]] = {role.name: (role.type, role.preset, role.doc) for role in stage.roles}
+    if any(short.name not in stage.settings.model_fields for short in stage.shorts):
+        known["columns"] = (dict[str, str] | None, None, "names of the columns, ours = theirs")
+    known["config"] = (stage.settings | None, None, "settings of the stage; what is left out keeps its default")
+    known |= {"seed": (int, 0, "every other seed derives from it")} if stage.draws else {}
+    known["out"] = (str | None, None, "also write the result here (.parquet, .jsonl or a folder)")
+    take_parameters(run, {name: (kind, preset) for name, (kind, preset, _) in known.items()})
+    texts = (f"    {name}: {text[0].upper()}{text[1:]}." for name, (_, _, text) in known.items())
+    run.__doc__ = "\n".join([stage.doc, "", "Args:", *texts])
+    run.__name__ = run.__qualname__ = stage.name
+    return gradus_flow(stage.name)(run)
 
 
-@gradus_flow("rollout")
-def rollout(
-    plan: str,
-    problems: str,
-    policy: str = "bundled",
-    config: RolloutConfig | None = None,
-    seed: int = 0,
-    out: str | None = None,
-) -> Answer:
-    """Completions of a plan by a policy.
-
-    Args:
-        plan: What to sample: a plan artifact or a file.
-        problems: A file, a folder, an artifact, bundled:train or bundled:heldout.
-        policy: bundled, a folder, a checkpoint artifact, or id@revision.
-        config: Settings of the stage; what is left out keeps its default.
-        seed: Every other seed derives from it.
-        out: Also write the result here (.parquet, .jsonl or a folder).
-    """
-    inputs = {"plan": plan, "problems": problems, "policy": policy}
-    return _single("rollout", config or RolloutConfig(), inputs, out, seed)
+@cache
+def stage_flow(name: str) -> Flow[..., StageAnswer]:
+    """Return the flow of a stage."""
+    return flow_of(stage_spec(name))
 
 
-@gradus_flow("score")
-def score(
-    rollouts: str,
-    problems: str | None = None,
-    config: ScoreConfig | None = None,
-    columns: dict[str, str] | None = None,
-    out: str | None = None,
-) -> Answer:
-    """Rewards of rollouts, ours or anybody's.
-
-    Args:
-        rollouts: Rollouts: an artifact or a file, ours or anybody's.
-        problems: A file, a folder, an artifact, bundled:train or bundled:heldout; those of our own rollouts are found.
-        config: Settings of the stage; what is left out keeps its default.
-        columns: Names of the columns, ours = theirs.
-        out: Also write the result here (.parquet, .jsonl or a folder).
-    """
-    inputs = {"rollouts": rollouts, "problems": problems}
-    return _single("score", config or ScoreConfig(), inputs, out, columns=columns)
-
-
-@gradus_flow("update")
-def update(
-    rollouts: list[str],
-    scores: list[str],
-    policy: str = "bundled",
-    reference: str | None = None,
-    config: UpdateConfig | None = None,
-    seed: int = 0,
-    out: str | None = None,
-    teacher: str | None = None,
-) -> Answer:
-    """One policy update from scored rollouts.
-
-    Args:
-        rollouts: Rollouts: artifacts or files.
-        scores: Scores of these rollouts, in the same order.
-        policy: bundled, a folder, a checkpoint artifact, or id@revision.
-        reference: Policy that the KL term compares with.
-        config: Settings of the stage; what is left out keeps its default.
-        seed: Every other seed derives from it.
-        out: Also write the result here (.parquet, .jsonl or a folder).
-        teacher: Policy that a loss distils from.
-    """
-    inputs = {
-        "rollouts": rollouts,
-        "scores": scores,
-        "policy": policy,
-        "reference": reference,
-        "teacher": teacher,
-    }
-    return _single("update", config or UpdateConfig(), inputs, out, seed)
-
-
-@gradus_flow("warmstart")
-def warmstart(
-    problems: str,
-    policy: str | None = None,
-    config: WarmstartConfig | None = None,
-    seed: int = 0,
-    out: str | None = None,
-) -> Answer:
-    """Supervised fine-tuning on worked solutions, from random weights or from a policy.
-
-    Args:
-        problems: A file, a folder, an artifact, bundled:train or bundled:heldout.
-        policy: bundled, a folder, a checkpoint artifact, or id@revision.
-        config: Settings of the stage; what is left out keeps its default.
-        seed: Every other seed derives from it.
-        out: Also write the result here (.parquet, .jsonl or a folder).
-    """
-    return _single("warmstart", config or WarmstartConfig(), {"problems": problems, "policy": policy}, out, seed)
+def __getattr__(name: str) -> Flow[..., StageAnswer]:
+    """Return the flow of a stage, which a deployment finds as gradus.flows.stages.NAME."""
+    try:
+        return stage_flow(name)
+    except UsageError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
 
 @gradus_flow("profile")
@@ -221,7 +118,7 @@ def profile(
     seed: int = 0,
     out: str | None = None,
     rollout_config: RolloutConfig | None = None,
-) -> Answer:
+) -> StageAnswer:
     """Difficulty of problems for a policy: rollouts, scored.
 
     Args:
@@ -254,7 +151,7 @@ def evaluate(
     seed: int = 0,
     out: str | None = None,
     rollout_config: RolloutConfig | None = None,
-) -> Answer:
+) -> StageAnswer:
     """pass@k, maj@k and lengths of a policy, beside another on the same problems and seeds.
 
     Args:
@@ -300,28 +197,8 @@ def _sampled(
     return table, rollouts, session.stage("score", score_config or ScoreConfig(), scored).ref
 
 
-def _single(
-    verb: str,
-    config: Config,
-    inputs: Mapping[str, str | list[str] | None],
-    out: str | None,
-    seed: int = 0,
-    columns: dict[str, str] | None = None,
-) -> Answer:
-    """One stage alone: inputs resolved by role, run or reused, written out."""
-    started = time.perf_counter()
-    with alone(verb, seed) as session:
-        refs = {role: _resolve(session, role, texts, columns) for role, texts in inputs.items() if texts}
-        if verb == "score" and "problems" not in refs:
-            refs["problems"] = problems_of(session.store, refs["rollouts"])
-        for trained in refs.get("policy", []) if verb in ("update", "warmstart") else []:
-            refuse_training(session.store, trained, config.lora if isinstance(config, UpdateConfig) else None)
-        return _answer(session, session.stage(verb, config, refs), out, started)
-
-
-def _resolve(session: Session, role: str, texts: str | list[str], columns: dict[str, str] | None) -> list[Ref]:
-    table = "checkpoints" if role in ("policy", "reference", "teacher") else role
+def _resolved(session: Session, role: Role, texts: str | list[str], columns: dict[str, str] | None) -> list[Ref]:
     named = [texts] if isinstance(texts, str) else texts
-    if role == "problems":
+    if role.name == "problems":
         return [problems_ref(session, text) for text in named]
-    return [resolve_artifact(session.store, text, table, columns) for text in named]
+    return [resolve_artifact(session.store, text, role.of_table, columns) for text in named]

@@ -77,7 +77,6 @@ def load_policy(
     dtype: Dtype = "auto",
     device: torch.device = _CPU,
     *,
-    trust_remote_code: bool = False,
     quantize: Quantize = "none",
 ) -> Policy:
     """Load model (safetensors only) and tokenizer from a folder, in evaluation mode; never asks the network.
@@ -87,8 +86,8 @@ def load_policy(
     wrong: the folder, its config.json, tokenizer or weights, a weight that is absent or of another shape, own code.
     """
     base = base_of(folder)
-    _refuse_unloadable(base, trust_remote_code=trust_remote_code)
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    _refuse_unloadable(base)
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     tokenizer = _tokenizer(_tokenizer_folder(folder, base), options)
     options |= {"dtype": _DTYPES[dtype], "use_safetensors": True}
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
@@ -125,11 +124,11 @@ def _in_nf4(dtype: object, device: torch.device) -> dict[str, Any]:
     return {"quantization_config": config, "device_map": {"": device}}
 
 
-def load_prompt_side(folder: Path, *, trust_remote_code: bool = False) -> PromptSide:
+def load_prompt_side(folder: Path) -> PromptSide:
     """Load a policy's tokenizer and configuration alone; PolicyError as `load_policy` has it."""
     base = base_of(folder)
-    _refuse_unloadable(base, trust_remote_code=trust_remote_code)
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    _refuse_unloadable(base)
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     tokenizer = _tokenizer(_tokenizer_folder(folder, base), options)
     config = _loaded(base, "configuration", AutoConfig.from_pretrained, options)
     _refuse_more_tokens(folder, tokenizer, config.get_text_config().vocab_size)
@@ -187,7 +186,7 @@ def _tokenizer_folder(folder: Path, base: Path) -> Path:
     return folder if has_tokenizer(folder) else base
 
 
-def _refuse_unloadable(folder: Path, *, trust_remote_code: bool) -> None:
+def _refuse_unloadable(folder: Path) -> None:
     if not folder.is_dir():
         raise PolicyError(f"{folder} is not a folder: download a policy first, then name the folder it lies in")
     config_path = folder / CONFIG
@@ -198,8 +197,8 @@ def _refuse_unloadable(folder: Path, *, trust_remote_code: bool) -> None:
         refuse_broken(folder)
     except FileError as error:
         raise PolicyError(f"the policy cannot be loaded: {error}") from None
-    if "auto_map" in config and not trust_remote_code:
-        raise PolicyError(f"{folder} brings its own code, which is not run unless asked for (trust_remote_code)")
+    if "auto_map" in config:
+        raise PolicyError(f"{folder} brings its own code, which is never run")
 
 
 def _loaded(folder: Path, what: str, load: Callable[..., Any], options: dict[str, Any]) -> Any:

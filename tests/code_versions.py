@@ -66,7 +66,7 @@ def versions() -> dict[str, int]:
 
 def roots() -> dict[str, list[str]]:
     """What each version covers: dotted names of definitions or modules."""
-    found = {f"stage/{name}": [f"{spec.module}.run"] for name, spec in STAGES.items()}
+    found = {f"stage/{name}": [spec.run.replace(":", ".")] for name, spec in STAGES.items()}
     found |= {f"engine/{name}": [root] for name, root in ENGINES.items()}
     found |= {label: [f"{each.module}.{each.function}"] for label, each in COMPONENTS.items()}
     return found | {"shared/store": list(STORE)}

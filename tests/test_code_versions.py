@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import gradus.components.chosen
 import gradus.components.registry
-import gradus.tasks.config.components
-from gradus.tasks.config.base import Config
+from gradus.components.settings import Config
 from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, HintConfig
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
@@ -78,7 +78,7 @@ def test_the_components_of_a_stage_are_in_its_identity(config: Config, expected:
 def test_modules_imported_by_computed_names_are_known(now: dict[str, str]) -> None:
     tree = Tree(ROOT)
     for spec in STAGES.values():
-        tree.closure(tree.key(f"{spec.module}.run"), {})
+        tree.closure(tree.key(spec.run.replace(":", ".")), {})
     # Components, which are roots of their own, and modules of vLLM, PyTorch and bitsandbytes, which are not ours.
     assert tree.dynamic == {
         ("gradus.components.registry", "function_of"),
@@ -229,7 +229,7 @@ def test_only_components_that_the_settings_name_are_in_an_identity(monkeypatch: 
     real = gradus.components.registry.find
     raised = {"grpo": 2}
     monkeypatch.setattr(
-        gradus.tasks.config.components,
+        gradus.components.chosen,
         "find",
         lambda kind, name: replace(real(kind, name), version=raised.get(name, 1)),
     )

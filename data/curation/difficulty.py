@@ -1,4 +1,4 @@
-"""How hard each problem is for a policy: judged rollouts become counts, rates and their history.
+"""The difficulty of each problem for a policy: judged rollouts become counts, rates and their history.
 
     rows = add(measure(scores, rollouts), previous=None, round_index=0)     # a difficulty table
     rows = complete(pa.table({"problem_id": ["a"], "n": [8], "k": [3]}))    # a user's own counts, completed
@@ -57,8 +57,8 @@ class Measurement:
     unjudged: Column
 
 
-def measure(scores: pa.Table, rollouts: pa.Table | None = None, *, unhinted_only: bool = True) -> Measurement:
-    """Count judged and correct rollouts per problem, and sum up their rewards.
+def measure(scores: pa.Table, rollouts: pa.Table | None = None) -> Measurement:
+    """Count judged and correct rollouts per problem, and sum up their rewards; those with a hint are left out.
 
     A score whose `correct` is null (time-out, error, a reward without a verdict) counts neither way; one whose `reward`
     is null is no part of mean and variance. Rollouts, if passed, hold the policy and the hint level;
@@ -70,8 +70,7 @@ def measure(scores: pa.Table, rollouts: pa.Table | None = None, *, unhinted_only
     if rollouts is not None:
         where = _rollout_rows(scores, rollouts)
         policy = _single_policy(rollouts.column("policy"))
-        if unhinted_only:
-            counted = ints(rollouts.column("hint_level"))[where] == 0
+        counted = ints(rollouts.column("hint_level"))[where] == 0
     judged = counted & ~nulls(scores.column("correct"))
     rewarded = counted & ~nulls(scores.column("reward"))
     right = bools(scores.column("correct"))
@@ -236,7 +235,7 @@ def _with_new_rows(before: pa.Table, problem_ids: pa.Array) -> pa.Table:
 
 
 def _last_is(lists: Column, value: str | None) -> Bools:
-    """Whether the last entry of each list is the value; false for an empty list and for a null value."""
+    """Return whether the last entry of each list is the value; false for an empty list and for a null value."""
     offsets, values = ragged(lists)
     last = np.where(np.diff(offsets) > 0, offsets[1:] - 1, -1)
     return bools(pc.equal(take_or_null(values, last), pa.scalar(value, pa.string())))
@@ -269,8 +268,8 @@ def _replace(table: pa.Table, **columns: Column) -> pa.Table:
 def candidates(problems: pa.Table, difficulty: pa.Table | None) -> pa.Table:
     """Problems with what is known of their difficulty beside them, in the order of the problems.
 
-    A problem without a difficulty row, or with one of n = 0, is unmeasured: its pass_rate is null. Raises
-    Raise BadInputError if a difficulty table has rows for none of the problems: ids that never match are a mistake.
+    A problem without a difficulty row, or with one of n = 0, is unmeasured: its pass_rate is null.
+    Raise BadInputError if no difficulty row matches a problem.
     """
     measured = complete(difficulty if difficulty is not None else DIFFICULTY.arrow.empty_table())
     at = positions(problems.column("problem_id"), measured.column("problem_id"))

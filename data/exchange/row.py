@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from gradus.data.records import Row
 from gradus.data.sources.formats import UnusableRowError
@@ -43,30 +44,36 @@ class Exchanged:
         return {name: getattr(self, name) for name in OURS}
 
 
-def with_ours(exchanged: Exchanged, row: Row) -> Exchanged:
-    """Return a rollout with our own fields as a row has them; those of another type are left out."""
-    found: dict[str, object] = {}
-    for name in OURS:
-        value = row.get(name)
-        if name in ("sample", "hint_level"):
-            if type(value) is int and 0 <= value < MAX_INT:
-                found[name] = value
-        elif isinstance(value, str):
-            found[name] = value
-    return replace(exchanged, **found)
+def ours_of(row: Row) -> dict[str, Any]:
+    """Return our own fields as a row has them; those of another type are left out."""
+    numbers = {name: row.get(name) for name in ("sample", "hint_level")}
+    texts = {name: row.get(name) for name in OURS if name not in numbers}
+    found = {name: value for name, value in numbers.items() if type(value) is int and 0 <= value < MAX_INT}
+    return {**found, **{name: value for name, value in texts.items() if isinstance(value, str)}}
 
 
-def text_of(row: Row, name: str) -> str:
-    """Return a text of a row; UnusableRowError if it has none."""
-    value = row.get(name)
+def text_of(value: object, name: str) -> str:
+    """Return a text; UnusableRowError for anything else."""
     if not isinstance(value, str):
         raise UnusableRowError(f"no {name}" if value is None else f"{name} is not a text")
     return value
 
 
-def reward_of(row: Row, name: str) -> float | None:
-    """Return a reward; None if a row has none, or NaN for none; UnusableRowError if it has anything else."""
-    value = row.get(name)
+def prompt_of(value: object, name: str) -> str:
+    """Return a prompt that is a text or a list of turns."""
+    if not isinstance(value, list):
+        return text_of(value, name)
+    texts = [turn.get("content") for turn in value if isinstance(turn, dict)]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def completion_of(value: object, name: str) -> str:
+    """Return a completion that is a text or a conversation's last turn."""
+    return turns_of(value)[1] if isinstance(value, list) else text_of(value, name)
+
+
+def reward_of(value: object, name: str) -> float | None:
+    """Return a reward; None for none or NaN; UnusableRowError for anything else."""
     number = number_of(value)
     if number is None and value is not None and not (isinstance(value, float) and math.isnan(value)):
         raise UnusableRowError(f"{name} is not a finite number")
@@ -80,22 +87,21 @@ def number_of(value: object) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def whole_of(row: Row, name: str) -> int:
-    """Return a whole number from 0 on, such as a step, 0 if a row has none; UnusableRowError for anything else."""
-    value = row.get(name)
+def whole_of(value: object, name: str) -> int:
+    """Return a whole number from 0 on, such as a step, 0 for none; UnusableRowError for anything else."""
     number = 0.0 if value is None else number_of(value)
     if number is None or not 0 <= number < MAX_INT or not number.is_integer():
         raise UnusableRowError(f"{name} is not a whole number from 0 on")
     return int(number)
 
 
-def answer_of(value: object) -> str | None:
+def answer_of(value: object, name: str = "") -> str | None:
     """Return a gold answer as a text: a list of one as that one, other lists and objects as JSON; None if empty.
 
     UnusableRowError for a number that is not finite.
     """
     if isinstance(value, list | tuple) and len(value) == 1:
-        return answer_of(value[0])
+        return answer_of(value[0], name)
     if value is None or value in ("", []):
         return None
     if isinstance(value, float) and not math.isfinite(value):
@@ -103,9 +109,30 @@ def answer_of(value: object) -> str | None:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def verdict_of(value: object) -> bool | None:
+def tokens_of(value: object, name: str) -> list[int]:
+    """Return token ids; UnusableRowError for anything else."""
+    if not isinstance(value, list) or not all(type(each) is int and 0 <= each < MAX_INT for each in value):
+        raise UnusableRowError(f"no {name}" if value is None else f"{name} is not a list of token ids")
+    return value
+
+
+def _verdict_of(value: object, _: str) -> bool | None:
     """Return a verdict that is written as true, false, 1 or 0; None for anything else."""
     return bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None
+
+
+READERS: Mapping[str, Callable[[object, str], Any]] = {
+    "prompt": prompt_of,
+    "completion": completion_of,
+    "round": whole_of,
+    "answer": answer_of,
+    "reward": reward_of,
+    "correct": _verdict_of,
+    "prompt_tokens": tokens_of,
+    "completion_tokens": tokens_of,
+    "finish_reason": lambda value, _: value if isinstance(value, str) else None,
+}
+"""Readers of our fields, each of a value of any type and the name of its field."""
 
 
 def turns_of(messages: object) -> tuple[str, str]:

@@ -11,7 +11,8 @@ from gradus.data.errors import BadInputError
 from gradus.data.exchange.row import Exchanged
 from gradus.data.lake.schema import PROBLEMS, ROLLOUTS, SCORES
 
-_COPIED = ("hint_level", "hint_text", "finish_reason", "prompt_tokens", "completion_tokens", "logprobs", "completion")
+_ROLLOUTS = ROLLOUTS.arrow.append(pa.field("question", pa.string())).append(pa.field("answer", pa.string()))
+"""Rollouts with question and gold answer beside them, so that they can be scored alone."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,9 @@ def tables_of(rows: Sequence[Exchanged], system: str, correct_at: float | None =
     named = [_judged(row, correct_at) for row in _named(rows)]
     judged = [row for row in named if row.reward is not None or row.correct is not None]
     return Tables(
-        rollouts=pa.Table.from_pylist([_rollout(row, system) for row in named], schema=_with_answers()),
+        rollouts=pa.Table.from_pylist(
+            [{**vars(row), "engine": system, "question": row.prompt} for row in named], schema=_ROLLOUTS
+        ),
         scores=pa.Table.from_pylist([_score(row, system) for row in judged], schema=SCORES.arrow) if judged else None,
         problems=pa.Table.from_pylist(_problems(named, system), schema=PROBLEMS.arrow),
     )
@@ -83,32 +86,9 @@ def _named(rows: Sequence[Exchanged]) -> list[Exchanged]:
     return found
 
 
-def _with_answers() -> pa.Schema:
-    """Rollouts with question and gold answer beside them, so that they can be scored alone."""
-    return ROLLOUTS.arrow.append(pa.field("question", pa.string())).append(pa.field("answer", pa.string()))
-
-
-def _rollout(row: Exchanged, system: str) -> dict[str, object]:
-    return {
-        **{name: getattr(row, name) for name in ("rollout_id", "problem_id", "group_id", "sample", "round")},
-        **{name: getattr(row, name) for name in _COPIED},
-        "engine": system,
-        "question": row.prompt,
-        "answer": row.answer,
-    }
-
-
 def _score(row: Exchanged, system: str) -> dict[str, object]:
     outcome = None if row.correct is None else "correct" if row.correct else "wrong"
-    return {
-        "rollout_id": row.rollout_id,
-        "problem_id": row.problem_id,
-        "reward": row.reward,
-        "correct": row.correct,
-        "components": sorted(row.components.items()),
-        "outcome": outcome,
-        "verifier": system,
-    }
+    return {**vars(row), "components": sorted(row.components.items()), "outcome": outcome, "verifier": system}
 
 
 def _problems(rows: Sequence[Exchanged], system: str) -> list[dict[str, object]]:

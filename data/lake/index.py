@@ -118,7 +118,7 @@ class Index:
         kept = self._tables[table]
         entries = {digest: entry for digest, entry in kept["entries"].items() if digest in there}
         content = json.dumps({**kept, "entries": entries}, separators=(",", ":")).encode()
-        self._path(table).parent.mkdir(exist_ok=True)
+        self._path(table).parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._path(table), _checksum(content) + b"\n" + content)
 
     def _path(self, table: str) -> Path:

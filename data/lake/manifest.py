@@ -67,7 +67,7 @@ class Manifest(BaseModel):
     digest: str
     schema_version: int
     identity: dict[str, Any] = Field(default_factory=dict)
-    """What the digest was computed from; with the key `schema` only what is known of it (artifacts of schema 1)."""
+    """What the digest was computed from; empty for what no stage made."""
     config: dict[str, Any] = Field(default_factory=dict)
     """All settings of the attempt, those that its result does not depend on included."""
     parents: dict[str, list[Annotated[str, AfterValidator(_reference)]]] = Field(default_factory=dict)
@@ -112,8 +112,7 @@ class Manifest(BaseModel):
         """Return what contradicts itself in the manifest, as the end of a sentence; empty if nothing does."""
         if self.sha256 != self._own_digest():
             return "does not have the digest that it names"
-        known = self.identity and "schema" not in self.identity
-        if known and identity_digest(self.identity) != self.digest:
+        if self.identity and identity_digest(self.identity) != self.digest:
             return "was not made from what its name says"
         return ""
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gradus.components.settings import MAX_TOKENS
+
 SCHEMA_VERSION = 2
 OWN = "own"
 """The origin of rows that the policy itself wrote."""
@@ -79,8 +81,6 @@ class TableSchema:
 
 MAX_SAMPLES = 100_000
 """Completions of a problem that a plan may ask for."""
-MAX_TOKENS = 10_000_000
-"""Tokens that a completion may be allowed."""
 MAX_TEMPERATURE = 100.0
 MAX_WHOLE = 2**31 - 1
 """Places, rounds, levels and token ids are at most this."""

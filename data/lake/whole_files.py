@@ -21,7 +21,7 @@ def whole_file(folder: Path, name: str) -> Generator[Path]:
     check_headroom(folder)
     final = folder / name
     with disk_errors(final):
-        final.parent.mkdir(exist_ok=True)
+        final.parent.mkdir(parents=True, exist_ok=True)
         with replacing(final, durable=True) as temporary:
             yield temporary
 

@@ -9,7 +9,7 @@ from gradus.flows.recipe.overlays import overlay_files
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import artifacts_of
 from gradus.tasks.runs.history import run_names
-from gradus.tasks.stages.registry import STAGES
+from gradus.tasks.stages import registry
 
 Complete = Callable[[str], list[str]]
 
@@ -39,7 +39,7 @@ def recipes_and_runs(incomplete: str) -> list[str]:
 
 def stages(incomplete: str) -> list[str]:
     """Names of stages."""
-    return _beginning(incomplete, list(STAGES))
+    return _beginning(incomplete, list(registry.stages()))
 
 
 def artifacts(table: str) -> Complete:

@@ -86,7 +86,7 @@ def import_(
     found = exchange_calls.import_rollouts(
         source,
         system,
-        columns=mapping(maps),
+        columns=mapping(maps or ()),
         tokenizer=tokenizer,
         policy=policy,
         temperature=temperature,

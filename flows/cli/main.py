@@ -32,9 +32,9 @@ from gradus.flows.environment import prepare
 from gradus.flows.library.calling import as_program
 from gradus.tasks.config.redaction import hide, hide_in_logs, refuse_credentials
 from gradus.tasks.config.settings import Home, check_room
+from gradus.tasks.formats import terminal_safe
 from gradus.tasks.host.interrupt import SENTENCES, interrupted_by, remember_interrupts, stop_at_once
 from gradus.tasks.preflight.access import prefect_answer
-from gradus.tasks.tracking.report import terminal_safe
 
 COMPLETING = "_GRADUS_COMPLETE"
 """Set by the shell during completion: nothing may be written when a user presses Tab."""

@@ -153,8 +153,7 @@ def show(run: RunOrArtifact, partial: Partial = False, as_json: AsJson = False) 
 
 
 def _show_artifact(home: Home, name: str, *, as_json: bool) -> None:
-    from gradus.data.lake.store import Ref
-    from gradus.data.lake.upgrade import open_lake
+    from gradus.data.lake.store import Ref, Store
     from gradus.flows.console.query_rows import print_rows
     from gradus.tasks.inspect.artifact import ArtifactStory, describe
     from gradus.tasks.inspect.sql_views import ask
@@ -166,7 +165,7 @@ def _show_artifact(home: Home, name: str, *, as_json: bool) -> None:
                 print_rows(rows, None)
             line(f"all rows: `gradus browse {name}`, or in `gradus sql` as the table {name}")
 
-    answer(describe(open_lake(home.lake, aside), Ref.parse(name)), as_json, render)
+    answer(describe(Store(home.lake), Ref.parse(name)), as_json, render)
 
 
 def why(

@@ -1,14 +1,19 @@
-"""The stage verbs of the command line: their options; the calls that they stand on are those of the library."""
+"""The stage verbs of the command line, made from declarations; profile and evaluate, of several stages, are written."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand
+from typer.main import get_command_from_info
+from typer.models import CommandInfo
 
+from gradus.components.stage import Role, Short, Stage, take_parameters
 from gradus.flows.cli.completion import artifacts
 from gradus.flows.cli.waiting import may_wait
 from gradus.flows.console.output import answer
 from gradus.flows.library import stage_calls
-from gradus.flows.library.texts import mapping
+from gradus.tasks.stages.registry import STAGES, installed_names, stage_spec
 
 Problems = Annotated[
     str,
@@ -21,9 +26,6 @@ Policy = Annotated[
     typer.Option(
         help="policy: bundled, a folder, a checkpoint artifact, or id@revision", autocompletion=artifacts("checkpoints")
     ),
-]
-TokenPolicy = Annotated[
-    str | None, typer.Option(help="policy whose tokens of a prompt count", autocompletion=artifacts("checkpoints"))
 ]
 Out = Annotated[str | None, typer.Option(help="also write the result here (.parquet, .jsonl or a folder)")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="a setting of the stage, key=value; repeatable")]
@@ -38,131 +40,31 @@ Device = Annotated[str, typer.Option(help="where the engine transformers compute
 MaxTokens = Annotated[int, typer.Option(min=1, help="limit of completion tokens")]
 
 
-def ingest(
-    source: Annotated[str, typer.Argument(help="a JSONL or Parquet file, a dataset id, or reasoning-gym:FAMILY")],
-    maps: Maps = None,
-    strict: Annotated[bool, typer.Option(help="stop at the first row that cannot be used")] = False,
-    policy: TokenPolicy = None,
-    sets: Sets = None,
-    out: Out = None,
-    as_json: AsJson = False,
-) -> None:
-    """Turn a source into a problems table."""
-    made = stage_calls.ingest(source, columns=mapping(maps), strict=strict, policy=policy, set=sets, out=out)
-    answer(made.summary, as_json)
+def verb(stage: Stage) -> Callable[..., None]:
+    """Make the verb of a stage: its inputs and shorts as options, then those that all stages have."""
+
+    def run(*, as_json: bool, **given: Any) -> None:
+        made = stage_calls.computed(stage, {**given, "set": given.pop("sets")})
+        answer(made.summary, as_json)
+
+    known: dict[str, tuple[Any, Any]] = {each.name: _option(each) for each in stage.takes}
+    known |= {"seed": (Seed, 0)} if stage.draws else {}
+    known |= {"sets": (Sets, None), "out": (Out, None), "as_json": (AsJson, False)}
+    take_parameters(run, known)
+    run.__name__, run.__doc__ = stage.name, stage.doc
+    return run
 
 
-def hint(problems: Problems, sets: Sets = None, out: Out = None, as_json: AsJson = False) -> None:
-    """Build hints from worked solutions."""
-    answer(stage_calls.hint(problems, set=sets, out=out).summary, as_json)
-
-
-def curate(
-    problems: Problems,
-    difficulty: Annotated[
-        str | None, typer.Option(help="difficulty: a file or an artifact", autocompletion=artifacts("difficulty"))
-    ] = None,
-    filters: Annotated[list[str] | None, typer.Option("--filter", help="NAME[:k=v,...]; repeatable")] = None,
-    rank: Annotated[str, typer.Option(help="NAME[:k=v,...], such as historical_std or variance")] = "",
-    top: Annotated[int, typer.Option(min=0, help="keep the first so many after ranking")] = 0,
-    sampler: Annotated[str, typer.Option(help="NAME[:k=v,...]: all, uniform or variance")] = "all",
-    draw: Annotated[int, typer.Option(min=0, help="problems to draw; 0 takes all")] = 0,
-    policy: TokenPolicy = None,
-    seed: Seed = 0,
-    sets: Sets = None,
-    out: Out = None,
-    as_json: AsJson = False,
-) -> None:
-    """Choose problems, in which order, and say why."""
-    made = stage_calls.curate(
-        problems,
-        difficulty=difficulty,
-        filters=filters or (),
-        rank=rank,
-        top=top,
-        sampler=sampler,
-        draw=draw,
-        policy=policy,
-        seed=seed,
-        set=sets,
-        out=out,
-    )
-    answer(made.summary, as_json)
-
-
-def rollout(
-    plan: Annotated[str, typer.Option(help="plan: a file or an artifact", autocompletion=artifacts("plan"))],
-    problems: Problems,
-    policy: Policy = "bundled",
-    engine: Annotated[str, typer.Option(help="which engine samples")] = "transformers",
-    seed: Seed = 0,
-    sets: Sets = None,
-    out: Out = None,
-    as_json: AsJson = False,
-) -> None:
-    """Generate the completions of a plan."""
-    made = stage_calls.rollout(plan, problems, policy=policy, engine=engine, seed=seed, set=sets, out=out)
-    answer(made.summary, as_json)
-
-
-def score(
-    rollouts: Annotated[
-        str,
-        typer.Option(
-            help="rollouts: a file with problem_id, completion, answer; or an artifact",
-            autocompletion=artifacts("rollouts"),
-        ),
-    ],
-    rewards: Rewards = None,
-    problems: Annotated[
-        str | None,
-        typer.Option(help="problems, where the rollouts have no answer", autocompletion=artifacts("problems")),
-    ] = None,
-    maps: Maps = None,
-    sets: Sets = None,
-    out: Out = None,
-    as_json: AsJson = False,
-) -> None:
-    """Judge completions."""
-    columns = mapping(maps)
-    made = stage_calls.score(rollouts, rewards=rewards or (), problems=problems, columns=columns, set=sets, out=out)
-    answer(made.summary, as_json)
-
-
-def update(
-    rollouts: Annotated[list[str], typer.Option(help="rollouts; repeatable", autocompletion=artifacts("rollouts"))],
-    scores: Annotated[list[str], typer.Option(help="their scores; repeatable", autocompletion=artifacts("scores"))],
-    policy: Policy = "bundled",
-    reference: Annotated[
-        str | None, typer.Option(help="reference policy for the KL term", autocompletion=artifacts("checkpoints"))
-    ] = None,
-    teacher: Annotated[
-        str | None, typer.Option(help="policy that a loss distils from", autocompletion=artifacts("checkpoints"))
-    ] = None,
-    seed: Seed = 0,
-    sets: Sets = None,
-    out: Out = None,
-    as_json: AsJson = False,
-) -> None:
-    """Update a policy from scored rollouts."""
-    made = stage_calls.update(
-        rollouts, scores, policy=policy, reference=reference, teacher=teacher, seed=seed, set=sets, out=out
-    )
-    answer(made.summary, as_json)
-
-
-def warmstart(
-    problems: Problems,
-    policy: Annotated[
-        str | None, typer.Option(help="policy to begin with; none: random", autocompletion=artifacts("checkpoints"))
-    ] = None,
-    seed: Seed = 0,
-    sets: Sets = None,
-    out: Out = None,
-    as_json: AsJson = False,
-) -> None:
-    """Fine-tune on worked solutions, so that RL has something to start from."""
-    answer(stage_calls.warmstart(problems, policy=policy, seed=seed, set=sets, out=out).summary, as_json)
+def _option(each: Role | Short) -> tuple[Any, Any]:
+    """The annotation and the default of an option."""
+    if isinstance(each, Short):
+        kind = each.type | None if each.default is None else each.type
+        option = typer.Option(*filter(None, [each.flag]), min=each.least, help=each.doc)
+        return Annotated[kind, option], each.default
+    if each.argument:
+        return Annotated[each.type, typer.Argument(help=each.doc)], each.preset
+    option = typer.Option(help=each.doc, autocompletion=artifacts(each.of_table))
+    return Annotated[each.type, option], each.preset
 
 
 def profile(
@@ -180,20 +82,7 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Measure how difficult problems are for a policy."""
-    made = stage_calls.profile(
-        problems,
-        policy=policy,
-        samples=samples,
-        temperature=temperature,
-        max_tokens=max_tokens,
-        engine=engine,
-        device=device,
-        rewards=rewards or (),
-        seed=seed,
-        set=sets,
-        out=out,
-    )
-    answer(made.summary, as_json)
+    answer(stage_calls.measured("profile", {**locals(), "set": sets}).summary, as_json)
 
 
 def evaluate(
@@ -215,27 +104,19 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Say how good a policy is, with intervals."""
-    made = stage_calls.evaluate(
-        problems,
-        policy=policy,
-        against=against,
-        samples=samples,
-        temperature=temperature,
-        max_tokens=max_tokens,
-        engine=engine,
-        device=device,
-        rewards=rewards or (),
-        seed=seed,
-        set=sets,
-        out=out,
-    )
-    answer(made.summary, as_json)
+    answer(stage_calls.measured("evaluate", {**locals(), "set": sets}).summary, as_json)
 
 
 def register_stages(app: typer.Typer) -> None:
     """Add the stage verbs to the program."""
-    for verb in STAGE_VERBS:
-        app.command(verb.__name__)(may_wait(verb))
+    for name in ("ingest", "profile", "curate", "hint", "rollout", "score", "update", "warmstart", "evaluate"):
+        made = {"profile": profile, "evaluate": evaluate}.get(name) or verb(STAGES[name])
+        app.command(name)(may_wait(made))
 
 
-STAGE_VERBS = (ingest, profile, curate, hint, rollout, score, update, warmstart, evaluate)
+def installed_verb(name: str) -> TyperCommand | None:
+    """Return the verb of an installed package's stage; None if there is no such stage, or it is no verb."""
+    if name not in installed_names() or not (stage := stage_spec(name)).verb:
+        return None
+    command = CommandInfo(name, callback=may_wait(verb(stage)))
+    return cast("TyperCommand", get_command_from_info(command, pretty_exceptions_short=True, rich_markup_mode="rich"))

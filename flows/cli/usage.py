@@ -9,6 +9,8 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from gradus.data.errors import shortened
+from gradus.flows.cli.stage_verbs import installed_verb
+from gradus.tasks.stages.registry import installed
 
 _KINDS = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
 _LONG = re.compile(r"\S{121,}")
@@ -16,6 +18,14 @@ _LONG = re.compile(r"\S{121,}")
 
 class Verbs(TyperGroup):
     """All verbs; what typer says of a wrong word is put into the words of this program."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a verb; those of installed packages are looked for where there is none of ours."""
+        return super().get_command(ctx, cmd_name) or installed_verb(cmd_name)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all verbs."""
+        return [*super().list_commands(ctx), *(name for name, stage in installed().items() if stage.verb)]
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Read the options of the program itself."""

@@ -1,1 +1,1 @@
-"""What the program prints: tables, pages of rows, progress."""
+"""The output of the program: tables, pages of rows, progress."""

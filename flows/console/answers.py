@@ -1,4 +1,4 @@
-"""What verbs answer, as `--json` prints it. Types, no code."""
+"""The answers of verbs, as `--json` prints them. Types, no code."""
 
 from typing import TypedDict
 
@@ -21,7 +21,7 @@ class Compared(TypedDict):
 
 
 class ChosenCheckpoint(TypedDict):
-    """How the best checkpoint was chosen; `optimistic` are the reported suites of the same problems."""
+    """The choice of the best checkpoint; `optimistic` are the reported suites of the same problems."""
 
     suite: str
     round: int
@@ -30,7 +30,7 @@ class ChosenCheckpoint(TypedDict):
 
 
 class StageCounts(TypedDict):
-    """What a run did of one stage."""
+    """Counts of one stage in a run."""
 
     ran: int
     reused: int
@@ -38,7 +38,7 @@ class StageCounts(TypedDict):
 
 
 class TrainAnswer(TypedDict):
-    """What a training run ends with."""
+    """The answer of a training run."""
 
     run: str
     rounds: int
@@ -60,7 +60,7 @@ class TrainAnswer(TypedDict):
 
 
 class Costs(TypedDict):
-    """What a run would do of one stage; None for what was never measured."""
+    """The cost of one stage in a run to come; None for what was never measured."""
 
     reused: int
     computed: int
@@ -89,7 +89,7 @@ class Memory(TypedDict):
 
 
 class Forecast(TypedDict):
-    """What a training run would do."""
+    """The forecast of a training run."""
 
     run: str
     goes_on: bool

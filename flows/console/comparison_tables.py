@@ -1,9 +1,9 @@
-"""How `gradus compare` looks: methods under letters, differences, difficulty, cost."""
+"""The tables of `gradus compare`: methods under letters, differences, difficulty, cost."""
 
 from collections.abc import Mapping
 
-from gradus.data.records import Figure
 from gradus.flows.console.output import fields, line, table
+from gradus.tasks.formats import interval, points, rate, share
 from gradus.tasks.inspect.comparing.figures import Comparison
 from gradus.tasks.inspect.comparing.report import letters
 from gradus.tasks.inspect.comparing.trainings import StageCost
@@ -22,9 +22,9 @@ def render_comparison(result: Comparison) -> None:
             letter[m["method"]],
             _range(m["rounds"]),
             f"{m['tokens']:,.0f}",
-            f"{m['before']['value']:.3f}",
-            _rate(m["after"]),
-            _points(m["gain"]),
+            rate(m["before"]["value"]),
+            interval(m["after"]),
+            interval(m["gain"], points),
         )
         for m in methods
     ]
@@ -34,7 +34,7 @@ def render_comparison(result: Comparison) -> None:
     table("pass@1 on the main suite (95 % interval over seeds and problems)", columns, rows)
     _by_seed(result, letter)
     bands = [
-        (b["band"], b["problems"], _rounded(b["before"]),
+        (b["band"], b["problems"], rate(b["before"]),
          *(f"{b['pass_at_1'][name]:.3f} ({b['wins'][name]})" for name in letter))
         for b in result["by_difficulty"]
     ]  # fmt: skip
@@ -43,8 +43,8 @@ def render_comparison(result: Comparison) -> None:
     stages = dict.fromkeys(stage for m in methods for stage in m["stages"])
     costs = [(stage, *(_cost(m["stages"].get(stage)) for m in methods)) for stage in stages]
     costs += [
-        ("truncated", *(_share(m["truncated"]) for m in methods)),
-        ("groups without variance", *(_share(m["dead_groups"]) for m in methods)),
+        ("truncated", *(share(m["truncated"]) for m in methods)),
+        ("groups without variance", *(share(m["dead_groups"]) for m in methods)),
     ]
     table("cost of a training: tokens sampled, seconds", ("stage", *letter.values()), costs)
     if result["settings"]:
@@ -64,7 +64,7 @@ def _by_seed(result: Comparison, letter: Mapping[str, str]) -> None:
     values = {(m["method"], s["seed"]): s["after"] for m in result["methods"] for s in m["by_seed"]}
     seeds = dict.fromkeys(seed for _, seed in values)
     if len(seeds) > 1:
-        rows = [(str(s), *(_rounded(values.get((name, s))) for name in letter)) for s in seeds]
+        rows = [(str(s), *(rate(values.get((name, s))) for name in letter)) for s in seeds]
         table("pass@1 by seed", ("seed", *letter.values()), rows)
 
 
@@ -74,7 +74,7 @@ def _tuning(tuning: Tuning) -> None:
         (
             method["method"],
             *each["values"].values(),
-            each["failed"] if "failed" in each else _rounded(each["pass_at_1"]),
+            each["failed"] if "failed" in each else rate(each["pass_at_1"]),
             "chosen" if each["values"] == method["chosen"] else "",
         )
         for method in tuning["methods"]
@@ -107,27 +107,18 @@ def _below(result: Comparison) -> dict[str, object]:
 def _sentence(each: Difference, letter: Mapping[str, str], margin: float) -> str:
     """Return the verdict on two methods with the figures that it rests on."""
     method, than = letter[each["method"]], letter[each["than"]]
-    told = f"{_points(each['difference'])} points of pass@1"
+    text = f"{interval(each['difference'], points)} points of pass@1"
     least = f"smallest detectable difference {100 * each['detectable']:.1f}"
     match each["verdict"]:
         case "undecided":
-            says = f"{method} against {than}: undecided ({told}; {least}"
+            says = f"{method} against {than}: undecided ({text}; {least}"
         case "equivalent":
-            says = f"{method} and {than} are equivalent within {100 * margin:g} points ({told}"
+            says = f"{method} and {than} are equivalent within {100 * margin:g} points ({text}"
         case verdict:
-            says = f"{method} is {verdict} than {than} ({told}; p {each['p_different']:.2g}"
+            says = f"{method} is {verdict} than {than} ({text}; p {each['p_different']:.2g}"
     spent = " and ".join(f"{s['tokens']:,.0f} tokens in {s['seconds']:,.0f} s" for s in each.get("sides", []))
     shared = each.get("shared_tokens", 0.0)
     return f"{says}), at {spent}, {100 * shared:.0f} % of them shared" if spent else f"{says})"
-
-
-def _rate(figure: Figure) -> str:
-    return f"{figure['value']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
-
-
-def _points(figure: Figure) -> str:
-    value, low, high = (100 * figure[key] for key in ("value", "low", "high"))
-    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def _cost(cost: StageCost | None) -> str:
@@ -135,14 +126,6 @@ def _cost(cost: StageCost | None) -> str:
         return "-"
     seconds = f"{cost['seconds']:,.1f} s"
     return f"{cost['tokens']:,.0f}, {seconds}" if cost["tokens"] else seconds
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
-
-
-def _rounded(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _range(values: list[int]) -> str:

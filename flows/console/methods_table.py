@@ -1,4 +1,4 @@
-"""How `gradus methods` and `gradus settings` look: a line for each method and component, or all about one of them."""
+"""Methods, components and settings in a terminal: a line for each, or all about one of them."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -10,10 +10,7 @@ from gradus.flows.console.output import View, fields, line, safe
 from gradus.flows.recipe.method_list import METHOD, Facts, Method, named_by
 from gradus.tasks.inspect.catalogue import REQUIRED, Component, Setting
 
-_COLUMNS = ("name", "kind", "what", "paper", "trust", "verified by")
-_PIPE_CHARS = 320
-"""Width of a line where no terminal has one."""
-_WIDEST = {"name": 26, "kind": 18, "paper": 18, "verified by": 60}
+_COLUMNS = ("name", "kind", "paper", "trust", "what", "test")
 
 
 def render_methods(found: Facts, word: str = "") -> None:
@@ -23,20 +20,12 @@ def render_methods(found: Facts, word: str = "") -> None:
         for kind, name, facts in entries:
             _about(kind, name, facts)
         return
-    console = View()
-    width = console.width if console.is_terminal else _PIPE_CHARS
+    console, width = View(), {key: max(len(str(row[key])) for row in map(_row, entries)) for key in _COLUMNS}
     for stage in dict.fromkeys(_stage(facts) for _, _, facts in entries):
-        view = Table(
-            title=Text(stage, "bold"), title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="dim"
-        )
-        for column in _COLUMNS:
-            view.add_column(column, no_wrap=True, overflow="ellipsis", max_width=_WIDEST.get(column))
-        for kind, name, facts in entries:
-            if _stage(facts) == stage:
-                trust, test = str(facts.get("trust", "")), str(facts.get("test", ""))
-                view.add_row(*map(safe, (name, kind, facts["what"], facts["paper"], trust, test.rpartition("/")[2])))
-        console.print(view, width=width, crop=False)
-        console.print()
+        console.print(Text(stage, "bold"))
+        for row in (_row(entry) for entry in entries if _stage(entry[2]) == stage):
+            text = safe("  ".join(f"{row[key]:<{width[key]}}" for key in _COLUMNS).rstrip())
+            console.print(text, no_wrap=True, overflow="ellipsis" if console.is_terminal else "ignore", crop=False)
     line("all about one: `gradus methods NAME`; those of a kind or paper: --kind, --paper; settings: `gradus settings`")
 
 
@@ -48,9 +37,16 @@ def render_settings(found: Mapping[str, Component]) -> None:
         line("")
 
 
+def _row(entry: tuple[str, str, Component | Method]) -> dict[str, str]:
+    """Return the cells of a line; a terminal shows as much of it as it has columns."""
+    kind, name, facts = entry
+    trust, file = str(facts.get("trust", "")), str(facts.get("test", "")).partition("::")[0]
+    return dict(zip(_COLUMNS, (name, kind, facts["paper"], trust, facts["what"], file), strict=True))
+
+
 def _stage(facts: Component | Method) -> str:
     """The stage that a component or most of a method is about."""
-    keys = [cast("Component", facts)["setting"]] if "setting" in facts else list(facts["settings"])
+    keys = [facts["setting"]] if "setting" in facts else list(facts["settings"])
     return "update" if any(key.startswith("update.") for key in keys) else keys[0].partition(".")[0]
 
 

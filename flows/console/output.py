@@ -1,4 +1,4 @@
-"""What the command line prints: one JSON object for machines, a short table for people."""
+"""The output of the command line: one JSON object for machines, a short table for people."""
 
 import contextlib
 import json
@@ -10,15 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeVar, cast
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gradus.data.records import Figure
 from gradus.tasks.config.redaction import hide
-from gradus.tasks.tracking.report import terminal_safe
+from gradus.tasks.formats import interval, terminal_safe
 
 A = TypeVar("A", bound=Mapping[str, object])
 _LOOK_MS = 200
@@ -77,7 +78,7 @@ def in_cell(value: object) -> str:
 
 def _collected(values: Mapping[str, object] | Sequence[object]) -> str:
     if isinstance(values, Mapping) and set(values) == {"value", "low", "high"}:
-        return f"{values['value']:.3f} [{values['low']:.3f}, {values['high']:.3f}]"
+        return interval(cast("Figure", values))
     inner = list(values.values() if isinstance(values, Mapping) else values)
     if not inner:
         return "none"
@@ -182,7 +183,7 @@ def silent(wanted: bool) -> Generator[None]:
 
 
 def is_silent() -> bool:
-    """Whether no progress is to be shown."""
+    """Return whether no progress is to be shown."""
     return _silent.get()
 
 

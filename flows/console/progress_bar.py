@@ -1,78 +1,89 @@
-"""Progress of a run: a bar and one line per round on a terminal, otherwise one line per stage.
+"""Progress of a run: bars and one line per round on a terminal, otherwise one line per stage.
 
+A round ends with its update; the time left is what rounds took that were computed now, times the rounds that are left.
 All of it goes to stderr, so that `--json` leaves one object alone on stdout.
 """
 
+import re
 import threading
-import time
 from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from gradus.flows.console.output import is_silent
-from gradus.flows.console.pace import Pace, Shown
+from gradus.tasks.formats import terminal_safe
 from gradus.tasks.inspect.remarks import remarks_of
 from gradus.tasks.runs.records import Evaluation
 from gradus.tasks.runtime.calls import Outcome
-from gradus.tasks.tracking.report import terminal_safe
 
 BAR_WIDTH = 20
 REFRESHES_PER_S = 4
+_WHOLE_RUN_S = 1e9
+"""Speeds are those since a bar began."""
+_TOKENS = re.compile(r"\b(\d+) tokens\b")
+
+
+class _Speed(ProgressColumn):
+    """Tokens per second of a stage that says how many it has sampled."""
+
+    def render(self, task: Task) -> Text:
+        found = _TOKENS.search(task.fields["text"])
+        if found is None or not task.speed or not task.completed:
+            return Text()
+        return Text(f"{task.speed * int(found[1]) / task.completed:,.0f} tokens/s", no_wrap=True)
 
 
 class StageView:
     """A context manager whose methods a Session calls, possibly from several threads."""
 
     def __init__(
-        self, console: Console | None = None, rounds: int = 0, clock: Callable[[], float] = time.monotonic
+        self, console: Console | None = None, rounds: int = 0, clock: Callable[[], float] | None = None
     ) -> None:
         self._console = console or Console(stderr=True, highlight=False, quiet=is_silent())
         self._moves = not self._console.quiet and self._console.is_terminal and not self._console.is_dumb_terminal
-        self._pace = Pace(rounds, clock)
-        self._live: Live | None = None
+        self._rounds, self._done = rounds, 0
+        self.bars = Progress(
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(BAR_WIDTH),
+            TextColumn("{task.percentage:.0f}%"),
+            TimeRemainingColumn(compact=True),
+            _Speed(),
+            TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+            console=self._console,
+            refresh_per_second=REFRESHES_PER_S,
+            speed_estimate_period=_WHOLE_RUN_S,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            get_time=clock,
+            disable=not self._moves,
+        )
+        self._run = self.bars.add_task(f"round 0 of {rounds}", total=rounds, visible=rounds > 0, text="")
+        self._stages: dict[str, TaskID] = {}
         self._lock = threading.Lock()
         self._said = set[str]()
 
     def __enter__(self) -> "StageView":
-        if self._moves:
-            self._live = Live(
-                console=self._console,
-                get_renderable=self.line,
-                refresh_per_second=REFRESHES_PER_S,
-                transient=True,
-                redirect_stdout=False,
-            )
-            self._live.start()
+        self.bars.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def line(self) -> Table:
-        """The bar with its words, as it is now; what does not fit the width is cut at the end."""
-        with self._lock:
-            shown = self._pace.shown()
-        view = Table.grid(padding=(0, 1, 0, 0))
-        place = f"round {shown.round} of {self._pace.rounds}" if self._pace.rounds else ""
-        view.add_column(no_wrap=True, min_width=len(place))
-        view.add_column(width=BAR_WIDTH, min_width=BAR_WIDTH)
-        view.add_column(no_wrap=True, overflow="ellipsis")
-        view.add_row(place, ProgressBar(total=1.0, completed=shown.frac, width=BAR_WIDTH), Text(_words(shown)))
-        return view
+        self.bars.stop()
 
     def beat(self, label: str, frac: float, text: str) -> None:
-        """Move the bar: which stage, how far, in its own units."""
+        """Move the bar of a stage, called `purpose-stage-round`."""
         with self._lock:
-            self._pace.beat(label, frac, text)
+            if label not in self._stages:
+                self._stages[label] = self.bars.add_task(terminal_safe(label), total=1.0, text="")
+                self.bars.advance(self._stages[label], 0)  # its time begins now
+                self._place(label.rpartition("-")[2])
+            self.bars.update(self._stages[label], completed=min(1.0, max(0.0, frac)), text=terminal_safe(text))
 
     def note(self, text: str) -> None:
         """Leave a line."""
@@ -81,31 +92,48 @@ class StageView:
     def outcome(self, outcome: Outcome) -> None:
         """Print the line of a stage that ended; on a terminal only of updates and evaluations."""
         with self._lock:
-            self._pace.ended(outcome.label, outcome.stage, outcome.round, reused=outcome.reused)
+            self._ended(outcome)
         words = milestone(outcome) or ("" if self._moves else plain(outcome))
         if words:
-            place = f"round {outcome.round:>3}  " if self._pace.rounds else ""
-            self._console.print(Text(terminal_safe(place + words)), soft_wrap=not self._moves)
-        purpose = outcome.purpose if self._pace.rounds else ""
+            place = f"round {outcome.round:>3}  " if self._rounds else ""
+            self.note(place + words)
+        purpose = outcome.purpose if self._rounds else ""
         for remark in [] if outcome.reused else remarks_of(outcome.stage, purpose, outcome.summary):
             if remark not in self._said:
                 self._said.add(remark)
                 self.note(f"note: {remark}")
 
+    def _ended(self, outcome: Outcome) -> None:
+        """Remove the bar of a stage, and move that of the run if a round ended."""
+        if (task := self._stages.pop(outcome.label, None)) is not None:
+            self.bars.remove_task(task)
+        self._place(str(outcome.round))
+        ended = outcome.stage == "update" and outcome.round > self._done
+        self._done = outcome.round if ended else self._done
+        if ended and not outcome.reused:
+            self.bars.update(self._run, completed=self._done)
+        elif ended or not outcome.round:  # reused, or before the first round: it says nothing of how long one takes
+            self.bars.reset(self._run, completed=self._done)
+            self.bars.advance(self._run, 0)
+
+    def _place(self, index: str) -> None:
+        if index.isdigit():
+            self.bars.update(self._run, description=f"round {index} of {self._rounds}")
+
 
 def milestone(outcome: Outcome) -> str:
     """One line about an update or an evaluation; empty for other stages."""
     if outcome.summary.get("skipped_updates"):
-        told = f"skipped: all {outcome.summary.get('groups', 0)} groups have rewards without variance"
+        text = f"skipped: all {outcome.summary.get('groups', 0)} groups have rewards without variance"
     elif outcome.stage == "update":
         reward = outcome.report.get("metrics", {}).get("trained/reward_mean")  # absent in artifacts of earlier versions
-        told = f"{outcome.summary.get('tokens_trained', 0):,} tokens trained"
-        told = told if reward is None else f"reward {reward:.3f}, {told}"
+        text = f"{outcome.summary.get('tokens_trained', 0):,} tokens trained"
+        text = text if reward is None else f"reward {reward:.3f}, {text}"
     elif outcome.stage == "evaluate":
-        told = f"{outcome.evaluation['suite']} {_evaluated(outcome.evaluation)}"
+        text = f"{outcome.evaluation['suite']} {_evaluated(outcome.evaluation)}"
     else:
         return ""
-    return f"{outcome.stage:<8}  {told} ({_how(outcome)})"
+    return f"{outcome.stage:<8}  {text} ({_how(outcome)})"
 
 
 def plain(outcome: Outcome) -> str:
@@ -118,24 +146,6 @@ def plain(outcome: Outcome) -> str:
 
 def _how(outcome: Outcome) -> str:
     return "reused" if outcome.reused else f"{outcome.seconds:.1f} s"
-
-
-def _words(shown: Shown) -> str:
-    left_s = None if shown.left_s is None else round(shown.left_s)
-    parts = (
-        f"{shown.frac:.0%}",
-        "" if left_s is None else f"{_clock(left_s)} left",
-        "" if shown.tokens_per_s is None else f"{shown.tokens_per_s:,.0f} tokens/s",
-        " | ".join(shown.stages),
-    )
-    return terminal_safe("  ".join(filter(None, parts)))
-
-
-def _clock(seconds: int) -> str:
-    """Seconds as m:ss, or h:mm:ss."""
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _evaluated(summary: Evaluation) -> str:

@@ -1,11 +1,12 @@
-"""Rows of a query: on a terminal a table or one record each; as JSON one object that is written as it is read."""
+"""Rows of a query: a table, or records or CSV where it does not fit; as JSON one object, written as it is read."""
 
+import csv
 import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from itertools import islice
+from itertools import chain, islice
 
 import pyarrow as pa
 from rich.cells import cell_len
@@ -13,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gradus.data.lake.queries import Answer
-from gradus.flows.console.output import View, line, pipe_may_close, safe
-from gradus.flows.console.plain_rows import draw_records, draw_table
-from gradus.tasks.tracking.report import terminal_safe
+from gradus.flows.console.output import View, aside, line, pipe_may_close, safe
+from gradus.tasks.formats import terminal_safe
 
 TERMINAL_ROWS = 100
 """Rows shown on a terminal without `--limit`."""
@@ -44,34 +44,31 @@ def print_json(found: Answer, limit: int) -> None:
 def print_rows(found: Answer, limit: int | None) -> None:
     """Print a table if the columns fit the width, else records; on a terminal TERMINAL_ROWS unless limited.
 
-    A page is written as soon as it has been read. Elsewhere than on a terminal pages are drawn without rich, which
-    takes a second for some fifty wide rows.
+    Elsewhere than on a terminal what does not fit the width, or a page, is CSV. A page is written once it is read.
     """
-    columns = found.columns
+    columns, console = found.columns, View()
     with pipe_may_close(found.interrupt):
-        console = View()
-        plain = not console.is_terminal and console.encoding.startswith("utf")
         shown = (TERMINAL_ROWS if console.is_terminal else 0) if limit is None else limit
         rows, printed = _some(found.batches, shown + 1 if shown else 0), 0
-        widths: list[int] | None = None
-        while part := list(islice(rows, min(PAGE_ROWS, shown - printed) if shown else PAGE_ROWS)):
-            texts = [tuple(map(text_of, row)) for row in part]
-            widths = _widths(columns, texts, console.width) if not printed else widths
-            drawn = _drawn(columns, texts, printed, console.width, table=bool(widths)) if plain else ""
-            if drawn:
-                sys.stdout.write(drawn)
-            else:
-                console.print(_table(columns, texts, widths) if widths else _records(columns, texts, printed))
-            printed += len(part)
-        if not printed:
+        cells = (tuple(map(text_of, row)) for row in islice(rows, shown or None))
+        first = list(islice(cells, PAGE_ROWS + 1))
+        widths = _widths(columns, first, console.width) if first else None
+        if not console.is_terminal and first and (widths is None or len(first) > PAGE_ROWS):
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer.writerow(map(terminal_safe, columns))
+            writer.writerows(first)
+            writer.writerows(cells)
+            say = aside
+        else:
+            pages = chain([first], iter(lambda: list(islice(cells, PAGE_ROWS)), []))
+            for page in filter(None, pages):
+                console.print(_table(columns, page, widths) if widths else _records(columns, page, printed))
+                printed += len(page)
+            say = line
+        if not first:
             line(f"no rows (of the columns {', '.join(columns)})")
         elif shown and next(rows, None) is not None:
-            line(f"the first {shown} rows; --limit N shows N, --limit 0 all, --json writes all as JSON")
-
-
-def _drawn(columns: Sequence[str], texts: Sequence[Sequence[str]], before: int, width: int, *, table: bool) -> str:
-    names = [safe(name).plain for name in columns]
-    return draw_table(names, texts, width) if table else draw_records(names, texts, before, width)
+            say(f"the first {shown} rows; --limit N shows N, --limit 0 all, --json writes all as JSON")
 
 
 def _some(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[Row]:

@@ -1,11 +1,9 @@
-"""What `gradus prune` and `gradus restore` say."""
+"""The output of `gradus prune` and `gradus restore`."""
 
 from typing import TypedDict
 
 from gradus.flows.console.output import line, table
-from gradus.flows.console.run_tables import size
-
-_DIGITS = 12
+from gradus.tasks.formats import short, size
 
 
 class FreedCheckpoint(TypedDict):
@@ -18,11 +16,11 @@ class FreedCheckpoint(TypedDict):
     updates: int
     seconds: float
     repeats: bool
-    """Whether it can be had back."""
+    """True if it can be restored."""
 
 
 class Freed(TypedDict):
-    """What pruning a run freed, or would free; `spared` are checkpoints that other runs have too."""
+    """The result of pruning a run, done or foreseen; `spared` are checkpoints that other runs have too."""
 
     run: str
     bytes: int
@@ -32,7 +30,7 @@ class Freed(TypedDict):
 
 
 class Deleted(TypedDict):
-    """What deleting a run removed, or would remove: artifacts by table; `staying` are those of other runs too."""
+    """The result of deleting a run, done or foreseen: artifacts by table; `staying` are those of other runs too."""
 
     run: str
     bytes: int
@@ -42,7 +40,7 @@ class Deleted(TypedDict):
 
 
 class Restored(TypedDict):
-    """What having a checkpoint back took, or would take."""
+    """The cost of restoring a checkpoint, done or foreseen."""
 
     checkpoint: str
     updates: int
@@ -52,7 +50,7 @@ class Restored(TypedDict):
 
 def render_freed(result: Freed) -> None:
     """A line for each checkpoint, then the sum."""
-    rows = [(c["round"], _short(c["checkpoint"]), c["lost"], size(c["bytes"]), _back(c)) for c in result["checkpoints"]]
+    rows = [(c["round"], short(c["checkpoint"]), c["lost"], size(c["bytes"]), _back(c)) for c in result["checkpoints"]]
     if rows:
         table("pruned" if result["done"] else "to be pruned", ("round", "checkpoint", "loses", "size", "back by"), rows)
     if result["spared"]:
@@ -62,7 +60,7 @@ def render_freed(result: Freed) -> None:
 
 
 def render_deleted(result: Deleted) -> None:
-    """What goes, and what stays."""
+    """Print what is deleted and what stays."""
     verb = "deleted" if result["done"] else "to be deleted"
     counts = ", ".join(f"{count} {table}" for table, count in result["artifacts"].items()) or "no artifacts"
     line(f"{verb}: run {result['run']} with its journal, logs and rows in MLflow; {counts}; {size(result['bytes'])}")
@@ -78,11 +76,6 @@ def render_restored(result: Restored) -> None:
         line(f"{result['checkpoint']} is there, weights and train state")
     else:
         line(f"{result['checkpoint']} takes {_updates(result['updates'])}, about {result['seconds']:.0f} s")
-
-
-def _short(checkpoint: str) -> str:
-    """Return a checkpoint's name with the first 12 digits of its digest."""
-    return checkpoint[: len("checkpoints/") + _DIGITS]
 
 
 def _back(checkpoint: FreedCheckpoint) -> str:

@@ -1,4 +1,4 @@
-"""How `gradus runs` and `gradus show` look: coloured on a terminal, one line for each row, names never cut."""
+"""The tables of `gradus runs` and `gradus show`: coloured on a terminal, one line for each row, names never cut."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -7,13 +7,11 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gradus.flows.console.output import View, line, safe
+from gradus.tasks.formats import points, short, size, terminal_safe
 from gradus.tasks.runs.history import RunList, RunStory
-from gradus.tasks.tracking.report import terminal_safe
 
 REASONS = 5
 """For how many runs, newest first, `gradus runs` says why they did not finish."""
-SHORT = 10
-"""Digits of an artifact's name where there is no room for all of them; commands take the beginning of a name."""
 STYLES = {"finished": "green", "reused": "dim", "running": "blue", "failed": "red"}
 OTHERWISE = "yellow"
 NUMBERS = ("round", "seconds", "gain", "size")
@@ -31,7 +29,7 @@ def render_runs(result: RunList) -> None:
             run["verb"],
             run["status"],
             _when(run["started"]),
-            _points(run["gain"]),
+            points(run["gain"]),
             size(run["bytes"]),
             f"{run['stages']} (+{run['reused']})" if run["reused"] else str(run["stages"]),
             f"{run['seconds']:.0f}",
@@ -45,7 +43,7 @@ def render_runs(result: RunList) -> None:
 
 
 def render_run_story(run: RunStory) -> None:
-    """How the run stands and why, one line for each stage attempt, what failed in it, its bytes."""
+    """Print the status of the run and its reason, one line for each stage attempt, what failed in it, its bytes."""
     View().print(
         safe(f"{run['run']}: "),
         Text(run["status"], _style(run["status"])),
@@ -75,21 +73,6 @@ def render_run_story(run: RunStory) -> None:
     line(_sizes(run))
 
 
-def size(num_bytes: int) -> str:
-    """Bytes as people read them.
-
-    >>> size(0), size(999), size(3_400_000), size(206_000_000)
-    ('-', '999 B', '3.4 MB', '206 MB')
-    """
-    if not num_bytes:
-        return "-"
-    amount, units = float(num_bytes), iter(("B", "kB", "MB", "GB"))
-    unit = next(units)
-    while amount >= 999.5 and unit != "GB":
-        amount, unit = amount / 1000, next(units)
-    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 99.5 else f"{amount:.1f} {unit}"
-
-
 def _sizes(result: RunList | RunStory) -> str:
     named = ", ".join(f"{table} {size(num)}" for table, num in result["bytes_by_table"].items() if num)
     return f"{size(result['bytes'])} of artifacts: {named}" if named else "no artifacts"
@@ -100,7 +83,7 @@ def _print(columns: Cells, rows: Sequence[Cells], *, last: Cells, names: str = "
     console = View()
     if _width(columns, rows) > console.width and names in columns:
         place = columns.index(names)
-        rows = [(*row[:place], _short(row[place]), *row[place + 1 :]) for row in rows]
+        rows = [(*row[:place], short(row[place]), *row[place + 1 :]) for row in rows]
     for name in last:
         if _width(columns, rows) > console.width:
             place = columns.index(name)
@@ -137,21 +120,12 @@ def _width(columns: Cells, rows: Sequence[Cells]) -> int:
     return sum(_widths(columns, rows)) + 2 * (len(columns) - 1)
 
 
-def _short(ref: str) -> str:
-    table, _, digest = ref.partition("/")
-    return f"{table}/{digest[:SHORT]}"
-
-
 def _style(status: str) -> str:
     return STYLES.get(status, OTHERWISE)
 
 
 def _because(error: str) -> str:
     return f": {error}" if error else ""
-
-
-def _points(gain: float | None) -> str:
-    return "-" if gain is None else f"{100 * gain:+.1f}"
 
 
 def _when(seconds: float | None) -> str:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from gradus.data.errors import OnDamage, UsageError, refuse
-from gradus.flows.console.output import aside
 from gradus.flows.library.calling import Input, call, computing, named, named_or_none
 from gradus.flows.library.results import Run
 from gradus.tasks.config.settings import Home
@@ -52,8 +51,7 @@ def export(
 def _checkpoint(
     home: Home, what: str, to: Path, scores: str | None, base: str, *, merge: bool, on_damage: OnDamage
 ) -> Mapping[str, object]:
-    from gradus.data.lake.store import Ref
-    from gradus.data.lake.upgrade import open_lake
+    from gradus.data.lake.store import Ref, Store
     from gradus.tasks.inspect.exchange.checkpoint import write_checkpoint
 
     table = what.partition("/")[0] if REFERENCE.fullmatch(what) else ""
@@ -65,7 +63,7 @@ def _checkpoint(
     if scores is not None:
         raise UsageError("--scores goes with rollouts", hint="leave it out")
     ref = Ref.parse(full_name(home.lake, what))
-    store = open_lake(home.lake, aside)
+    store = Store(home.lake)
     files = write_checkpoint(store, home.runs, ref, to, merge=merge, base_name=base, on_damage=on_damage)
     return {"files": files, "out": str(to)}
 
@@ -73,14 +71,14 @@ def _checkpoint(
 def _rollouts(
     home: Home, what: str, system: str, to: Path, scores: str | None, where: str | None, on_damage: OnDamage
 ) -> Mapping[str, object]:
-    from gradus.data.lake.upgrade import open_lake
+    from gradus.data.lake.store import Store
     from gradus.tasks.inspect.exchange.outgoing import check_format, uses_of, write_rollouts
     from gradus.tasks.runs.history import run_folder
 
     check_format(system, where)
     if not REFERENCE.fullmatch(what):
         run_folder(home.runs, what)  # refused before a lake is made
-    store = open_lake(home.lake, aside)
+    store = Store(home.lake)
     uses = uses_of(store, home.runs, what, scores, on_damage)
     written = write_rollouts(store, uses, system, to, on_damage, where or "")
     return {"rows": written.rows, "files": written.files, "lost": list(written.lost), "out": str(to)}

@@ -11,7 +11,6 @@ import pyarrow as pa
 from gradus.data.errors import UsageError
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.upgrade import open_lake
 from gradus.flows.console.answers import TrainAnswer
 from gradus.flows.console.output import aside
 from gradus.flows.library.calling import Input, call
@@ -69,7 +68,7 @@ class Artifact(str):
         ref = Ref.parse(self)
         if ref.table == CHECKPOINTS:
             raise UsageError(f"{self} is a model, and has no rows", hint=f"its files are in {self.path}")
-        return open_lake(self._lake, aside).read(ref, columns)
+        return Store(self._lake).read(ref, columns)
 
 
 @dataclass(frozen=True)

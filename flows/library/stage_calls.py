@@ -6,31 +6,22 @@ Flows, and Prefect with them, are imported when a call has been checked, so that
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
-from gradus.data.errors import UsageError
+from gradus.components.stage import Stage
 from gradus.data.sources.tabular import MAPPED, refuse_fields
 from gradus.flows.library.calling import Input, call, computing, named, named_or_none
 from gradus.flows.library.results import Artifact
-from gradus.flows.library.texts import (
-    Component,
-    configured,
-    of_rollouts,
-    of_stage,
-    parse_component,
-    parse_filter,
-    reward_settings,
-    sampled,
-)
+from gradus.flows.library.texts import READ, Component, configured, of_rollouts, of_stage, sampled
 from gradus.flows.recipe.config import Assignments
-from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, HintConfig
+from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
-from gradus.tasks.config.ingest import IngestConfig
-from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
-from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.config.score import SCORE, ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.abilities import check_engine, check_ks, check_length
-from gradus.tasks.preflight.checks import check_components, check_inputs, check_out, check_source
+from gradus.tasks.preflight.checks import check_input, check_inputs, check_out
+from gradus.tasks.preflight.stages import check_stage
+from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
 
@@ -48,33 +39,13 @@ def ingest(
 
     `columns` renames, ours by theirs; `policy` is the one whose tokens the setting max_prompt_tokens counts.
     """
-    base = {"columns": dict(columns or {}), "strict": strict}
-    config = configured(IngestConfig, set, base)
-    text, model, copy = named(source), named_or_none(policy), named_or_none(out)
-    check_source(text, config)
-    check_inputs(_lake(), policy=model)
-    if bool(model) != bool(config.max_prompt_tokens):
-        raise UsageError("--policy goes with --set max_prompt_tokens=N", hint="give both, or neither")
-    check_out(copy)
-    with computing() as ready:
-        from gradus.flows import stages
-
-        ready()
-        return _made(stages.ingest(text, config, copy, model))
+    return computed(stage_spec("ingest"), locals())
 
 
 @call
 def hint(problems: Input, *, set: Assignments | None = None, out: Input | None = None) -> Artifact:  # noqa: A002
     """Build hints from worked solutions."""
-    config, table, copy = configured(HintConfig, set), named(problems), named_or_none(out)
-    check_components(config)
-    check_inputs(_lake(), problems=table)
-    check_out(copy)
-    with computing() as ready:
-        from gradus.flows import stages
-
-        ready()
-        return _made(stages.hint(table, config, copy))
+    return computed(stage_spec("hint"), locals())
 
 
 @call
@@ -96,28 +67,7 @@ def curate(
 
     A filter, ranking or sampler is `pass_rate:low=0.1,high=0.9` or `{"name": "pass_rate", "low": 0.1, "high": 0.9}`.
     """
-    base = {
-        "filters": [parse_filter(each) for each in filters],
-        "rank": parse_component(rank, "--rank") if rank else "",
-        "top": top,
-        "sampler": parse_component(sampler, "--sampler"),
-        "draw": draw,
-    }
-    config = configured(CurateConfig, set, base)
-    table, measured, copy = named(problems), named_or_none(difficulty), named_or_none(out)
-    counting = named_or_none(policy)
-    if config.hint_level:
-        raise UsageError("hint_level needs a table of hints, which this verb does not take", hint="leave it 0")
-    check_components(config)
-    check_inputs(_lake(), problems=table, difficulty=measured, policy=counting)
-    if bool(counting) != config.counts_tokens:
-        raise UsageError("--policy goes with --filter prompt_tokens:high=N", hint="give both, or neither")
-    check_out(copy)
-    with computing() as ready:
-        from gradus.flows import stages
-
-        ready()
-        return _made(stages.curate(table, measured, config, seed, copy, counting))
+    return computed(stage_spec("curate"), locals())
 
 
 @call
@@ -132,16 +82,7 @@ def rollout(
     out: Input | None = None,
 ) -> Artifact:
     """Generate the completions of a plan."""
-    config = configured(RolloutConfig, set, {"engine": engine})
-    asked, table, model, copy = named(plan), named(problems), named(policy), named_or_none(out)
-    check_inputs(_lake(), plan=asked, problems=table, policy=model)
-    check_engine(config)
-    check_out(copy)
-    with computing() as ready:
-        from gradus.flows import stages
-
-        ready()
-        return _made(stages.rollout(asked, table, model, config, seed, copy))
+    return computed(stage_spec("rollout"), locals())
 
 
 @call
@@ -158,17 +99,7 @@ def score(
 
     A reward is `math`, `format=0.2`, `path/to/file.py:function`, or `{"name": "math", "weight": 0.5}`.
     """
-    config, given = configured(ScoreConfig, set, reward_settings(rewards)), dict(columns or {})
-    rows, table, copy = named(rollouts), named_or_none(problems), named_or_none(out)
-    refuse_fields(given, MAPPED, "rollouts")
-    check_components(config)
-    check_inputs(_lake(), rollouts=rows, problems=table)
-    check_out(copy)
-    with computing() as ready:
-        from gradus.flows import stages
-
-        ready()
-        return _made(stages.score(rows, table, config, given, copy))
+    return computed(stage_spec("score"), locals())
 
 
 @call
@@ -184,22 +115,7 @@ def update(
     out: Input | None = None,
 ) -> Artifact:
     """Update a policy from scored rollouts; of several tables, scores are in the order of their rollouts."""
-    config, copy = configured(UpdateConfig, set), named_or_none(out)
-    rows, judged, model = _several(rollouts), _several(scores), named(policy)
-    kept, taught = named_or_none(reference), named_or_none(teacher)
-    check_components(config)
-    check_inputs(_lake(), rollouts=rows, scores=judged, policy=model, reference=kept, teacher=taught)
-    if config.loads_reference and kept is None:
-        why = "kl_coef is set" if config.kl_coef else "a component reads it"
-        raise UsageError(f"the objective needs a reference policy ({why})", hint="give --reference")
-    if config.needs_teacher and taught is None:
-        raise UsageError("the objective needs a teacher (a loss distils from it)", hint="give --teacher")
-    check_out(copy)
-    with computing() as ready:
-        from gradus.flows import stages
-
-        ready()
-        return _made(stages.update(rows, judged, model, kept, config, seed, copy, taught))
+    return computed(stage_spec("update"), locals())
 
 
 @call
@@ -212,15 +128,7 @@ def warmstart(
     out: Input | None = None,
 ) -> Artifact:
     """Fine-tune on worked solutions, from random weights or from a policy."""
-    config = configured(WarmstartConfig, set)
-    table, model, copy = named(problems), named_or_none(policy), named_or_none(out)
-    check_inputs(_lake(), problems=table, policy=model)
-    check_out(copy)
-    with computing() as ready:
-        from gradus.flows import stages
-
-        ready()
-        return _made(stages.warmstart(table, model, config, seed, copy))
+    return computed(stage_spec("warmstart"), locals())
 
 
 @call
@@ -242,23 +150,7 @@ def profile(
 
     `set` takes settings of the difficulty and of the scores; others as `sample.KEY` and `rollout.KEY`.
     """
-    sample, others = sampled(set, samples, temperature, max_tokens)
-    sampling, others = of_rollouts(others, engine, device)
-    judging, rest = of_stage(ScoreConfig, others)
-    judged = configured(ScoreConfig, judging, reward_settings(rewards))
-    config = configured(DifficultyConfig, rest)
-    table, model, copy = named(problems), named(policy), named_or_none(out)
-    refuse_without_verdicts(judged, "profile", config.max_unjudged_frac)
-    check_inputs(_lake(), problems=table, policy=model)
-    check_engine(sampling)
-    check_components(judged)
-    check_length(_lake(), model, sample.max_tokens)
-    check_out(copy)
-    with computing() as ready:
-        from gradus.flows import stages
-
-        ready()
-        return _made(stages.profile(table, model, sample, config, judged, seed, copy, sampling))
+    return measured("profile", locals())
 
 
 @call
@@ -278,26 +170,62 @@ def evaluate(
     out: Input | None = None,
 ) -> Artifact:
     """Measure how good a policy is, with intervals; `against` is another one on the same problems and seeds."""
-    sample, others = sampled(set, samples, temperature, max_tokens)
-    ks = tuple(sorted({k for k in EvaluateConfig().ks if k < sample.n} | {sample.n}))
-    sampling, others = of_rollouts(others, engine, device)
+    return measured("evaluate", locals())
+
+
+def measured(verb: str, given: Mapping[str, Any]) -> Artifact:
+    """Sample and score every problem, then profile or evaluate."""
+    sample, others = sampled(given["set"], given["samples"], given["temperature"], given["max_tokens"])
+    sampling, others = of_rollouts(others, given["engine"], given["device"])
     judging, rest = of_stage(ScoreConfig, others)
-    judged = configured(ScoreConfig, judging, reward_settings(rewards))
-    config = configured(EvaluateConfig, rest, {"ks": ks})
-    table, model, other, copy = named(problems), named(policy), named_or_none(against), named_or_none(out)
-    refuse_without_verdicts(judged, "evaluate", config.max_unjudged_frac)
-    check_inputs(_lake(), problems=table, policy=model, against=other)
+    rewards = {"rewards": READ["rewards"](given["rewards"], "--reward")} if given["rewards"] else {}
+    judged = configured(ScoreConfig, judging, rewards)
+    if verb == "evaluate":
+        ks = tuple(sorted({k for k in EvaluateConfig().ks if k < sample.n} | {sample.n}))
+        config = configured(EvaluateConfig, rest, {"ks": ks})
+        check_ks(config.ks, sample.n)
+    else:
+        config = configured(DifficultyConfig, rest)
+    refuse_without_verdicts(judged, verb, config.max_unjudged_frac)
+    inputs = {role: named(given[role]) for role in ("problems", "policy", "against") if given.get(role) is not None}
+    check_inputs(_lake(), **inputs)
     check_engine(sampling)
-    check_components(judged)
-    check_ks(config.ks, sample.n)
-    for each in filter(None, (model, other)):
-        check_length(_lake(), each, sample.max_tokens)
-    check_out(copy)
+    check_stage(SCORE, judged, {})
+    for role in inputs.keys() - {"problems"}:
+        check_length(_lake(), inputs[role], sample.max_tokens)
+    check_out(copy := named_or_none(given["out"]))
+    configs: dict[str, Any] = {"sample": sample, "config": config, "score_config": judged, "rollout_config": sampling}
     with computing() as ready:
         from gradus.flows import stages
 
         ready()
-        return _made(stages.evaluate(table, model, other, sample, config, judged, seed, copy, sampling))
+        flow = stages.evaluate if verb == "evaluate" else stages.profile
+        return _made(cast("Mapping[str, object]", flow(**inputs, **configs, seed=given["seed"], out=copy)))
+
+
+def computed(stage: Stage, given: Mapping[str, Any]) -> Artifact:
+    """Compute a stage: `given` holds its inputs and shorts by name, beside `set`, `seed` and `out`."""
+    base: dict[str, object] = {}
+    others: dict[str, object] = {"seed": given["seed"]} if stage.draws else {}
+    for short in stage.shorts:
+        if (value := given[short.name]) not in (None, "", (), [], {}):
+            place = base if short.name in stage.settings.model_fields else others
+            place[short.name] = READ[short.read](value, short.flag or f"--{short.name}")
+    config = configured(stage.settings, given["set"], base)
+    if "columns" in others:
+        refuse_fields(cast("Mapping[str, str]", others["columns"]), MAPPED, "rollouts")
+    inputs = {role.name: _several(given[role.name]) for role in stage.roles if given[role.name] is not None}
+    for role in stage.roles:
+        for text in () if role.argument else inputs.get(role.name, ()):
+            check_input(_lake(), text, role.of_table)
+    check_stage(stage, config, inputs)
+    texts = {r.name: inputs[r.name] if r.many else inputs[r.name][0] for r in stage.roles if r.name in inputs}
+    check_out(copy := named_or_none(given["out"]))
+    with computing() as ready:
+        from gradus.flows import stages
+
+        ready()
+        return _made(stages.stage_flow(stage.name)(**texts, **others, config=config, out=copy))
 
 
 def _several(inputs: Input | Sequence[Input]) -> list[str]:

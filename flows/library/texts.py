@@ -1,14 +1,14 @@
 """Settings of a stage as they are written: texts of the command line, or the same as values of Python."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from gradus.components.chosen import FilterConfig
+from gradus.components.settings import Config
 from gradus.data.errors import UsageError
 from gradus.flows.recipe.config import Assignments, assign, pairs, toml_value
 from gradus.flows.recipe.setting_faults import valid
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import FilterConfig
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import RewardConfig
@@ -53,10 +53,12 @@ def _below(prefix: str, sets: Assignments | None) -> tuple[dict[str, object], di
     return mine, {key: value for key, value in given.items() if not key.startswith(prefix)}
 
 
-def mapping(maps: list[str] | None) -> dict[str, str]:
+def mapping(maps: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     """`ours=theirs` texts as a dict."""
+    if isinstance(maps, Mapping):
+        return dict(maps)
     found: dict[str, str] = {}
-    for text in maps or []:
+    for text in maps:
         ours, separator, theirs = text.partition("=")
         if not (ours and separator and theirs):
             raise UsageError(f"--map {text} is not ours=theirs", hint="write --map question=prompt")
@@ -86,11 +88,6 @@ def parse_filter(component: Component) -> FilterConfig:
     return valid(FilterConfig, parse_component(component, "--filter"), f"--filter {component}")
 
 
-def reward_settings(rewards: Sequence[Component] | None) -> dict[str, object]:
-    """Return the rewards of a ScoreConfig from `NAME[=WEIGHT]` texts or mappings; empty if there are none."""
-    return {"rewards": [parse_reward(each).model_dump() for each in rewards]} if rewards else {}
-
-
 def parse_reward(reward: Component) -> RewardConfig:
     """A reward written as `math`, `format=0.2` or `path/to/file.py:function=0.5`, or as a mapping."""
     if not isinstance(reward, str):
@@ -113,3 +110,13 @@ def _with_whole_path(name: str, origin: str) -> str:
     if colon and not Path(path).is_file():
         raise UsageError(f"{origin}: there is no file {path}", hint="write path/to/file.py:function")
     return f"{Path(path).resolve()}:{function}" if colon else name
+
+
+READ: Mapping[str, Callable[[Any, str], object]] = {
+    "": lambda value, _: value,
+    "component": parse_component,
+    "filters": lambda value, _: [parse_filter(each) for each in value],
+    "rewards": lambda value, _: [parse_reward(each).model_dump() for each in value],
+    "names": lambda value, _: mapping(value),
+}
+"""How the value of a short is read, by `Short.read`; its option is named in errors."""

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradus.data.errors import OnDamage, UsageError, refuse
-from gradus.data.lake.upgrade import open_lake
-from gradus.flows.console.output import aside
+from gradus.data.lake.store import Store
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.variants import Variant, other_judges, refuse_single, refuse_unpaired
 from gradus.flows.recipe.budget import Budget
@@ -41,7 +40,7 @@ def compared_trainings(
     on_damage: OnDamage = refuse,
 ) -> Comparison:
     """Compare methods by name and their runs, one a seed; runs are paired in the order given."""
-    store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs, on_damage)
+    store, computed = Store(home.lake), ComputedSeconds(home.runs, on_damage)
     found = [
         Method(name, [read_training(store, home.runs / run, computed, on_damage) for run in runs])
         for name, runs in methods

@@ -9,8 +9,8 @@ from pathlib import Path
 from gradus.data.errors import BadInputError, GradusError
 from gradus.data.files import replace_file
 from gradus.data.intervals import LEVEL, POWER
-from gradus.data.lake.upgrade import open_lake
-from gradus.flows.console.output import aside, fields, line, table
+from gradus.data.lake.store import Store
+from gradus.flows.console.output import fields, line, table
 from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.variants import Variant, otherwise_evaluated
@@ -177,7 +177,7 @@ def _written(cost: Cost) -> str:
 
 def _stored(home: Home, suite: Suite) -> list[Method]:
     """Return finished trainings that were evaluated on the same problems in the same way, as methods; newest first."""
-    store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs)
+    store, computed = Store(home.lake), ComputedSeconds(home.runs)
     methods: dict[str, list[Training]] = {}
     for folder in run_folders(home.runs):
         try:

@@ -8,19 +8,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TypeVar, cast
 
+from gradus.components.chosen import chosen_in
 from gradus.flows.console.answers import Costs, Forecast, ForeseenCall, Memory
 from gradus.flows.console.output import fields, line, table
 from gradus.flows.loop.foresight import COMPUTED, Foreseen, Foresight
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
 from gradus.flows.loop.reruns import Rerun, other_settings, stored_recipe
-from gradus.flows.loop.training import Inputs, train
+from gradus.flows.loop.training import Beginning, train
 from gradus.flows.recipe.checking import warm_up_remark
 from gradus.flows.recipe.config import Recipe, changed_files, same_run, stage_config
 from gradus.flows.recipe.samplings import changing_rounds, samplings
 from gradus.tasks.artifacts.footprint import Footprint, footprint
 from gradus.tasks.artifacts.overlay import overlay
-from gradus.tasks.config.components import chosen_in
 from gradus.tasks.config.settings import Home
+from gradus.tasks.formats import count, size
 from gradus.tasks.runs.precedents import precedents
 from gradus.tasks.runtime.calls import label
 
@@ -76,10 +77,10 @@ def render(result: Forecast) -> None:
     fields(
         {
             "run": f"{result['run']} ({'goes on' if result['goes_on'] else 'new'})",
-            "to sample": f"{_number(result['rollouts'])} rollouts, {_number(result['tokens'])} tokens",
+            "to sample": f"{count(result['rollouts'])} rollouts, {count(result['tokens'])} tokens",
             "time": _time(result["seconds"], len(result["calls"])) + _unmeasured(result),
-            "memory": f"rollout {_bytes(memory['rollout'])}, update {_bytes(memory['update'])} at least, of "
-            f"{_bytes(memory['machine'])}",
+            "memory": f"rollout {size(memory['rollout'])}, update {size(memory['update'])} at least, of "
+            f"{size(memory['machine'])}",
         }
     )
     if memory["warning"]:
@@ -89,10 +90,10 @@ def render(result: Forecast) -> None:
 
 def _cells(found: Costs) -> tuple[object, ...]:
     time = _time(found["seconds"], found["computed"])
-    return found["reused"], found["computed"], _number(found["rollouts"]), _number(found["tokens"]), time
+    return found["reused"], found["computed"], count(found["rollouts"]), count(found["tokens"]), time
 
 
-def _memory(session: Foresight, recipe: Recipe, start: Inputs) -> Memory:
+def _memory(session: Foresight, recipe: Recipe, start: Beginning) -> Memory:
     updates = [stage_config(recipe, "update", index, recipe.update) for index in changing_rounds(recipe, "update")]
     found = [
         footprint(session.store, start.policy, each.sample, each.rollout, update, separate_sampler=bool(recipe.overlap))
@@ -145,10 +146,6 @@ def _sum(values: Iterable[N | None]) -> N | None:
     return sum(known[1:], known[0]) if known else None
 
 
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
-
-
 def _time(seconds: float | None, num_computed: int) -> str:
     if seconds is None:
         return "not measured yet" if num_computed else "-"
@@ -159,7 +156,3 @@ def _unmeasured(result: Forecast) -> str:
     """How many of the stages to compute the time says nothing about."""
     unknown = sum(call["what"] == COMPUTED and call["seconds"] is None for call in result["calls"])
     return f" and {unknown} stages not measured yet" if unknown and result["seconds"] is not None else ""
-
-
-def _bytes(size: int) -> str:
-    return f"{size / 1e6:,.0f} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"

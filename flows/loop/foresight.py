@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from gradus.components.chosen import chosen_in
+from gradus.components.settings import Config
 from gradus.data.errors import GradusError
 from gradus.data.lake.store import Ref
+from gradus.data.records import Json
 from gradus.tasks.artifacts.overlay import Overlay
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import chosen_in
-from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.inspect.reasons import reason
 from gradus.tasks.inspect.remarks import remarks_of
@@ -72,9 +72,10 @@ class Foresight:
         round: int = 0,
         purpose: str = "train",
         seed: int | None = None,
+        facts: Mapping[str, Json] = {},
     ) -> Outcome:
         """Note one stage and return its outcome, as it is in the lake or as it is likely to be."""
-        call = Call(name, pinned(config, run_rewards=False), inputs, round, purpose)
+        call = Call(name, pinned(config, run_rewards=False), inputs, round, purpose, facts)
         with self._lock:  # of the two threads of a run that overlaps
             forced = call.key in self.forced
             use = self.seed if seed is None else seed
@@ -142,7 +143,7 @@ class Foresight:
     def _light(self, call: Call, job: Job) -> Report | None:
         """The report of a light stage, computed beside the lake; None if it needs a worker or code of a user's."""
         spec = stage_spec(call.name)
-        if spec.worker or call.name == "evaluate" or not _is_local(call.config):
+        if spec.worker or spec.distribution or call.name == "evaluate" or not _is_local(call):
             return None
         if any(chosen.is_users for chosen in chosen_in(call.config)):
             return None
@@ -181,9 +182,9 @@ class Foresight:
         return sum(sum(self.store.read(ref, ["n"]).column("n").to_pylist()) for ref in plans)
 
 
-def _is_local(config: Config) -> bool:
+def _is_local(call: Call) -> bool:
     """Whether a stage reads what is on this machine: looking ahead fetches nothing."""
-    return not isinstance(config, IngestConfig) or Path(config.source).exists()
+    return call.name != "ingest" or Path(str(call.facts["source"])).exists()
 
 
 def _silent(frac: float, text: str = "") -> None:

@@ -8,19 +8,19 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gradus.components.settings import Config
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.reruns import stored_recipe
-from gradus.flows.loop.training import Inputs
+from gradus.flows.loop.training import Beginning
 from gradus.flows.recipe.ahead import overlapping
-from gradus.flows.recipe.config import Recipe, changed_files, lasting, same_run, stage_config
+from gradus.flows.recipe.config import Recipe, changed_files, lasting, same_run, section, stage_config
 from gradus.flows.recipe.samplings import Sampling, samplings
 from gradus.models.templates import PromptStyle
 from gradus.tasks.artifacts.policies import base_ref, refuse_training
 from gradus.tasks.artifacts.prompt_lengths import refuse_long
 from gradus.tasks.artifacts.resolve import resolve_artifact
-from gradus.tasks.config.base import Config
 from gradus.tasks.config.ingest import IngestConfig
-from gradus.tasks.identity.pins import content_sha256, pinned
+from gradus.tasks.identity.pins import content_sha256, pinned, source_facts
 from gradus.tasks.inspect.overlap import shared_problems
 from gradus.tasks.preflight.abilities import positions
 from gradus.tasks.runs.history import run_folders
@@ -42,7 +42,8 @@ def as_run(recipe: Recipe, *, run_rewards: bool = True) -> Recipe:
     )
     evaluate = recipe.evaluate.model_copy(update={"suites": suites})
     named = (*_WITH_COMPONENTS, *(("given",) if recipe.given else ()))
-    stages = {name: renewed(getattr(recipe, name)) for name in named}
+    stages: dict[str, object] = {name: renewed(getattr(recipe, name)) for name in named}
+    stages["stages"] = {name: renewed(section(recipe, name)).model_dump(mode="json") for name in recipe.stages}
     files = {text: content_sha256(Path(text)) for text in _named_problems(recipe) if Path(text).is_file()}
     return overlapping(recipe.model_copy(update={**stages, "evaluate": evaluate, "files": files}))
 
@@ -88,7 +89,7 @@ def _unheard(damage: Exception) -> None:
     """What a damaged run was trained on is not known."""
 
 
-def start_of(session: Stages, recipe: Recipe) -> Inputs:
+def start_of(session: Stages, recipe: Recipe) -> Beginning:
     """Return the policy and the problems that training starts from, as artifacts."""
     policy = resolve_artifact(session.store, recipe.policy, "checkpoints")
     refuse_training(session.store, policy, recipe.update.lora)
@@ -104,7 +105,7 @@ def start_of(session: Stages, recipe: Recipe) -> Inputs:
     remarks = tuple(filter(None, found))
     for text in remarks:
         session.say(f"note: {text}")
-    return Inputs(policy=policy, teacher=teacher, problems=problems, suites=suites, remarks=remarks)
+    return Beginning(policy=policy, teacher=teacher, problems=problems, suites=suites, remarks=remarks)
 
 
 def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref, suites: Mapping[str, Ref]) -> None:
@@ -128,9 +129,9 @@ def problems_ref(
     path = Path(text)
     if not path.is_file():
         return resolve_artifact(session.store, text, "problems")
-    settings = (config or IngestConfig()).model_copy(update={"source": text})
+    settings = config or IngestConfig()
     measured = {"policy": [policy]} if policy is not None and settings.max_prompt_tokens else {}
-    return session.stage("ingest", settings, measured, purpose=purpose).ref
+    return session.stage("ingest", settings, measured, purpose=purpose, facts=source_facts(text)).ref
 
 
 def problems_of(store: Store, rollouts: Sequence[Ref]) -> list[Ref]:

@@ -4,9 +4,10 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gradus.components.settings import Config
 from gradus.data.lake.store import Ref, Store
+from gradus.data.records import Json
 from gradus.flows.recipe.budget import Budget
-from gradus.tasks.config.base import Config
 from gradus.tasks.runs.spending import ComputedSeconds, is_evaluation, sampled_tokens
 from gradus.tasks.runtime.calls import Inputs, Outcome, Stages
 
@@ -40,9 +41,10 @@ class Metered:
         round: int = 0,
         purpose: str = "train",
         seed: int | None = None,
+        facts: Mapping[str, Json] = {},
     ) -> Outcome:
         """Return the outcome of one stage."""
-        outcome = self.session.stage(name, config, inputs, round=round, purpose=purpose, seed=seed)
+        outcome = self.session.stage(name, config, inputs, round=round, purpose=purpose, seed=seed, facts=facts)
         if not is_evaluation(purpose):
             seconds = self.computed.of(str(outcome.ref)) if outcome.reused else outcome.seconds
             with self._lock:  # two threads of a run that overlaps

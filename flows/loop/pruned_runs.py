@@ -7,7 +7,6 @@ from pathlib import Path
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import is_skipped, is_trained, is_whole, refuse_unrepeatable, updates_since_kept
-from gradus.data.lake.upgrade import open_lake
 from gradus.data.runlock import RunLock
 from gradus.flows.console.output import aside
 from gradus.flows.console.progress_bar import StageView
@@ -25,13 +24,13 @@ _RESTORE = "gradus.tasks.stages.update.replay:restored"
 
 def plan_pruning(home: Home, run: str, keep: KeepConfig) -> Freed:
     """What pruning a run would remove, and what having it back would take; nothing is changed."""
-    store, folder = open_lake(home.lake, aside), run_folder(home.runs, run)
+    store, folder = Store(home.lake), run_folder(home.runs, run)
     return _freed(folder, *_planned(home, store, folder, keep), done=False)
 
 
 def prune_run(home: Home, run: str, keep: KeepConfig) -> Freed:
     """Remove weights and train states of the checkpoints of a run that are not to be kept; LockedError if it runs."""
-    store, folder = open_lake(home.lake, aside), run_folder(home.runs, run)
+    store, folder = Store(home.lake), run_folder(home.runs, run)
     with RunLock(folder, hint="wait for it or stop it; a recipe's `keep` prunes as it goes on"):
         removals, spared = _planned(home, store, folder, keep)
         num_bytes = remove(store, removals, date.today().isoformat(), aside)
@@ -42,7 +41,7 @@ def prune_run(home: Home, run: str, keep: KeepConfig) -> Freed:
 
 def plan_restoring(home: Home, name: str) -> Restored:
     """What having a checkpoint back would take: no update if it is there."""
-    store, ref = open_lake(home.lake, aside), Ref.parse(name)
+    store, ref = Store(home.lake), Ref.parse(name)
     if not is_trained(store, ref):
         raise BadInputError(f"{name} was not made by an update", hint="give a checkpoint of `gradus show RUN`")
     if is_whole(store, ref):

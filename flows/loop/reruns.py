@@ -8,7 +8,6 @@ from gradus.data.errors import UsageError
 from gradus.data.nearest import did_you_mean
 from gradus.flows.recipe.config import (
     Assignments,
-    Override,
     Recipe,
     lasting,
     load_recipe,
@@ -16,20 +15,16 @@ from gradus.flows.recipe.config import (
     parse_recipe,
     recipe_from,
 )
+from gradus.flows.recipe.guards import Override
 from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.runs.journal import read_events, read_settings
-from gradus.tasks.stages.registry import STAGES
+from gradus.tasks.stages.registry import stage_spec, stages
 
 Call = tuple[str, int, str]
 """A stage, its round and its purpose."""
 
 _GIVEN = {
-    "ingest": ("source", "source_sha256"),
-    "curate": ("round",),
     "escalate": ("level",),
-    "rollout": ("round",),
-    "difficulty": ("round",),
-    "evaluate": ("suite",),
 }
 """Settings that the run fills in, by stage."""
 
@@ -78,7 +73,7 @@ def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: As
     if rounds.only is not None and rounds.since:
         raise UsageError("--round and --from-round exclude each other", hint="--from-round 9 means round 9 and later")
     recipe = stored_recipe(runs, run)
-    _refuse_unknown(stage)
+    stage_spec(stage)
     done = _calls(runs / run)
     calls = _chosen(done, run, stage, rounds, changed=bool(assignments))
     # The run may have gone on further than its last command asked for.
@@ -93,7 +88,7 @@ def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: As
 
 def chosen_calls(folder: Path, stage: str, rounds: Rounds) -> list[Call]:
     """Return the calls of a run that are meant; UsageError if there is no such stage or round."""
-    _refuse_unknown(stage)
+    stage_spec(stage)
     return _chosen(_calls(folder), folder.name, stage, rounds, changed=False)
 
 
@@ -108,12 +103,6 @@ def other_settings(folder: Path, changed: Sequence[str] = ()) -> UsageError:
         f"run {folder.name} exists with other settings ({folder / 'run.json'})",
         hint="give this one another name with --run, repeat the settings it had, or delete its folder",
     )
-
-
-def _refuse_unknown(stage: str) -> None:
-    if stage not in STAGES:
-        listed = f"the stages are {', '.join(STAGES)}"
-        raise UsageError(f"there is no stage {stage!r}", hint=did_you_mean(stage, list(STAGES), listed))
 
 
 def stored_recipe(runs: Path, run: str) -> Recipe:
@@ -140,7 +129,7 @@ def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed:
     if changed and stage == "curate":  # the plans of profiling and evaluation have settings of their own
         found = [call for call in found if call[2] == "train"]
     if not found:
-        had = ", ".join(name for name in STAGES if name in {name for name, _, _ in calls})
+        had = ", ".join(name for name in stages() if name in {name for name, _, _ in calls})
         what = "stage it could change" if any(name == stage for name, _, _ in calls) else "stage"
         raise UsageError(f"run {run} had no {what} {stage}", hint=f"its stages are {had}" if had else "it did nothing")
     rounds = sorted({index for _, index, _ in found})

@@ -4,19 +4,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
+from gradus.components.settings import Config
 from gradus.data.lake.store import Ref
+from gradus.data.records import Json, JsonObject
 from gradus.flows.loop.measuring import Choice, Figures, Measurements
 from gradus.flows.loop.room import kept_rounds
 from gradus.flows.recipe.ahead import run_concurrently
-from gradus.flows.recipe.config import Override, Recipe, escalated, stage_config
+from gradus.flows.recipe.config import Recipe, Recorded, escalated, section, stage_config
 from gradus.flows.recipe.guards import Guard, first_outside
 from gradus.flows.recipe.suites import Suite
-from gradus.tasks.config.base import Config
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.inspect.remarks import skipped_rounds
 from gradus.tasks.runtime.calls import Outcome, Stages
+from gradus.tasks.stages.registry import stage_spec
 
+C = TypeVar("C", bound=Config)
 Ends = Callable[[int], bool]
 """Whether a training ends after a round; 0 is before the first."""
 
@@ -42,7 +46,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class Beginning:
     """What a training run starts from."""
 
     policy: Ref
@@ -54,7 +58,7 @@ class Inputs:
     """What is to be known beside the figures: evaluated problems that are trained on."""
 
 
-def train(session: Stages, recipe: Recipe, start: Inputs, ends: Ends | None = None) -> Trained:
+def train(session: Stages, recipe: Recipe, start: Beginning, ends: Ends | None = None) -> Trained:
     """Profile, build hints, then rounds of curate, rollout, score, update, with evaluations between.
 
     `ends` replaces the number of rounds of the recipe.
@@ -76,7 +80,7 @@ class _State:
 class _Training:
     """One training run: its rounds in order, and the way back after a guard's breach."""
 
-    def __init__(self, session: Stages, recipe: Recipe, start: Inputs, ends: Ends) -> None:
+    def __init__(self, session: Stages, recipe: Recipe, start: Beginning, ends: Ends) -> None:
         self._ends = ends
         self._steps = _Steps(session, recipe, start)
         self._measured = Measurements(recipe.evaluate, start.suites, self._evaluate)
@@ -94,6 +98,7 @@ class _Training:
         state = self._states[0] = _State(start.policy, self._steps.profile(start.policy))
         self._hints = self._steps.hints()
         self._given = self._steps.given()
+        self._steps.declared("start", 0, {"problems": [start.problems], "policy": [start.policy]})
         index, over = 0, self._ends(0)
         while not over:
             index += 1
@@ -143,6 +148,9 @@ class _Training:
             learned, ahead = run_concurrently(learn, following, steps.session.halt)
         else:
             learned = learn()
+        read = {"problems": [steps.start.problems], "plan": gathered.plans, "policy": [learned.ref]}
+        read |= {"rollouts": gathered.rollouts, "scores": gathered.scores, "difficulty": [gathered.difficulty]}
+        steps.declared("round", index, read)
         metrics: dict[str, float] = {**gathered.metrics, **learned.report.get("metrics", {})}
         if learned.summary.get("skipped_updates"):
             self._skipped.append(index)
@@ -177,13 +185,7 @@ class _Training:
         """Return the state to continue from after a guard's breach: the best so far, with the guard's settings."""
         self._went_back[guard.model_dump_json()] += 1
         best = self._best_before(index)
-        changes = tuple(
-            Override(stage=stage, from_round=index + 1, changes=settings)
-            for stage, settings in guard.by_stage().items()
-        )
-        recipe = self._steps.recipe
-        changed = recipe.model_copy(update={"overrides": (*recipe.overrides, *changes)})
-        self._steps = replace(self._steps, recipe=changed)
+        self._steps = replace(self._steps, recorded=(*self._steps.recorded, (guard, index)))
         settings = ", ".join(f"{name} = {value}" for name, value in guard.changes.items())
         self._remarks.append(f"{sentence}: went back to the policy of round {best}, and on with {settings}")
         self._steps.session.say(self._remarks[-1])
@@ -205,6 +207,7 @@ class _Training:
 class _Gathered:
     """What a round learns from, how difficult the problems are after it, and what its own rollouts measured."""
 
+    plans: list[Ref]
     rollouts: list[Ref]
     scores: list[Ref]
     difficulty: Ref
@@ -224,7 +227,21 @@ class _Batch:
 class _Steps:
     session: Stages
     recipe: Recipe
-    start: Inputs
+    start: Beginning
+    recorded: Recorded = ()
+
+    def settings(self, stage: str, index: int, base: C) -> C:
+        """The settings of a stage in a round, with the changes of guards that it came to."""
+        return stage_config(self.recipe, stage, index, base, self.recorded)
+
+    def declared(self, when: str, index: int, given: Mapping[str, list[Ref]]) -> None:
+        """Run the stages of installed packages that the recipe has and that run here, on what there is of each role."""
+        for name in self.recipe.stages:
+            stage, settings = stage_spec(name), section(self.recipe, name)
+            if stage.when == when:
+                named = {role.name: given.get(role.name, []) for role in stage.roles}
+                inputs = {role.name: named[role.name] if role.many else named[role.name][:1] for role in stage.roles}
+                self.run(name, settings, inputs, index)
 
     def run(
         self,
@@ -234,10 +251,11 @@ class _Steps:
         index: int,
         purpose: str = "train",
         seed: int | None = None,
+        facts: Mapping[str, Json] = {},
     ) -> Outcome:
         """Run one stage with this round's settings; its seed is the run's by default."""
-        config = stage_config(self.recipe, name, index, base)
-        return self.session.stage(name, config, inputs, round=index, purpose=purpose, seed=seed)
+        config = self.settings(name, index, base)
+        return self.session.stage(name, config, inputs, round=index, purpose=purpose, seed=seed, facts=facts)
 
     def profile(self, policy: Ref) -> Ref | None:
         """Measure the training problems' difficulty under the starting policy, if the recipe has `profile`."""
@@ -269,25 +287,27 @@ class _Steps:
     def gather(self, index: int, policy: Ref, difficulty: Ref | None, hints: Ref | None) -> _Gathered:
         """A round up to its update: problems chosen, tried by the policy, scored, the failed ones again with hints."""
         problems = [self.start.problems]
-        curate = self.recipe.curate.model_copy(update={"round": index})
+        curate, facts = self.recipe.curate, {"round": index}
         chosen_from = {"problems": problems, "difficulty": _maybe(difficulty)}
-        if stage_config(self.recipe, "curate", index, curate).counts_tokens:
+        if self.settings("curate", index, curate).counts_tokens:
             curate = curate.model_copy(update={"prompt": self.recipe.rollout.prompt})
             chosen_from["policy"] = [self.start.policy]
-        plan = self.run("curate", curate, chosen_from, index).ref
-        batches = [self.sample_and_score(plan, problems, policy, index)]
+        plan = self.run("curate", curate, chosen_from, index, facts=facts).ref
+        plans, batches = [plan], [self.sample_and_score(plan, problems, policy, index)]
         for level in self.recipe.escalate if hints else ():
             last = batches[-1]
             failed = {"plan": [plan], "rollouts": [last.rollouts], "scores": [last.scores], "hints": _maybe(hints)}
-            step = self.run("escalate", escalated(self.recipe, level, index), failed, index, f"hint{level}")
+            settings = escalated(self.recipe, level, index, self.recorded)
+            step = self.run("escalate", settings, failed, index, f"hint{level}")
             if not step.summary.get("groups"):
                 break
             plan = step.ref
+            plans.append(plan)
             batches.append(self.sample_and_score(plan, problems, policy, index, f"hint{level}"))
         rollouts, scores = [batch.rollouts for batch in batches], [batch.scores for batch in batches]
-        measured = self.recipe.difficulty.model_copy(update={"round": index})
         seen = {"rollouts": rollouts[:1], "scores": scores[:1], "difficulty": _maybe(difficulty)}
-        return _Gathered(rollouts, scores, self.run("difficulty", measured, seen, index).ref, batches[0].metrics)
+        measured = self.run("difficulty", self.recipe.difficulty, seen, index, facts=facts).ref
+        return _Gathered(plans, rollouts, scores, measured, batches[0].metrics)
 
     def learn(
         self, index: int, policy: Ref, gathered: _Gathered, given: _Batch | None, *, last: bool = False
@@ -298,7 +318,7 @@ class _Steps:
             rollouts.append(given.rollouts)
             scores.append(given.scores)
         learned = {"rollouts": rollouts, "scores": scores, "policy": [policy]}
-        config = stage_config(self.recipe, "update", index, self.recipe.update)
+        config = self.settings("update", index, self.recipe.update)
         if config.needs_teacher:
             learned["teacher"] = _maybe(self.start.teacher)
         if config.loads_reference:
@@ -322,7 +342,7 @@ class _Steps:
             "scores": [batch.scores],
             "baseline": _maybe(baseline),
         }
-        return self.run("evaluate", suite.report, inputs, index, purpose, seed)
+        return self.run("evaluate", suite.report, inputs, index, purpose, seed, {"suite": suite.name})
 
     def sample_and_score(
         self,
@@ -336,12 +356,12 @@ class _Steps:
         """Rollouts of a plan and their scores; prompted, judged and seeded as in training unless a suite says more."""
         # Seeds do not depend on the round, so that two policies are evaluated with the same ones.
         apart = purpose == "profile" or purpose.startswith("eval")
-        rollout = self.recipe.rollout.model_copy(update={"round": 0 if apart else index})
-        score, seed = self.recipe.score, None
+        facts: JsonObject = {} if apart else {"round": index}
+        rollout, score, seed = self.recipe.rollout, self.recipe.score, None
         if suite is not None:
             rollout, score, seed = suite.rollout(rollout), suite.score or score, suite.seed
         inputs = {"plan": [plan], "problems": problems, "policy": [policy]}
-        sampled = self.run("rollout", rollout, inputs, index, purpose, seed)
+        sampled = self.run("rollout", rollout, inputs, index, purpose, seed, facts)
         given = {"rollouts": [sampled.ref], "problems": problems}
         judged = self.run("score", score, given, index, purpose, seed)
         metrics: dict[str, float] = {**sampled.report.get("metrics", {}), **judged.report.get("metrics", {})}

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
 from gradus.data.errors import BadInputError, UsageError
-from gradus.data.lake.upgrade import open_lake
-from gradus.flows.console.output import aside
+from gradus.data.lake.store import Store
 from gradus.flows.loop.compared import Conditions, compared_trainings
 from gradus.flows.loop.comparing.tuning import TuningRecord, chosen_names, read_tuned
 from gradus.flows.loop.comparison_plan import read_plan
@@ -67,7 +66,7 @@ def verify_comparison(home: Home, name: str) -> Verified:
             f"{wrong[0]}: {there.get(wrong[0])} is kept, {found.get(wrong[0])} is computed",
             hint="the same command of `gradus compare` writes them anew",
         )
-    store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs)
+    store, computed = Store(home.lake), ComputedSeconds(home.runs)
     runs = [run for _, of_method in methods for run in of_method]
     if tuned:
         tried = [each for method in tuned.figures["methods"] for each in method["tried"]]

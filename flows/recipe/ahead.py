@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
+from gradus.components.chosen import ImportanceConfig
 from gradus.flows.recipe.config import Recipe
-from gradus.tasks.config.components import ImportanceConfig
 
 A = TypeVar("A")
 B = TypeVar("B")

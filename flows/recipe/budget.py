@@ -8,9 +8,9 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
+from gradus.components.settings import Config
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
-from gradus.tasks.config.base import Config
 
 Unit = Literal["rounds", "tokens", "seconds"]
 UNITS: tuple[Unit, ...] = get_args(Unit)

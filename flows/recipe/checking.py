@@ -4,15 +4,25 @@ check_recipe(load_recipe("mine.toml"), home.lake)      # UsageError or BadInputE
 """
 
 import math
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
+from gradus.components.settings import Config
+from gradus.components.stage import Stage
 from gradus.data.errors import UsageError
 from gradus.flows.recipe.ahead import overlapping
-from gradus.flows.recipe.config import Recipe, escalated, stage_config, with_guards_changes
+from gradus.flows.recipe.config import Recipe, escalated, section, stage_config, with_guards_changes
 from gradus.flows.recipe.samplings import samplings
+from gradus.tasks.config.curation import CURATE, HINT
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.preflight.abilities import check_engine, check_learning, check_length
-from gradus.tasks.preflight.checks import check_components, check_inputs
+from gradus.tasks.config.rollout import ROLLOUT
+from gradus.tasks.config.score import SCORE
+from gradus.tasks.config.update import UPDATE
+from gradus.tasks.preflight.abilities import check_learning, check_length
+from gradus.tasks.preflight.checks import check_inputs
+from gradus.tasks.preflight.stages import check_stage
+from gradus.tasks.stages.registry import stage_spec
 
 
 def check_recipe(recipe: Recipe, lake: Path) -> None:
@@ -26,25 +36,29 @@ def check_recipe(recipe: Recipe, lake: Path) -> None:
 def check_settings(recipe: Recipe, lake: Path) -> None:
     """Refuse settings that some stage would certainly refuse, in whichever round, or after whichever guard."""
     recipe = with_guards_changes(recipe)
-    for index in _changed(recipe, "score"):
-        for score in (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score)):
-            check_components(stage_config(recipe, "score", index, score))
-    for index in _changed(recipe, "curate"):
-        curate = stage_config(recipe, "curate", index, recipe.curate)
-        check_components(curate)
-        if curate.hint_level:
-            raise UsageError(
-                f"curate.hint_level = {curate.hint_level} needs a table of hints, which a round of training has not",
-                hint="leave it 0 and name the levels in `escalate`",
-            )
-    for index in _changed(recipe, "hint") if recipe.escalate else ():
-        hint = stage_config(recipe, "hint", index, recipe.hint)
-        check_components(hint)
-        if not hint.fractions:
-            raise UsageError("hint.fractions is empty, and `escalate` asks for hints", hint="set escalate=[] for none")
+    scores = (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score))
+    stages: dict[Stage, Sequence[Config]] = {SCORE: scores, CURATE: [recipe.curate], ROLLOUT: [recipe.rollout]}
+    stages |= {HINT: [recipe.hint]} if recipe.escalate else {}
+    stages |= {UPDATE: [overlapping(recipe).update]} if recipe.rounds else {}
+    stages |= {stage_spec(name): [section(recipe, name)] for name in recipe.stages}
+    for stage, bases in stages.items():
+        for index, base in product(_changed(recipe, stage.name), bases):
+            _check_stage(recipe, stage, stage_config(recipe, stage.name, index, base))
     _check_sampling(recipe, lake)
     for index in _changed(recipe, "curate", "escalate", "update") if recipe.rounds and recipe.given is None else ():
         _check_groups(recipe, index)
+
+
+def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:
+    """Refuse settings with what the recipe names for the roles of the stage."""
+    named = {
+        "problems": recipe.problems,
+        "policy": recipe.policy,
+        "reference": recipe.policy,
+        "teacher": recipe.teacher,
+    }
+    given = {role: [text] for role, text in named.items() if text and stage.used(settings, role)}
+    check_stage(stage, settings, given)
 
 
 def warm_up_remark(recipe: Recipe, rounds: int) -> list[str]:
@@ -81,12 +95,10 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
     learning = overlapping(recipe).update
     for index in _changed(recipe, "rollout", "update"):
         rollout = stage_config(recipe, "rollout", index, recipe.rollout)
-        check_engine(rollout)
         if recipe.rounds:
             update = stage_config(recipe, "update", index, learning)
-            check_components(update)
             check_learning(rollout, update)
-            _check_roles(recipe, update)
+            _check_given(recipe, update)
     for each in filter(lambda sampling: sampling.is_tokenised, samplings(recipe)):
         max_tokens, rollout = each.sample.max_tokens, each.rollout
         check_length(lake, recipe.policy, max_tokens, f"{each.setting}.max_tokens")
@@ -99,10 +111,8 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
             )
 
 
-def _check_roles(recipe: Recipe, update: UpdateConfig) -> None:
-    """UsageError if an update lacks a teacher that it needs, or a loss for the rows that it is given."""
-    if update.needs_teacher and not recipe.teacher:
-        raise UsageError("a loss of the update needs a teacher", hint="set teacher to a policy")
+def _check_given(recipe: Recipe, update: UpdateConfig) -> None:
+    """UsageError if an update lacks a loss for the rows that it is given."""
     if recipe.given is None:
         return
     given = stage_config(recipe, "given", 0, recipe.given)

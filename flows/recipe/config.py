@@ -9,19 +9,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from operator import eq
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar, cast
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from gradus.components.settings import MAX_ROUNDS, Config
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
 from gradus.data.package import package_file
 from gradus.data.records import JsonObject
-from gradus.flows.recipe.guards import Guard
+from gradus.flows.recipe.guards import Guard, Override
 from gradus.flows.recipe.overlays import find_overlays, overlaid, overlay_files, read_toml, with_references
 from gradus.flows.recipe.setting_faults import refusal, settings_of, valid
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
-from gradus.tasks.config.base import MAX_ROUNDS, Config
 from gradus.tasks.config.curation import (
     MAX_LEVEL,
     CurateConfig,
@@ -36,15 +36,24 @@ from gradus.tasks.config.learning import GivenConfig, UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.preflight.checks import name_problem
+from gradus.tasks.stages.registry import installed_names, stage_spec
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
 C = TypeVar("C", bound=Config)
 Assignments: TypeAlias = Mapping[str, object] | Sequence[str]
 """Values by dotted key, or `a.b=c` texts."""
 
+Recorded: TypeAlias = Sequence[tuple[Guard, int]]
+"""Guards whose limits a run came to, each with the round in which it did."""
+
 RECIPES = package_file("recipes")
 
 
+READABLE: Mapping[str, tuple[str, ...]] = {
+    "start": ("problems", "policy"),
+    "round": ("problems", "policy", "plan", "rollouts", "scores", "difficulty"),
+}
+"""The roles that a stage of a package may read, by where it runs."""
 _NOT_LASTING = ("rounds", "guards", "save_state_every", "max_skipped_updates", "keep")
 """Settings that change no result, only how far a run goes or what stays of it."""
 
@@ -52,34 +61,6 @@ _NOT_LASTING = ("rounds", "guards", "save_state_every", "max_skipped_updates", "
 def _off(value: object) -> bool:
     """Left out of what is written: a recipe without an optional setting is, and is called, what it was before."""
     return not value
-
-
-class Override(Config):
-    """A change of one stage's settings (what `gradus rerun --set` writes): in one round, from one on, or in all."""
-
-    stage: str
-    """Which stage."""
-    round: int | None = Field(default=None, ge=0, le=MAX_ROUNDS)
-    """Which round; none for all, or for those from `from_round` on."""
-    from_round: int = Field(default=0, ge=0, le=MAX_ROUNDS + 1, exclude_if=_off)
-    """The first round with the change."""
-    changes: dict[str, Any] = Field(default_factory=dict)
-    """Dotted key -> value."""
-
-    @model_validator(mode="after")
-    def _names_rounds_once(self) -> "Override":
-        if self.round is not None and self.from_round:
-            raise ValueError("round and from_round exclude each other")
-        return self
-
-    @property
-    def first_round(self) -> int:
-        """The first round in which the change holds."""
-        return self.from_round if self.round is None else self.round
-
-    def holds_in(self, index: int) -> bool:
-        """Whether the change holds in a round."""
-        return index >= self.from_round if self.round is None else index == self.round
 
 
 class Recipe(Config):
@@ -132,10 +113,25 @@ class Recipe(Config):
     (`gradus restore`)."""
     overrides: tuple[Override, ...] = ()
     """Changes of single stages."""
+    stages: dict[str, dict[str, Any]] = Field(default_factory=dict, exclude_if=_off)
+    """Stages of installed packages, each run where its declaration says; written as a section of its own, [NAME]."""
     files: dict[str, str] = Field(default_factory=dict, exclude_if=_off)
     """Digests of the files that hold its problems, filled in when it runs: edited data is another run."""
     guards: tuple[Guard, ...] = Field(default=(), exclude_if=_off)
     """Limits on what rounds measure: outside of them the run ends, or goes back to its best policy."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sections_of_packages(cls, given: object) -> object:
+        """Take the sections that are called as a stage of an installed package; what they set wins over stored ones."""
+        if not isinstance(given, Mapping):
+            return given
+        body = dict(cast("Mapping[str, Any]", given))
+        theirs = {name: body.pop(name) for name in installed_names() if name in body and name not in cls.model_fields}
+        if theirs and all(isinstance(each, Mapping) for each in theirs.values()):
+            stored = body.get("stages", {})
+            body["stages"] = {**stored, **{name: {**stored.get(name, {}), **own} for name, own in theirs.items()}}
+        return body
 
     @model_validator(mode="after")
     def _is_measured_on_its_own_kind(self) -> "Recipe":
@@ -212,6 +208,7 @@ def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
     """Validate a recipe with its overrides; UsageError names the first wrong key, or what could never be evaluated."""
     try:
         recipe = Recipe.model_validate(body)
+        recipe = recipe.model_copy(update={"stages": {name: _declared(recipe, name, origin) for name in recipe.stages}})
         changed = with_guards_changes(recipe)
         for override in changed.overrides:
             _check(changed, override, origin)
@@ -226,19 +223,27 @@ def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
     return recipe
 
 
+def _declared(recipe: Recipe, name: str, origin: str) -> JsonObject:
+    """Return the settings of a package's stage, whole; raise UsageError if a training could not run it."""
+    stage = stage_spec(name)
+    if not stage.when:
+        raise UsageError(f"{origin}: the stage {name} stands in no recipe: it does not declare `when`")
+    for role in stage.roles:
+        if role.default == "" and role.name not in READABLE[stage.when]:
+            listed = ", ".join(READABLE[stage.when])
+            raise UsageError(f"{origin}: the stage {name} reads {role.name}, which is none of {listed}")
+    return section(recipe, name).model_dump(mode="json")
+
+
 def with_guards_changes(recipe: Recipe) -> Recipe:
     """Return the recipe with the changes of its guards in a round after the last, for checking them."""
-    changes = [
-        Override(stage=stage, from_round=recipe.rounds + 1, changes=settings)
-        for guard in recipe.guards
-        for stage, settings in guard.by_stage().items()
-    ]
+    changes = (each for guard in recipe.guards for each in guard.overrides(recipe.rounds))
     return recipe.model_copy(update={"overrides": (*recipe.overrides, *changes)})
 
 
 def _refused(error: ValidationError, origin: str, evaluate: object) -> UsageError:
     """The first fault of a recipe, its only suite called as it is written there."""
-    known = [*settings_of(Recipe), *settings_of(Suite, "evaluate.")]
+    known = [*settings_of(Recipe), *installed_names(), *settings_of(Suite, "evaluate.")]
     if not isinstance(evaluate, dict) or "suites" in evaluate:
         return refusal(error, origin, known)
     written = [name for name in known if not name.startswith("evaluate.suites.")]
@@ -318,30 +323,35 @@ def toml_value(text: str) -> object:
     return read["value"] if len(read) == 1 else text
 
 
-def stage_config(recipe: Recipe, stage: str, round_index: int, base: C) -> C:
-    """The settings of a stage in a round: the recipe's with that round's overrides."""
-    return _overridden(recipe, stage, round_index, base, f"the settings of {stage}")
-
-
-def escalated(recipe: Recipe, level: int, index: int, origin: str = "the settings of escalate") -> EscalateConfig:
-    """The settings of an escalation in a round: sampled as that round's plan is, with its own overrides."""
-    sample = stage_config(recipe, "curate", index, recipe.curate).sample
-    return _overridden(recipe, "escalate", index, EscalateConfig(level=level, sample=sample), origin)
-
-
-def _overridden(recipe: Recipe, stage: str, round_index: int, base: C, origin: str) -> C:
+def stage_config(recipe: Recipe, stage: str, round_index: int, base: C, recorded: Recorded = (), origin: str = "") -> C:
+    """Return the settings of a stage in a round: the recipe's with its overrides, and with those of recorded guards."""
+    changes = (*recipe.overrides, *(each for guard, after in recorded for each in guard.overrides(after)))
     body = base.model_dump(mode="json")
-    for override in recipe.overrides:
+    for override in changes:
         if override.stage == stage and override.holds_in(round_index):
             for key, value in override.changes.items():
                 set_dotted(body, key, value)
-    return valid(type(base), body, origin)
+    return valid(type(base), body, origin or f"the settings of {stage}")
+
+
+def escalated(recipe: Recipe, level: int, index: int, recorded: Recorded = (), origin: str = "") -> EscalateConfig:
+    """Return the settings of an escalation in a round: sampled as that round's plan is, with its own overrides."""
+    sample = stage_config(recipe, "curate", index, recipe.curate, recorded).sample
+    return stage_config(recipe, "escalate", index, EscalateConfig(level=level, sample=sample), recorded, origin)
+
+
+def section(recipe: Recipe, stage: str) -> Config:
+    """Return the settings that a recipe has for a stage, before changes of a round."""
+    if stage in recipe.stages:
+        return valid(stage_spec(stage).settings, recipe.stages[stage], stage)
+    return getattr(recipe, stage)
 
 
 def _check(recipe: Recipe, override: Override, origin: str) -> None:
     """Refuse a change of no stage of training, or one that does not fit the settings of its stage."""
     given = ("given",) if recipe.given is not None else ()
-    stages = ("ingest", "hint", *given, "curate", "rollout", "score", "escalate", "difficulty", "update", "evaluate")
+    ours = ("ingest", "hint", *given, "curate", "rollout", "score", "escalate", "difficulty", "update", "evaluate")
+    stages = (*ours, *recipe.stages)
     if override.stage not in stages:
         listed = f"the stages of a training run are {', '.join(stages)}"
         hint = did_you_mean(override.stage, stages, listed)
@@ -350,13 +360,13 @@ def _check(recipe: Recipe, override: Override, origin: str) -> None:
     match override.stage:
         case "evaluate":
             for suite in recipe.evaluate.suites:
-                report = _overridden(recipe, "evaluate", index, suite.report, where)
+                report = stage_config(recipe, "evaluate", index, suite.report, (), where)
                 Suite.model_validate({**suite.model_dump(mode="json"), "report": report})
         case "score":
             for base in (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score)):
-                _overridden(recipe, "score", index, base, where)
+                stage_config(recipe, "score", index, base, (), where)
         case "escalate":
             for level in recipe.escalate:
-                escalated(recipe, level, index, where)
+                escalated(recipe, level, index, (), where)
         case stage:
-            _overridden(recipe, stage, index, getattr(recipe, stage), where)
+            stage_config(recipe, stage, index, section(recipe, stage), (), where)

@@ -1,4 +1,4 @@
-"""Guards of a training run: limits on what its rounds measure, and what happens outside of them.
+"""Changes of settings by round: overrides, and guards, which change settings once a round is outside their limits.
 
 [[guards]]
 metric = "policy/entropy"
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from gradus.tasks.config.base import MAX_ROUNDS, Config
+from gradus.components.settings import MAX_ROUNDS, Config, empty
 
 Guarded = Literal[
     "policy/entropy",
@@ -29,6 +29,34 @@ Guarded = Literal[
     "reward/frac_all_right",
 ]
 """What a guard may look at, as stages write it: figures of a round's own rollouts and of its update."""
+
+
+class Override(Config):
+    """A change of one stage's settings (what `gradus rerun --set` writes): in one round, from one on, or in all."""
+
+    stage: str
+    """Which stage."""
+    round: int | None = Field(default=None, ge=0, le=MAX_ROUNDS)
+    """Which round; none for all, or for those from `from_round` on."""
+    from_round: int = Field(default=0, ge=0, le=MAX_ROUNDS + 1, exclude_if=empty)
+    """The first round with the change."""
+    changes: dict[str, Any] = Field(default_factory=dict)
+    """Dotted key -> value."""
+
+    @model_validator(mode="after")
+    def _names_rounds_once(self) -> "Override":
+        if self.round is not None and self.from_round:
+            raise ValueError("round and from_round exclude each other")
+        return self
+
+    @property
+    def first_round(self) -> int:
+        """The first round in which the change holds."""
+        return self.from_round if self.round is None else self.round
+
+    def holds_in(self, index: int) -> bool:
+        """Whether the change holds in a round."""
+        return index >= self.from_round if self.round is None else index == self.round
 
 
 class Guard(Config):
@@ -72,13 +100,13 @@ class Guard(Config):
             return f"{self.metric} = {value:.4g} is above the guard's max = {self.max:g}"
         return ""
 
-    def by_stage(self) -> dict[str, dict[str, object]]:
-        """Return the changes by stage."""
+    def overrides(self, after: int) -> tuple[Override, ...]:
+        """Return the changes, which hold in the rounds after one."""
         found: dict[str, dict[str, object]] = {}
         for name, value in self.changes.items():
             stage, _, key = name.partition(".")
             found.setdefault(stage, {})[key] = value
-        return found
+        return tuple(Override(stage=stage, from_round=after + 1, changes=changes) for stage, changes in found.items())
 
 
 def first_outside(guards: Sequence[Guard], index: int, metrics: Mapping[str, float]) -> tuple[Guard, str] | None:

@@ -5,7 +5,7 @@ selected("gspo")                   # those of this name alone
 selected(kind="loss", paper="2507.18071")
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict, cast
 
 from gradus.components import Kind
@@ -84,7 +84,9 @@ def _method(overlay: Overlay) -> Method:
     }
 
 
-def _picked(found: Facts, wanted: Any) -> dict[str, dict[str, Component | Method]]:
+def _picked(
+    found: Facts, wanted: Callable[[str, Component | Method], bool]
+) -> dict[str, dict[str, Component | Method]]:
     return {
         kind: {name: facts for name, facts in named.items() if wanted(name, facts)} for kind, named in found.items()
     }

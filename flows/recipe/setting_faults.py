@@ -8,10 +8,10 @@ from typing import TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from gradus.components.chosen import Chosen
 from gradus.components.registry import find, names
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
-from gradus.tasks.config.components import Chosen
 
 M = TypeVar("M", bound=BaseModel)
 

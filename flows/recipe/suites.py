@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from pydantic import Field, field_validator, model_validator
 
-from gradus.tasks.config.base import MAX_ROUNDS, Config
+from gradus.components.settings import MAX_ROUNDS, Config
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.prompts import PromptConfig, Stops
@@ -55,24 +55,6 @@ class Suite(Config):
     """Every seed of the evaluation derives from it, none from the run's: runs with other seeds draw the same."""
     reported: bool | None = None
     """Show the figures of this suite as a result; unless given, every suite but the one that `select` names."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_one_name(cls, given: object) -> object:
-        """Write the suite's name into the settings of its report; a recipe may give it in either place."""
-        if not isinstance(given, Mapping):
-            return given
-        body = dict(given)
-        report = body.get("report", {})
-        if isinstance(report, EvaluateConfig):
-            report = report.model_dump(exclude_unset=True)
-        if not isinstance(report, Mapping):
-            return body
-        settings = dict(report)
-        named = body.setdefault("name", settings.get("suite", "heldout"))
-        if settings.get("suite", named) != named:
-            raise ValueError(f"the suite is called {named!r}, and {settings['suite']!r} in its report")
-        return {**body, "report": {**settings, "suite": named}}
 
     @field_validator("name")
     @classmethod

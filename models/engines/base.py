@@ -1,11 +1,10 @@
-"""What every engine does: finished rollouts for requests, in any order, and log-probs for given tokens.
+"""What every engine does: finished rollouts for requests, in any order.
 
 A new engine is one class with these methods; everything around it (shards, seeds, gates, resuming) stays as it is.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Protocol
 
 FinishReason = Literal["stop", "length", "error"]
@@ -78,16 +77,8 @@ class Engine(Protocol):
         """What the engine had to do otherwise than asked, a sentence each."""
         ...
 
-    def load(self, folder: Path) -> None:
-        """Load the weights of a checkpoint folder; raise EngineError if the engine's own evidence contradicts it."""
-        ...
-
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
         """Sample every request once, in any order."""
-        ...
-
-    def logprobs(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probs (nats, temperature 1) of given completion tokens after their prompts."""
         ...
 
     def close(self) -> None:

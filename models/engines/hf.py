@@ -13,7 +13,6 @@ structured output. Shapes: B rows, T positions, V vocabulary.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,9 +24,8 @@ from gradus.models.engines.base import EngineError, Finished, OnTokens, Request
 from gradus.models.engines.cache import empty_cache
 from gradus.models.engines.sampling import SamplingParams, draw
 from gradus.models.engines.stops import stopped, tail_tokens
-from gradus.models.policy import Dtype, Policy, load_policy
+from gradus.models.policy import Policy
 
-_CPU = torch.device("cpu")
 _NAME = f"transformers {version('transformers')}"  # read once: it costs milliseconds
 COMPACT_FRAC = 1 / 32
 """Finished rows leave the batch once they are this share of it."""
@@ -37,23 +35,14 @@ PREFILL_TOKENS = 32_768
 
 
 class HfEngine:
-    """Engine `transformers`; give it a policy, or `load` a folder.
+    """Engine `transformers`, of a policy that is loaded.
 
     engine = HfEngine(policy)
     for finished in engine.generate([Request("a:0", (5, 9, 2), seed=17, max_tokens=96)]): ...
     """
 
-    def __init__(
-        self,
-        policy: Policy | None = None,
-        *,
-        dtype: Dtype = "auto",
-        device: torch.device = _CPU,
-        batch_rows: int = 512,
-    ) -> None:
-        self._policy = policy
-        self._dtype: Dtype = dtype
-        self._device = device
+    def __init__(self, policy: Policy, *, batch_rows: int = 512) -> None:
+        self.policy = policy
         self._batch_rows = batch_rows
         self._remarks: list[str] = []
 
@@ -74,17 +63,6 @@ class HfEngine:
     def remarks(self) -> Sequence[str]:
         """Where memory ran out and how many rows it went on with."""
         return tuple(self._remarks)
-
-    @property
-    def policy(self) -> Policy:
-        """Return the policy that is loaded; raise EngineError if there is none."""
-        if self._policy is None:
-            raise EngineError("no policy is loaded")
-        return self._policy
-
-    def load(self, folder: Path) -> None:
-        """Take the weights of a checkpoint folder."""
-        self._policy = load_policy(folder, self._dtype, self._device)
 
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
         """Sample every request once, shortest prompts first, `batch_rows` at a time, fewer where memory runs out.
@@ -137,8 +115,7 @@ class HfEngine:
         return found
 
     def close(self) -> None:
-        """Let go of the policy."""
-        self._policy = None
+        """Nothing is held: the policy is its owner's."""
 
 
 def batches(prompts: Sequence[tuple[int, ...]], batch_rows: int) -> list[list[int]]:

@@ -13,45 +13,35 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from gradus.models.engines.base import EngineError, Finished, FinishReason, OnTokens, Request
 from gradus.models.engines.probe import BOUNDS, hold_probe
+from gradus.models.engines.settings import ServerConfig
 from gradus.models.errors import first_line
 from gradus.models.policy import PolicyError, load_policy
 
 _SAME = 1e-6
+_TIMEOUT_S = 600.0
+"""Limit of one request."""
 _ODD = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What reading an answer raises that is not as OpenAI's API has it."""
-
-
-@dataclass(frozen=True)
-class ServerSettings:
-    """See gradus.tasks.config.rollout.ServerConfig."""
-
-    url: str = "http://127.0.0.1:8000/v1"
-    model: str = ""
-    api_key_variable: str = "OPENAI_API_KEY"
-    concurrency: int = 64
-    timeout_s: float = 600.0
-    retries: int = 5
-    tokens: bool = True
 
 
 class ServerEngine:
     """Send requests to a server, a limited number at once; a request that fails for good is returned as an error.
 
-    engine = ServerEngine(ServerSettings(url="http://127.0.0.1:8000/v1"))
+    engine = ServerEngine(ServerConfig(url="http://127.0.0.1:8000/v1"))
     """
 
     reproducible = False
     """A server promises nothing of the kind."""
     remarks: Sequence[str] = ()
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerConfig) -> None:
         try:
             from openai import OpenAI  # noqa: PLC0415 - an extra
         except ImportError:
@@ -63,7 +53,7 @@ class ServerEngine:
             api_key=key,
             default_headers=_basic(key),
             max_retries=settings.retries,
-            timeout=settings.timeout_s,
+            timeout=_TIMEOUT_S,
         )
         self._model = settings.model
         self._ends: tuple[int, ...] = ()

@@ -20,9 +20,10 @@ import torch
 from gradus.models.adapters import Adapter, read_adapter
 from gradus.models.engines.base import EngineError, Finished, FinishReason, OnTokens, Request
 from gradus.models.engines.probe import BOUNDS, hold_probe
-from gradus.models.engines.vllm_core import AGAIN, Cores, VllmSettings, can_sleep, plain_errors, vllm
+from gradus.models.engines.settings import VllmConfig
+from gradus.models.engines.vllm_core import AGAIN, Cores, can_sleep, plain_errors, vllm
 from gradus.models.errors import first_line
-from gradus.models.policy import load_policy, load_prompt_side
+from gradus.models.policy import Dtype, load_policy, load_prompt_side
 from gradus.models.policy_files import is_adapter
 from gradus.models.weight_check import compare, fixed_set, weight_bytes
 
@@ -50,7 +51,7 @@ class _Running:
 class VllmEngine:
     """A running vLLM that takes one policy after the other.
 
-    engine = VllmEngine(VllmSettings())
+    engine = VllmEngine(VllmConfig())
     engine.load(Path("checkpoint"))
     for finished in engine.generate([Request("a:0", (5, 9, 2), seed=17, max_tokens=96)]): ...
     """
@@ -58,9 +59,10 @@ class VllmEngine:
     reproducible = False
     """The last bits of the logits depend on the batch, and that on timing."""
 
-    def __init__(self, settings: VllmSettings) -> None:
+    def __init__(self, settings: VllmConfig, dtype: Dtype = "auto") -> None:
         self.remarks: Sequence[str] = ()
         self._settings = settings
+        self._dtype: Dtype = dtype
         self._name = f"vllm {_version()}"
         self._running: _Running | None = None
         self._number = 0
@@ -110,7 +112,7 @@ class VllmEngine:
         if running is not None and not _fits(running, base, rank):
             self.close()
         if self._running is None:
-            self._running = _Running(Cores.started(base, self._settings, rank), base)
+            self._running = _Running(Cores.started(base, self._settings, self._dtype, rank), base)
         elif self._running.asleep or base != self._running.base:
             with plain_errors("vLLM did not take new weights"):
                 _renew(self._running, base)
@@ -212,7 +214,7 @@ class VllmEngine:
             if adapter is not None:
                 _hold_adapter(running, adapter, dtype)
             if weight_bytes(running.base) <= PROBE_BYTES:
-                policy = load_policy(folder, self._settings.dtype)
+                policy = load_policy(folder, self._dtype)
                 for _ in range(running.cores.num_copies):  # each answers in its turn
                     hold_probe(policy, self.logprobs, BOUNDS[str(policy.model.dtype).removeprefix("torch.")])
         except ValueError as error:

@@ -9,12 +9,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gradus.models.engines.base import EngineError
+from gradus.models.engines.settings import CPU_CACHE_GIB, VllmConfig
 from gradus.models.errors import first_line
 from gradus.models.policy import Dtype, saved_dtype
 
@@ -28,21 +28,6 @@ _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class VllmSettings:
-    """The arguments of vLLM that change from machine to machine; see gradus.tasks.config.rollout.VllmConfig."""
-
-    dtype: Dtype = "auto"
-    tensor_parallel_size: int = 1
-    data_parallel_size: int = 1
-    gpu_memory_utilization: float = 0.85
-    max_num_seqs: int = 256
-    max_model_len: int = 0
-    enforce_eager: bool = False
-    cpu_cache_gib: int = 1
-    sleep: bool = False
-
-
 class Cores:
     """What a started vLLM is asked; EngineDeadError of vLLM where a core is gone."""
 
@@ -54,15 +39,15 @@ class Cores:
         threading.Thread(target=_wake_at_death, args=(engine.engine_core,), daemon=True).start()
 
     @classmethod
-    def started(cls, folder: Path, settings: VllmSettings, rank: int) -> "Cores":
+    def started(cls, folder: Path, settings: VllmConfig, dtype: Dtype, rank: int) -> "Cores":
         """Start with the weights of a folder, for adapters of a rank (0 for none); raise EngineError on failure."""
         max_rank = _max_rank(rank)
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(settings.cpu_cache_gib))
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(CPU_CACHE_GIB))
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         start, arguments = vllm("v1.engine.llm_engine").LLMEngine.from_engine_args, vllm("engine.arg_utils").EngineArgs
         try:
-            return cls(start(arguments(**engine_arguments(folder, settings, max_rank))), max_rank)
+            return cls(start(arguments(**engine_arguments(folder, settings, dtype, max_rank))), max_rank)
         except (RuntimeError, ValueError, OSError) as error:
             raise EngineError(f"vLLM did not start: {first_line(error)}", "see the worker's log") from None
 
@@ -120,13 +105,13 @@ class Cores:
         return answers
 
 
-def engine_arguments(folder: Path, settings: VllmSettings, max_rank: int) -> dict[str, Any]:
+def engine_arguments(folder: Path, settings: VllmConfig, dtype: Dtype, max_rank: int) -> dict[str, Any]:
     """The arguments that vLLM is started with."""
     adapters = {"enable_lora": True, "max_lora_rank": max_rank} if max_rank else {}
     return {
         **adapters,
         "model": str(folder),
-        "dtype": saved_dtype(folder) if settings.dtype == "auto" else settings.dtype,
+        "dtype": saved_dtype(folder) if dtype == "auto" else dtype,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "data_parallel_size": settings.data_parallel_size,
         "gpu_memory_utilization": settings.gpu_memory_utilization,

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from select import select
 
-from gradus.models.judging.pool import MEMORY_BYTES, START_LIMIT_S, JudgeStartError
+from gradus.models.judging.pool import START_LIMIT_S, JudgeStartError
 from gradus.models.judging.process import JudgeProcess
 from gradus.models.rewards import SAME_NAME, RewardSpec
 from gradus.models.rewards.imports import Module
@@ -23,16 +23,16 @@ class Inspection:
     packages: tuple[str, ...]
 
 
-def inspect(spec: RewardSpec, *, limit_s: float = START_LIMIT_S) -> Inspection:
+def inspect(spec: RewardSpec) -> Inspection:
     """Load a user's function in a judge and list its modules; raise JudgeStartError if it does not load."""
-    deadline = time.monotonic() + limit_s
-    judge = JudgeProcess(spec, item_timeout_s=limit_s, memory_bytes=MEMORY_BYTES, deadline=deadline, inspect=True)
+    deadline = time.monotonic() + START_LIMIT_S
+    judge = JudgeProcess(spec, item_timeout_s=START_LIMIT_S, deadline=deadline, inspect=True)
     modules: dict[str, Module] = {}
     packages: list[str] = []
     try:
         while True:
             if not select([judge.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise JudgeStartError(f"{spec.name} was not loaded within {limit_s:.0f} s")
+                raise JudgeStartError(f"{spec.name} was not loaded within {START_LIMIT_S:.0f} s")
             messages, alive = judge.receive()
             for message in messages:
                 if "fatal" in message:

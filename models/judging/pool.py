@@ -40,7 +40,6 @@ PROBES = 4
 """Rows that a user's function judges one by one before its first batch; if all of them time out it is abandoned."""
 HANGS_IN_A_ROW = 32
 """Consecutive time-outs after which a function that has judged rows is abandoned."""
-MEMORY_BYTES = 8 * 1024**3
 
 
 class JudgeStartError(RuntimeError):
@@ -86,7 +85,6 @@ class JudgePool:
         *,
         num_workers: int = 2,
         item_timeout_s: float = 5.0,
-        memory_bytes: int = MEMORY_BYTES,
         batch_rows: int = USER_BATCH_ROWS,
         log: Path | None = None,
     ) -> None:
@@ -95,7 +93,6 @@ class JudgePool:
         self.spec = spec
         self._num_workers = num_workers
         self.item_timeout_s = item_timeout_s
-        self._memory_bytes = memory_bytes
         self._batch_rows = batch_rows
         self._log = log
         self._judges: list[JudgeProcess] = []
@@ -200,7 +197,6 @@ class JudgePool:
         return JudgeProcess(
             self.spec,
             item_timeout_s=self.item_timeout_s,
-            memory_bytes=self._memory_bytes,
             deadline=time.monotonic() + START_LIMIT_S,
             log=self._log,
         )

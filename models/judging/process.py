@@ -28,6 +28,7 @@ KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIR
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
 SETTLE_S = 1.0
+MEMORY_BYTES = 8 * 1024**3
 APART = 16
 """Stride between rows that are judged one after another after a batch was split."""
 PRINTED_BYTES = 256 * 1024
@@ -70,7 +71,6 @@ class JudgeProcess:
         spec: RewardSpec,
         *,
         item_timeout_s: float,
-        memory_bytes: int,
         deadline: float,
         inspect: bool = False,
         log: Path | None = None,
@@ -108,7 +108,7 @@ class JudgeProcess:
                 "nonce": self._nonce,
                 "spec": spec.to_json(),
                 "item_timeout_s": item_timeout_s,
-                "memory_bytes": memory_bytes,
+                "memory_bytes": MEMORY_BYTES,
                 "inspect": inspect,
             }
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from select import select
 
 from gradus.models.judging.messages import verdict_of
-from gradus.models.judging.pool import MEMORY_BYTES, START_LIMIT_S, JudgeStartError
+from gradus.models.judging.pool import START_LIMIT_S, JudgeStartError
 from gradus.models.judging.process import Chunk, JudgeProcess
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Row, Verdict
@@ -21,7 +21,7 @@ def tried(spec: RewardSpec, rows: Sequence[Row], *, limit_s: float, log: Path | 
     Raise JudgeStartError if the function does not load.
     """
     until = time.monotonic() + START_LIMIT_S
-    judge = JudgeProcess(spec, item_timeout_s=limit_s, memory_bytes=MEMORY_BYTES, deadline=until, log=log)
+    judge = JudgeProcess(spec, item_timeout_s=limit_s, deadline=until, log=log)
     verdicts: list[Verdict] = []
     try:
         judge.send(Chunk(list(range(len(rows)))), rows)

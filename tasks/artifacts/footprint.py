@@ -14,6 +14,7 @@ import psutil
 from safetensors import safe_open
 
 from gradus.data.lake.store import Ref, Store
+from gradus.models.engines.settings import CPU_CACHE_GIB
 from gradus.models.policy_files import CONFIG
 from gradus.tasks.artifacts.policies import base_ref
 from gradus.tasks.config.curation import SampleConfig
@@ -80,7 +81,7 @@ def _cache(store: Store, policy: Ref, sample: SampleConfig, rollout: RolloutConf
     if rollout.engine == "openai":
         return 0
     if rollout.engine == "vllm":
-        return rollout.vllm.cpu_cache_gib * 2**30
+        return CPU_CACHE_GIB * 2**30
     config = _config(store, policy)
     heads = config.get("num_key_value_heads") or config.get("num_attention_heads") or 0
     width = config.get("head_dim") or config.get("hidden_size", 0) // max(1, config.get("num_attention_heads") or 1)

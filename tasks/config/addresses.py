@@ -3,40 +3,14 @@
 import os
 from importlib.metadata import entry_points
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from gradus.components.addresses import is_address
 from gradus.data.errors import UsageError, shortened
 from gradus.tasks.config.redaction import hide
 
 _MAX_PORT = 65535
 _DATABASES = frozenset({"sqlite", "postgresql", "mysql", "mssql"})
 _TRACKERS = frozenset({"file", "databricks", "databricks-uc", "uc"})
-
-
-def is_address(text: str) -> bool:
-    """Return whether this is the address of an HTTP server.
-
-    >>> is_address("http://127.0.0.1:8000/v1"), is_address("http://host:99999"), is_address("nowhere")
-    (True, False, False)
-    """
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:  # a port that is no number, half an IPv6 address
-        return False
-    spaced = any(char.isspace() for char in text)
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not spaced
-
-
-def is_place(text: str) -> bool:
-    """Return whether this is HOST:PORT.
-
-    >>> is_place("node1:29400"), is_place("node1:99999"), is_place("node1")
-    (True, False, False)
-    """
-    host, _, port = text.rpartition(":")
-    named = bool(host) and not any(char.isspace() or char in ":/" for char in host)
-    return named and port.isascii() and port.isdigit() and 0 < int(port[:9]) <= _MAX_PORT
 
 
 def check_addresses() -> None:

@@ -1,19 +1,21 @@
-"""Settings of the stages that decide what is sampled next: curate, hint, escalate, difficulty."""
+"""The stages that decide what is sampled next: declarations and settings of curate, hint, escalate, difficulty."""
 
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE, MAX_TOKENS
-from gradus.tasks.config.base import LIMIT, MAX_ROUNDS, MAX_ROWS, Config
-from gradus.tasks.config.components import (
+from gradus.components.chosen import (
     FilterConfig,
     HintStrategyConfig,
     RankingConfig,
     SamplerConfig,
     none_if_empty,
 )
-from gradus.tasks.config.prompts import PromptConfig, empty
+from gradus.components.settings import LIMIT, MAX_ROWS, MAX_TOKENS, Config, empty
+from gradus.components.stage import Role, Short, Stage
+from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE
+from gradus.tasks.config.prompts import PromptConfig
+from gradus.tasks.config.roles import PROBLEMS, counting
 
 MAX_LEVEL = 1000
 """Levels of hints at most."""
@@ -45,12 +47,8 @@ class CurateConfig(Config):
     """Problems to draw; 0 takes all that are left."""
     sample: SampleConfig = Field(default_factory=SampleConfig)
     """How each planned problem is sampled."""
-    hint_level: int = Field(default=0, ge=0, le=MAX_LEVEL)
-    """Hint level shown with every planned problem that has such a hint (static hints); 0 plans bare problems."""
     prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
     """How a problem becomes the prompt that the filter prompt_tokens counts; in a recipe that of the rollouts."""
-    round: int = Field(default=0, ge=0, le=MAX_ROUNDS)
-    """Round of the run; part of every group id."""
 
     @property
     def counts_tokens(self) -> bool:
@@ -79,9 +77,57 @@ class HintConfig(Config):
 class DifficultyConfig(Config):
     """How scores become a difficulty table (added to the previous one where given)."""
 
-    round: int = Field(default=0, ge=0, le=MAX_ROUNDS)
-    """Round of these measurements."""
-    unhinted_only: bool = True
-    """Count only rollouts without a hint: a hinted pass says nothing of the bare problem."""
     max_unjudged_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of the rollouts counted without a verdict fails the stage; 1 accepts rewards alone."""
+
+
+CURATE = Stage(
+    "curate",
+    "Choose problems, in which order, and say why.",
+    version=2,
+    makes="plan",
+    settings=CurateConfig,
+    takes=(
+        PROBLEMS,
+        Role("difficulty", "difficulty: a file or an artifact", default=None),
+        Short("filters", "NAME[:k=v,...]; repeatable", "--filter", list[str], read="filters"),
+        Short("rank", "NAME[:k=v,...], such as historical_std or variance", default="", read="component"),
+        Short("top", "keep the first N after ranking", type=int, default=0, least=0),
+        Short("sampler", "NAME[:k=v,...]: all, uniform or variance", default="all", read="component"),
+        Short("draw", "problems to draw; 0 takes all", type=int, default=0, least=0),
+        counting("counts_tokens"),
+    ),
+    check="gradus.tasks.preflight.stages:check_curate",
+    other_worker=lambda settings: "policy" if settings.counts_tokens else "",
+    run="gradus.tasks.stages.curate:run",
+)
+HINT = Stage(
+    "hint",
+    "Build hints from worked solutions.",
+    version=1,
+    makes="hints",
+    settings=HintConfig,
+    takes=(PROBLEMS,),
+    draws=False,
+    check="gradus.tasks.preflight.stages:check_hint",
+    run="gradus.tasks.stages.hint:run",
+)
+ESCALATE = Stage(
+    "escalate",
+    "Plan the failed groups again, each with its next hint.",
+    version=1,
+    makes="plan",
+    settings=EscalateConfig,
+    verb=False,
+    run="gradus.tasks.stages.escalate:run",
+)
+DIFFICULTY = Stage(
+    "difficulty",
+    "Count how often each problem was solved.",
+    version=2,
+    makes="difficulty",
+    settings=DifficultyConfig,
+    draws=False,
+    verb=False,
+    run="gradus.tasks.stages.difficulty:run",
+)

@@ -1,12 +1,12 @@
-"""Settings of the stage evaluate."""
+"""The stage evaluate: its declaration and its settings."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from gradus.components.settings import LIMIT, Config
+from gradus.components.stage import Stage
 from gradus.data.lake.schema import MAX_SAMPLES
-from gradus.tasks.config.base import LIMIT, Config
 
 MARGIN = 0.02
 """Differences of pass@1 below this do not matter unless another margin is given: ten problems of 500."""
@@ -15,8 +15,6 @@ MARGIN = 0.02
 class EvaluateConfig(Config):
     """What is computed from the scored rollouts of one policy on one problem set."""
 
-    suite: str = "heldout"
-    """Name of the problem set."""
     ks: tuple[Annotated[int, Field(ge=1, le=MAX_SAMPLES)], ...] = Field(default=(1, 8), min_length=1)
     """The k of pass@k."""
     confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
@@ -24,10 +22,13 @@ class EvaluateConfig(Config):
     max_unjudged_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of rollouts without a verdict fails the stage; 1 accepts an evaluation of rewards alone."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_versions(cls, given: object) -> object:
-        """Leave out the number of resamples, which intervals no longer draw; recipes of stored runs have it."""
-        if not isinstance(given, Mapping):
-            return given
-        return {key: value for key, value in given.items() if key != "bootstrap"}
+
+EVALUATE = Stage(
+    "evaluate",
+    "Say how good a policy is, with intervals.",
+    version=4,
+    makes="evaluations",
+    settings=EvaluateConfig,
+    verb=False,
+    run="gradus.tasks.stages.evaluate:run",
+)

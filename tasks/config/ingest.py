@@ -1,4 +1,4 @@
-"""Settings of the stage ingest."""
+"""The stage ingest: its declaration and its settings."""
 
 from functools import partial
 from operator import eq
@@ -6,20 +6,18 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from gradus.components.settings import MAX_ROWS, Config, empty
+from gradus.components.stage import Role, Short, Stage
 from gradus.data.errors import UsageError
 from gradus.data.sources.formats import FIELDS
 from gradus.data.sources.tabular import refuse_fields
-from gradus.tasks.config.base import MAX_ROWS, Config
-from gradus.tasks.config.prompts import PromptConfig, empty
+from gradus.tasks.config.prompts import PromptConfig
+from gradus.tasks.config.roles import MAPS, counting
 
 
 class IngestConfig(Config):
     """How a source becomes a problems table."""
 
-    source: str = ""
-    """A file, a Hugging Face dataset id or folder, or reasoning-gym:FAMILY."""
-    source_sha256: str = ""
-    """Digest of the file or folder, filled in when the stage runs, so that changed content is a changed identity."""
     format: Literal["auto", "gsm8k", "math", "hints", "plain"] = "auto"
     """How rows are read: gsm8k (#### gold), math (boxed gold), hints (Scaf-GRPO tiers), plain (columns as named)."""
     columns: dict[str, str] = Field(default_factory=dict)
@@ -60,3 +58,22 @@ class IngestConfig(Config):
         if type(generator.get("seed", 0)) is not int:
             raise ValueError("seed is not a whole number")
         return generator
+
+
+INGEST = Stage(
+    "ingest",
+    "Turn a source into a problems table.",
+    version=2,
+    makes="problems",
+    settings=IngestConfig,
+    takes=(
+        Role("source", "a JSONL or Parquet file, a dataset id, or reasoning-gym:FAMILY", argument=True),
+        MAPS,
+        Short("strict", "stop at the first row that cannot be used", type=bool, default=False),
+        counting("max_prompt_tokens"),
+    ),
+    check="gradus.tasks.preflight.stages:check_ingest",
+    draws=False,
+    other_worker=lambda settings: "policy" if settings.max_prompt_tokens else "",
+    run="gradus.tasks.stages.ingest:run",
+)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from pydantic import Field
 
+from gradus.components.settings import MAX_ROUNDS, Config
 from gradus.data.errors import UsageError
-from gradus.tasks.config.base import MAX_ROUNDS, Config
 
 
 class KeepConfig(Config):

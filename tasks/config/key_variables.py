@@ -13,9 +13,6 @@ from gradus.data.errors import UsageError, shortened
 _LISTED = "GRADUS_KEY_VARIABLES"
 _SUFFIX = "_API_KEY"
 
-VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
-"""The name of an environment variable."""
-
 
 def listed_variables() -> frozenset[str]:
     """Return the names in GRADUS_KEY_VARIABLES, which are separated by commas."""

@@ -7,11 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from gradus.components import Need
-from gradus.data.lake.schema import MAX_TOKENS, OWN
-from gradus.data.worked import AS_IT_STANDS
-from gradus.tasks.config.addresses import is_place
-from gradus.tasks.config.base import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, MAX_ROWS, Config, unset
-from gradus.tasks.config.components import (
+from gradus.components.addresses import is_place
+from gradus.components.chosen import (
     AdvantageConfig,
     AggregationConfig,
     ImportanceConfig,
@@ -19,7 +16,20 @@ from gradus.tasks.config.components import (
     TokenWeightsConfig,
     none_if_empty,
 )
-from gradus.tasks.config.prompts import PromptConfig, empty
+from gradus.components.settings import (
+    INCIDENTAL,
+    LIMIT,
+    MAX_PROCESSES,
+    MAX_ROUNDS,
+    MAX_ROWS,
+    MAX_TOKENS,
+    Config,
+    empty,
+    unset,
+)
+from gradus.data.lake.schema import OWN
+from gradus.data.worked import AS_IT_STANDS
+from gradus.tasks.config.prompts import PromptConfig
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 TEACHER_TOP_K = 32

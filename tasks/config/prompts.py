@@ -4,13 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
+from gradus.components.settings import Config, empty
 from gradus.models.templates import PromptStyle, system_problem, template_problem
-from gradus.tasks.config.base import Config
-
-
-def empty(value: object) -> bool:
-    """Left out of what is written: optional texts, lists, tables and groups of settings in which nothing is set."""
-    return not (value.model_dump() if isinstance(value, Config) else value)
 
 
 class PromptConfig(Config):

@@ -3,7 +3,7 @@
     hide("401 for https://ann:hunter22@mlflow.example")     # '401 for https://***@mlflow.example'
 
 Settings are stored whole (manifest, run.json, journal, tracker), so one that holds credentials is refused before
-anything starts (`refuse_credentials`, gradus.tasks.config.base). Free text (errors, logs, answers of a server) is
+anything starts (`refuse_credentials`, gradus.components.settings). Free text (errors, logs, answers of a server) is
 cleaned: `hide`. A secret is the value of an environment variable with a secret's name (..._TOKEN, ..._PASSWORD,
 ..._API_KEY ...) or a name in GRADUS_KEY_VARIABLES, what a URL has before its @, a key in a URL's query, and what
 follows `Basic` or `Bearer`; encoded forms included. Left out: values shorter than four characters, and secrets in files
@@ -19,11 +19,12 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TextIO, cast
 from urllib.parse import quote, unquote
 
+from gradus.components.settings import QUERY_KEY, credentials_in
 from gradus.data.errors import UsageError
 from gradus.tasks.config.key_variables import listed_variables
 
@@ -39,11 +40,6 @@ _REFUSED_CHARS = 12
 """Only a longer secret is looked for in arguments: a short one may be an ordinary word."""
 _NO_SECRET = frozenset({"true", "false", "none", "null"})
 _USERINFO = re.compile(r"(?<=://)[^\s/?#@'\"<>]+(?:@[^\s/?#@'\"<>]+)*(?=@)")
-_LOGIN = re.compile(r"://[^\s/?#@:]*:[^\s/?#@]+@|\bhttps?://[^\s/?#@]+@", re.IGNORECASE)
-_QUERY = re.compile(
-    r"(?<=[?&])((?:[\w.-]{0,64}[_.-])?(?:key|apikey|token|secret|password|signature|sig|credential)=)[^&\s'\"<>]+",
-    re.IGNORECASE,
-)
 _SCHEME = re.compile(r"\b(Basic|Bearer)\s+[A-Za-z0-9+/=._~-]{6,}")
 _PAIRS = (("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"),)
 
@@ -51,20 +47,11 @@ _PAIRS = (("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"),)
 def hide(text: str) -> str:
     """The text with every secret replaced by `***`."""
     text = _USERINFO.sub(MASK, text)
-    text = _SCHEME.sub(rf"\1 {MASK}", _QUERY.sub(rf"\1{MASK}", text))
+    text = _SCHEME.sub(rf"\1 {MASK}", QUERY_KEY.sub(rf"\1{MASK}", text))
     secrets = sorted(_secrets(), key=len, reverse=True)
     if not secrets:
         return text
     return re.sub("|".join(_pattern(secret) for secret in secrets), MASK, text)
-
-
-def credentials_in(value: object) -> bool:
-    """Whether a text, or one in lists and mappings, has a URL with a password, a token or a key in it."""
-    if isinstance(value, str):
-        return bool(_LOGIN.search(value) or _QUERY.search(value))
-    if isinstance(value, Mapping):
-        return any(credentials_in(item) for item in value.values())
-    return isinstance(value, list | tuple) and any(credentials_in(item) for item in value)
 
 
 def refuse_credentials(words: Sequence[str]) -> None:

@@ -1,14 +1,15 @@
-"""Settings of the stage score and of its rewards."""
+"""The stage score: its declaration, its settings and those of its rewards."""
 
 from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
 from gradus.components import Kind
-from gradus.tasks.config.base import INCIDENTAL, LIMIT, MAX_ROWS, Config, unset
-from gradus.tasks.config.components import Chosen
-from gradus.tasks.config.key_variables import VARIABLE
-from gradus.tasks.config.prompts import empty
+from gradus.components.addresses import VARIABLE
+from gradus.components.chosen import Chosen
+from gradus.components.settings import INCIDENTAL, LIMIT, MAX_ROWS, Config, empty, unset
+from gradus.components.stage import Role, Short, Stage
+from gradus.tasks.config.roles import MAPS
 
 
 class RewardConfig(Chosen):
@@ -60,3 +61,22 @@ class ScoreConfig(Config):
         if sum(reward.decides for reward in self.rewards) > 1:
             raise ValueError("more than one reward has decides = true")
         return self
+
+
+SCORE = Stage(
+    "score",
+    "Judge completions.",
+    version=3,
+    makes="scores",
+    settings=ScoreConfig,
+    takes=(
+        Role("rollouts", "rollouts: a file with problem_id, completion, answer; or an artifact"),
+        Short("rewards", "NAME[=WEIGHT]; repeatable", "--reward", list[str], read="rewards"),
+        Role("problems", "problems, where the rollouts have no answer", default=None),
+        MAPS,
+    ),
+    draws=False,
+    worker="score",
+    check="gradus.tasks.preflight.stages:check_score",
+    run="gradus.tasks.stages.score.stage:run",
+)

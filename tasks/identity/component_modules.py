@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from gradus.components.chosen import Chosen, chosen_in
 from gradus.components.registry import located, users_file
+from gradus.components.settings import Config
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.manifest import sha256_file
 from gradus.models.judging.inspection import add
 from gradus.models.rewards.imports import Module, imported_names, is_installed
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import Chosen, chosen_in
 from gradus.tasks.identity.late_modules import remember_late, remembered
 from gradus.tasks.identity.libraries import distributions_of, library_versions
 from gradus.tasks.identity.loading import unpinned

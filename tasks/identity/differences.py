@@ -63,8 +63,8 @@ def _phrase(path: str, new: object, old: object, identity: Identity) -> str:
         return _of_code(name, new, old)
     if kind == "version":
         return f"gradus computes this stage otherwise since its version {new} (before {old})"
-    if kind == "config":
-        return _of_setting(name, new, old, identity)
+    if kind in ("config", "facts"):
+        return _of_setting(name, new, old, _table(identity, kind))
     return _plain(path, new, old)
 
 
@@ -78,12 +78,12 @@ def _of_code(name: str, new: object, old: object) -> str:
     return f"gradus computes {kind} {which} otherwise since its version {new} (before {old})"
 
 
-def _of_setting(name: str, new: object, old: object, identity: Identity) -> str:
+def _of_setting(name: str, new: object, old: object, settings: JsonObject) -> str:
     *above, last = name.split(".")
     if last == "source_sha256":
         if _MISSING in (new, old):  # a file that only one side names follows from its setting
             return ""
-        where = _at(_table(identity, "config"), above)
+        where = _at(settings, above)
         named = where.get("name") or where.get("source") or "of the source"
         return f"the content of the file {named} changed"
     if len(above) > 1 and above[-1] in _FILLED_IN:

@@ -15,11 +15,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gradus.components.chosen import Chosen
 from gradus.components.registry import function_of, users_file
 from gradus.data.errors import BadInputError
 from gradus.models.rewards.imports import Module, watch
 from gradus.models.rewards.user import describe, line_of
-from gradus.tasks.config.components import Chosen
 
 HINT = "correct the file and run the same command again"
 

@@ -6,10 +6,10 @@ Left out: files that a reward reads as data.
 import hashlib
 from pathlib import Path
 
+from gradus.components.chosen import Chosen
+from gradus.components.settings import Config
 from gradus.data.lake.manifest import sha256_file
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import Chosen
-from gradus.tasks.config.ingest import IngestConfig
+from gradus.data.records import JsonObject
 from gradus.tasks.config.learning import GivenConfig
 from gradus.tasks.config.score import RewardConfig
 from gradus.tasks.identity.component_modules import pinned_component
@@ -22,8 +22,6 @@ def pinned(config: Config, *, renew: bool = False, run_rewards: bool = True) -> 
     A digest that is there already stays, so that a run keeps to what it began with, unless they shall be renewed.
     What a reward loads is found by running its file in a judge, or else by reading it, as for other components.
     """
-    if isinstance(config, IngestConfig) and (renew or not config.source_sha256):
-        return config.model_copy(update={"source_sha256": content_sha256(Path(config.source))})
     if isinstance(config, GivenConfig) and config.rows and (renew or not config.rows_sha256):
         return config.model_copy(update={"rows_sha256": content_sha256(Path(config.rows))})
 
@@ -39,6 +37,11 @@ def pinned(config: Config, *, renew: bool = False, run_rewards: bool = True) -> 
     found = {name: value_of(getattr(config, name)) for name in _nested(config)}
     changed = {name: value for name, value in found.items() if value != getattr(config, name)}
     return config.model_copy(update=changed) if changed else config
+
+
+def source_facts(source: str) -> JsonObject:
+    """Return a source of problems with the digest of its file or folder: changed content is another source."""
+    return {"source": source, "source_sha256": content_sha256(Path(source))}
 
 
 def _nested(config: Config) -> list[str]:

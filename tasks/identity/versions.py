@@ -10,9 +10,9 @@ by its content (gradus.tasks.identity.pins), an installed component by the versi
 
 from collections.abc import Iterator
 
+from gradus.components.chosen import chosen_in
 from gradus.components.description import Component, DescriptionError
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import chosen_in
+from gradus.components.settings import Config
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.identity.libraries import library_versions
 
@@ -22,12 +22,15 @@ SHARED = {"shared/store": 1}
 ENGINES = {"transformers": 1, "vllm": 1, "openai": 1}
 
 
-def code_identity(config: Config) -> dict[str, str]:
-    """What a stage's identity holds of code: a version for each component that the settings name, and libraries."""
+def code_identity(config: Config, distribution: str = "") -> dict[str, str]:
+    """Return what a stage's identity holds of code: versions of the components that settings name, and of libraries.
+
+    `distribution` is the package that declares the stage, if it is none of ours.
+    """
     found = {label: str(version) for label, version in SHARED.items()}
     if isinstance(config, RolloutConfig):
         found[f"engine/{config.engine}"] = str(ENGINES[config.engine])
-    libraries: list[str] = []
+    libraries = [distribution] if distribution else []
     for component in _registered(config):
         if component.distribution:
             libraries.append(component.distribution)

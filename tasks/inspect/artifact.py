@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 from gradus.data.lake.schema import TABLES
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
+from gradus.tasks.stages.registry import installed
 
 
 class ArtifactStory(TypedDict):
-    """What `gradus show ARTIFACT --json` prints; `made_of` are artifacts by role, `columns` types by name."""
+    """The answer of `gradus show ARTIFACT --json`; `made_of` are artifacts by role, `columns` types by name."""
 
     artifact: str
     stage: str
@@ -28,6 +29,7 @@ class ArtifactStory(TypedDict):
 def describe(store: Store, ref: Ref) -> ArtifactStory:
     """Return the facts of an artifact; raise CorruptArtifactError for one that is damaged."""
     manifest = store.manifest(ref)
+    installed()  # their tables are the lake's
     shards = manifest.shards if ref.table in TABLES else []
     columns = pq.read_schema(store.verified(ref, shards[:1])[0]) if shards else []
     return {

@@ -1,4 +1,4 @@
-"""What `gradus browse` lists: rounds, problems and groups of a run, filtered, in pages.
+"""The lists of `gradus browse`: rounds, problems and groups of a run, filtered, in pages.
 
     listing = Listing(rows, "groups", Scope(round=3, purpose="train"), condition="reward < 0.5")
     listing.page(offset=0)
@@ -6,11 +6,11 @@
 A filter chooses rollouts; a round, problem or group is listed with those of its rollouts that are chosen.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from gradus.data.errors import UsageError
+from gradus.tasks.formats import count, number, share
 from gradus.tasks.inspect.groups import GroupKey
 from gradus.tasks.inspect.run_rows import Row, RunRows
 
@@ -22,7 +22,7 @@ EVERYTHING = "true"
 
 @dataclass(frozen=True)
 class Scope:
-    """What a list is restricted to: a round with its purpose, or a problem; None is all."""
+    """The part of a run that a list shows: a round with its purpose, or a problem; None is all."""
 
     round: int | None = None
     purpose: str | None = None
@@ -40,85 +40,55 @@ class Line:
 
 @dataclass(frozen=True)
 class _View:
+    """Columns, what a line is of, and the orders by name."""
+
     columns: tuple[str, ...]
-    numbers: frozenset[str]
-    select: str
+    keys: tuple[str, ...]
     orders: Mapping[str, str]
-    line: Callable[[Row], Line]
 
 
-def _round_line(row: Row) -> Line:
-    at, purpose, groups, rollouts, right, reward, hinted, tokens = row
-    cells = (str(at), purpose, f"{groups:,}", f"{rollouts:,}", _share(right), _number(reward), f"{hinted:,}")
-    return Line((*cells, _number(tokens)), Scope(round=at, purpose=purpose))
-
-
-def _problem_line(row: Row) -> Line:
-    problem, rounds, rollouts, right, reward, change, tokens = row
-    moved = "-" if change is None else f"{100 * change:+.0f}"
-    cells = (problem, f"{rounds:,}", f"{rollouts:,}", _share(right), _number(reward), moved, _number(tokens))
-    return Line(cells, Scope(problem_id=problem))
-
-
-def _group_line(row: Row) -> Line:
-    at, purpose, problem, group_id, artifact, rollouts, right, reward, spread, hint, tokens = row
-    cells = (str(at), purpose, problem, f"{rollouts:,}", _share(right), _number(reward), _number(spread), str(hint))
-    key = GroupKey(at, purpose, problem, group_id, artifact)
-    return Line((*cells, _number(tokens)), Scope(problem_id=problem), key)
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.0f}%"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 or value == 0 else f"{value:.3g}"
-
+COLUMNS: Mapping[str, tuple[str, Callable[[Any], str] | None]] = {
+    "purpose": ("purpose", None),
+    "problem": ("problem_id", None),
+    "round": ("round", str),
+    "rounds": ("count(distinct round)", count),
+    "groups": ("count(distinct (rollouts_artifact, problem_id, group_id))", count),
+    "rollouts": ("count(*)", count),
+    "n": ("count(*)", count),
+    "right": ("avg(correct::int)", lambda value: share(value, 0)),
+    "reward": ("avg(reward)", number),
+    "std": ("stddev_pop(reward)", number),
+    "change": ("any_value(change)", lambda value: "-" if value is None else f"{100 * value:+.0f}"),
+    "hint": ("max(hint_level)", str),
+    "hinted": ("count(*) filter (hint_level > 0)", count),
+    "tokens": ("avg(tokens)", number),
+}
+"""Each column as SQL on the rows of `sampled` in a line, and the format of its numbers; None for text."""
 
 VIEWS: Mapping[str, _View] = {
     "rounds": _View(
         ("round", "purpose", "groups", "rollouts", "right", "reward", "hinted", "tokens"),
-        frozenset({"round", "groups", "rollouts", "right", "reward", "hinted", "tokens"}),
-        """
-        select round, purpose, count(distinct (rollouts_artifact, problem_id, group_id)), count(*),
-            avg(correct::int), avg(reward), count(*) filter (hint_level > 0), avg(tokens)
-        from sampled where {where} group by round, purpose
-        """,
+        ("round", "purpose"),
         {"round": "round, purpose", "reward": "avg(reward), round, purpose"},
-        _round_line,
     ),
     "problems": _View(
         ("problem", "rounds", "rollouts", "right", "reward", "change", "tokens"),
-        frozenset({"rounds", "rollouts", "right", "reward", "change", "tokens"}),
-        """
-        select problem_id, count(distinct round), count(*), avg(correct::int), avg(reward), any_value(change),
-            avg(tokens)
-        from sampled where {where} group by problem_id
-        """,
+        ("problem_id",),
         {
             "change": "abs(any_value(change)) desc nulls last, problem_id",
             "hardest": "avg(correct::int), problem_id",
             "name": "problem_id",
         },
-        _problem_line,
     ),
     "groups": _View(
         ("round", "purpose", "problem", "n", "right", "reward", "std", "hint", "tokens"),
-        frozenset({"round", "n", "right", "reward", "std", "hint", "tokens"}),
-        """
-        select round, purpose, problem_id, group_id, rollouts_artifact, count(*), avg(correct::int), avg(reward),
-            stddev_pop(reward), max(hint_level), avg(tokens)
-        from sampled where {where} group by round, purpose, problem_id, group_id, rollouts_artifact
-        """,
+        ("round", "purpose", "problem_id", "group_id", "rollouts_artifact"),
         {
             "round": "round, purpose, problem_id, group_id",
             "std": "stddev_pop(reward) desc nulls last, round, problem_id, group_id",
             "reward": "avg(reward), round, problem_id, group_id",
             "length": "avg(tokens) desc, round, problem_id, group_id",
         },
-        _group_line,
     ),
 }
 
@@ -149,8 +119,8 @@ class Listing:
         return self.order or self.orders[0]
 
     def is_number(self, column: str) -> bool:
-        """Whether a column ends at the right."""
-        return column in VIEWS[self.view].numbers
+        """Return whether a column ends at the right."""
+        return COLUMNS[column][1] is not None
 
     def count(self) -> int:
         """Return how many lines there are."""
@@ -170,13 +140,29 @@ class Listing:
         select, values = self._select()
         order = VIEWS[self.view].orders[self.ordered_by]
         found = self.rows.ask(f"{select} order by {order} limit {PAGE_ROWS} offset {offset}", values)
-        return [VIEWS[self.view].line(row) for row in found]
+        return [self._line(row) for row in found]
+
+    def _line(self, row: Row) -> Line:
+        """Return the line of its keys and the values of its columns."""
+        num_keys = len(VIEWS[self.view].keys)
+        looks = (COLUMNS[name][1] for name in self.columns)
+        cells = tuple(look(value) if look else value for look, value in zip(looks, row[num_keys:], strict=True))
+        match self.view:
+            case "rounds":
+                return Line(cells, Scope(round=row[0], purpose=row[1]))
+            case "problems":
+                return Line(cells, Scope(problem_id=row[0]))
+            case _:
+                key = GroupKey(*row[:num_keys])
+                return Line(cells, Scope(problem_id=key.problem_id), key)
 
     def _select(self) -> tuple[str, list[object]]:
         named = {"round": self.scope.round, "purpose": self.scope.purpose, "problem_id": self.scope.problem_id}
         chosen = {name: value for name, value in named.items() if value is not None}
         where = " and ".join([self.condition, *(f"{name} = ?" for name in chosen)])
-        return VIEWS[self.view].select.format(where=where), list(chosen.values())
+        keys = ", ".join(VIEWS[self.view].keys)
+        cells = ", ".join(f"{COLUMNS[name][0]} as cell_{place}" for place, name in enumerate(self.columns))
+        return f"select {keys}, {cells} from sampled where {where} group by {keys}", list(chosen.values())  # noqa: S608 - as above
 
 
 def groups_of(rows: RunRows, problem: str) -> list[GroupKey]:
@@ -189,25 +175,3 @@ def groups_of(rows: RunRows, problem: str) -> list[GroupKey]:
         [problem],
     )
     return [GroupKey(*row) for row in found]
-
-
-_COMPARISON = re.compile(r"\s*(<=|>=|<>|!=|<|>|=)?\s*([+-]?\d+(?:\.\d+)?)\s*")
-
-
-def comparison(column: str, text: str) -> str:
-    """Return a field of the filter as SQL: a number, or one with a sign before it; an empty field is no condition.
-
-    >>> comparison("reward", "< 0.5"), comparison("hint_level", "2"), comparison("tokens", " ")
-    ('reward < 0.5', 'hint_level = 2', '')
-    """
-    if not text.strip():
-        return ""
-    found = _COMPARISON.fullmatch(text)
-    if found is None:
-        raise UsageError(f"{column} is {text.strip()[:40]!r}, no comparison", hint="write < 0.5, >= 100 or 2")
-    return f"{column} {found[1] or '='} {found[2]}"
-
-
-def joined(conditions: Sequence[str]) -> str:
-    """Return conditions that all hold as one; empty if there is none."""
-    return " and ".join(f"({condition}\n)" if condition.count(" ") > 2 else condition for condition in conditions)

@@ -25,8 +25,8 @@ import gradus
 from gradus.components import KINDS, Kind
 from gradus.components.description import Component as Registered
 from gradus.components.registry import SETTINGS, components
-from gradus.tasks.config.base import Config
-from gradus.tasks.stages.registry import STAGES
+from gradus.components.settings import Config
+from gradus.tasks.stages.registry import stages
 
 ENGINES = {
     "transformers": "gradus.models.engines.hf",
@@ -68,7 +68,7 @@ class Component(TypedDict):
 def catalogue() -> dict[str, dict[str, Component]]:
     """Kind -> name -> sentence and settings; the settings of nested models are dotted keys."""
     return {
-        "stage": {name: _stage(spec.config) for name, spec in STAGES.items()},
+        "stage": {name: _stage(spec.settings) for name, spec in stages().items()},
         **{kind: {name: _component(each) for name, each in components(kind).items()} for kind in KINDS},
         "engine": {name: _engine(module) for name, module in ENGINES.items()},
     }

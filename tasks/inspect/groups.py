@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from gradus.tasks.formats import visible
 from gradus.tasks.inspect.run_rows import Row, RunRows
-from gradus.tasks.inspect.token_pieces import Piece, Tokenizers
-from gradus.tasks.tracking.report import visible
+from gradus.tasks.inspect.token_pieces import Piece, Tokenizers, split
 
 T = TypeVar("T")
 
@@ -131,8 +131,8 @@ def _group(key: GroupKey, texts: Sequence[Row], details: _Details, limit: int) -
 def _rollout(key: GroupKey, row: Row, details: _Details) -> Rollout:
     rollout_id, sample, completion, *figures = row[5:17]
     ids, logprobs, _ = details.tokens.get(rollout_id, (None, None, None))
-    split = details.tokenizers.of(row[20]) if ids and logprobs else None
-    pieces = split.split(completion or "", ids, logprobs) if split else None
+    tokenizer = details.tokenizers.of(row[20]) if ids and logprobs else None
+    pieces = split(tokenizer, completion or "", ids, logprobs) if tokenizer else None
     num_tokens, finish_reason, reward, parts, *judged = figures
     named = {str(name): value for name, value in dict(parts or {}).items()}
     learnt = details.learnt.get((rollout_id, key.round, key.purpose), (None, None, None))

@@ -9,6 +9,7 @@ from pathlib import Path
 from gradus.data.errors import CorruptArtifactError
 from gradus.data.lake.manifest import Manifest
 from gradus.data.lake.store import Ref, Store
+from gradus.tasks.formats import short
 from gradus.tasks.identity.differences import Identity, changed_inputs, differences, num_differences
 from gradus.tasks.runs.history import Attempt, Story, read_story
 from gradus.tasks.runs.precedents import Key, Precedent, Precedents
@@ -62,7 +63,7 @@ def _of_input(store: Store, role: str, new: Sequence[str], old: Sequence[str], s
             continue
         made, before = (_manifest(store, Ref.parse(text)) for text in (ours, theirs))
         if made is None or before is None or not made.stage or not before.stage:
-            return [f"its {role} differs ({_short(ours)}, before {_short(theirs)})"]
+            return [f"its {role} differs ({short(ours)}, before {short(theirs)})"]
         deeper = _explained(store, made.identity, made.parents, before, seen | {ours})
         if deeper:
             return [phrase if phrase.startswith("in ") else f"in {made.stage} {phrase}" for phrase in deeper]
@@ -74,10 +75,6 @@ def _manifest(store: Store, ref: Ref) -> Manifest | None:
         return store.manifest(ref)
     except CorruptArtifactError:
         return None
-
-
-def _short(ref: str) -> str:
-    return ref[: ref.index("/") + 9]
 
 
 def _made_anew(store: Store, output: str, inputs: Mapping[str, Sequence[str]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What somebody who reads the figures of a run has to know beside them, in sentences made of the counts of its stages.
+"""Remarks that the figures of a run need beside them, in sentences made of the counts of its stages.
 
 remarks(store, attempts)        # ["2 of 9 rounds had no signal and skipped their update: 3, 4"]
 """
@@ -60,8 +60,8 @@ def _replaced_groups(updates: Sequence[Summary]) -> list[str]:
     if not replaced:
         return []
     learnt = sum(found.get("groups", 0) for found in updates if not found.get("skipped_updates"))
-    told = f"updates learnt from {learnt} groups and left out {replaced} failed ones that a hinted one followed"
-    return [f"{told} (update.drop_replaced_groups)"]
+    text = f"updates learnt from {learnt} groups and left out {replaced} failed ones that a hinted one followed"
+    return [f"{text} (update.drop_replaced_groups)"]
 
 
 def _refused_rows(purpose: str, summary: Summary) -> list[str]:
@@ -74,10 +74,10 @@ def _refused_rows(purpose: str, summary: Summary) -> list[str]:
     reasons = ", ".join(f"{reason}: {count}" for reason, count in refused.items())
     first = next(iter(summary.get("examples", ())), "")
     again = any("duplicate" in reason for reason in refused)
-    told = (
+    text = (
         f"{what}: {num_refused} of {num_refused + summary.get('rows', 0)} rows are left out ({reasons}; first {first})"
     )
-    return [f"{told}; ingest.duplicates=keep takes repeated questions" if again else told]
+    return [f"{text}; ingest.duplicates=keep takes repeated questions" if again else text]
 
 
 def _tied(_: str, summary: Summary) -> list[str]:
@@ -85,9 +85,9 @@ def _tied(_: str, summary: Summary) -> list[str]:
     equal = summary.get("tied_out", 0)
     if not equal:
         return []
-    told = f"{equal} problems that `top` left out rank equal to the last one kept"
+    text = f"{equal} problems that `top` left out rank equal to the last one kept"
     ranking, value = summary.get("ranking", ""), summary.get("tied_value", "")
-    return [f"{told} ({ranking} = {value}): ids decided, not the ranking"]
+    return [f"{text} ({ranking} = {value}): ids decided, not the ranking"]
 
 
 def _hinted(_: str, summary: Summary) -> list[str]:
@@ -114,8 +114,8 @@ def _without_verdicts(_: str, summary: Summary) -> list[str]:
 def _curated(purpose: str, summary: Summary) -> list[str]:
     """Remark on what a plan does not owe to a measurement."""
     unmeasured = summary.get("unmeasured", 0)
-    told = f"no problem has a measured pass rate: the filters on it kept all {unmeasured}"
-    return [*_tied(purpose, summary), *([told] if unmeasured else [])]
+    text = f"no problem has a measured pass rate: the filters on it kept all {unmeasured}"
+    return [*_tied(purpose, summary), *([text] if unmeasured else [])]
 
 
 _BY_STAGE: Mapping[str, Callable[[str, Summary], list[str]]] = {

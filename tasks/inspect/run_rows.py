@@ -22,7 +22,6 @@ from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.data.lake.queries import Relation, locked
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.upgrade import open_lake
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.sql_views import relations_of, report_of
 from gradus.tasks.runs.history import run_folder
@@ -155,7 +154,7 @@ def open_run(
     the run has and is missing. `say` gets a sentence for each artifact that is left out because of its types.
     """
     folder = run_folder(home.runs, run)
-    store, chosen = open_lake(home.lake, say), Run(folder, on_damage)
+    store, chosen = Store(home.lake), Run(folder, on_damage)
     lineage = Lineage(store, [chosen], whole_lake=False, on_damage=on_damage)
     relations, views = relations_of(store, lineage, say)
     relations["updated"] = Relation.of(_checkpoints(lineage, chosen))

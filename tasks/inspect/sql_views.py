@@ -15,9 +15,8 @@ import pyarrow as pa
 from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
 from gradus.data.lake.pruned import read_pruned
 from gradus.data.lake.queries import Answer, Relation, View, select
-from gradus.data.lake.schema import CHECKPOINTS, TABLES
+from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.upgrade import open_lake
 from gradus.data.lake.views import artifact, samples, tables
 from gradus.data.records import Row
 from gradus.tasks.config.settings import Home
@@ -27,8 +26,9 @@ from gradus.tasks.runs.journal import read_metrics, read_settings
 from gradus.tasks.runs.lineage import Lineage, Run
 from gradus.tasks.runs.records import Metrics, Report
 from gradus.tasks.runtime.attempt import read_report
+from gradus.tasks.stages.registry import installed
 
-_NAME = rf"(?:{'|'.join(TABLES)})/[0-9a-f]{{4,64}}"
+_NAME = rf"(?!{CHECKPOINTS})[a-z]+/[0-9a-f]{{4,64}}"
 _PLAIN = re.compile(rf"""\b(from|join)\s+['"]?({_NAME})\b['"]?""", re.IGNORECASE)
 """An artifact where SQL has a table, in whichever quotes or none."""
 _QUOTED = re.compile(f'"({_NAME})"')
@@ -64,11 +64,11 @@ def ask(
 ) -> Generator[Answer]:
     """Return the answer to a query over the lake, or over the artifacts that one run made or read.
 
-    `say` gets a sentence if the lake was written by an earlier version and was brought up to date, and one for each
-    artifact that is left out because its columns have other types than its table's. What the query reads and is
-    damaged, or missing although the journal of a run has it, is damage. A query may name an artifact as a table.
+    `say` gets a sentence for each artifact that is left out because its columns have other types than its table's.
+    What the query reads and is damaged, or missing although the journal of a run has it, is damage. A query may name
+    an artifact as a table.
     """
-    store = open_lake(home.lake, say)
+    store = Store(home.lake)
     folders = run_folders(home.runs) if run is None else [run_folder(home.runs, run)]
     runs = [Run(folder, on_damage) for folder in folders]
     lineage = Lineage(store, runs, whole_lake=run is None, on_damage=on_damage)
@@ -94,13 +94,14 @@ def relations_of(
             say(text)
         remarks[text] = None
 
+    installed()  # their tables are the lake's
     hidden, view = samples(store, lineage, remark)
-    told = {
+    ours = {
         "runs": Relation(RUNS, partial(_table, partial(_runs, runs), RUNS)),
         "stages": Relation(STAGES, partial(_table, partial(_stages, store, runs), STAGES)),
         "metrics": Relation(METRIC_ROWS, partial(_table, partial(_metrics, store, lineage), METRIC_ROWS)),
     }
-    return {**told, **tables(store, lineage, remark), **hidden}, {"samples": view}
+    return {**ours, **tables(store, lineage, remark), **hidden}, {"samples": view}
 
 
 def _table(rows: Callable[[], Iterable[Row]], schema: pa.Schema) -> pa.Table:
@@ -113,8 +114,8 @@ def _runs(runs: list[Run]) -> Iterator[Row]:
 
 def _run(run: Run) -> Row:
     settings = read_settings(run.folder, run.on_damage)
-    told = {"seed": settings.get("seed"), "settings": json.dumps(settings)}
-    return {**run.brief, "started": _time(run.brief["started"]), **told}
+    ours = {"seed": settings.get("seed"), "settings": json.dumps(settings)}
+    return {**run.brief, "started": _time(run.brief["started"]), **ours}
 
 
 def _stages(store: Store, runs: list[Run]) -> Iterator[Row]:

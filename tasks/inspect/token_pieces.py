@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
 
 from tokenizers import Tokenizer
 
@@ -17,12 +15,8 @@ _FILE = "tokenizer.json"
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A part of a completion and the log-prob of the token that it ends with, nats."""
-
-    text: str
-    logprob: float
+Piece = tuple[str, float]
+"""A part of a completion and the log-prob of the token that it ends with, nats."""
 
 
 @dataclass
@@ -31,53 +25,44 @@ class Tokenizers:
 
     store: Store
     on_damage: OnDamage = refuse
-    _loaded: dict[str, "Pieces | None"] = field(default_factory=dict)
+    _loaded: dict[str, Tokenizer | None] = field(default_factory=dict)
 
-    def of(self, policy: str | None) -> "Pieces | None":
-        """Return how a policy's tokens are split; None if the policy or its tokenizer.json is not in the lake."""
+    def of(self, policy: str | None) -> Tokenizer | None:
+        """Return the tokenizer of a policy; None if the policy or its tokenizer.json is not in the lake."""
         if policy is None or (ref := Ref.found(CHECKPOINTS, policy)) is None:
             return None
         if policy not in self._loaded:
             self._loaded[policy] = self._load(ref)
         return self._loaded[policy]
 
-    def _load(self, ref: Ref) -> "Pieces | None":
+    def _load(self, ref: Ref) -> Tokenizer | None:
         try:
             path = self.store.file(ref, _FILE) if self.store.whole(ref) else None
         except CorruptArtifactError as damage:
             self.on_damage(damage)
             return None
-        return Pieces(path) if path else None
+        return Tokenizer.from_file(str(path)) if path else None
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """One tokenizer."""
+def split(tokenizer: Tokenizer, text: str, tokens: Sequence[int], logprobs: Sequence[float]) -> list[Piece] | None:
+    """Return the pieces of a completion; None if its tokens are not its text, or too many.
 
-    path: Path
+    A token that ends within a character adds nothing; the piece that completes the character has the log-prob of
+    its last token. Special tokens add nothing. What the last token has behind a stop string is cut off.
+    """
+    if len(tokens) != len(logprobs) or len(tokens) > MAX_TOKENS:
+        return None
+    found: list[Piece] = []
+    behind, begun, length = 0, 0, 0
+    for end, logprob in enumerate(logprobs, start=1):
+        head, whole = (_text(tokenizer, part) for part in (tokens[behind:begun], tokens[behind:end]))
+        if len(whole) > len(head) and not whole.endswith(_UNFINISHED):
+            piece = whole[len(head) :][: len(text) - length]
+            found.append((piece, logprob))
+            length += len(piece)
+            behind, begun = begun, end
+    return found if "".join(piece for piece, _ in found) == text else None
 
-    @cached_property
-    def _tokenizer(self) -> Tokenizer:
-        return Tokenizer.from_file(str(self.path))
 
-    def split(self, text: str, tokens: Sequence[int], logprobs: Sequence[float]) -> list[Piece] | None:
-        """Return the pieces of a completion; None if its tokens are not its text, or too many.
-
-        A token that ends within a character adds nothing; the piece that completes the character has the log-prob of
-        its last token. Special tokens add nothing. What the last token has behind a stop string is cut off.
-        """
-        if len(tokens) != len(logprobs) or len(tokens) > MAX_TOKENS:
-            return None
-        found: list[Piece] = []
-        behind, begun, length = 0, 0, 0
-        for end, logprob in enumerate(logprobs, start=1):
-            head, whole = self._text(tokens[behind:begun]), self._text(tokens[behind:end])
-            if len(whole) > len(head) and not whole.endswith(_UNFINISHED):
-                piece = whole[len(head) :][: len(text) - length]
-                found.append(Piece(piece, logprob))
-                length += len(piece)
-                behind, begun = begun, end
-        return found if "".join(piece.text for piece in found) == text else None
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+def _text(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
+    return tokenizer.decode(list(tokens), skip_special_tokens=True)

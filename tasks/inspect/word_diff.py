@@ -1,4 +1,4 @@
-"""Which words of two texts are in one of them alone."""
+"""The words of two texts that are in one of them alone."""
 
 import re
 from collections.abc import Sequence

@@ -40,7 +40,7 @@ MLFLOW_CA = "set MLFLOW_TRACKING_SERVER_CERT_PATH (or SSL_CERT_FILE) to the file
 
 
 @dataclass(frozen=True)
-class Answer:
+class Access:
     """What a server answered: `problem` is empty if it is willing; `final` if waiting cannot help."""
 
     problem: str = ""
@@ -60,10 +60,10 @@ def require_mlflow(uri: str, login: Login = NO_LOGIN) -> None:
         raise StageError(answer.problem, hint=answer.cure)
 
 
-def ask_mlflow(uri: str, login: Login = NO_LOGIN) -> Answer:
+def ask_mlflow(uri: str, login: Login = NO_LOGIN) -> Access:
     """Ask an MLflow server for an experiment, as its client would."""
     if urlsplit(uri).scheme not in ("http", "https"):
-        return Answer()
+        return Access()
     import requests  # noqa: PLC0415 - wanted only where a server is named
 
     try:
@@ -71,11 +71,11 @@ def ask_mlflow(uri: str, login: Login = NO_LOGIN) -> Answer:
     except requests.exceptions.SSLError as error:
         return untrusted("MLflow", uri, error)
     except requests.exceptions.RequestException:
-        return Answer(f"the MLflow server at {hide(uri)} does not answer", "start it, or unset MLFLOW_TRACKING_URI")
+        return Access(f"the MLflow server at {hide(uri)} does not answer", "start it, or unset MLFLOW_TRACKING_URI")
     except OSError as error:  # a file of certificates that is not there
-        return Answer(hide(str(error)), MLFLOW_CA, final=True)
+        return Access(hide(str(error)), MLFLOW_CA, final=True)
     plugin = os.environ.get("MLFLOW_TRACKING_AUTH") or os.environ.get("MLFLOW_TRACKING_AWS_SIGV4")
-    return Answer() if plugin else mlflow_answer(uri, answered.status_code, login)
+    return Access() if plugin else mlflow_answer(uri, answered.status_code, login)
 
 
 def call_mlflow(uri: str, path: str, login: Login, body: JsonObject | None = None) -> JsonObject | None:
@@ -105,7 +105,7 @@ def _asked(uri: str, path: str, login: Login, body: JsonObject | None = None) ->
     )
 
 
-def mlflow_answer(uri: str, status: int | str, login: Login = NO_LOGIN) -> Answer:
+def mlflow_answer(uri: str, status: int | str, login: Login = NO_LOGIN) -> Access:
     """What a status, or an error code of MLflow's client, means; willing unless it is 401 or 403."""
     status = _STATUS.get(status, 0) if isinstance(status, str) else status
     given = bool(_mlflow_headers(login)) or "@" in urlsplit(uri).netloc
@@ -118,15 +118,15 @@ def mlflow_words(uri: str, code: str, message: str) -> str:
     return mlflow_answer(uri, code).sentence or (line if len(line) <= 200 else f"{line[:100]} … {line[-90:]}")
 
 
-def untrusted(server: str, url: str, error: BaseException) -> Answer:
+def untrusted(server: str, url: str, error: BaseException) -> Access:
     """The server's certificate is signed by an authority that nobody here knows, or the server wants ours."""
     if _UNVERIFIED not in str(error):
-        return Answer(f"no TLS connection to the {server} server at {hide(url)}: {hide(str(error))[:200]}")
+        return Access(f"no TLS connection to the {server} server at {hide(url)}: {hide(str(error))[:200]}")
     cure = PREFECT_CA if server == "Prefect" else MLFLOW_CA
-    return Answer(f"the certificate of the {server} server at {hide(url)} is not trusted", cure, final=True)
+    return Access(f"the certificate of the {server} server at {hide(url)} is not trusted", cure, final=True)
 
 
-def prefect_answer(error: BaseException) -> Answer:
+def prefect_answer(error: BaseException) -> Access:
     """What an error of Prefect's client says of its server; no problem if it is about something else."""
     url = os.environ.get("PREFECT_API_URL", "")
     for cause in _causes(error):
@@ -139,8 +139,8 @@ def prefect_answer(error: BaseException) -> Answer:
         if "ConnectError" in names and url:
             if _UNVERIFIED in str(cause):
                 return untrusted("Prefect", url, cause)
-            return Answer(f"the Prefect server at {hide(url)} does not answer", "start it, or unset PREFECT_API_URL")
-    return Answer()
+            return Access(f"the Prefect server at {hide(url)} does not answer", "start it, or unset PREFECT_API_URL")
+    return Access()
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -153,14 +153,14 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         found = found.__cause__ or found.__context__
 
 
-def _answer(server: str, url: str, status: int, given: bool, cure: str) -> Answer:
+def _answer(server: str, url: str, status: int, given: bool, cure: str) -> Access:
     if status == 403 and given:
         problem = f"the {server} server at {hide(url)} forbids this account what it was asked for (403)"
-        return Answer(problem, f"ask who runs it for the permission, or {cure}", final=True)
+        return Access(problem, f"ask who runs it for the permission, or {cure}", final=True)
     if status in (401, 403):
         how = "refuses the credentials that it was sent" if given else "wants credentials, and none are set"
-        return Answer(f"the {server} server at {hide(url)} {how} ({status})", cure, final=True)
-    return Answer()
+        return Access(f"the {server} server at {hide(url)} {how} ({status})", cure, final=True)
+    return Access()
 
 
 def _mlflow_headers(login: Login) -> dict[str, str]:

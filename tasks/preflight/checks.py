@@ -2,7 +2,6 @@
 
     check_input(home.lake, "nowhere.jsonl", "rollouts")   # UsageError: neither a file nor an artifact
     check_source("nowhere.jsonl", IngestConfig())
-    check_rewards(ScoreConfig())
 
 Only what the stage itself would certainly refuse is refused here; nothing is imported that takes long.
 What settings ask of each other is looked at in gradus.tasks.preflight.abilities.
@@ -15,26 +14,20 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from gradus.components.addresses import is_address
+from gradus.components.chosen import Chosen, FilterConfig, chosen_in
 from gradus.components.description import DescriptionError
 from gradus.components.registry import function_of, users_file
+from gradus.components.settings import Config
 from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.lake.manifest import FILE_NAME, Manifest, read_manifest
 from gradus.data.lake.names import Ref, regular_file
 from gradus.data.nearest import did_you_mean, unique
 from gradus.data.package import package_file
 from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG, WHOLE, FileError, refuse_broken
-from gradus.models.rewards import UnknownRewardError, resolve
-from gradus.models.training.optimizers.arguments import OptimizerError, check_optimizer
-from gradus.tasks.config.addresses import is_address
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import Chosen, FilterConfig, chosen_in
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.key_variables import check_seen_variables
-from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.config.score import RewardConfig, ScoreConfig
-from gradus.tasks.preflight.launching import check_launch
-from gradus.tasks.preflight.lora import check_lora
-from gradus.tasks.preflight.objective import check_objective
+from gradus.tasks.config.score import RewardConfig
 
 CHECKPOINTS = "checkpoints"
 REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{4,64}")
@@ -153,24 +146,6 @@ def check_components(config: Config) -> None:
             from gradus.data.curation.filters import no_candidates  # noqa: PLC0415 - only if filters are named
 
             function_of(component)(no_candidates(), **component.settings(**chosen.settings).model_dump())
-    if isinstance(config, ScoreConfig):
-        check_rewards(config)
-    if isinstance(config, UpdateConfig):
-        _check_optimizer(config)
-        check_objective(config)
-        check_lora(config)
-        check_launch(config)
-
-
-def _check_optimizer(config: UpdateConfig) -> None:
-    """UsageError if there is no such optimiser here, or if it does not take these settings."""
-    betas_set = config.betas != type(config).model_fields["betas"].default
-    try:
-        check_optimizer(config.optimizer.name, config.optimizer.settings, betas_set, config.weight_decay != 0)
-    except OptimizerError as error:
-        raise UsageError(
-            f"update.optimizer: {error}", hint="see update.optimizer in `gradus settings update`"
-        ) from None
 
 
 def _nearest(chosen: Chosen, error: DescriptionError) -> str:
@@ -188,15 +163,6 @@ def refused_setting(error: ValidationError, name: str) -> UsageError:
     key = ".".join(map(str, first["loc"]))
     what = "is missing" if first["type"] == "missing" else first["msg"].lower()
     return UsageError(f"{name}: the setting {key} {what}", hint="`gradus settings` says more")
-
-
-def check_rewards(config: ScoreConfig) -> None:
-    """UsageError if a reward's settings cannot be used, such as a pattern that is no regular expression."""
-    for reward in config.rewards:
-        try:
-            resolve(reward.name, reward.settings)
-        except UnknownRewardError as error:
-            raise UsageError(str(error), hint="list the rewards with `gradus methods`") from None
 
 
 def check_name(name: str, what: str) -> None:

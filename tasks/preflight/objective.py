@@ -4,8 +4,8 @@ check_objective(UpdateConfig.model_validate({"loss": "tbrm"}))     # UsageError:
 """
 
 from gradus.components import Need
+from gradus.components.chosen import Chosen
 from gradus.data.errors import UsageError
-from gradus.tasks.config.components import Chosen
 from gradus.tasks.config.learning import UpdateConfig
 
 _OF_A_STEP: frozenset[Need] = frozenset({"logp", "entropy", "reference", "values"})

@@ -148,9 +148,9 @@ class Journal:
         """Files of these artifacts were removed to make room."""
         self._event("pruned", {"outputs": list(outputs), "bytes": num_bytes}, durable=True)
 
-    def run_finished(self, *, status: Status, summary: JsonObject | None = None, error: str = "") -> None:
+    def run_finished(self, *, status: Status, error: str = "") -> None:
         """The command ended, with one of STATUSES; `error` is the sentence if it did not finish."""
-        self._event("run_finished", {"status": status, "summary": summary or {}, "error": error}, durable=True)
+        self._event("run_finished", {"status": status, "error": error}, durable=True)
 
     def _event(self, name: str, body: Mapping[str, object], *, durable: bool = False) -> None:
         line = _line({"event": name, "time": time.time(), **body})

@@ -216,7 +216,6 @@ class RunFinished(TypedDict):
     event: Literal["run_finished"]
     time: float
     status: Status
-    summary: JsonObject
     error: str
 
 

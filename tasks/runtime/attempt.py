@@ -12,18 +12,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from gradus.components.settings import Config
 from gradus.data.errors import StageError
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.schema import SCORES
 from gradus.data.lake.store import Ref, ShardWriter, Store
-from gradus.data.records import JsonObject
-from gradus.tasks.config.base import Config
+from gradus.data.records import Json, JsonObject
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.identity.component_modules import refuse_unpinned
 from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.context import Beat, StageContext, StageResult
-from gradus.tasks.stages.registry import stage_spec
+from gradus.tasks.stages.registry import installed, stage_spec
 from gradus.tasks.stages.warm import Warm
 
 _VERSIONED = ("gradus", "torch", "transformers", "math-verify", "pyarrow", "numpy")
@@ -43,6 +43,8 @@ class Job:
     """What the digest of `output` was computed from."""
     run: str = ""
     """The run that the job belongs to, named to those who wait for its artifact."""
+    facts: JsonObject = field(default_factory=dict[str, Json])
+    """What the run decides for the stage."""
     forced: bool = False
     """Compute even if the artifact exists."""
 
@@ -95,8 +97,11 @@ def computed(task: Job, store: Store, warm: Warm, beat: Beat) -> Report:
         seed=task.seed,
         warm=warm,
         beat=beat,
+        facts=task.facts,
     )
-    function, config = spec.function(), spec.config.model_validate(task.config)
+    if spec.distribution:
+        installed()  # it may read tables of other packages
+    function, config = spec.function(), spec.settings.model_validate(task.config)
     started, cpu_s = time.perf_counter(), _cpu_s()
     result = function(context, config)
     refuse_unpinned(config)
@@ -142,7 +147,7 @@ def _commit(task: Job, out: ShardWriter, result: StageResult) -> None:
     out.write_file(REPORT, json.dumps(result.kept, allow_nan=False, default=str).encode())
     out.commit(
         identity=task.identity,
-        config=task.config,
+        config={**task.config, **task.facts},
         parents={role: list(refs) for role, refs in task.inputs.items()}
         | {role: [str(ref)] for role, ref in result.parents.items()},
         versions=dict(_versions()),

@@ -5,14 +5,14 @@ store.find(Ref.parse(job.output))      # the artifact, if the call was computed 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, cast
 from uuid import UUID
 
+from gradus.components.settings import Config
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
-from gradus.data.records import Json
-from gradus.tasks.config.base import Config
+from gradus.data.records import Json, JsonObject
 from gradus.tasks.identity.versions import code_identity
 from gradus.tasks.runs.records import Evaluation, Report, Summary
 from gradus.tasks.runtime.attempt import Job
@@ -32,6 +32,8 @@ class Call:
     inputs: Inputs
     round: int = 0
     purpose: str = "train"
+    facts: JsonObject = field(default_factory=dict[str, Json])
+    """What the run decides for the stage, and its result depends on: a round in its rows, a source, a suite's name."""
 
     @property
     def label(self) -> str:
@@ -91,6 +93,7 @@ class Stages(Protocol):
         round: int = 0,
         purpose: str = "train",
         seed: int | None = None,
+        facts: Mapping[str, Json] = {},
     ) -> Outcome:
         """Return the outcome of one stage."""
         ...
@@ -127,22 +130,25 @@ def planned(
     identity: dict[str, Json] = {
         "stage": spec.name,
         "version": spec.version,
-        "code": code_identity(call.config),
+        "code": code_identity(call.config, spec.distribution),
         "config": call.config.identified(),
         "parents": {role: [key_of(ref, reads.get(role)) for ref in refs] for role, refs in given.items()},
     }
+    if call.facts:
+        identity["facts"] = call.facts
     if spec.draws:
         identity["seed"] = seed
-    if reads and store.find(Ref(spec.table, identity_digest(identity))) is None:
+    if reads and store.find(Ref(spec.makes, identity_digest(identity))) is None:
         # Before a stage named its columns, every byte of an input counted: what was computed then is found by its name.
         whole = {**identity, "parents": {role: [key_of(ref, None) for ref in refs] for role, refs in given.items()}}
-        identity = whole if store.find(Ref(spec.table, identity_digest(whole))) is not None else identity
+        identity = whole if store.find(Ref(spec.makes, identity_digest(whole))) is not None else identity
     return Job(
         stage=spec.name,
         lake=str(store.root),
-        output=str(Ref(spec.table, identity_digest(identity))),
+        output=str(Ref(spec.makes, identity_digest(identity))),
         inputs={role: [str(ref) for ref in refs] for role, refs in given.items()},
         config=call.config.model_dump(mode="json"),
+        facts=call.facts,
         seed=seed,
         identity=identity,
         run=run,

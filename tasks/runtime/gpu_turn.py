@@ -18,7 +18,7 @@ from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectNotFound
 
-from gradus.tasks.config.base import Config
+from gradus.components.settings import Config
 from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.settings import gpu_turns

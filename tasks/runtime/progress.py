@@ -4,7 +4,6 @@ A call to Prefect's server costs tens of milliseconds, so a stage that ends soon
 """
 
 import time
-from collections.abc import Callable
 from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
@@ -20,17 +19,16 @@ class ProgressArtifact:
     seconds at most, and by `done` at the end.
     """
 
-    def __init__(self, stage: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stage: str) -> None:
         self._key = f"{stage}-progress"
-        self._clock = clock
-        self._next_s = clock() + FIRST_S
+        self._next_s = time.monotonic() + FIRST_S
         self._artifact: UUID | None = None
 
     def __call__(self, frac: float, text: str) -> None:
         """The stage has done this share of its work; the text says so in its own units."""
-        if self._clock() >= self._next_s:
+        if time.monotonic() >= self._next_s:
             self._tell(frac, text)
-            self._next_s = self._clock() + EVERY_S
+            self._next_s = time.monotonic() + EVERY_S
 
     def done(self, text: str) -> None:
         """The stage has ended well: where there is an artifact, it says so."""

@@ -21,10 +21,12 @@ from prefect.client.schemas.objects import State, StateDetails
 from prefect.runtime import task_run
 from prefect.states import Completed, Failed
 
+from gradus.components.settings import Config
+from gradus.components.stage import Stage
 from gradus.data.errors import CorruptArtifactError, GateError, in_words
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.config.base import Config
+from gradus.data.records import Json
 from gradus.tasks.config.settings import wall_limit_s
 from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.host.waiting import hold, wait_until_free
@@ -84,15 +86,16 @@ class Session:
         round: int = 0,
         purpose: str = "train",
         seed: int | None = None,
+        facts: Mapping[str, Json] = {},
     ) -> Outcome:
         """Run, or reuse, one stage as a Prefect task and remember its outcome; raises what the stage raised.
 
         `purpose` tells the stages of one round apart: train, hint1 ..., profile, eval. `seed` is the run's own if
-        none is given; it is part of the identity of stages that draw.
+        none is given; it is part of the identity of stages that draw. `facts` are what the run decides for the stage.
         """
         raise_if_interrupted()
         self.pool.raise_if_halted()
-        call = Call(name, pinned(config), inputs, round, purpose)
+        call = Call(name, pinned(config), inputs, round, purpose, facts)
         request = _Request(self, call, self.seed if seed is None else seed)
         # No tags: Prefect asks its server for each tag's concurrency slot, seconds a time while that writes events.
         run = _stage_task.with_options(name=name, task_run_name=call.label)
@@ -246,7 +249,7 @@ def _started(job: Job, request: _Request) -> str:
         round=request.call.round,
         purpose=request.call.purpose,
         output=job.output,
-        config=job.config,
+        config={**job.config, **job.facts},
         inputs=job.inputs,
     )
 
@@ -280,7 +283,7 @@ def _compute(job: Job, request: _Request) -> tuple[Report, float]:
 
     beat(0.0, "begun")
     session.gpu.take(request.call.config)
-    worker = spec.worker_for(request.call.config, separate_sampler=session.separate_sampler)
+    worker = worker_of(spec, request.call.config, separate_sampler=session.separate_sampler)
     if session.separate_sampler and spec.name == "rollout":
         session.pool.prestart("policy")  # what learns from these rollouts is wanted soon
     limits = Limits(wall_s=wall_limit_s())
@@ -291,6 +294,12 @@ def _compute(job: Job, request: _Request) -> tuple[Report, float]:
     seconds = time.perf_counter() - started
     artifact.done("committed")
     return report, seconds
+
+
+def worker_of(stage: Stage, config: Config, *, separate_sampler: bool) -> str:
+    """Return the process of a stage; `separate_sampler` keeps sampling out of the one that learns meanwhile."""
+    kind = stage.worker_for(config)
+    return "sampler" if separate_sampler and stage.name == "rollout" and kind == "policy" else kind
 
 
 def git_sha(folder: Path) -> str:

@@ -75,7 +75,7 @@ class Found:
             return False
 
 
-class Answer(Enum):
+class Proof(Enum):
     """What a server answers to the question of identity."""
 
     PROVED = "proved"
@@ -136,12 +136,12 @@ class Lease:
         os.close(self._descriptor)
 
 
-def ask(found: Found, key: str, limit_s: float) -> Answer:
+def ask(found: Found, key: str, limit_s: float) -> Proof:
     """Ask the server of the state file to prove that it belongs to this home."""
     return ask_at(found.address, found.prefect_home, key, limit_s)
 
 
-def ask_at(address: str, folder: str, key: str, limit_s: float) -> Answer:
+def ask_at(address: str, folder: str, key: str, limit_s: float) -> Proof:
     """Ask whoever listens at an address to prove that it serves a folder; nothing that is worth stealing is sent."""
     nonce = secrets.token_hex(NONCE_DIGITS // 2)
     parts = urlsplit(address)
@@ -151,14 +151,14 @@ def ask_at(address: str, folder: str, key: str, limit_s: float) -> Answer:
         answer = connection.getresponse()
         said = json.loads(answer.read(4096)).get("proof", "") if answer.status == http.HTTPStatus.OK else ""
     except TimeoutError:
-        return Answer.SILENT
+        return Proof.SILENT
     except (OSError, http.client.HTTPException, ValueError, AttributeError):
-        return Answer.WRONG
+        return Proof.WRONG
     finally:
         connection.close()
     wanted = proof(key, nonce, address, folder)
     return (
-        Answer.PROVED if isinstance(said, str) and hmac.compare_digest(said.encode(), wanted.encode()) else Answer.WRONG
+        Proof.PROVED if isinstance(said, str) and hmac.compare_digest(said.encode(), wanted.encode()) else Proof.WRONG
     )
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gradus.tasks.servers.found_servers import Answer, ask_at
+from gradus.tasks.servers.found_servers import Proof, ask_at
 from gradus.tasks.servers.prefect_server import LOOPBACK
 from gradus.tasks.servers.secret import USER, secret
 
@@ -20,6 +20,6 @@ def mlflow_login(home: Path, uri: str) -> dict[str, str]:
     if parts.scheme != "http" or parts.netloc == number or not number.isdecimal():
         return {}
     key = secret(home)
-    if ask_at(f"http://{parts.netloc}", str(home.resolve()), key, _ASK_S) is not Answer.PROVED:
+    if ask_at(f"http://{parts.netloc}", str(home.resolve()), key, _ASK_S) is not Proof.PROVED:
         return {}
     return {"MLFLOW_TRACKING_USERNAME": USER, "MLFLOW_TRACKING_PASSWORD": key}

@@ -29,9 +29,9 @@ from gradus.tasks.host.setting_files import prefect_files
 from gradus.tasks.servers.found_servers import (
     IDLE,
     LEASE,
-    Answer,
     Found,
     Lease,
+    Proof,
     ask,
     fingerprint,
     folder_of,
@@ -83,7 +83,7 @@ class Connection:
         self._listener = listener
         self._log_start = log_start
         self._closed = threading.Event()
-        self._answer = Answer.PROVED if proved else Answer.SILENT
+        self._answer = Proof.PROVED if proved else Proof.SILENT
         self._asking = threading.Thread(target=self._ask, daemon=True)
         if not proved:
             self._asking.start()
@@ -96,13 +96,13 @@ class Connection:
         if self._asking.ident is not None:
             self._asking.join()
         failures, until = 1, time.monotonic() + START_LIMIT_S
-        while self._answer is not Answer.PROVED and failures < _MAX_RESTARTS and time.monotonic() < until:
+        while self._answer is not Proof.PROVED and failures < _MAX_RESTARTS and time.monotonic() < until:
             time.sleep(_LOOK_S)  # a killed process still lives for a moment when its socket is closed
             if self._found.lives:
                 break
             self._answer = self._renew()
-            failures += self._answer is Answer.WRONG
-        if self._answer is not Answer.PROVED:
+            failures += self._answer is Proof.WRONG
+        if self._answer is not Proof.PROVED:
             self._let_go()
             raise StageError(f"the Prefect server did not start: {self._last_words()}", hint=self._see_log())
         database = Path(self._found.prefect_home), self._found.fingerprint
@@ -125,11 +125,11 @@ class Connection:
     def _ask(self) -> None:
         self._answer = self._asked(self._found)
 
-    def _asked(self, found: Found) -> Answer:
-        answer, until = Answer.SILENT, time.monotonic() + START_LIMIT_S
-        while answer is Answer.SILENT and time.monotonic() < until:
+    def _asked(self, found: Found) -> Proof:
+        answer, until = Proof.SILENT, time.monotonic() + START_LIMIT_S
+        while answer is Proof.SILENT and time.monotonic() < until:
             if not found.lives:
-                return Answer.WRONG
+                return Proof.WRONG
             answer = ask(found, self.secret, _AGAIN_S)
         return answer
 
@@ -142,13 +142,13 @@ class Connection:
             if not folder_of(self._home).is_dir():
                 return
             answer = self._renew()
-            failures = {Answer.PROVED: 0, Answer.SILENT: failures, Answer.WRONG: failures + 1}[answer]
+            failures = {Proof.PROVED: 0, Proof.SILENT: failures, Proof.WRONG: failures + 1}[answer]
             if failures >= _MAX_RESTARTS:
                 self.lost = True
                 self._let_go()  # requests are refused from now on instead of waiting
                 return
 
-    def _renew(self) -> Answer:
+    def _renew(self) -> Proof:
         """Find or start another server at the address of one that died, and ask it."""
         renewed = self._renewed()
         if renewed is None:  # whoever listens there now, perhaps another command's that is about to start
@@ -218,7 +218,7 @@ def lent_secret(home: Path, api_url: str) -> str:
     if found is None or api_url.rstrip("/") != f"{found.address}/api" or not found.lives:
         return ""
     key = secret(home)
-    return key if ask(found, key, _AGAIN_S) is Answer.PROVED else ""
+    return key if ask(found, key, _AGAIN_S) is Proof.PROVED else ""
 
 
 def door(home: Path, address: str) -> dict[str, str]:
@@ -261,11 +261,11 @@ def _use(home: Path, found: Found, key: str) -> Connection | None:
         lease = Lease(folder_of(home) / found.lease)
     except FileNotFoundError:
         return None
-    answer = ask(found, key, _PROBE_S) if read_state(home) == found else Answer.WRONG
-    if answer is Answer.WRONG:
+    answer = ask(found, key, _PROBE_S) if read_state(home) == found else Proof.WRONG
+    if answer is Proof.WRONG:
         lease.close()
         return None
-    return Connection(home, found, key, lease, proved=answer is Answer.PROVED)
+    return Connection(home, found, key, lease, proved=answer is Proof.PROVED)
 
 
 def _start(home: Path, key: str, *, schedules: bool) -> Connection:

@@ -30,8 +30,8 @@ from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.host.logs import last_words, open_log
 from gradus.tasks.servers.found_servers import (
     ADDRESS,
-    Answer,
     Lease,
+    Proof,
     ask_at,
     folder_of,
     forget,
@@ -77,7 +77,7 @@ class Server:
     def wait_until_healthy(self, limit_s: float) -> None:
         """Wait until it proves to be ours; raise StageError with its last output if it ends or takes too long."""
         key, deadline = secret(self.home), time.monotonic() + limit_s
-        while ask_at(self.address, self.folder, key, _ASK_S) is not Answer.PROVED:
+        while ask_at(self.address, self.folder, key, _ASK_S) is not Proof.PROVED:
             if self.guard.poll() is not None or time.monotonic() > deadline:
                 words = last_words(self.log_path, self.log_start)
                 raise StageError(f"the {self.name} server did not start: {words[:300]}", hint=f"see {self.log_path}")

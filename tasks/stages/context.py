@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self, cast
 import pyarrow as pa
 
 from gradus.data.lake.store import Ref, ShardWriter, Store
+from gradus.data.records import Json, JsonObject
 from gradus.tasks.runs.records import Metrics, Report, Sample, Summary
 from gradus.tasks.stages.warm import Warm
 
@@ -26,6 +27,7 @@ class StageContext:
 
     `inputs` maps a role (problems, plan, hints, rollouts, scores, difficulty, policy) to artifacts, in order;
     `out` takes the shards or files of the one artifact that the stage makes;
+    `facts` are what the run decides for the stage: the round of its rows, a source, the name of a suite;
     `warm` outlives the job in its worker: what is loaded stays there for the next.
     """
 
@@ -35,6 +37,12 @@ class StageContext:
     seed: int
     warm: Warm
     beat: Beat
+    facts: JsonObject = field(default_factory=dict[str, Json])
+
+    @property
+    def round(self) -> int:
+        """The round that is written in its rows; 0 outside of a training's rounds."""
+        return int(str(self.facts.get("round", 0)))
 
     def one(self, role: str) -> Ref:
         """Return the single artifact of a role; raise KeyError if the role is absent."""

@@ -1,7 +1,7 @@
 """Stage curate: problems and what is known of their difficulty become a plan, every row of which says why it is there.
 
-Filters in order, then a ranking, then the top, then a draw. Roles: problems; difficulty, hints and a policy, whose
-tokens the filter prompt_tokens counts, all optional.
+Filters in order, then a ranking, then the top, then a draw. Roles: problems; difficulty and a policy, whose tokens
+the filter prompt_tokens counts, both optional.
 A problem without a difficulty row passes the difficulty filters unless they say `unmeasured=drop`.
 An empty plan is a failure that names what dropped the problems.
 """
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Column, Floats, Ints, floats, ints, one_array, pc
+from gradus.data.arrays import Bools, Column, Floats, Ints, floats, one_array, pc
 from gradus.data.curation.difficulty import candidates
 from gradus.data.curation.filters import Selection, apply_filters
 from gradus.data.curation.filters.length import PROMPT_TOKENS
-from gradus.data.curation.plan import hints_of_level, plan_rows
+from gradus.data.curation.plan import plan_rows
 from gradus.data.curation.rankings import DECIMALS, rank
-from gradus.data.curation.samplers import Draw, Sampler
-from gradus.data.errors import GateError, UsageError
+from gradus.data.curation.samplers import Draw
+from gradus.data.errors import GateError
 from gradus.data.seeds import derive_seed
 from gradus.tasks.artifacts.prompt_lengths import prompt_lengths
 from gradus.tasks.config.curation import CurateConfig
@@ -40,7 +40,7 @@ class _Choice:
 
 
 def run(ctx: StageContext, config: CurateConfig) -> StageResult:
-    """Choose problems and write the plan; raise GateError if none is left, UsageError if a name does not exist."""
+    """Choose problems and write the plan; raise GateError if none is left."""
     ctx.beat(0.0, "reading problems and difficulty")
     problems = ctx.table("problems", ["problem_id", "question", "messages"])
     if config.counts_tokens and ctx.inputs.get("policy"):
@@ -49,19 +49,18 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     pool = candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)
     ctx.beat(0.3, f"filtering {pool.num_rows} problems")
     verdict = apply_filters(pool, [load(chosen) for chosen in config.filters])
-    choice, reasons, ties = _choose(pool, verdict, config, ctx.seed)
+    choice, reasons, ties = _choose(pool, verdict, config, derive_seed(ctx.seed, "curate", ctx.round))
     if not len(choice.index):
         told = "; ".join(f"{reason}: {count}" for reason, count in reasons.items()) or "there are no problems"
         raise GateError(f"no problem is left to plan ({told})", hint="loosen the filters or measure more problems")
     ctx.beat(0.6, f"planning {len(choice.index)} problems")
     chosen = pool.take(pa.array(choice.index))
-    levels, texts = _hints(ctx, config, chosen)
     plan = plan_rows(
         chosen.column("problem_id"),
         reasons=pc.binary_join_element_wise(_measured_text(chosen), choice.why, ", "),
-        hint_levels=levels,
-        hint_texts=texts,
-        rounds=np.full(len(levels), config.round),
+        hint_levels=np.zeros(chosen.num_rows, dtype=np.int64),
+        hint_texts=pa.nulls(chosen.num_rows, pa.string()),
+        rounds=np.full(chosen.num_rows, ctx.round),
         n=config.sample.n,
         temperature=config.sample.temperature,
         max_tokens=config.sample.max_tokens,
@@ -124,9 +123,7 @@ def _ranked(pool: pa.Table, kept: Bools, config: CurateConfig) -> tuple[Ints, Co
 
 def _drawn(pool: pa.Table, index: Ints, why: Column, config: CurateConfig, seed: int) -> _Choice:
     chosen = config.sampler
-    rng = np.random.default_rng(derive_seed(seed, "curate", config.round))
-    sampler = Sampler(chosen.label, load(chosen), {}, rng)
-    draw: Draw = sampler.draw(pool.take(pa.array(index)), config.draw or len(index))
+    draw: Draw = load(chosen)(pool.take(pa.array(index)), config.draw or len(index), np.random.default_rng(seed))
     place = why.take(pa.array(draw.index))
     if draw.in_order:
         return _Choice(index[draw.index], place)
@@ -134,17 +131,6 @@ def _drawn(pool: pa.Table, index: Ints, why: Column, config: CurateConfig, seed:
     if config.rank is not None:
         how = pc.binary_join_element_wise(place, how, ", ")
     return _Choice(index[draw.index], how)
-
-
-def _hints(ctx: StageContext, config: CurateConfig, chosen: pa.Table) -> tuple[Ints, pa.Array]:
-    """The hint level and text of each planned row; a problem without a hint of that level is planned without one."""
-    if not config.hint_level:
-        return np.zeros(chosen.num_rows, dtype=np.int64), pa.nulls(chosen.num_rows, pa.string())
-    if not ctx.inputs.get("hints"):
-        raise UsageError(f"hint_level is {config.hint_level}, but there are no hints", hint="give --hints")
-    texts, _ = hints_of_level(ctx.table("hints"), config.hint_level, chosen.column("problem_id"))
-    given = np.asarray(texts.is_valid().to_numpy(zero_copy_only=False))
-    return np.where(given, config.hint_level, 0), texts
 
 
 def _measured_text(chosen: pa.Table) -> Column:
@@ -199,7 +185,6 @@ def _result(
     metrics = {
         "data/kept_frac": float(verdict.kept.mean()),
         "data/planned_frac": kept / total,
-        "data/planned_hint_level_mean": float(ints(plan.column("hint_level")).mean()),
     }
     if not np.isnan(rate).all():
         metrics["data/planned_pass_rate_mean"] = float(np.nanmean(rate))
@@ -210,7 +195,6 @@ def _result(
             "dropped": total - kept,
             "reasons": reasons,
             "problem_ids": plan.column("problem_id").slice(0, _NUM_IDS).to_pylist(),
-            "hinted": int((ints(plan.column("hint_level")) > 0).sum()),
             **ties,
         },
         samples=_samples(pool, chosen, plan, verdict),

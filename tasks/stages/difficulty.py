@@ -33,20 +33,20 @@ class _Counts(Coverage):
     reward_variance_mean: float | None
 
 
-def run(ctx: StageContext, config: DifficultyConfig) -> StageResult:
+def run(ctx: StageContext, _config: DifficultyConfig) -> StageResult:
     """Measure and write the table; GateError if not one rollout has a verdict or a reward."""
     ctx.beat(0.0, "counting judged rollouts")
     scores = ctx.table("scores", ["rollout_id", "problem_id", "correct", "reward"])
     rollouts = ctx.table("rollouts", ["rollout_id", "policy", "hint_level"]) if ctx.inputs.get("rollouts") else None
     previous = ctx.table("difficulty") if ctx.inputs.get("difficulty") else None
-    measured = measure(scores, rollouts, unhinted_only=config.unhinted_only)
+    measured = measure(scores, rollouts)
     if not len(measured.n):
         raise GateError(
             f"none of {scores.num_rows} scores says whether an unhinted rollout is correct or what its reward is "
             f"({len(measured.unjudged)} without a verdict, {measured.num_hinted} hinted)",
             hint="score with a reward that judges correctness (math, numeric, exact) and look at the errors",
         )
-    table = add(measured, previous, round_index=config.round)
+    table = add(measured, previous, round_index=ctx.round)
     ctx.out.write_table(table)
     ctx.beat(1.0, f"{table.num_rows} problems, {len(measured.n)} measured now")
     summary = _summary(measured, table.num_rows, scores.num_rows)

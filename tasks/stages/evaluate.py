@@ -77,10 +77,11 @@ def run(ctx: StageContext, config: EvaluateConfig) -> StageResult:
     scores = ctx.table("scores", ["rollout_id", "correct", "extracted", "reward"])
     every = _evaluated(problems, rollouts, scores)
     _refuse_too_few(every, config.ks)
-    table = _rows(problems, every, checkpoint=_checkpoint(rollouts), suite=config.suite)
+    suite = str(ctx.facts.get("suite", "heldout"))
+    table = _rows(problems, every, checkpoint=_checkpoint(rollouts), suite=suite)
     ctx.out.write_table(table)
     ctx.beat(0.4, f"intervals over {table.num_rows} problems")
-    report = _Report(table, every.where(every.judged), config)
+    report = _Report(table, every.where(every.judged), config, suite)
     baseline = ctx.table("baseline") if ctx.inputs.get("baseline") else None
     unjudged = rollouts.column("rollout_id").filter(pa.array(~every.judged))
     summary: Evaluation = {
@@ -89,7 +90,7 @@ def run(ctx: StageContext, config: EvaluateConfig) -> StageResult:
     }
     ctx.beat(1.0, "evaluated")
     return StageResult(
-        metrics=_metrics(config.suite, summary),
+        metrics=_metrics(suite, summary),
         summary=summary,
         samples=_samples(problems, rollouts, scores),
     )
@@ -101,12 +102,13 @@ class _Report:
     Intervals are over problems, not completions: the completions of one problem are not independent of each other.
     """
 
-    def __init__(self, table: pa.Table, judged: _Rollouts, config: EvaluateConfig) -> None:
+    def __init__(self, table: pa.Table, judged: _Rollouts, config: EvaluateConfig, suite: str) -> None:
         self.table = table
         self.n, self.k = ints(table.column("n")), ints(table.column("k"))
         self.reward_mean = floats(table.column("reward_mean"))
         self._judged = judged
         self._config = config
+        self._suite = suite
 
     def summary(self, baseline: pa.Table | None) -> EvaluationFigures:
         """All of it by name; pass@k and maj@k for each k that a problem has judged rollouts for.
@@ -116,7 +118,7 @@ class _Report:
         ks = [k for k in self._config.ks if (self.n >= k).any()]
         rewarded = ~np.isnan(self.reward_mean)
         found: EvaluationFigures = {
-            "suite": self._config.suite,
+            "suite": self._suite,
             "rows": self.table.num_rows,
             "pass_at": {str(k): self.pass_at(k).as_dict() for k in ks},
             "fewer_samples_than": {str(k): int((self.n < k).sum()) for k in self._config.ks if (self.n < k).any()},

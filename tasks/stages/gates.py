@@ -2,7 +2,7 @@
 
     breach("score", report, config)    # "" if every limit holds, otherwise one sentence that names rows
 
-Limits are no part of an artifact's identity (gradus.tasks.config.base.LIMIT): the report keeps what they are compared
+Limits are no part of an artifact's identity (gradus.components.settings.LIMIT): the report keeps what they are compared
 with, so that another limit computes nothing again. A stage may call its gate earlier, with the part of the report that
 it already knows; figures that are missing breach nothing.
 """
@@ -10,7 +10,7 @@ it already knows; figures that are missing breach nothing.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gradus.tasks.config.base import Config
+from gradus.components.settings import Config
 from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.learning import UpdateConfig

@@ -19,9 +19,9 @@ NUM_SAMPLES = 16
 
 def run(ctx: StageContext, config: IngestConfig) -> StageResult:
     """Read the source and write its problems."""
-    refused = Refused()
+    refused, source = Refused(), str(ctx.facts["source"])
     rows = open_source(
-        config.source,
+        source,
         refused,
         split=config.split,
         subset=config.subset,
@@ -32,7 +32,7 @@ def run(ctx: StageContext, config: IngestConfig) -> StageResult:
     table = problems_table(
         islice(rows, config.limit) if config.limit else rows,
         refused,
-        name=Path(config.source).stem if Path(config.source).is_file() else config.source,
+        name=Path(source).stem if Path(source).is_file() else source,
         format_name=config.format,
         columns=config.columns,
         strict=config.strict,

@@ -9,6 +9,7 @@ from typing import TypeAlias, cast
 
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.tasks.config.settings import Prices
+from gradus.tasks.formats import markdown, visible
 from gradus.tasks.runs.journal import event_lines
 from gradus.tasks.runs.profiles import kept_trace
 from gradus.tasks.runs.records import (
@@ -25,7 +26,7 @@ from gradus.tasks.runs.records import (
 from gradus.tasks.tracking.metric_table import find
 from gradus.tasks.tracking.names import has_room, is_on_run, kind_of, run_metric_name, shown_name
 from gradus.tasks.tracking.notes import headline, numbers_only
-from gradus.tasks.tracking.report import markdown, table_md, visible, write_report
+from gradus.tasks.tracking.report import table_md, write_report
 from gradus.tasks.tracking.state import Live, State
 
 Point: TypeAlias = tuple[str, float, int, int]

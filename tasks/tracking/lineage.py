@@ -17,7 +17,7 @@ from gradus.tasks.tracking.notes import links_note
 CHECKPOINTS = "checkpoints"
 
 
-class Lineage:
+class LoggedLineage:
     """Tells MLflow of artifacts; what it would keep twice is looked up before it is created."""
 
     def __init__(self, client: MlflowClient, store: Store, experiment: str) -> None:

@@ -204,7 +204,6 @@ METRICS: Sequence[Metric] = (
     Metric("data/fresh_frac", "share", "difficulty", "Problems measured in this round.", _TRAIN),
     Metric("data/kept_frac", "share", "curate", "Problems that the filters kept.", _TRAIN),
     Metric("data/planned_frac", "share", "curate", "Problems that are planned: kept, in the top and drawn."),
-    Metric("data/planned_hint_level_mean", "level", "curate", "Mean hint level of the plan."),
     Metric("data/planned_pass_rate_mean", "share", "curate", "Mean pass rate of the problems drawn."),
     Metric("data/hint_level_mean", "level", "rollout", "Mean hint level of the rollouts.", _TRAIN, quiet=True),
     Metric("data/escalated_hint_level", "level", "escalate", "Hint level that failed groups are tried with again."),

@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from gradus.tasks.formats import markdown, visible
 from gradus.tasks.runs.records import RunFinished, RunStarted, StageFinished
-from gradus.tasks.tracking.report import markdown, visible
 from gradus.tasks.tracking.state import Live, State
 
 MAX_CHANGES = 8

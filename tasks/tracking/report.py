@@ -1,27 +1,17 @@
-"""What people read about a stage: summary.md, head.csv, sample.html, and text that is safe on a terminal.
-
-Whatever a policy or a user wrote is hostile here: it may hold markup, terminal commands, spreadsheet formulas, text
-that runs from right to left over its neighbours, or a line of a megabyte. In files nothing is dropped without a visible
-mark; on a terminal what is not text is left out.
-"""
+"""The files that people read about a stage: summary.md, head.csv, sample.html; hostile text stays text in each."""
 
 import csv
-import html
 import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gradus.data.unicode import whole
+from gradus.tasks.formats import markdown, visible
 from gradus.tasks.runs.records import Report, Sample
 
-MAX_CELL_CHARS = 4000
 MAX_ROWS = 64
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-_BIDI = re.compile(r"[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -43,20 +33,6 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; mar
 {% endfor %}</dl></article>
 {% endfor %}</body></html>
 """
-
-
-def terminal_safe(text: str) -> str:
-    """The text without terminal commands, control characters and direction marks; new lines and tabs stay."""
-    plain = _CONTROL.sub("", _ANSI.sub("", text))
-    return whole(_BIDI.sub("", plain))
-
-
-def visible(text: str, max_chars: int = MAX_CELL_CHARS) -> str:
-    """The text with every control character and direction mark made visible, cut with a note of what was cut."""
-    shown = _CONTROL.sub(_picture, text[:max_chars])
-    shown = _BIDI.sub(lambda m: f"⟦U+{ord(m.group()):04X}⟧", shown)
-    shown = whole(shown)
-    return shown if len(text) <= max_chars else f"{shown}… ({len(text) - max_chars:,} more characters)"
 
 
 def summary_md(title: str, facts: Mapping[str, object], report: Report) -> str:
@@ -109,23 +85,10 @@ def write_report(folder: Path, title: str, facts: Mapping[str, object], report: 
         (folder / "sample.html").write_text(sample_html(title, samples), encoding="utf-8")
 
 
-def _picture(match: re.Match[str]) -> str:
-    code = ord(match.group())
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\N{SYMBOL FOR DELETE}" if code == 0x7F else f"⟦U+{code:04X}⟧"
-
-
 def _text(value: object) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def markdown(text: str) -> str:
-    """One line of Markdown that shows the text as it is."""
-    one_line = html.escape(visible(text, 500).replace("\n", " ⏎ "), quote=False)
-    return re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", one_line)
 
 
 def _markdown_table(columns: tuple[str, str], rows: Iterable[tuple[str, object]]) -> str:

@@ -57,7 +57,7 @@ from gradus.tasks.tracking.facts import (
     total_points,
     write_files,
 )
-from gradus.tasks.tracking.lineage import CHECKPOINTS, Lineage
+from gradus.tasks.tracking.lineage import CHECKPOINTS, LoggedLineage
 from gradus.tasks.tracking.loop import Follower, RefusedError, UnreachableError
 from gradus.tasks.tracking.names import model_name
 from gradus.tasks.tracking.notes import CHANGES_FILE, changes_text, opening, reused_note, run_note, stage_note
@@ -123,7 +123,7 @@ class MlflowTeller:
             self._client = MlflowClient(tracking_uri=uri)
             self._experiment = experiment_of(self._client, home.root, uri)
             self._rows = Rows(self._client, self._experiment)
-            self._lineage = Lineage(self._client, self._store, self._experiment)
+            self._lineage = LoggedLineage(self._client, self._store, self._experiment)
             self._traces = Traces(self._client, self._experiment, min(traces_per_round(), _MAX_TRACES_PER_ROUND))
 
     def tell(self, event: records.Event, state: State) -> None:
@@ -161,7 +161,6 @@ class MlflowTeller:
             "event": "run_finished",
             "time": state.time_ms / 1000,
             "status": "killed",
-            "summary": {},
             "error": "the process was killed",
         }
         with _classified():

@@ -11,6 +11,7 @@ from mlflow import MlflowClient
 from mlflow.entities import LifecycleStage, Metric, Param, RunTag
 
 from gradus.data.records import JsonObject
+from gradus.tasks.formats import visible
 from gradus.tasks.runs.journal import event_lines
 from gradus.tasks.runs.records import Label
 from gradus.tasks.tracking.client import artifacts_uri
@@ -22,7 +23,6 @@ from gradus.tasks.tracking.names import (
     cut,
     flat_params,
 )
-from gradus.tasks.tracking.report import visible
 from gradus.tasks.tracking.state import State
 from gradus.tasks.tracking.view import EXPERIMENT, VIEW_TAG, is_current, saved_view
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
+from gradus.tasks.formats import size
 from gradus.tasks.runs.history import attempts
 from tests.e2e import transcripts
 from tests.e2e.transcripts import CUT, PAGES, ROOT, Command, Names, difference, read_page, run_page
@@ -180,7 +181,7 @@ def check_more_rounds_go_on_from_the_last_one_as_foreseen(changed_mind: Told) ->
     assert set(foreseen) >= set(done)
     params = sum(tensor.size for tensor in load_file(POLICY).values())
     (memory,) = [line for line in changed_mind.printed[ahead] if line.startswith("memory ")]
-    assert f"update {16 * params / 1e6:.0f} MB at least" in memory
+    assert f"update {size(16 * params)} at least" in memory
 
 
 def check_a_setting_changed_from_a_round_on_shares_what_came_before(changed_mind: Told) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from gradus.data.errors import StageError
 from gradus.models.engines.base import Request
-from gradus.models.engines.server import ServerEngine, ServerSettings
+from gradus.models.engines.server import ServerEngine
+from gradus.models.engines.settings import ServerConfig
 from tests.tasks.stages.rollout.test_stage import House
 
 Server = Any
@@ -77,14 +78,14 @@ def test_half_a_character_in_a_refusal_is_in_the_reason_and_in_the_sentence(hous
 )
 def test_tokens_that_no_rollout_can_hold_fail_their_request(server: Server, tokens: Any, logprobs: Any) -> None:
     server.answer = lambda _path, _body: (200, completion(tokens, logprobs))
-    engine = ServerEngine(ServerSettings(url=server.url, model="m", retries=0))
+    engine = ServerEngine(ServerConfig(url=server.url, model="m", retries=0))
     (found,) = engine.generate([Request("a", (5,), seed=1, max_tokens=2)])
     assert found.finish_reason == "error"
     assert found.error.startswith("the answer ")
 
 
 def test_an_address_that_answers_something_else_is_said_so(server: Server, tmp_path: Path) -> None:
-    engine = ServerEngine(ServerSettings(url=server.url.removesuffix("/v1"), model="m", retries=0))
+    engine = ServerEngine(ServerConfig(url=server.url.removesuffix("/v1"), model="m", retries=0))
     server.answer = lambda _path, _body: (200, "<html>")
     with pytest.raises(Exception, match="does not answer as OpenAI's API does") as refused:
         engine.logprobs([(5,)], [(6,)])

@@ -137,7 +137,7 @@ def test_a_damaged_recipe(place: Path, data: st.DataObject) -> None:
 @cases(60)
 @given(st.sampled_from(sorted(STAGES)), st.data(), values)
 def test_settings_of_a_stage(stage: str, data: st.DataObject, value: str) -> None:
-    model = STAGES[stage].config
+    model = STAGES[stage].settings
     key = data.draw(st.sampled_from(sorted(settings_of(model))))
 
     def act() -> None:
@@ -253,7 +253,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @cases(60)
 @given(st.sampled_from(sorted(STAGES)), st.data(), values)
 def test_a_rerun_with_odd_settings(runs: Path, stage: str, data: st.DataObject, value: str) -> None:
-    known = sorted(settings_of(STAGES[stage].config))
+    known = sorted(settings_of(STAGES[stage].settings))
     key = data.draw(st.one_of(st.sampled_from(known), keys))
 
     def act() -> None:

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
     ("given", "sentence"),
     [
         ({}, "ingest needs source"),
-        ({"sorce": "x"}, "ingest has no parameter sorce; it takes source, config, out, policy"),
-        ({"source": "x", "a": 1, "b": 2}, "ingest has no parameter a, b; it takes source, config, out, policy"),
+        ({"sorce": "x"}, "ingest has no parameter sorce; it takes source, policy, config, out"),
+        ({"source": "x", "a": 1, "b": 2}, "ingest has no parameter a, b; it takes source, policy, config, out"),
     ],
 )
 def test_parameters_that_do_not_fit_the_flow_are_named(given: dict[str, Any], sentence: str) -> None:
@@ -55,7 +55,7 @@ def test_an_error_of_ours_is_a_failed_state_with_the_sentence_and_the_error() ->
 
 
 def test_a_parameter_of_a_wrong_type_is_a_failed_state_that_names_it() -> None:
-    state = ended(stages.curate, "problems.jsonl", None, {"filters": [{"nam": "pass_rate"}]}, "many")
+    state = ended(stages.curate, "problems.jsonl", None, None, {"filters": [{"nam": "pass_rate"}]}, "many")
     assert state.type.value == "FAILED"
     assert state.message is not None
     assert state.message.startswith("curate: config.filters.0.name: Field required")
@@ -108,7 +108,7 @@ def test_parameters_are_validated_without_the_first_pydantic() -> None:
 
 def test_a_form_shows_the_parameters_although_making_the_flow_did_not_look_at_them() -> None:
     found = stages.curate.parameters
-    assert list(found.properties) == ["problems", "difficulty", "config", "seed", "out", "policy"]
+    assert list(found.properties) == ["problems", "difficulty", "policy", "config", "seed", "out"]
     assert found.required == ["problems"]
     assert found.properties["seed"]["default"] == 0
     assert found.properties["out"]["description"] == "Also write the result here (.parquet, .jsonl or a folder)."

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.schema import TABLES, UPDATES, cast_to_schema, sample_key
-from gradus.data.lake.store import Ref
-from gradus.data.lake.upgrade import open_lake
+from gradus.data.lake.store import Ref, Store
 from gradus.data.package import package_file
 from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.journal import Journal, write_settings
@@ -41,7 +40,7 @@ class MadeRun:
     ) -> None:
         self.home = home
         self.texts = texts or {}
-        self.store = open_lake(home.lake, lambda _: None)
+        self.store = Store(home.lake)
         self.folder = home.runs / RUN
         self.folder.mkdir(parents=True)
         write_settings(self.folder, {"verb": "train", "seed": 7, "recipe": recipe or {"name": "made"}})

@@ -10,7 +10,8 @@ import psutil
 from stand_in_for_vllm import stand_ins
 
 from gradus.models.engines.base import EngineError, Request
-from gradus.models.engines.vllm import VllmEngine, VllmSettings
+from gradus.models.engines.settings import VllmConfig
+from gradus.models.engines.vllm import VllmEngine
 from gradus.tasks.stages.rollout.engines import RunningVllm
 from gradus.tasks.stages.warm import Warm
 
@@ -20,7 +21,7 @@ def execute(job: dict[str, Any], warm: Warm, beat: Callable[..., None]) -> dict[
     beat(0.0)
     running = warm.of(RunningVllm)
     if running.engine is None:
-        running.engine = VllmEngine(VllmSettings(enforce_eager=True, max_num_seqs=32))
+        running.engine = VllmEngine(VllmConfig(enforce_eager=True, max_num_seqs=32))
     engine = running.engine
     try:
         return {"pid": os.getpid(), **_done(engine, job)}

@@ -10,7 +10,8 @@ from unittest import mock
 
 from gradus.models.engines import vllm
 from gradus.models.engines.base import EngineError
-from gradus.models.engines.vllm import VllmEngine, VllmSettings, _Running
+from gradus.models.engines.settings import VllmConfig
+from gradus.models.engines.vllm import VllmEngine, _Running
 from gradus.models.engines.vllm_core import Cores
 
 
@@ -24,7 +25,7 @@ def stand_ins(job: dict[str, Any]) -> dict[str, Any]:
 
 def broken_load(folder: Path) -> dict[str, Any]:
     """A running engine whose worker fails half-way through new weights, asked twice for them."""
-    engine, told = VllmEngine(VllmSettings()), list[str]()
+    engine, told = VllmEngine(VllmConfig()), list[str]()
 
     def fail(name: str, **_arguments: Any) -> None:
         raise Exception(f"Call to {name} failed\ndetails")  # noqa: TRY002 - what vLLM raises
@@ -61,7 +62,7 @@ def sleeps(folders: list[str], max_rank: int) -> dict[str, Any]:
         calls.append(f"{copy} {name}" + "".join(f" {a}" for a in shown if name not in ("add_lora", "add_request")))
         return True
 
-    engine = VllmEngine(VllmSettings(sleep=True))
+    engine = VllmEngine(VllmConfig(sleep=True))
     cores = Cores(_stand_in(answer), max_rank)
     with contextlib.ExitStack() as patches:
         patches.enter_context(mock.patch.object(vllm, "can_sleep", return_value=True))

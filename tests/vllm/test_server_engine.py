@@ -16,7 +16,8 @@ import pytest
 from gradus.data.lake.store import Ref, Store
 from gradus.models.engines.base import EngineError, Request
 from gradus.models.engines.hf import HfEngine
-from gradus.models.engines.server import ServerEngine, ServerSettings
+from gradus.models.engines.server import ServerEngine
+from gradus.models.engines.settings import ServerConfig
 from gradus.models.judging.process_tree import kill_tree
 from gradus.models.policy import load_policy
 from gradus.tasks.servers.processes import free_port
@@ -69,7 +70,7 @@ def test_a_real_server_samples_as_the_policy_does_proves_it_and_its_end_is_told(
     folder = store.path(policies[0])
     with serving(folder, tmp_path / "log", "--logprobs-mode", "processed_logprobs") as (process, url):
         _holds_to_the_policy(url, store, policies, check_logprobs)
-        engine = ServerEngine(ServerSettings(url=url, retries=1))
+        engine = ServerEngine(ServerConfig(url=url, retries=1))
         engine.load(folder)
         kill_tree(process.pid)
         process.wait()
@@ -85,31 +86,31 @@ def test_a_real_server_whose_log_probs_are_raw_is_refused_where_that_matters_and
     flags = ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"adapter={adapter}"]
     with serving(folder, tmp_path / "log", *flags) as (_, url):
         _serves_an_adapter_by_its_name(url, adapter)
-        engine = ServerEngine(ServerSettings(url=url, model="tiny"))
+        engine = ServerEngine(ServerConfig(url=url, model="tiny"))
         engine.load(folder)
         assert len(list(engine.generate(requests()))) == len(PROMPTS)
         for options in ({"temperature": 0.7}, {"top_p": 0.9}, {"top_k": 6}):
             with pytest.raises(EngineError, match="not of what it samples from"):
-                list(ServerEngine(ServerSettings(url=url, model="tiny")).generate(requests(**options)))
+                list(ServerEngine(ServerConfig(url=url, model="tiny")).generate(requests(**options)))
 
 
 def _serves_an_adapter_by_its_name(url: str, adapter: Path) -> None:
-    named = ServerEngine(ServerSettings(url=url, model="adapter"))
+    named = ServerEngine(ServerConfig(url=url, model="adapter"))
     named.load(adapter)
     assert named.name.startswith("openai adapter@127.0.0.1:")
     greedy = {f.index: list(f.tokens) for f in named.generate(requests(temperature=0.0))}
     assert greedy == {f.index: f.tokens for f in HfEngine(load_policy(adapter)).generate(requests(temperature=0.0))}
     with pytest.raises(EngineError, match="holds other weights") as refused:
-        ServerEngine(ServerSettings(url=url, model="tiny")).load(adapter)
+        ServerEngine(ServerConfig(url=url, model="tiny")).load(adapter)
     assert "name an adapter by its name there with server.model" in refused.value.hint
     with pytest.raises(EngineError, match="has no model ''; it has tiny, adapter"):
-        ServerEngine(ServerSettings(url=url)).load(adapter)
+        ServerEngine(ServerConfig(url=url)).load(adapter)
 
 
 def _holds_to_the_policy(url: str, store: Store, policies: list[Ref], check_logprobs: Any) -> None:
     folder = store.path(policies[0])
     policy = load_policy(folder)
-    engine = ServerEngine(ServerSettings(url=url, concurrency=4, retries=1))
+    engine = ServerEngine(ServerConfig(url=url, concurrency=4, retries=1))
     engine.load(folder)
     assert engine.name.startswith("openai tiny@127.0.0.1:")
     greedy = {f.index: list(f.tokens) for f in engine.generate(requests(temperature=0.0))}
@@ -124,6 +125,6 @@ def _holds_to_the_policy(url: str, store: Store, policies: list[Ref], check_logp
     assert (too_long[0].finish_reason, "400" in too_long[0].error) == ("error", True)
 
     with pytest.raises(EngineError, match="holds other weights"):
-        ServerEngine(ServerSettings(url=url)).load(store.path(policies[1]))
+        ServerEngine(ServerConfig(url=url)).load(store.path(policies[1]))
     with pytest.raises(EngineError, match="has no model 'other'; it has tiny"):
-        ServerEngine(ServerSettings(url=url, model="other")).load(folder)
+        ServerEngine(ServerConfig(url=url, model="other")).load(folder)

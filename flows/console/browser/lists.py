@@ -9,14 +9,14 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static
 
 from gradus.data.errors import GradusError
-from gradus.flows.console.browser.filters import Filter, FilterForm
+from gradus.flows.console.browser.filters import FilterForm
 from gradus.flows.console.browser.groups import DiffScreen, GroupScreen
 from gradus.flows.console.browser.texts import cell, plain
+from gradus.tasks.formats import terminal_safe
 from gradus.tasks.inspect.browsing import EVERYTHING, Line, Listing, groups_of
 from gradus.tasks.inspect.groups import GroupKey
 from gradus.tasks.inspect.run_rows import RunRows
 from gradus.tasks.inspect.token_pieces import Tokenizers
-from gradus.tasks.tracking.report import terminal_safe
 
 
 class Lines(DataTable[object]):
@@ -27,7 +27,7 @@ class Lines(DataTable[object]):
 
 @dataclass
 class _Shown:
-    """What is on the screen: a listing and the lines read of it."""
+    """The screen: a listing and the lines read of it."""
 
     listing: Listing
     num_lines: int
@@ -72,7 +72,7 @@ class ListScreen(Screen[None]):
         super().__init__()
         self._rows = rows
         self._tokenizers = Tokenizers(rows.store, rows.run.on_damage)
-        self._filter = Filter()
+        self._filter = ""
         self._condition = EVERYTHING
         self._stack: list[_Shown] = []
 
@@ -137,7 +137,7 @@ class ListScreen(Screen[None]):
             shown.lines += more
             self._add(more, shown.listing)
 
-    def _filtered(self, chosen: tuple[Filter, str] | None) -> None:
+    def _filtered(self, chosen: tuple[str, str] | None) -> None:
         if chosen is not None:
             self._filter, self._condition = chosen
             self._stack = [self._read(replace(self._stack[-1].listing, condition=self._condition))]
@@ -180,9 +180,9 @@ class ListScreen(Screen[None]):
         return lines[row] if row < len(lines) else None
 
     def _where(self, shown: _Shown) -> str:
-        """What is listed, in one line."""
+        """Return a line that says what is listed."""
         scope, listing = shown.listing.scope, shown.listing
         of = f" of {scope.problem_id}" if scope.problem_id else ""
         of = f" of round {scope.round}, {scope.purpose}" if scope.round is not None else of
-        filtered = f" | filter: {self._filter.text}" if self._condition != EVERYTHING else ""
+        filtered = f" | filter: {self._filter}" if self._condition != EVERYTHING else ""
         return f"{self._rows.run.name} | {listing.counted(shown.num_lines)}{of}, by {listing.ordered_by}{filtered}"

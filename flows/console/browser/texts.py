@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from gradus.tasks.formats import more, number, terminal_safe
 from gradus.tasks.inspect.groups import Group, GroupKey, Rollout, why
 from gradus.tasks.inspect.word_diff import Part
-from gradus.tasks.tracking.report import terminal_safe
 
 MAX_CHARS = 20_000
 """Characters of a completion that are shown."""
@@ -19,7 +19,7 @@ _UNSURE = ((0.9, ""), (0.5, "cyan"), (0.2, "yellow"), (0.05, "dark_orange"), (0.
 
 def plain(text: str, max_chars: int = MAX_CHARS) -> Text:
     """Return a text as it is, cut with a note of what was cut."""
-    return Text(terminal_safe(text[:max_chars])).append(_more(text, max_chars), "dim")
+    return Text(terminal_safe(text[:max_chars])).append(more(text, max_chars), "dim")
 
 
 def cell(text: str, *, right: bool = False) -> Text:
@@ -34,23 +34,23 @@ def completion(rollout: Rollout, *, colours: bool) -> Text:
     if rollout.pieces is None or not colours:
         return plain(rollout.completion)
     found, left = Text(), MAX_CHARS
-    for piece in rollout.pieces:
-        probability = math.exp(min(piece.logprob, 0.0))
+    for piece, logprob in rollout.pieces:
+        probability = math.exp(min(logprob, 0.0))
         style = next(name for least, name in _UNSURE if probability >= least)
-        found.append(terminal_safe(piece.text[: max(0, left)]), style)
-        left -= len(piece.text)
-    return found.append(_more(rollout.completion, MAX_CHARS), "dim")
+        found.append(terminal_safe(piece[: max(0, left)]), style)
+        left -= len(piece)
+    return found.append(more(rollout.completion, MAX_CHARS), "dim")
 
 
 def verdict(rollout: Rollout, answer: str | None) -> Text:
     """Return reward, its parts, advantage, length and why it was judged so."""
     style = {True: "bold green", False: "bold red", None: "bold"}[rollout.correct]
-    found = Text("reward ").append(_number(rollout.reward), style)
+    found = Text("reward ").append(number(rollout.reward), style)
     if len(rollout.parts) > 1:
-        parts = ", ".join(f"{name} {_number(value)}" for name, value in rollout.parts.items())
+        parts = ", ".join(f"{name} {number(value)}" for name, value in rollout.parts.items())
         found.append(f" ({terminal_safe(parts)})")
     if rollout.advantage is not None:
-        found.append(f"\nadvantage {_number(rollout.advantage)}")
+        found.append(f"\nadvantage {number(rollout.advantage)}")
     if rollout.tokens is not None:
         found.append(f"\n{rollout.tokens:,} tokens, {terminal_safe(rollout.finish_reason or 'no end')}")
     return found.append(f"\n{terminal_safe(why(rollout, answer))}", "italic")
@@ -84,11 +84,3 @@ def _hint(text: str) -> Text:
     shown = plain(text, 4000)
     shown.stylize("black on yellow")
     return shown
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
-
-
-def _more(text: str, max_chars: int) -> str:
-    return f"… ({len(text) - max_chars:,} more characters)" if len(text) > max_chars else ""

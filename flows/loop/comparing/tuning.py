@@ -10,9 +10,8 @@ from itertools import product
 from math import prod
 from typing import TypedDict
 
-from gradus.data.errors import OnDamage, UsageError, refuse, shortened
-from gradus.data.lake.upgrade import open_lake
-from gradus.flows.console.output import aside
+from gradus.data.errors import UsageError, shortened
+from gradus.data.lake.store import Store
 from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.variants import Variant, other_judges, refuse_unpaired, same_problems
 from gradus.flows.recipe.config import Recipe, recipe_from, split_assignment
@@ -137,16 +136,14 @@ def tuning_of(methods: Sequence[Variant], search: Search, seeds: range) -> Tunin
     return Tuning(options, range(seeds.stop, seeds.stop + search.num_seeds), search.on)
 
 
-def read_tuned(
-    home: Home, record: TuningRecord, failed: Mapping[str, str], cluster: str, on_damage: OnDamage = refuse
-) -> Tuned:
+def read_tuned(home: Home, record: TuningRecord, failed: Mapping[str, str], cluster: str) -> Tuned:
     """Return the choice that trainings which are there amount to; `failed` has reasons by the first run's name."""
-    store, computed = open_lake(home.lake, aside), ComputedSeconds(home.runs, on_damage)
+    store, computed = Store(home.lake), ComputedSeconds(home.runs)
 
     def candidate(each: Attempted) -> Candidate:
         if reason := failed.get(each["runs"][0]):
             return Candidate(each["values"], each["runs"], [], reason)
-        found = [read_training(store, home.runs / run, computed, on_damage) for run in each["runs"]]
+        found = [read_training(store, home.runs / run, computed) for run in each["runs"]]
         return Candidate(each["values"], each["runs"], found)
 
     methods = {name: [candidate(each) for each in tried] for name, tried in record["methods"].items()}
@@ -179,8 +176,7 @@ def _evaluated_on(recipe: Recipe, problems: str) -> Recipe:
         raise UsageError(f"--tune-on {shortened(problems)}: these problems are {what}", hint="name others")
     if any(suite.name == _SUITE for suite in plan.suites):
         raise UsageError(f"a suite of {recipe.name} is called {_SUITE}", hint="call it something else")
-    report = main.report.model_copy(update={"suite": _SUITE})
-    other = main.model_copy(update={"name": _SUITE, "problems": problems, "report": report})
+    other = main.model_copy(update={"name": _SUITE, "problems": problems})
     suites = tuple(other if suite.name == main.name else suite for suite in plan.suites)
     select = _SUITE if plan.select == main.name else plan.select
     return recipe.model_copy(update={"evaluate": plan.model_copy(update={"suites": suites, "select": select})})

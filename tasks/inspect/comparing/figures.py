@@ -1,4 +1,4 @@
-"""What a comparison says, as `--json` prints it. Shares are from 0 to 1; types, no code."""
+"""The answer of `gradus compare --json`. Shares are from 0 to 1; types, no code."""
 
 from typing import NotRequired, TypedDict
 
@@ -18,7 +18,7 @@ class Point(TypedDict):
 
 
 class SeedFigures(TypedDict):
-    """What the training of one seed came to."""
+    """The result of the training of one seed."""
 
     seed: int
     run: str
@@ -30,7 +30,7 @@ class SeedFigures(TypedDict):
 
 
 class MethodFigures(TypedDict):
-    """What one method came to: pass@1 before and after, costs a training, and its runs, one a seed.
+    """The result of one method: pass@1 before and after, costs a training, and its runs, one a seed.
 
     `truncated` is the share of training completions that were cut off, `dead_groups` that of groups whose rewards are
     all equal; None if no stage reported it.
@@ -67,7 +67,7 @@ class Clusters(TypedDict):
 
 
 class PlanNote(TypedDict):
-    """What was planned: the file's digest, the smallest detectable difference, whether tokens had been sampled."""
+    """A plan made before: the file's digest, the smallest detectable difference, whether tokens had been sampled."""
 
     digest: str
     detectable: float

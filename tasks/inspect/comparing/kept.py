@@ -1,4 +1,4 @@
-"""What a comparison leaves in the folder of its run: all its figures, two tables and a picture.
+"""The files of a comparison in the folder of its run: all its figures, two tables and a picture.
 
 The same comparison writes the same tables, so that reporting it twice changes nothing.
 """
@@ -9,10 +9,10 @@ from pathlib import Path
 
 from gradus.data.files import replace_file
 from gradus.data.records import Figure
+from gradus.tasks.formats import visible
 from gradus.tasks.inspect.comparing.figures import Comparison
 from gradus.tasks.inspect.comparing.plot import plot
 from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, DIFFERENCES_TABLE, METHODS_TABLE
-from gradus.tasks.tracking.report import visible
 
 _INTERVAL = ("value", "low", "high")
 _METHOD = (

@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import NotRequired, TypedDict
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gradus.data.arrays import Floats, Ints
+from gradus.data.arrays import Floats
 from gradus.data.errors import UsageError
-from gradus.data.intervals import LEVEL, Crossed, by_cluster, crossed, detectable, standard_error
+from gradus.data.intervals import LEVEL, Crossed, crossed, detectable, standard_error
 from gradus.data.lake.schema import PROBLEMS
 from gradus.data.nearest import did_you_mean
-from gradus.tasks.inspect.comparing.clusters import clusters_of
+from gradus.tasks.inspect.comparing.clusters import Problems
 from gradus.tasks.inspect.comparing.report import Method
-from gradus.tasks.inspect.comparing.trainings import pass_rates, problem_ids, verdicts
+from gradus.tasks.inspect.comparing.trainings import pass_rates, verdicts
 from gradus.tasks.preflight.checks import bundled
 
 MIN_PROBLEMS = 500
@@ -124,7 +123,7 @@ class Variances:
 
 @dataclass(frozen=True)
 class Known:
-    """What stored trainings say of a comparison to come; `units` are clusters of problems, or problems."""
+    """Evidence of stored trainings on a comparison to come; `units` are clusters of problems, or problems."""
 
     variances: Variances
     measured: bool
@@ -138,19 +137,19 @@ def known_of(methods: Sequence[Method], cluster: str = "") -> Known:
     """Return the variances of a difference, from stored methods that were evaluated on the same problems."""
     if not methods:
         return _assumed(None, None)
-    problems = _Evaluated.of(methods[0], cluster)
+    problems = Problems.of(methods[0].trainings[0], cluster)
     pairs = [pair for pair in combinations(methods, 2) if len(_common(*pair)) > 1]
     several = [method for method in methods if len(method.trainings) > 1]
     if pairs:
         used = {m.name: m for pair in pairs for m in pair}.values()
-        found, remarks = [problems.of_pair(*pair) for pair in pairs], list[str]()
+        found, remarks = [_of_pair(problems, *pair) for pair in pairs], list[str]()
     elif several:
-        used, found = several, [problems.of_seeds(method) for method in several]
+        used, found = several, [_of_seeds(problems, method) for method in several]
         remarks = ["no two stored methods have two seeds in common: they are taken to differ over problems as seeds do"]
     else:
-        return _assumed(len(problems.ids), problems.units)
+        return _assumed(len(problems.ids), problems.num_units)
     runs = [t.run for method in used for t in method.trainings]
-    return Known(_mean(found), True, runs, remarks, len(problems.ids), problems.units)
+    return Known(_mean(found), True, runs, remarks, len(problems.ids), problems.num_units)
 
 
 def _assumed(problems: int | None, units: int | None) -> Known:
@@ -173,7 +172,7 @@ def others(known: Known, size: tuple[int, int, int], pairs: int) -> list[Detecta
     seeds, problems, samples = size
     sizes = [(s, problems, samples) for s in _OTHER_SEEDS if s != seeds]
     sizes += [(seeds, 2 * problems, samples)]
-    if known.variances.sample:  # 0 if problems had one sample, whose chance cannot be told from that of seeds
+    if known.variances.sample:  # 0 if problems had one sample, whose chance cannot be separated from that of seeds
         sizes.append((seeds, problems, 2 * samples))
     return [
         {"seeds": s, "problems": p, "samples": k, "detectable": known.variances.detectable((s, p, k), pairs)}
@@ -213,14 +212,14 @@ def refuse_unknown_column(text: str, column: str) -> None:
 
 def plan_remarks(problems: int, least: float, margin: float, *, measured: bool) -> list[str]:
     """Remark on few problems, and on a margin that cannot be shown."""
-    told: list[str] = []
+    texts: list[str] = []
     if problems < MIN_PROBLEMS:
-        told.append(
+        texts.append(
             f"{problems} problems of evaluation are fewer than {MIN_PROBLEMS}: the smallest detectable difference is "
             f"{100 * least:.1f} points; take all problems that there are"
         )
     if margin < least:
-        told.append(
+        texts.append(
             f"a margin of {100 * margin:g} points is below the smallest detectable difference of {100 * least:.1f}: "
             + (
                 "`equivalent` will not be concluded"
@@ -228,7 +227,7 @@ def plan_remarks(problems: int, least: float, margin: float, *, measured: bool) 
                 else "`equivalent` needs smaller deviations than assumed"
             )
         )
-    return told
+    return texts
 
 
 def _common(one: Method, other: Method) -> list[int]:
@@ -236,50 +235,30 @@ def _common(one: Method, other: Method) -> list[int]:
     return [t.seed for t in one.trainings if t.seed in theirs]
 
 
-@dataclass(frozen=True)
-class _Evaluated:
-    """The problems that methods were evaluated on, and which of them belong together."""
+def _of_pair(problems: Problems, one: Method, other: Method) -> Variances:
+    """Return the variances of the difference of two methods with common seeds."""
+    seeds = _common(one, other)
+    (mine, sample, samples), (theirs, other_sample, _) = (_rates(problems, each, seeds) for each in (one, other))
+    return _components(crossed(problems.units(mine - theirs)), sample + other_sample, samples)
 
-    ids: pa.Array
-    cluster: Ints | None
 
-    @staticmethod
-    def of(method: Method, column: str) -> "_Evaluated":
-        """Return the problems of a method's first training."""
-        first = method.trainings[0]
-        ids = problem_ids(first)
-        return _Evaluated(ids, clusters_of(first.store, first.evaluations[0], ids, column))
+def _of_seeds(problems: Problems, method: Method) -> Variances:
+    """Return twice the components of one method; a method is taken to differ over problems as a seed does."""
+    rates, sample, samples = _rates(problems, method, _common(method, method))
+    found = _components(crossed(problems.units(rates)), sample, samples)
+    return Variances(2 * found.seeds, 2 * found.rest, 2 * found.rest, 2 * found.sample)
 
-    @property
-    def units(self) -> int:
-        """Clusters, or problems."""
-        return len(self.ids) if self.cluster is None else int(self.cluster.max()) + 1
 
-    def of_pair(self, one: Method, other: Method) -> Variances:
-        """Return the variances of the difference of two methods with common seeds."""
-        seeds = _common(one, other)
-        (mine, sample, samples), (theirs, other_sample, _) = self._rates(one, seeds), self._rates(other, seeds)
-        return _components(self._crossed(mine - theirs), sample + other_sample, samples)
-
-    def of_seeds(self, method: Method) -> Variances:
-        """Return twice the components of one method; a method is taken to differ over problems as a seed does."""
-        rates, sample, samples = self._rates(method, _common(method, method))
-        found = _components(self._crossed(rates), sample, samples)
-        return Variances(2 * found.seeds, 2 * found.rest, 2 * found.rest, 2 * found.sample)
-
-    def _crossed(self, values: Floats) -> Crossed:
-        return crossed(values if self.cluster is None else by_cluster(values, self.cluster))
-
-    def _rates(self, method: Method, seeds: Sequence[int]) -> tuple[Floats, float, float]:
-        """Return pass rates (S, P) after training, the variance of one sample of a unit, and samples a problem."""
-        chosen = sorted((t for t in method.trainings if t.seed in seeds), key=lambda t: t.seed)
-        rates = np.nan_to_num(np.stack([pass_rates(t, t.rounds, self.ids) for t in chosen]))
-        n, k = verdicts(chosen[0], chosen[0].rounds, self.ids)
-        several = n > 1
-        if not several.any():
-            return rates, 0.0, 1.0
-        sample = (k[several] * (n - k)[several] / (n * (n - 1.0))[several]).mean()
-        return rates, float(sample) * self.units / len(self.ids), float(n[several].mean())
+def _rates(problems: Problems, method: Method, seeds: Sequence[int]) -> tuple[Floats, float, float]:
+    """Return pass rates (S, P) after training, the variance of one sample of a unit, and samples a problem."""
+    chosen = sorted((t for t in method.trainings if t.seed in seeds), key=lambda t: t.seed)
+    rates = np.nan_to_num(np.stack([pass_rates(t, t.rounds, problems.ids) for t in chosen]))
+    n, k = verdicts(chosen[0], chosen[0].rounds, problems.ids)
+    several = n > 1
+    if not several.any():
+        return rates, 0.0, 1.0
+    sample = (k[several] * (n - k)[several] / (n * (n - 1.0))[several]).mean()
+    return rates, float(sample) * problems.num_units / len(problems.ids), float(n[several].mean())
 
 
 def _components(found: Crossed, sample: float, samples: float) -> Variances:

@@ -8,6 +8,7 @@ import numpy as np
 
 from gradus.data.errors import UsageError
 from gradus.data.files import replacing
+from gradus.tasks.formats import label
 from gradus.tasks.host.setting_files import default_drawing
 from gradus.tasks.inspect.comparing.figures import Comparison, MethodFigures
 from gradus.tasks.inspect.comparing.report import letters
@@ -41,7 +42,7 @@ def plot(found: Comparison, path: Path) -> None:
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     for method, colour in zip(found["methods"], np.resize(_COLOURS, len(found["methods"])), strict=True):
-        _curve(left, method, f"{letters(found)[method['method']]}  {_plain(method['method'])}", str(colour))
+        _curve(left, method, f"{letters(found)[method['method']]}  {label(method['method'], _NAME_CHARS)}", str(colour))
     left.set(xlabel="completion tokens sampled (evaluation left out)", ylabel="pass@1", title=_title(found))
     figure.legend(loc="outside lower left", frameon=False)
     _differences(right, found, letters(found))
@@ -53,8 +54,8 @@ def plot(found: Comparison, path: Path) -> None:
 
 def _title(found: Comparison) -> str:
     seeds = found["seeds"]
-    told = f"{found['problems']} problems, {seeds} seed{'s' if seeds > 1 else ''}"
-    return f"{told}, {found['budget']}" if found["budget"] else told
+    text = f"{found['problems']} problems, {seeds} seed{'s' if seeds > 1 else ''}"
+    return f"{text}, {found['budget']}" if found["budget"] else text
 
 
 def _curve(axes: "Axes", method: MethodFigures, label: str, colour: str) -> None:
@@ -77,9 +78,3 @@ def _differences(axes: "Axes", found: Comparison, letter: Mapping[str, str]) -> 
     axes.axvline(0, color="0.3", linewidth=0.8)
     axes.set_yticks(range(len(names)), names)
     axes.set(xlabel="difference in pass@1, points (95 % interval)", ylim=(-0.6, len(names) - 0.4))
-
-
-def _plain(name: str) -> str:
-    """A name as matplotlib shows it as it is: a dollar would begin a formula."""
-    short = name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
-    return short.replace("$", r"\$")

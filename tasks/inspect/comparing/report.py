@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-import pyarrow as pa
 
-from gradus.data.arrays import Bools, Floats, Ints
+from gradus.data.arrays import Bools, Floats
 from gradus.data.errors import BadInputError
-from gradus.data.intervals import Interval, by_cluster, mean_of, share_interval
+from gradus.data.intervals import mean_of, share_interval
+from gradus.data.records import Figure
 from gradus.tasks.config.evaluate import MARGIN
-from gradus.tasks.inspect.comparing.clusters import TEMPLATE, clusters_of, remarks_on
+from gradus.tasks.inspect.comparing.clusters import TEMPLATE, Problems, remarks_on
 from gradus.tasks.inspect.comparing.difficulty import UNSPLIT, Start, by_difficulty, can_split
 from gradus.tasks.inspect.comparing.figures import (
     Clusters,
@@ -65,35 +65,12 @@ class Terms:
     settings: Sequence[Setting] = ()
     """Those that differ."""
     tuned: Tuned | None = None
-    """How methods were tuned; problems that this was done on are left out."""
+    """The tuning of the methods; its problems are left out."""
 
     @property
     def rule(self) -> Rule:
         """By what pairs are judged."""
         return Rule(self.margin, self.plan["detectable"] if self.plan and self.plan["measured"] else None)
-
-
-@dataclass(frozen=True)
-class _Problems:
-    """The problems compared: their ids (all), which have a verdict everywhere (P,), and the clusters of these."""
-
-    ids: pa.Array
-    judged: Bools
-    cluster: Ints | None
-
-    def share(self, rates: Floats) -> Interval:
-        """The interval of pass rates (S, P)."""
-        return share_interval(self.units(rates))
-
-    def clusters(self, column: str) -> Clusters | None:
-        """Return by what the problems are clustered."""
-        if self.cluster is None:
-            return None
-        return {"column": column or TEMPLATE, "number": int(self.cluster.max()) + 1}
-
-    def units(self, values: Floats) -> Floats:
-        """Return the values of what is independent: clusters, or problems."""
-        return values if self.cluster is None else by_cluster(values, self.cluster)
 
 
 def compare(methods: Sequence[Method], terms: Terms | None = None, remarks: Sequence[str] = ()) -> Comparison:
@@ -113,11 +90,10 @@ def compare(methods: Sequence[Method], terms: Terms | None = None, remarks: Sequ
         said += _used_to_tune(terms.tuned, int(tuned.sum()))
         judged = _not_tuned(judged, tuned)
     before, after = [rate[:, judged] for rate in before], [rate[:, judged] for rate in after]
-    cluster = clusters_of(first.store, first.evaluations[0], ids.filter(pa.array(judged)), terms.cluster)
-    problems = _Problems(ids, judged, cluster)
+    problems = Problems.of(first, terms.cluster, judged)
     seeds, start = min(len(rate) for rate in after), _start(methods, problems)
     differences = _differences(methods, after, problems, seeds, terms.rule)
-    said += [*remarks_on(cluster, terms.cluster), *_unequal_starts(methods, before)]
+    said += [*remarks_on(problems.cluster, terms.cluster), *_unequal_starts(methods, before)]
     said += [*_unequal_costs(methods, terms.budget), *([] if can_split(start) else [UNSPLIT])]
     if seeds == 1:
         said.append("one seed: the intervals say how problems differ, not how another seed would")
@@ -126,7 +102,7 @@ def compare(methods: Sequence[Method], terms: Terms | None = None, remarks: Sequ
         "seeds": seeds,
         "problems": int(judged.sum()),
         "margin": terms.margin,
-        "clusters": problems.clusters(terms.cluster),
+        "clusters": _clusters(problems, terms.cluster),
         "plan": terms.plan,
         "start": "same" if len(_starts(methods)) == 1 else "measured apart",
         "settings": list(terms.settings),
@@ -138,20 +114,29 @@ def compare(methods: Sequence[Method], terms: Terms | None = None, remarks: Sequ
     return {**found, "tuning": terms.tuned.figures} if terms.tuned else found
 
 
+def _clusters(problems: Problems, column: str) -> Clusters | None:
+    return None if problems.cluster is None else {"column": column or TEMPLATE, "number": problems.num_units}
+
+
+def _share(problems: Problems, rates: Floats) -> Figure:
+    """The interval of pass rates (S, P)."""
+    return share_interval(problems.units(rates)).as_dict()
+
+
 def _starts(methods: Sequence[Method]) -> dict[str, Training]:
     """Return a training for each evaluation before training; one if all start from the same, equally measured."""
     return {str(t.evaluations[0]): t for m in methods for t in m.trainings}
 
 
-def _start(methods: Sequence[Method], problems: _Problems) -> Start:
+def _start(methods: Sequence[Method], problems: Problems) -> Start:
     """Return the verdicts of all evaluations before training together."""
     found = [verdicts(t, 0, problems.ids) for t in _starts(methods).values()]
-    n, k = (np.sum([pair[i] for pair in found], axis=0)[problems.judged] for i in (0, 1))
+    n, k = (np.sum([pair[i] for pair in found], axis=0)[problems.compared] for i in (0, 1))
     return Start(n, k)
 
 
 def _differences(
-    methods: Sequence[Method], after: Sequence[Floats], problems: _Problems, seeds: int, rule: Rule
+    methods: Sequence[Method], after: Sequence[Floats], problems: Problems, seeds: int, rule: Rule
 ) -> list[Difference]:
     """Judge each pair of methods, and say what both spent."""
     pairs = list(combinations(range(len(methods)), 2))
@@ -208,8 +193,8 @@ def _unequal_starts(methods: Sequence[Method], before: Sequence[Floats]) -> list
     starts = [rate.mean() for rate in before]
     if max(starts) - min(starts) < 1e-9:
         return []
-    told = ", ".join(f"{m.name} at {start:.3f}" for m, start in zip(methods, starts, strict=True))
-    return [f"the methods did not start from the same pass@1: {told}"]
+    text = ", ".join(f"{m.name} at {start:.3f}" for m, start in zip(methods, starts, strict=True))
+    return [f"the methods did not start from the same pass@1: {text}"]
 
 
 def _unequal_costs(methods: Sequence[Method], budget: str) -> list[str]:
@@ -222,7 +207,7 @@ def _unequal_costs(methods: Sequence[Method], budget: str) -> list[str]:
     return [f"not at equal cost{how}: {most} sampled {max(tokens):,.0f} tokens a training, {least} {min(tokens):,.0f}"]
 
 
-def _figures(method: Method, before: Floats, after: Floats, problems: _Problems) -> MethodFigures:
+def _figures(method: Method, before: Floats, after: Floats, problems: Problems) -> MethodFigures:
     trainings = method.trainings
     return {
         "method": method.name,
@@ -231,8 +216,8 @@ def _figures(method: Method, before: Floats, after: Floats, problems: _Problems)
         "rounds": [t.rounds for t in trainings],
         "tokens": method.tokens,
         "seconds": method.seconds,
-        "before": problems.share(before).as_dict(),
-        "after": problems.share(after).as_dict(),
+        "before": _share(problems, before),
+        "after": _share(problems, after),
         "gain": mean_of(problems.units(after - before)).interval().as_dict(),
         "by_seed": [_of_seed(t, b, a) for t, b, a in zip(trainings, before, after, strict=True)],
         "truncated": training_share(trainings, TRUNCATED),
@@ -268,16 +253,17 @@ def _mean_costs(trainings: Sequence[Training]) -> dict[str, StageCost]:
     }
 
 
-def _curve(method: Method, problems: _Problems) -> list[Point]:
+def _curve(method: Method, problems: Problems) -> list[Point]:
     """Return pass@1 before training, after rounds that every seed was evaluated after, and at the end."""
     first = method.trainings[0]
     common = [r for r in first.evaluations if all(r in t.evaluations and r < t.rounds for t in method.trainings)]
     points: list[Point] = []
     for index in [*sorted(common), None]:
         rounds = [t.rounds if index is None else index for t in method.trainings]
-        rates = [pass_rates(t, r, problems.ids)[problems.judged] for t, r in zip(method.trainings, rounds, strict=True)]
-        tokens = [t.tokens_by_round[r] for t, r in zip(method.trainings, rounds, strict=True)]
+        ends = list(zip(method.trainings, rounds, strict=True))
+        rates = [pass_rates(t, r, problems.ids)[problems.compared] for t, r in ends]
+        tokens = [t.tokens_by_round[r] for t, r in ends]
         if not np.isnan(rates).any():
-            figure = problems.share(np.stack(rates)).as_dict()
+            figure = _share(problems, np.stack(rates))
             points.append({"round": max(rounds), "tokens": float(np.mean(tokens)), "pass_at_1": figure})
     return points

@@ -1,4 +1,4 @@
-"""What a comparison reads of a training: its evaluations on the main suite, and what its stages cost.
+"""Trainings as a comparison reads them: evaluations on the main suite, and the cost of stages.
 
 A training has what its last command made or reused. Read from journals and the lake; nothing is computed.
 """
@@ -20,12 +20,12 @@ from gradus.tasks.runs.spending import ComputedSeconds, is_evaluation, sampled_t
 from gradus.tasks.runtime.attempt import read_report
 
 EVALUATION = "evaluation"
-"""What all stages of evaluations are counted under."""
+"""The name that all stages of evaluations are counted under."""
 _DONE = ("finished", "reused")
 
 
 class StageCost(TypedDict):
-    """What a stage cost: completion tokens sampled, seconds."""
+    """The cost of a stage: completion tokens sampled, seconds."""
 
     tokens: float
     seconds: float
@@ -44,7 +44,7 @@ class Spent:
 
     @property
     def evaluates(self) -> bool:
-        """Whether it serves an evaluation."""
+        """Return whether it serves an evaluation."""
         return is_evaluation(self.purpose)
 
 
@@ -89,7 +89,7 @@ def read_training(store: Store, folder: Path, computed: ComputedSeconds, on_dama
     standing = brief(folder, on_damage)
     if standing["status"] != "finished":
         why = standing["error"] or f"it is {standing['status']}"
-        raise BadInputError(f"run {folder.name} did not finish: {why}", hint=f"go on: gradus train {folder.name}")
+        raise BadInputError(f"run {folder.name} did not finish: {why}", hint=f"continue it: gradus train {folder.name}")
     rows = _last_command(folder, on_damage)
     lost = _lost(store, folder.name, rows, on_damage)
     rows = [row for row in rows if row["output"] not in lost]

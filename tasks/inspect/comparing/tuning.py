@@ -32,7 +32,7 @@ class Tried(TypedDict):
 
 
 class TunedMethod(TypedDict):
-    """What was tried of a method, in the order typed, and the values chosen; None if all failed."""
+    """The values tried of a method, in the order typed, and those chosen; None if all failed."""
 
     method: str
     tried: list[Tried]
@@ -48,7 +48,7 @@ class TuningCost(TypedDict):
 
 
 class Tuning(TypedDict):
-    """How methods were tuned. `on` names the problems; empty: a part of the evaluated ones."""
+    """The result of tuning. `on` names the problems; empty: a part of the evaluated ones."""
 
     on: str
     problems: int
@@ -70,7 +70,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Tuned:
-    """How methods were tuned, and the problems that it was done on, which a comparison leaves out."""
+    """The result of tuning, and its problems, which a comparison leaves out."""
 
     figures: Tuning
     problems: pa.Table
@@ -152,13 +152,13 @@ def _ties(methods: Sequence[TunedMethod]) -> list[str]:
 
 def edge_remark(methods: Sequence[TunedMethod]) -> list[str]:
     """Remark on chosen numbers that are the smallest or the largest tried: a better one may lie beyond."""
-    told = [
+    texts = [
         f"{each['method']} at {key}={value}, the {end} tried"
         for each in methods
         for key, value in (each["chosen"] or {}).items()
         if (end := _end(value, [tried["values"][key] for tried in each["tried"]]))
     ]
-    return [f"chosen at the edge of what was tried, beyond which may be better: {'; '.join(told)}"] if told else []
+    return [f"chosen at the edge of what was tried, beyond which may be better: {'; '.join(texts)}"] if texts else []
 
 
 def _end(value: str, tried: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ Verdict = Literal["better", "worse", "equivalent", "undecided"]
 
 
 class Side(TypedDict):
-    """What one method spent: completion tokens and seconds a training, mean over seeds."""
+    """The cost of one method: completion tokens and seconds a training, mean over seeds."""
 
     method: str
     tokens: float
@@ -76,8 +76,8 @@ def too_narrow(found: Sequence[Difference], rule: Rule) -> list[str]:
     if not least or rule.margin >= max(least):
         return []
     where = "the plan" if rule.planned is not None else "these data" if rule.margin < min(least) else "some pairs"
-    told = f"the smallest detectable difference of {where} is {100 * max(least):.1f} points"
-    return [f"{told}, above the margin of {100 * rule.margin:g}: `equivalent` cannot be concluded there"]
+    text = f"the smallest detectable difference of {where} is {100 * max(least):.1f} points"
+    return [f"{text}, above the margin of {100 * rule.margin:g}: `equivalent` cannot be concluded there"]
 
 
 def _judged(

@@ -1,4 +1,4 @@
-"""What an exported adapter calls its base: what the user called it, so that the folder can be taken elsewhere.
+"""The name of an exported adapter's base: the user's own name for it, so that the folder can be taken elsewhere.
 
 The lake names a policy by its content alone. What the user called it stands in the recipe of the run that made the
 first adapter on it; after `gradus update` alone nothing knows it.
@@ -39,7 +39,7 @@ class BaseName:
 
 
 def known_name(store: Store, ref: Ref, base: Ref, policy_of: Callable[[Ref], str]) -> BaseName:
-    """What the user called the base of an adapter; the path of the artifact where that is not known.
+    """Return the user's name for the base of an adapter; the path of the artifact if it is unknown.
 
     `policy_of` returns the starting policy of the run that made a checkpoint, as its recipe has it; empty if none did.
     """
@@ -88,6 +88,6 @@ def _base_in(policy: str) -> str:
 
 
 def _holds(folder: Path, store: Store, base: Ref) -> bool:
-    """Whether a folder has the files of an artifact."""
+    """Return whether a folder has the files of an artifact."""
     entries = store.manifest(base).files
     return all((folder / e.name).is_file() and sha256_file(folder / e.name) == e.sha256 for e in entries)

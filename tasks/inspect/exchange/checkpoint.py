@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment
+
 from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, refuse
 from gradus.data.files import replace_file, replacing
 from gradus.data.lake.manifest import FILE_NAME, Manifest
@@ -31,30 +33,6 @@ _POLICY = (
     *TOKENIZER_FILES,
 )  # fmt: skip
 """Names of the files that make a policy."""
-_USE = """
-## Use
-
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained(".")
-tokenizer = AutoTokenizer.from_pretrained(".")
-```
-"""
-
-_USE_OF_ADAPTER = """
-## Use
-
-```python
-from peft import AutoPeftModelForCausalLM
-from transformers import AutoTokenizer
-
-model = AutoPeftModelForCausalLM.from_pretrained(".")
-tokenizer = AutoTokenizer.from_pretrained(".")
-```
-
-The base, as `adapter_config.json` has it: {base}
-"""
 
 
 @dataclass(frozen=True)
@@ -89,25 +67,24 @@ def write_checkpoint(
     if base is None:
         if base_name:
             raise BadInputError(f"{ref} is a whole policy: it has no base to name", hint="leave --base out")
-        names, use, whole = _write_whole(store, ref, manifest, folder, merge=merge), _USE, True
+        names, named = _write_whole(store, ref, manifest, folder, merge=merge), ""
     else:
         from gradus.tasks.inspect.exchange.adapter import write_adapter, write_merged  # noqa: PLC0415 - loads torch
 
         if merge:
-            names, use, whole = write_merged(store, ref, folder), _USE, True
+            names, named = write_merged(store, ref, folder), ""
         else:
             policy_of = partial(_starting_policy, store, runs, on_damage)
             named = BaseName.parse(base_name) if base_name else known_name(store, ref, base, policy_of)
-            names, whole = write_adapter(store, ref, named, folder), False
-            use = _USE_OF_ADAPTER.format(base=_code(str(named)))
+            names = write_adapter(store, ref, named, folder)
     from gradus.tasks.inspect.exchange.example import example_of, prompt_section  # noqa: PLC0415 - loads torch
     from gradus.tasks.inspect.exchange.prompting import Prompting  # noqa: PLC0415 - as above
 
     source = source_of(store, runs, ref, on_damage)
     prompting = Prompting.of(store.path(ref), source.recipe if source else None)
-    names += prompting.write(folder, whole=whole)
-    use += prompt_section(prompting, example_of(store, source.main if source else None), whole=whole)
-    replace_file(folder / CARD, model_card(ref, manifest, source, use))
+    names += prompting.write(folder, whole=not named)
+    prompt = prompt_section(prompting, example_of(store, source.main if source else None), whole=not named)
+    replace_file(folder / CARD, model_card(ref, manifest, source, str(named), prompt))
     return sorted({*names, CARD})
 
 
@@ -176,52 +153,29 @@ def _policy_of(store: Store, evaluation: Ref) -> str:
     return next(iter(rollouts.parents.get("policy", ())), "") if rollouts else ""
 
 
-def model_card(ref: Ref, manifest: Manifest, source: Source | None, use: str = _USE) -> str:
-    """Return the card: where the weights come from, data, evaluation, how to load them, recipe."""
+def model_card(ref: Ref, manifest: Manifest, source: Source | None, base: str = "", prompt: str = "") -> str:
+    """Return the card: where the weights come from, data, evaluation, how to load and prompt them, recipe.
+
+    `base` is the name of an adapter's base.
+    """
+    environment = Environment(trim_blocks=True, keep_trailing_newline=True)  # noqa: S701 - Markdown, by `code` and `block`
+    environment.filters.update({"code": _code, "block": _block})
     settings: Mapping[str, object] = source.recipe if source else manifest.config
-    parts = [
-        "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- gradus\n- rlvr\n---\n",
-        f"\n# {source.run if source else ref.digest}\n\n",
-        f"The policy after round {source.round} of the training {_code(source.run)}, " if source else "A policy ",
-        f"exported from {_code(str(ref))} by Gradus.\n",
-        *(_data(source.recipe) if source else ()),
-        *(_figures(source.evaluations) if source else ()),
-        use,
-        f"\n## {'Recipe' if source else 'Settings'}\n\n{_block(json.dumps(settings, indent=1, ensure_ascii=False))}\n",
-    ]
-    return "".join(parts)
+    evaluate: Any = settings.get("evaluate") if source else None
+    suites = evaluate.get("suites", []) if evaluate else []
+    template = environment.from_string((Path(__file__).parent / "card.md").read_text(encoding="utf-8"))
+    return template.render(ref=ref, source=source, suites=suites, base=base, prompt=prompt, settings=settings)
 
 
-def _data(recipe: Mapping[str, object]) -> list[str]:
-    evaluate = recipe.get("evaluate")
-    suites = evaluate.get("suites", []) if isinstance(evaluate, Mapping) else []
-    lines = [f"- trained on: {_code(str(recipe.get('problems')))}\n"]
-    lines += [
-        f"- evaluated on: {_code(str(suite.get('problems')))} ({_code(str(suite.get('name')))})\n" for suite in suites
-    ]
-    return ["\n## Data\n\n", f"- starting policy: {_code(str(recipe.get('policy')))}\n", *lines]
-
-
-def _figures(evaluations: Mapping[str, Evaluation]) -> list[str]:
-    if not evaluations:
-        return ["\n## Evaluation\n\nNot evaluated after this round.\n"]
-    rows = [
-        f"| {_code(suite)} | pass@{k} | {figure['value']:.4f} | {figure['low']:.4f} to {figure['high']:.4f} |\n"
-        for suite, found in evaluations.items()
-        for k, figure in found["pass_at"].items()
-    ]
-    return ["\n## Evaluation\n\n| suite | metric | value | 95 % interval |\n|---|---|---|---|\n", *rows]
-
-
-def _code(text: str) -> str:
+def _code(text: object) -> str:
     """Return a text as code in a line of Markdown, where it can begin nothing else."""
-    plain = " ".join(text.replace("|", "/").split()).replace("`", "'")
+    plain = " ".join(str(text).replace("|", "/").split()).replace("`", "'")
     return f"`{plain}`"
 
 
-def _block(text: str) -> str:
-    """Return a text as a block of code that nothing in it can end."""
-    fence = "```"
+def _block(value: object) -> str:
+    """Return a value as JSON in a block of code that nothing in it can end."""
+    text, fence = json.dumps(value, indent=1, ensure_ascii=False), "```"
     while fence in text:
         fence += "`"
     return f"{fence}json\n{text}\n{fence}"

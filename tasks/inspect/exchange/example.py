@@ -31,8 +31,8 @@ def prompt_section(prompting: Prompting, example: Mapping[str, Any] | None, *, w
     parts = [f"\n## Prompt\n\n{_OURS if prompting.is_plain else _OWN}\n"]
     parts.append(_CODE.replace("{messages}", json.dumps(messages)).replace("{sampling}", given))
     if prompting.sampling:
-        told = json.dumps(prompting.sampling)
-        parts.append(f"\nEvaluated with `{told.replace('`', ' ')}`.\n")
+        text = json.dumps(prompting.sampling)
+        parts.append(f"\nEvaluated with `{text.replace('`', ' ')}`.\n")
     if example is not None:
         prompt = prompting.prompt(example["question"], example["messages"])
         shown = {"messages": messages, "prompt": prompt, "completion": example["completion"]}

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from tokenizers import Tokenizer
 
 from gradus.data.errors import BadInputError, UsageError, shortened
-from gradus.data.exchange import FORMATS, Format
+from gradus.data.exchange import FORMATS, Format, read
 from gradus.data.exchange.row import Exchanged
 from gradus.data.exchange.tables import Tables, tables_of
 from gradus.data.nearest import did_you_mean
@@ -20,13 +20,13 @@ from gradus.tasks.inspect.exchange.texts import texts_of, tokenizer_of
 System = Literal["verl", "trl", "trinity", "open-instruct", "art"]
 """The systems whose files are read."""
 _METADATA = "_metadata.jsonl"
-"""How open-instruct names the file about its run, which lies beside its shards."""
+"""End of the name of open-instruct's file about its run, which lies beside its shards."""
 _NUMBER = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
 class Incoming:
-    """What was read: the tables, how many files, refused rows by reason, and what files of that kind do not hold."""
+    """The result of reading: the tables, number of files, refused rows by reason, and what the format does not hold."""
 
     tables: Tables
     num_files: int
@@ -48,7 +48,7 @@ def check_source(
 ) -> None:
     """UsageError if there is nothing to read, no tokenizer where there are no texts, or a policy where there are."""
     found = reader(name)
-    refuse_fields(columns or {}, found.fields, f"a file of {name}")
+    refuse_fields(columns or {}, found.columns, f"a file of {name}")
     if not path.exists():
         raise UsageError(f"there is no file or folder {shortened(str(path))}", hint="check the name")
     if not found.texts and tokenizer is None and policy is None:
@@ -73,13 +73,13 @@ def read_incoming(
     Raise BadInputError if there is no file, or no row that can be used.
     """
     found, refused = reader(name), Refused()
-    refuse_fields(columns, found.fields, f"a file of {name}")
+    refuse_fields(columns, found.columns, f"a file of {name}")
     files, renamed = _files(path, found.suffix), Renamed(columns, str(path))
     rows = [row for file in files for row in _rows(file, found, renamed, refused)]
     renamed.refuse_unknown()
     if not rows:
-        told = refused.examples[0] if refused.examples else f"{path} holds no rows"
-        raise BadInputError(f"no row can be read as a rollout of {name}: {told}", hint="is --from right?")
+        text = refused.examples[0] if refused.examples else f"{path} holds no rows"
+        raise BadInputError(f"no row can be read as a rollout of {name}: {text}", hint="is --from right?")
     if not found.texts and tokenizer is not None:
         rows = _with_texts(rows, tokenizer_of(tokenizer))
     return Incoming(tables_of(rows, name, correct_at), len(files), dict(refused.reasons), found.lost)
@@ -103,10 +103,9 @@ def _in_order(path: Path) -> list[tuple[int, str]]:
 
 
 def _rows(file: Path, found: Format, renamed: Renamed, refused: Refused) -> Iterator[Exchanged]:
-    assert found.read is not None
     for located in read_rows(file, refused):
         try:
-            row = found.read(renamed(located.row))
+            row = read(found, renamed(located.row))
         except UnusableRowError as reason:
             refused.add(str(reason), located.place)
             continue

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,12 +29,13 @@ PARQUET = "parquet"
 """The format that is ours: every column of the rollouts, with question, gold answer and scores beside them."""
 CONVERSATIONS = "openai"
 _PROFILE = "profile"
+_FIELDS = tuple(field.name for field in fields(Exchanged) if field.name != "logprobs")
 _SCORED = ("reward", "correct", "components", "outcome", "extracted", "verifier")
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: files, rows, and what the format does not hold."""
+    """The result of writing: files, number of rows, and what the format does not hold."""
 
     files: list[str]
     rows: int
@@ -113,10 +114,9 @@ def write_rollouts(
     found = FORMATS[name]
     by_file: dict[str, list[dict[str, object]]] = {}
     assert found.write is not None
-    assert found.file is not None
     for table in tables:
         for row in _exchanged(store, table, on_damage):
-            by_file.setdefault(found.file(row.round), []).append(found.write(row))
+            by_file.setdefault(found.file.format(row.round), []).append(found.write(row))
     for file, rows in by_file.items():
         _write(folder / file, found, rows)
     return Written(sorted(by_file), sum(map(len, by_file.values())), found.lost)
@@ -193,25 +193,10 @@ def _exchanged(store: Store, rows: pa.Table, on_damage: OnDamage) -> Iterator[Ex
                 except CorruptArtifactError as damage:
                     on_damage(damage)
                     tokenizers[policy] = None
-            prompt = _prompt(row, tokenizers[policy])
-            yield Exchanged(
-                prompt=prompt,
-                completion=row["completion"],
-                round=row["round"] or 0,
-                problem_id=row["problem_id"],
-                rollout_id=row["rollout_id"],
-                group_id=row["group_id"] or "",
-                sample=row["sample"],
-                answer=row.get("answer"),
-                reward=row.get("reward"),
-                correct=row.get("correct"),
-                components=dict(cast("list[tuple[str, float]]", row.get("components") or [])),
-                finish_reason=row["finish_reason"],
-                hint_level=row["hint_level"] or 0,
-                hint_text=row["hint_text"],
-                prompt_tokens=row["prompt_tokens"],
-                completion_tokens=row["completion_tokens"],
-            )
+            parts = dict(cast("list[tuple[str, float]]", row.get("components") or []))
+            known: dict[str, Any] = {name: row[name] for name in _FIELDS if row.get(name) is not None}
+            known |= {"prompt": _prompt(row, tokenizers[policy]), "components": parts}
+            yield Exchanged(**known)
 
 
 def _prompt(row: Mapping[str, object], tokenizer: Tokenizer | None) -> str:

@@ -1,4 +1,4 @@
-"""What a policy was prompted with, how it was sampled and what ended its completions, from the recipe of its training.
+"""The prompts, sampling and stop texts of a policy, from the recipe of its training.
 
 That goes into the exported folder, as a chat template where the policy had none and in its generation configuration,
 and onto its card.
@@ -25,7 +25,7 @@ _REPLACED = ("temperature", "top_p", "top_k", "stop_strings", "max_length", "max
 
 @dataclass(frozen=True)
 class Prompting:
-    """How the policy of a folder was prompted and sampled in the main suite of its training."""
+    """Prompts and sampling of a folder's policy in the main suite of its training."""
 
     policy: Path
     style: PromptStyle
@@ -52,7 +52,7 @@ class Prompting:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the policy has no chat template of its own."""
+        """Return whether the policy has no chat template of its own."""
         return self._prompt_side.tokenizer.chat_template is None
 
     def messages(self, question: str | None, messages: list[dict[str, str]] | None) -> list[dict[str, str]]:
@@ -84,7 +84,7 @@ class Prompting:
 
 
 def _sampling(sample: Mapping[str, Any], rollout: Mapping[str, Any], stop: list[str]) -> dict[str, object]:
-    """How completions were drawn, as arguments of `generate`, whose own top_k is 50."""
+    """Return the sampling as arguments of `generate`, whose own top_k is 50."""
     temperature = sample.get("temperature", 1.0)
     drawn = {"temperature": temperature, "top_p": rollout.get("top_p", 1.0), "top_k": rollout.get("top_k", 0)}
     return {

@@ -1,4 +1,4 @@
-"""Which problems and groups a report shows: those that changed, and those whose rewards differ most."""
+"""The problems and groups that a report shows: those that changed, and those whose rewards differ most."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,8 @@ MAX_EVALUATED = 48
 """Evaluated problems, the first by name, in the table of samples."""
 MAX_ROLLOUTS = 8
 """Rollouts of a group that are shown."""
+_BARE = "purpose in ('profile', 'train') and hint_level = 0"
+"""Rollouts of training problems without a hint."""
 
 
 @dataclass(frozen=True)
@@ -30,25 +32,18 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Flipped:
-    """An evaluated problem that no rollout solved before and one does after, or the other way round."""
-
-    problem_id: str
-    solved: bool
-    before: Group
-    after: Group
-
-
-@dataclass(frozen=True)
 class Flips:
-    """The problems of a suite that were newly solved and newly lost between two rounds, and those shown."""
+    """The problems of a suite that no rollout solved in a round and one did in a later one, or the other way round.
+
+    `shown` are some of them: whether newly solved, and the group of each round.
+    """
 
     suite: str
     first_round: int
     last_round: int
     num_solved: int
     num_lost: int
-    shown: Sequence[Flipped]
+    shown: Sequence[tuple[bool, Group, Group]]
 
 
 def chosen_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Shown]:
@@ -60,12 +55,12 @@ def chosen_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Shown]:
 def _changed(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Iterator[Shown]:
     """The training problems whose pass rate without hints changed most between their first and their last round."""
     problems = rows.ask(
-        """
+        f"""
         select problem_id, any_value(change) as moved, min(round) as first, max(round) as last from sampled
-        where purpose in ('profile', 'train') and hint_level = 0 and correct is not null
+        where {_BARE} and correct is not null
         group by problem_id having first < last and moved <> 0
         order by abs(moved) desc, problem_id limit ?
-        """,
+        """,  # noqa: S608 - ours
         [MAX_CHANGED],
     )
     keys = [_group_of(rows, problem, at) for problem, _, *ends in problems for at in ends]
@@ -76,15 +71,14 @@ def _changed(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Iter
         yield Shown(problem, why, groups[2 * place : 2 * place + 2])
 
 
-def _group_of(rows: RunRows, problem: str, at: int) -> GroupKey:
-    """The group of a training problem without a hint in a round."""
+def _group_of(rows: RunRows, problem: str, at: int, which: str = _BARE, first: str = "") -> GroupKey:
+    """The group of a problem in a round; that of the purpose `first` if there are several."""
     row = rows.one(
-        """
+        f"""
         select round, purpose, problem_id, group_id, rollouts_artifact from sampled
-        where problem_id = ? and round = ? and purpose in ('profile', 'train') and hint_level = 0
-        order by purpose, group_id limit 1
-        """,
-        [problem, at],
+        where problem_id = ? and round = ? and {which} order by purpose <> ?, purpose, group_id limit 1
+        """,  # noqa: S608 - ours
+        [problem, at, first],
     )
     return GroupKey(*row)
 
@@ -128,18 +122,13 @@ def evaluated_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Group]:
 def flips(rows: RunRows, tokenizers: Tokenizers) -> list[Flips]:
     """Return for each suite what was newly solved and lost between its first and its last evaluation."""
     artifacts: dict[str, dict[int, str]] = {}
-    for each in evaluations(rows):
-        artifacts.setdefault(each.suite, {})[each.round] = each.artifact
-    return [
-        _flips_of(rows, tokenizers, suite, min(rounds), max(rounds), rounds)
-        for suite, rounds in artifacts.items()
-        if len(rounds) > 1
-    ]
+    for at, artifact, each in evaluations(rows):
+        artifacts.setdefault(each.get("suite", ""), {})[at] = artifact
+    return [_flips_of(rows, tokenizers, suite, found) for suite, found in artifacts.items() if len(found) > 1]
 
 
-def _flips_of(
-    rows: RunRows, tokenizers: Tokenizers, suite: str, first: int, last: int, artifacts: dict[int, str]
-) -> Flips:
+def _flips_of(rows: RunRows, tokenizers: Tokenizers, suite: str, artifacts: dict[int, str]) -> Flips:
+    ends = min(artifacts), max(artifacts)
     found = rows.ask(
         """
         select problem_id, later.k > 0 as solved, abs(later.k / later.n - earlier.k / earlier.n) as change
@@ -148,25 +137,12 @@ def _flips_of(
             and (earlier.k = 0) <> (later.k = 0)
         order by change desc, problem_id
         """,
-        [artifacts[first], artifacts[last]],
+        [artifacts[at] for at in ends],
     )
     chosen = [row for wanted in (True, False) for row in [r for r in found if r[1] is wanted][:MAX_FLIPPED]]
-    keys = [_evaluated(rows, problem, at, suite) for problem, *_ in chosen for at in (first, last)]
+    first = f"eval-{suite}"
+    keys = [_group_of(rows, problem, at, "purpose like 'eval%'", first) for problem, *_ in chosen for at in ends]
     groups = read_groups(rows, keys, tokenizers, 1)
-    pairs = zip(chosen, groups[::2], groups[1::2], strict=True)
-    shown = [Flipped(problem, solved, before, after) for (problem, solved, _), before, after in pairs]
+    shown = list(zip((row[1] for row in chosen), groups[::2], groups[1::2], strict=True))
     num_solved = sum(row[1] for row in found)
-    return Flips(suite, first, last, num_solved, len(found) - num_solved, shown)
-
-
-def _evaluated(rows: RunRows, problem: str, at: int, suite: str) -> GroupKey:
-    """The group of an evaluated problem in a round; that of its suite if two suites hold the problem."""
-    row = rows.one(
-        """
-        select round, purpose, problem_id, group_id, rollouts_artifact from sampled
-        where problem_id = ? and round = ? and purpose like 'eval%'
-        order by purpose <> 'eval-' || ?, purpose, group_id limit 1
-        """,
-        [problem, at, suite],
-    )
-    return GroupKey(*row)
+    return Flips(suite, *ends, num_solved, len(found) - num_solved, shown)

@@ -1,19 +1,19 @@
-"""The figures of a report: curves by round with intervals, maps of pass rates, tables; from the rows of one run.
+"""The figures of a report: queries on the rows of one run, as numbers by name and round.
 
 Whatever has no data is left out. Left out too: smoothing, and curves of single optimiser steps (MLflow has them).
 """
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from gradus.data.arrays import Floats
 from gradus.data.lake.store import Ref
-from gradus.data.records import Figure
+from gradus.tasks.formats import count, interval, number
 from gradus.tasks.inspect.run_rows import Row, RunRows
 
 MAX_PROBLEMS = 240
@@ -24,210 +24,162 @@ RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
-class Point:
-    """A value at a round with the ends of its band; NaN if it has none."""
+class Figure:
+    """Numbers by name and round, how they are drawn, and what they are.
 
-    round: int
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Points in the order of their rounds."""
-
-    name: str
-    points: Sequence[Point]
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Curves of one quantity over the rounds; `note` says what the bands are."""
+    At a round a line has a value with the ends of its band, NaN without one; a heat map a pass rate; bars a count.
+    Costs stand at round 0: attempts that ran, were reused, did not finish, then seconds and tokens sampled.
+    """
 
     key: str
     title: str
-    unit: str
     note: str
-    curves: Sequence[Curve]
+    kind: Literal["lines", "heat", "bars", "costs"]
+    frame: Mapping[str, Mapping[int, Sequence[float]]]
+    unit: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The title with the unit."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+    @property
+    def rounds(self) -> list[int]:
+        """Every round that a number stands at."""
+        return sorted({at for row in self.frame.values() for at in row})
 
     @property
     def is_zero(self) -> bool:
-        """Whether every value is 0, which a sentence says as well as a drawing."""
-        return all(point.value == 0 for curve in self.curves for point in curve.points)
+        """Return whether every value is 0, which a sentence says as well as a drawing."""
+        return all(numbers[0] == 0 for row in self.frame.values() for numbers in row.values())
+
+    @property
+    def table(self) -> list[list[str]]:
+        """The numbers below the drawing, with their head; none below a map."""
+        match self.kind:
+            case "heat":
+                return []
+            case "costs":
+                head = ["stage", "ran", "reused", "unfinished", "seconds", "tokens sampled"]
+                return [head, *([name, *_cost_cells(row[0])] for name, row in self.frame.items())]
+            case "lines" | "bars":
+                rows = ([str(at), *(self._cell(row.get(at)) for row in self.frame.values())] for at in self.rounds)
+                return [["round", *self.frame], *rows]
+
+    def _cell(self, numbers: Sequence[float] | None) -> str:
+        if self.kind == "bars":
+            return count(int(numbers[0]) if numbers else 0)
+        if numbers is None:
+            return "-"
+        value, low, high = numbers
+        return interval({"value": value, "low": low, "high": high}, number)
 
 
-@dataclass(frozen=True)
-class RateMap:
-    """Pass rates (problems, rounds), the hardest problem first; NaN if a problem was not sampled in a round."""
-
-    key: str
-    title: str
-    note: str
-    problems: Sequence[str]
-    rounds: Sequence[int]
-    rates: Sequence[Sequence[float]]
+def _cost_cells(cost: Sequence[float]) -> list[str]:
+    """Counts and seconds; nothing for 0, of which the table would be full."""
+    ran, reused, unfinished, seconds, tokens = cost
+    counts = [f"{int(each):,}" if each else "" for each in (ran, reused, unfinished, tokens)]
+    return [*counts[:3], f"{seconds:,.1f}", counts[3]]
 
 
-@dataclass(frozen=True)
-class Stack:
-    """Counts by round (parts, rounds), drawn one above the other."""
-
-    key: str
-    title: str
-    note: str
-    rounds: Sequence[int]
-    parts: Mapping[str, Sequence[int]]
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """An evaluation as its stage reported it: pass@k by k as text, and the gain over the starting policy."""
-
-    suite: str
-    round: int
-    artifact: str
-    pass_at: Mapping[str, Figure]
-    gain: Figure | None
-
-
-@dataclass(frozen=True)
-class StageCost:
-    """What the attempts of a stage cost together; tokens are those sampled, 0 for a stage that samples none."""
-
-    stage: str
-    purpose: str
-    ran: int
-    reused: int
-    unfinished: int
-    seconds: float
-    tokens: int
+_STEPS = """
+select name, round, avg(value), min(value), max(value) from metrics
+where stage = 'update' and step is not null and list_contains(?, name) group by all order by name, round
+"""
+_OF_STEPS = "mean of the round's optimiser steps; band: least to largest step"
+_LENGTHS = """
+select purpose, round, avg(tokens), quantile_cont(tokens, 0.1), quantile_cont(tokens, 0.9)
+from sampled where tokens is not null group by all order by purpose, round
+"""
+_MISMATCH = """
+select 'rows of the update', round, avg(mismatch), quantile_cont(mismatch, 0.1), quantile_cont(mismatch, 0.9)
+from sampled where mismatch is not null group by all order by round
+"""
+_OF_ROWS = "mean |trainer's - sampler's log-prob| of a row; band: 10th to 90th percentile of rows"
+_REPORTED = """
+select if(name = 'mismatch/kl', 'KL of the same tokens', 'mean |difference|'), round, value, null, null from metrics
+where stage = 'update' and step is null and name in ('mismatch/kl', 'mismatch/logp_diff_mean') order by name, round
+"""
+_CHARTS = (
+    ("entropy", "Entropy", "nats", _OF_STEPS, _STEPS, (["policy/entropy"],)),
+    ("kl", "KL", "nats", _OF_STEPS, _STEPS, (["policy/kl_ref", "policy/kl_old"],)),
+    ("gradient-norm", "Gradient norm", "", _OF_STEPS, _STEPS, (["policy/grad_norm"],)),
+    ("clipped", "Clipped tokens", "share", _OF_STEPS, _STEPS, (["policy/clip_frac_low", "policy/clip_frac_high"],)),
+    ("length", "Completion length", "tokens", "mean; band: 10th to 90th percentile", _LENGTHS, ()),
+    ("mismatch", "Mismatch of trainer and sampler", "nats", _OF_ROWS, _MISMATCH, ()),
+    ("mismatch-reported", "Mismatch of tokens", "nats", "over all tokens of the update", _REPORTED, ()),
+)
+"""Key, title, unit, note and query of name, round, value and band; updates report of each optimiser step."""
 
 
-_STEP_CHARTS = {
-    "entropy": ("Entropy", "nats", ("policy/entropy",)),
-    "kl": ("KL", "nats", ("policy/kl_ref", "policy/kl_old")),
-    "gradient-norm": ("Gradient norm", "", ("policy/grad_norm",)),
-    "clipped": ("Clipped tokens", "share", ("policy/clip_frac_low", "policy/clip_frac_high")),
-}
-_MISMATCH = {"mismatch/kl": "KL of the same tokens", "mismatch/logp_diff_mean": "mean |difference|"}
-
-
-def charts(rows: RunRows) -> list[Chart]:
+def charts(rows: RunRows) -> list[Figure]:
     """Return every chart that the run has data for, in the order of the page."""
-    found = [_reward(rows), *_pass_at(rows), *_by_step(rows), _lengths(rows), *_mismatch(rows)]
-    return [chart for chart in found if chart.curves]
+    note = "mean of the round's rollouts; band: 95 % bootstrap interval over groups"
+    found = [Figure("reward", "Reward", note, "lines", _curves(_rewards(rows))), *_pass_at(rows)]
+    for key, title, unit, note, query, values in _CHARTS:
+        found.append(Figure(key, title, note, "lines", _curves(rows.ask(query, values)), unit))
+    return [chart for chart in found if chart.frame]
 
 
-def _reward(rows: RunRows) -> Chart:
+def _rewards(rows: RunRows) -> Iterator[Row]:
     """The mean reward of each round; intervals resample groups, whose rollouts depend on each other."""
     groups = rows.ask(
         """
-        select purpose, round, count(*) as n, sum(reward) as total from sampled
-        where reward is not null and purpose not like 'eval%' and purpose <> 'given'
-        group by purpose, round, rollouts_artifact, coalesce(group_id, problem_id) order by all
+        with groups as (
+            select purpose, round, count(*) as n, sum(reward) as total from sampled
+            where reward is not null and purpose not like 'eval%' and purpose <> 'given'
+            group by purpose, round, rollouts_artifact, coalesce(group_id, problem_id) order by all
+        )
+        select purpose, round, list([n, total]) from groups group by all order by all
         """
     )
-    by_round: dict[tuple[str, int], list[tuple[int, float]]] = {}
-    for purpose, at, number, total in groups:
-        by_round.setdefault((purpose, at), []).append((number, total))
-    points = [(*key, *_mean_of_groups(np.array(own, dtype=np.float64))) for key, own in by_round.items()]
-    note = "mean of the round's rollouts; band: 95 % bootstrap interval over groups"
-    return Chart("reward", "Reward", "", note, _curves(points))
+    for purpose, at, own in groups:
+        yield purpose, at, *mean_of_groups(np.array(own, dtype=np.float64))
 
 
-def _mean_of_groups(groups: Floats) -> tuple[float, float, float]:
+def mean_of_groups(groups: Floats) -> tuple[float, float, float]:
     """Mean of all rollouts and its percentile bootstrap interval, of counts and sums by group (G, 2).
 
     Groups that all agree have no interval: resampled, they would claim one without width.
     """
-    count, total = groups.T
-    mean = float(total.sum() / count.sum())
-    if len(np.unique(total / count)) < 2:
+    counts, total = groups.T
+    mean = float(total.sum() / counts.sum())
+    if len(np.unique(total / counts)) < 2:
         return mean, math.nan, math.nan
     rng = np.random.default_rng(0)
     drawn = (rng.integers(0, len(groups), len(groups)) for _ in range(RESAMPLES))
-    low, high = np.quantile([total[index].sum() / count[index].sum() for index in drawn], [0.025, 0.975])
+    low, high = np.quantile([total[index].sum() / counts[index].sum() for index in drawn], [0.025, 0.975])
     return mean, min(mean, float(low)), max(mean, float(high))
 
 
-def _pass_at(rows: RunRows) -> Iterator[Chart]:
+def _pass_at(rows: RunRows) -> Iterator[Figure]:
     """pass@k of every suite, as the stage `evaluate` reported it."""
-    found: dict[str, list[tuple[str, int, float, float, float]]] = {}
-    for each in evaluations(rows):
-        for k, figure in each.pass_at.items():
-            place = found.setdefault(each.suite, [])
-            place.append((f"pass@{k}", each.round, figure["value"], figure["low"], figure["high"]))
+    found: dict[str, list[Row]] = {}
+    for at, _, each in evaluations(rows):
+        points = ((f"pass@{k}", at, f["value"], f["low"], f["high"]) for k, f in each.get("pass_at", {}).items())
+        found.setdefault(each.get("suite", ""), []).extend(points)
     for suite, points in found.items():
         note = "unbiased estimate; band: 95 % interval over problems"
-        yield Chart(f"pass-at-k-{_plain(suite)}", f"pass@k on {suite}", "", note, _curves(sorted(points)))
+        key = f"pass-at-k-{re.sub(r'[^A-Za-z0-9_-]', '_', suite)}"
+        yield Figure(key, f"pass@k on {suite}", note, "lines", _curves(sorted(points)))
 
 
-def _plain(name: str) -> str:
-    """A name in the characters of a file."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
-
-
-def evaluations(rows: RunRows) -> Iterator[Evaluated]:
-    """Return every evaluation of the run."""
+def evaluations(rows: RunRows) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+    """Return round, artifact and summary of every evaluation of the run."""
     for row in rows.lineage.current(rows.run):
         if row["stage"] == "evaluate":
             ref = Ref.parse(row["output"])
-            summary: Mapping[str, Any] = rows.report(ref).get("summary", {})
-            gain = summary.get("versus", {}).get("gain")
-            yield Evaluated(str(summary.get("suite", "")), row["round"], ref.digest, summary.get("pass_at", {}), gain)
+            yield row["round"], ref.digest, rows.report(ref).get("summary", {})
 
 
-def _by_step(rows: RunRows) -> Iterator[Chart]:
-    """What updates report of each optimiser step, by round."""
-    for key, (title, unit, names) in _STEP_CHARTS.items():
-        points = rows.ask(
-            """
-            select name, round, avg(value), min(value), max(value) from metrics
-            where stage = 'update' and step is not null and list_contains(?, name) group by all order by name, round
-            """,
-            [list(names)],
-        )
-        note = "mean of the round's optimiser steps; band: least to largest step"
-        yield Chart(key, title, unit, note, _curves(points))
-
-
-def _lengths(rows: RunRows) -> Chart:
-    points = rows.ask(
-        """
-        select purpose, round, avg(tokens), quantile_cont(tokens, 0.1), quantile_cont(tokens, 0.9)
-        from sampled where tokens is not null group by all order by purpose, round
-        """
-    )
-    return Chart("length", "Completion length", "tokens", "mean; band: 10th to 90th percentile", _curves(points))
-
-
-def _mismatch(rows: RunRows) -> Iterator[Chart]:
-    """How far the trainer's log-probs are from the sampler's, of rows and as updates report it."""
-    points = rows.ask(
-        """
-        select 'rows of the update', round, avg(mismatch), quantile_cont(mismatch, 0.1), quantile_cont(mismatch, 0.9)
-        from sampled where mismatch is not null group by all order by round
-        """
-    )
-    note = "mean |trainer's - sampler's log-prob| of a row; band: 10th to 90th percentile of rows"
-    yield Chart("mismatch", "Mismatch of trainer and sampler", "nats", note, _curves(points))
-    reported = rows.ask(
-        "select name, round, value, 'nan'::double, 'nan'::double from metrics "
-        "where stage = 'update' and step is null and list_contains(?, name) order by name, round",
-        [list(_MISMATCH)],
-    )
-    named = [(_MISMATCH[name], *rest) for name, *rest in reported]
-    yield Chart("mismatch-reported", "Mismatch of tokens", "nats", "over all tokens of the update", _curves(named))
-
-
-def _curves(points: Sequence[Row]) -> list[Curve]:
-    """Curves of rows (name, round, value, low, high), in the order in which their names come."""
-    found: dict[str, list[Point]] = {}
-    for name, at, value, low, high in points:
-        if value is not None and math.isfinite(value):
-            found.setdefault(name, []).append(Point(at, value, _number(low), _number(high)))
-    return [Curve(name, found[name]) for name in sorted(found, key=_rank)]
+def _curves(points: Iterable[Row]) -> dict[str, dict[int, Sequence[float]]]:
+    """Frame of rows (name, round, value, low, high) whose value is a number."""
+    found: dict[str, dict[int, Sequence[float]]] = {}
+    for name, at, *numbers in points:
+        value, low, high = (math.nan if each is None else float(each) for each in numbers)
+        if math.isfinite(value):
+            found.setdefault(name, {})[at] = (value, low, high)
+    return {name: found[name] for name in sorted(found, key=_rank)}
 
 
 def _rank(name: str) -> tuple[int, int, str]:
@@ -237,72 +189,61 @@ def _rank(name: str) -> tuple[int, int, str]:
     return kind, int(re.sub(r"[^0-9]", "", name)[:9] or 0), name
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
-def rate_maps(rows: RunRows) -> list[RateMap]:
-    """Return the pass rates of the training's problems, and of the evaluated ones, over the rounds."""
-    note = "share of right completions without hints; grey: not sampled in that round"
+def rate_maps(rows: RunRows) -> list[Figure]:
+    """Return the pass rates of the training's problems, and of the evaluated ones, the hardest first."""
+    of_training, of_suites = "purpose in ('profile', 'train')", "purpose like 'eval%'"
     found = [
-        _rate_map(rows, "difficulty", "Training problems", note, held_out=False),
-        _rate_map(rows, "held-out", "Evaluated problems", note, held_out=True),
+        _rate_map(rows, "difficulty", "Training problems", of_training),
+        _rate_map(rows, "held-out", "Evaluated problems", of_suites),
     ]
-    return [each for each in found if each.problems]
+    return [each for each in found if each.frame]
 
 
-def _rate_map(rows: RunRows, key: str, title: str, note: str, *, held_out: bool) -> RateMap:
+def _rate_map(rows: RunRows, key: str, title: str, which: str) -> Figure:
     cells = rows.ask(
-        """
-        select problem_id, round, avg(correct::int) as rate from sampled
-        where correct is not null and hint_level = 0
-            and case when ? then purpose like 'eval%' else purpose in ('profile', 'train') end
-        group by all
-        """,
-        [held_out],
+        f"""
+        with cells as (
+            select problem_id, round, avg(correct::int) as rate from sampled
+            where correct is not null and hint_level = 0 and {which} group by all
+        )
+        select * from cells order by avg(rate) over (partition by problem_id), problem_id, round
+        """  # noqa: S608 - ours
     )
-    by_problem: dict[str, dict[int, float]] = {}
-    for problem, at, rate in cells:
-        by_problem.setdefault(problem, {})[at] = rate
-    rounds = sorted({at for _, at, _ in cells})
-    ordered = sorted(by_problem, key=lambda name: (sum(by_problem[name].values()) / len(by_problem[name]), name))
-    step = -(-len(ordered) // MAX_PROBLEMS) or 1
-    shown = ordered[::step]
-    what = f"one in {step} of {len(ordered):,} problems" if step > 1 else f"{len(ordered):,} problems"
-    rates = [[by_problem[name].get(at, math.nan) for at in rounds] for name in shown]
-    return RateMap(key, title, f"{what}, the hardest at the top; {note}", shown, rounds, rates)
+    found = _frame(cells)
+    step = -(-len(found) // MAX_PROBLEMS) or 1
+    what = f"one in {step} of {len(found):,} problems" if step > 1 else f"{len(found):,} problems"
+    note = f"{what}, the hardest at the top; share of right completions without hints; grey: not sampled in that round"
+    return Figure(key, title, note, "heat", {name: found[name] for name in list(found)[::step]})
 
 
-def hint_use(rows: RunRows) -> Stack | None:
+def _frame(cells: Iterable[Row]) -> dict[str, dict[int, Sequence[float]]]:
+    """Frame of rows (name, round, number), in the order in which their names come."""
+    found: dict[str, dict[int, Sequence[float]]] = {}
+    for name, at, value in cells:
+        found.setdefault(name, {})[at] = (value,)
+    return found
+
+
+def hint_use(rows: RunRows) -> Figure | None:
     """Return by round at which hint level problems were first solved; None if no rollout had a hint."""
     cells = rows.ask(
-        """
+        f"""
         with solved as (
             select round, problem_id, min(hint_level) filter (correct) as level from sampled
             where purpose = 'train' or purpose like 'hint%' group by all
         )
-        select level, round, count(*) from solved group by all order by level nulls last, round
-        """
+        select case when level is null then '{NOT_SOLVED}' when level = 0 then 'solved without a hint'
+            else 'rescued by hint level ' || level end, round, count(*)
+        from solved group by level, round order by level nulls last, round
+        """  # noqa: S608 - ours
     )
     (hinted,) = rows.one("select count(*) from sampled where hint_level > 0")
-    if not hinted:
-        return None
-    rounds = sorted({at for _, at, _ in cells})
-    counts = {(level, at): num for level, at, num in cells}
-    names = {level: _solved(level) for level, _, _ in cells}
-    parts = {name: [counts.get((level, at), 0) for at in rounds] for level, name in names.items()}
     note = "problems of each round by the first hint level at which a completion was right"
-    return Stack("hints", "Hints and what they rescued", note, rounds, parts)
+    return Figure("hints", "Hints and what they rescued", note, "bars", _frame(cells)) if hinted else None
 
 
-def _solved(level: int | None) -> str:
-    if level is None:
-        return NOT_SOLVED
-    return f"rescued by hint level {level}" if level else "solved without a hint"
-
-
-def costs(rows: RunRows) -> list[StageCost]:
-    """Return seconds, attempts and sampled tokens by stage and purpose, the most expensive first."""
+def costs(rows: RunRows) -> Figure:
+    """Return attempts, seconds and sampled tokens by stage and purpose, the most expensive first."""
     found = rows.ask(
         """
         with sampling as (
@@ -313,10 +254,17 @@ def costs(rows: RunRows) -> list[StageCost]:
                 count(*) filter (status = 'reused') as reused,
                 count(*) filter (status not in ('finished', 'reused')) as unfinished, sum(seconds) as seconds
             from stages group by all
+        ),
+        spent as (
+            select stage, work.purpose, ran, reused, unfinished, seconds,
+                case when stage = 'rollout' then coalesce(tokens, 0)::bigint else 0 end as tokens
+            from work left join sampling using (purpose)
         )
-        select stage, work.purpose, ran, reused, unfinished, seconds,
-            case when stage = 'rollout' then coalesce(tokens, 0)::bigint else 0 end
-        from work left join sampling using (purpose) order by seconds desc, stage, purpose
+        select if(purpose in ('train', stage), stage, stage || ' (' || purpose || ')'),
+            ran, reused, unfinished, seconds, tokens
+        from spent where seconds <> 0 or tokens <> 0 order by seconds desc, stage, purpose
         """
     )
-    return [StageCost(*row) for row in found]
+    note = "seconds of all attempts; tokens of the rollouts that the run used, sampled by it or reused"
+    frame = {name: {0: numbers} for name, *numbers in found}
+    return Figure("costs-by-stage", "Seconds by stage", note, "costs", frame)

@@ -1,4 +1,4 @@
-"""Charts, maps and bars drawn by matplotlib: as SVG that takes the colours of its page, and as PNG on white.
+"""Figures drawn by matplotlib: as SVG that takes the colours of its page, and as PNG on white.
 
 Text stays text in the SVG, colours are CSS variables of the page, so that one drawing is readable in light and dark.
 Left out: titles, which the page says, so that no label is cut.
@@ -6,20 +6,19 @@ Left out: titles, which the page says, so that no label is cut.
 
 import io
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import escape
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from gradus.data.files import replacing
+from gradus.tasks.formats import label, visible
 from gradus.tasks.host.setting_files import default_drawing
-from gradus.tasks.inspect.report.figures import NOT_SOLVED, Chart, RateMap, Stack, StageCost
-from gradus.tasks.tracking.report import visible
+from gradus.tasks.inspect.report.figures import NOT_SOLVED, Figure
 
 INK, FAINT = "#1f2328", "#8b949e"
 SERIES = ("#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#9a6700", "#1b7c83", "#57606a")
@@ -47,127 +46,103 @@ _STYLE: dict[Any, Any] = {
     "axes.facecolor": "none",
 }
 
-Picture = Chart | RateMap | Stack
-Draw = Callable[[Axes], None]
+
+def draw(figure: Figure) -> Drawing:
+    """Draw a figure as its kind is drawn."""
+    kinds = {"lines": _lines, "heat": _heat, "bars": _bars, "costs": _costs}
+    heights = {"heat": _map_height(figure), "costs": 0.28 * min(MAX_BARS, len(figure.frame)) + 0.7}
+    with default_drawing(_STYLE):
+        drawing = Drawing(figsize=(_WIDE, heights.get(figure.kind, _HIGH)), layout="constrained")
+        kinds[figure.kind](drawing.subplots(), figure)
+    return drawing
 
 
-def draw_chart(chart: Chart) -> Figure:
-    """Draw the curves with their bands."""
-
-    def draw(axes: Axes) -> None:
-        for index, curve in enumerate(chart.curves):
-            colour = SERIES[index % len(SERIES)]
-            at = [point.round for point in curve.points]
-            value, low, high = (np.array([getattr(p, name) for p in curve.points]) for name in ("value", "low", "high"))
-            axes.plot(at, value, color=colour, marker="o", markersize=3, linewidth=1.5, label=plain(curve.name))
-            if len(at) > 1:
-                axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
-            elif np.isfinite(low).all():
-                axes.vlines(at, low, high, colors=colour)
-        axes.set_ylabel(chart.unit)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
-        _rounds(axes)
-        if len(chart.curves) > 1:
-            _legend(axes)
-
-    return _figure(draw)
+def _map_height(figure: Figure) -> float:
+    return min(5.0, max(1.6, 0.035 * len(figure.frame) + 1.0))
 
 
-def draw_map(rates: RateMap) -> Figure:
+def _lines(axes: Axes, figure: Figure) -> None:
+    """Draw curves by round with their bands."""
+    for index, (name, points) in enumerate(figure.frame.items()):
+        colour = SERIES[index % len(SERIES)]
+        at, (value, low, high) = list(points), np.array(list(points.values())).T
+        axes.plot(at, value, color=colour, marker="o", markersize=3, linewidth=1.5, label=label(name))
+        if len(at) > 1:
+            axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+        elif np.isfinite(low).all():
+            axes.vlines(at, low, high, colors=colour)
+    axes.set_ylabel(figure.unit)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+    _rounds(axes, num_names=len(figure.frame))
+
+
+def _heat(axes: Axes, figure: Figure) -> None:
     """Draw pass rates, a problem a row."""
-    height = min(5.0, max(1.6, 0.035 * len(rates.problems) + 1.0))
-
-    def draw(axes: Axes) -> None:
-        cells = np.ma.masked_invalid(np.array(rates.rates, dtype=np.float64))
-        drawn = axes.imshow(cells, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0, vmax=1)
-        axes.grid(visible=False)
-        axes.set_facecolor((FAINT, 0.3))  # what was not sampled is not taken for a pass rate of 0
-        places = np.unique(np.linspace(0, len(rates.rounds) - 1, min(12, len(rates.rounds))).round().astype(int))
-        axes.set_xticks(places, [str(rates.rounds[place]) for place in places])
-        axes.set_yticks([])
-        axes.set_xlabel("round")
-        axes.set_ylabel(f"{len(rates.problems)} problems")
-        axes.figure.colorbar(drawn, ax=axes, label="pass rate", shrink=min(1.0, 2.4 / height))
-
-    return _figure(draw, height)
+    rounds = figure.rounds
+    rates = np.array([[row.get(at, (np.nan,))[0] for at in rounds] for row in figure.frame.values()], dtype=np.float64)
+    cells = np.ma.masked_invalid(rates)
+    drawn = axes.imshow(cells, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0, vmax=1)
+    axes.grid(visible=False)
+    axes.set_facecolor((FAINT, 0.3))  # what was not sampled is not taken for a pass rate of 0
+    places = np.unique(np.linspace(0, len(rounds) - 1, min(12, len(rounds))).round().astype(int))
+    axes.set_xticks(places, [str(rounds[place]) for place in places])
+    axes.set_yticks([])
+    axes.set_xlabel("round")
+    axes.set_ylabel(f"{len(rates)} problems")
+    axes.figure.colorbar(drawn, ax=axes, label="pass rate", shrink=min(1.0, 2.4 / _map_height(figure)))
 
 
-def draw_stack(stack: Stack) -> Figure:
+def _bars(axes: Axes, figure: Figure) -> None:
     """Draw the counts of each round one above the other."""
-
-    def draw(axes: Axes) -> None:
-        bottom = np.zeros(len(stack.rounds))
-        for index, (name, counts) in enumerate(stack.parts.items()):
-            colour = FAINT if name == NOT_SOLVED else SERIES[2 * index % len(SERIES)]
-            axes.bar(stack.rounds, counts, bottom=bottom, color=colour, label=plain(name))
-            bottom += np.array(counts)
-        axes.set_ylabel("problems")
-        _rounds(axes)
-        _legend(axes)
-
-    return _figure(draw)
+    rounds = figure.rounds
+    bottom = np.zeros(len(rounds))
+    for index, (name, row) in enumerate(figure.frame.items()):
+        colour = FAINT if name == NOT_SOLVED else SERIES[2 * index % len(SERIES)]
+        counts = np.array([row.get(at, (0,))[0] for at in rounds])
+        axes.bar(rounds, counts, bottom=bottom, color=colour, label=label(name))
+        bottom += counts
+    axes.set_ylabel("problems")
+    _rounds(axes, num_names=len(figure.frame) + 1)
 
 
-def draw_costs(costs: Sequence[StageCost]) -> Figure:
+def _costs(axes: Axes, figure: Figure) -> None:
     """Draw the seconds of the most expensive stages."""
-    chosen = [cost for cost in costs if cost.seconds > 0][:MAX_BARS][::-1]
-    names = [plain(stage_name(cost)) for cost in chosen]
-
-    def draw(axes: Axes) -> None:
-        axes.barh(names, [cost.seconds for cost in chosen], color=SERIES[0])
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel("seconds")
-
-    return _figure(draw, 0.28 * len(chosen) + 0.7)
+    seconds = {label(name): row[0][3] for name, row in figure.frame.items() if row[0][3] > 0}
+    names = list(seconds)[:MAX_BARS][::-1]
+    axes.barh(names, [seconds[name] for name in names], color=SERIES[0])
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("seconds")
 
 
-def stage_name(cost: StageCost) -> str:
-    """Return what a stage is called in lists: with its purpose unless that is training."""
-    return cost.stage if cost.purpose in ("train", cost.stage) else f"{cost.stage} ({cost.purpose})"
-
-
-def svg(figure: Figure, key: str, title: str) -> str:
-    """Return the drawing as an element of a page: no colours, sizes, ids or metadata of its own."""
-    out = io.StringIO()
-    with default_drawing(_STYLE):
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    text = out.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
-    text = re.sub(r' width="[\d.]+pt"| height="[\d.]+pt"', "", text, count=2)
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{key}-", text)
-    for colour, variable in VARIABLES.items():
-        text = text.replace(colour, f"var({variable})")
-    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(visible(title, 200))}" ', 1)
-
-
-def write_png(figure: Figure, title: str, path: Path) -> None:
-    """Write the drawing on white under its title."""
-    with default_drawing(_STYLE), replacing(path) as file:
-        figure.suptitle(plain(title), fontsize=11)
-        figure.savefig(file, format="png", dpi=150, facecolor="white")
-
-
-def plain(text: str) -> str:
-    """Return a label that matplotlib does not take for a formula."""
-    return visible(text, 60).replace("$", r"\$")
-
-
-def _figure(draw: Draw, height: float = _HIGH) -> Figure:
-    with default_drawing(_STYLE):
-        figure = Figure(figsize=(_WIDE, height), layout="constrained")
-        draw(figure.subplots())
-    return figure
-
-
-def _rounds(axes: Axes) -> None:
+def _rounds(axes: Axes, *, num_names: int) -> None:
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10))
     if axes.get_xlim()[1] - axes.get_xlim()[0] < 1:
         middle = sum(axes.get_xlim()) / 2
         axes.set_xlim(middle - 0.5, middle + 0.5)
+    if num_names > 1:  # above the axes, where it hides nothing
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
 
 
-def _legend(axes: Axes) -> None:
-    """Above the axes, where it hides nothing."""
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
+def svg(figure: Figure) -> Markup:
+    """Return the drawing as an element of a page: no colours, sizes, ids or metadata of its own, texts escaped."""
+    out = io.StringIO()
+    with default_drawing(_STYLE):
+        draw(figure).savefig(out, format="svg", metadata={"Date": None})
+    text = out.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r' width="[\d.]+pt"| height="[\d.]+pt"', "", text, count=2)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{figure.key}-", text)
+    for colour, variable in VARIABLES.items():
+        text = text.replace(colour, f"var({variable})")
+    named = f'<svg role="img" aria-label="{escape(visible(figure.heading, 200))}" '
+    return Markup(text.replace("<svg ", named, 1))  # noqa: S704 - matplotlib has escaped the texts in it
+
+
+def write_png(figure: Figure, path: Path) -> None:
+    """Write the drawing on white under its title."""
+    with default_drawing(_STYLE), replacing(path) as file:
+        drawing = draw(figure)
+        drawing.suptitle(label(figure.heading), fontsize=11)
+        drawing.savefig(file, format="png", dpi=150, facecolor="white")

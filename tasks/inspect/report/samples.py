@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterable, Sequence
 
 from gradus.data.records import Json
+from gradus.tasks.formats import visible
 from gradus.tasks.inspect.groups import Group, Rollout, why
 from gradus.tasks.inspect.report.choices import Shown
-from gradus.tasks.tracking.report import visible
 
 COLUMNS = (
     *("problem_id", "purpose", "round", "place", "question", "answer", "hint", "completion"),

@@ -7,129 +7,39 @@ echo null | python -m gradus.tasks.inspect.report.writing RUN FILE     # in a pr
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment
-from markupsafe import Markup
-from matplotlib.figure import Figure
+from markupsafe import Markup, escape
 
 from gradus.data.errors import GradusError, OnDamage, UsageError, in_words, refuse
 from gradus.data.files import replace_file
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.groups import why
+from gradus.tasks.formats import MAX_CELL_CHARS, brief, count, duration, more, number, points, visible
+from gradus.tasks.inspect.groups import Rollout, why
 from gradus.tasks.inspect.remarks import remarks
-from gradus.tasks.inspect.report.choices import Flips, Shown, chosen_groups, evaluated_groups, flips
-from gradus.tasks.inspect.report.figures import (
-    Chart,
-    RateMap,
-    Stack,
-    StageCost,
-    charts,
-    costs,
-    evaluations,
-    hint_use,
-    rate_maps,
-)
-from gradus.tasks.inspect.report.pictures import (
-    draw_chart,
-    draw_costs,
-    draw_map,
-    draw_stack,
-    stage_name,
-    svg,
-    write_png,
-)
+from gradus.tasks.inspect.report.choices import Flips, chosen_groups, evaluated_groups, flips
+from gradus.tasks.inspect.report.figures import Figure, charts, costs, evaluations, hint_use, rate_maps
+from gradus.tasks.inspect.report.pictures import svg, write_png
 from gradus.tasks.inspect.report.samples import sample_table
-from gradus.tasks.inspect.report.text import band, brief, coloured, count, duration, number
 from gradus.tasks.inspect.run_rows import RunRows, open_run
 from gradus.tasks.inspect.token_pieces import Tokenizers
 from gradus.tasks.runs.journal import read_settings
-from gradus.tasks.tracking.report import visible
 
 HERE = Path(__file__).parent
 TABLES = ("metrics", "stages", "evaluations")
-"""What a report reads beside `sampled`."""
-
-_FILTERS: Mapping[str, Callable[..., str]] = {
-    "shown": visible,
-    "number": number,
-    "count": count,
-    "brief": brief,
-    "coloured": coloured,
-    "why": why,
-}
-
+"""The tables that a report reads beside `sampled`."""
+UNSURE = ((0.9, ""), (0.5, "u1"), (0.2, "u2"), (0.05, "u3"), (0.0, "u4"))
+"""Least probability of a token and the class that it is coloured by."""
+Page = Mapping[str, Any]
+"""Everything that the page says, by the names of the template."""
 Card = tuple[str, str, str]
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How the run ended, where its journal does not say so yet."""
-
-    status: str
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A drawing with its title, what it shows, and its numbers."""
-
-    key: str
-    title: str
-    note: str
-    figure: Figure
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    is_open: bool = False
-    """Whether the numbers are shown from the start."""
-
-    @property
-    def svg(self) -> Markup:
-        """The drawing as an element of the page; matplotlib has escaped the texts in it."""
-        return Markup(svg(self.figure, self.key, self.title))  # noqa: S704
-
-
-@dataclass(frozen=True)
-class Page:
-    """Everything that the page says."""
-
-    run: str
-    story: str
-    settings: str
-    num_rollouts: int
-    cards: Sequence[Card]
-    remarks: Sequence[str]
-    charts: Sequence[Picture]
-    zero: Sequence[str]
-    """Titles of the charts that are left out because every value is 0."""
-    maps: Sequence[Picture]
-    hints: Picture | None
-    costs: Picture | None
-    flips: Sequence[Flips]
-    groups: Sequence[Shown]
-
-    @property
-    def sections(self) -> list[tuple[str, str]]:
-        """Anchor and name of each section that there is."""
-        every = (
-            ("curves", "curves", self.charts),
-            ("maps", "difficulty", self.maps),
-            ("hints-used", "hints", self.hints),
-            ("solved-and-lost", "newly solved and lost", self.flips),
-            ("costs", "time and tokens", self.costs),
-            ("groups", "samples by group", self.groups),
-        )
-        return [(anchor, name) for anchor, name, there in every if there]
-
-    @property
-    def pictures(self) -> list[Picture]:
-        """All drawings in the order of the page."""
-        return [each for each in (*self.charts, *self.maps, self.hints, self.costs) if each is not None]
 
 
 def write_report(
@@ -140,67 +50,98 @@ def write_report(
     *,
     pictures: Path | None = None,
     table: Path | None = None,
-    ending: Ending | None = None,
+    ending: Mapping[str, str] | None = None,
     on_damage: OnDamage = refuse,
 ) -> list[Path]:
     """Write the report of a run, its pictures as PNG into a folder, and its table of samples; return the files.
 
-    Raise UsageError if there is no such run or no such folder.
+    `ending` is its status and its error, if its journal does not say so yet. Raise UsageError if there is no such run
+    or no such folder.
     """
     if not out.parent.is_dir():
         raise UsageError(f"there is no folder {out.parent}", hint="make it, or give another --out")
     with open_run(home, run, say, TABLES, on_damage) as rows:
         page = read_page(rows, ending)
         if table is not None:
-            samples = sample_table(evaluated_groups(rows, Tokenizers(rows.store, rows.run.on_damage)), page.groups)
+            samples = sample_table(evaluated_groups(rows, Tokenizers(rows.store, rows.run.on_damage)), page["groups"])
             replace_file(table, samples)
     replace_file(out, render(page))
     written = [out, *([table] if table else [])]
     if pictures is None:
         return written
     pictures.mkdir(parents=True, exist_ok=True)
-    for each in page.pictures:
-        write_png(each.figure, each.title, pictures / f"{each.key}.png")
-    return [*written, *(pictures / f"{each.key}.png" for each in page.pictures)]
+    every: list[Figure] = [*page["charts"], *page["maps"], *page["hints"], *page["costs"]]
+    for each in every:
+        write_png(each, pictures / f"{each.key}.png")
+    return [*written, *(pictures / f"{each.key}.png" for each in every)]
 
 
-def read_page(rows: RunRows, ending: Ending | None = None) -> Page:
+def read_page(rows: RunRows, ending: Mapping[str, str] | None = None) -> Page:
     """Return what the report of a run says."""
-    tokenizers, spent = (
-        Tokenizers(rows.store, rows.run.on_damage),
-        [cost for cost in costs(rows) if cost.seconds or cost.tokens],
-    )
-    hints, flipped = hint_use(rows), flips(rows, tokenizers)
-    drawn = charts(rows)
-    return Page(
-        run=rows.run.name,
-        story=_story(rows, ending),
-        settings=_settings(rows),
-        num_rollouts=rows.one("select count(*) from sampled")[0],
-        cards=_cards(rows, drawn, flipped, spent),
-        remarks=remarks(rows.store, rows.lineage.current(rows.run)),
-        charts=[_of_chart(each) for each in drawn if not each.is_zero],
-        zero=[each.title for each in drawn if each.is_zero],
-        maps=[_of_map(each) for each in rate_maps(rows)],
-        hints=_of_stack(hints) if hints else None,
-        costs=_of_costs(spent) if spent else None,
-        flips=flipped,
-        groups=chosen_groups(rows, tokenizers),
-    )
+    tokenizers = Tokenizers(rows.store, rows.run.on_damage)
+    drawn, spent, hints, flipped = charts(rows), costs(rows), hint_use(rows), flips(rows, tokenizers)
+    page: dict[str, Any] = {
+        "charts": [each for each in drawn if not each.is_zero],
+        "maps": rate_maps(rows),
+        "hints": [hints] if hints else [],
+        "flips": flipped,
+        "costs": [spent] if spent.frame else [],
+        "groups": chosen_groups(rows, tokenizers),
+    }
+    return {
+        **page,
+        "sections": [(anchor, name) for key, anchor, name in _SECTIONS if page[key]],
+        "run": rows.run.name,
+        "story": _story(rows, ending),
+        "settings": _settings(rows),
+        "num_rollouts": rows.one("select count(*) from sampled")[0],
+        "cards": _cards(rows, drawn, flipped, spent),
+        "remarks": remarks(rows.store, rows.lineage.current(rows.run)),
+        "zero": [each.title for each in drawn if each.is_zero],
+    }
+
+
+_SECTIONS = (
+    ("charts", "curves", "curves"),
+    ("maps", "maps", "difficulty"),
+    ("hints", "hints-used", "hints"),
+    ("flips", "solved-and-lost", "newly solved and lost"),
+    ("costs", "costs", "time and tokens"),
+    ("groups", "groups", "samples by group"),
+)
+"""Key, anchor and name of each section."""
 
 
 def render(page: Page) -> str:
     """Return the page as HTML; every text in it is escaped."""
     environment = Environment(autoescape=True, trim_blocks=True)
-    environment.filters.update(_FILTERS)
+    every: tuple[Callable[..., str], ...] = (number, count, brief, coloured, why, svg)
+    named: dict[str, Callable[..., str]] = {"shown": visible, **{each.__name__: each for each in every}}
+    environment.filters.update(named)
     css = Markup((HERE / "page.css").read_text(encoding="utf-8"))  # noqa: S704 - ours
     return environment.from_string((HERE / "page.html").read_text(encoding="utf-8")).render(page=page, css=css).lstrip()
 
 
-def _story(rows: RunRows, ending: Ending | None) -> str:
-    """What the run was and how it ended, in a sentence or two."""
+def coloured(rollout: Rollout) -> Markup:
+    """Return a completion as HTML, its tokens coloured by their probability if that is known."""
+    if rollout.pieces is None:
+        return escape(visible(rollout.completion))
+    found: list[str] = []
+    left = MAX_CELL_CHARS
+    for piece, logprob in rollout.pieces:
+        text = escape(visible(piece[:left], MAX_CELL_CHARS))
+        kind = next(name for least, name in UNSURE if math.exp(min(logprob, 0.0)) >= least)
+        found.append(f'<span class="{kind}" title="{logprob:.2f}">{text}</span>' if kind and text else text)
+        left -= len(piece)
+        if left <= 0:
+            break
+    return Markup("".join([*found, more(rollout.completion, MAX_CELL_CHARS)]))  # noqa: S704 - escaped above
+
+
+def _story(rows: RunRows, ending: Mapping[str, str] | None) -> str:
+    """Return the verb, beginning and end of the run, in a sentence."""
     brief = rows.run.brief
-    status, error = (ending.status, ending.error) if ending else (brief["status"], brief["error"])
+    status, error = ((ending or brief)[name] for name in ("status", "error"))
     began = brief["started"]
     when = f", begun {datetime.fromtimestamp(began).astimezone():%d %b %Y %H:%M}" if began else ""
     because = f": {hide(error)}" if error else ""
@@ -214,61 +155,27 @@ def _settings(rows: RunRows) -> str:
     return "; ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
 
 
-def _cards(rows: RunRows, drawn: Sequence[Chart], flipped: Sequence[Flips], spent: Sequence[StageCost]) -> list[Card]:
+def _cards(rows: RunRows, drawn: Sequence[Figure], flipped: Sequence[Flips], spent: Figure) -> list[Card]:
     """The figures that people ask for first."""
     found: list[Card] = []
     for chart in drawn:
-        for curve in chart.curves:
-            if chart.key.startswith("pass-at-k") and curve.name == "pass@1":
-                first, last = curve.points[0], curve.points[-1]
-                before = f"; before {number(first.value)}" if len(curve.points) > 1 else ""
-                more = f"[{number(last.low)}, {number(last.high)}]{before}"
-                found.append((chart.title.replace("pass@k", "pass@1"), number(last.value), more))
-    gains = {each.suite: each.gain for each in evaluations(rows) if each.gain and each.round}
-    for gain in gains.values():
+        if chart.key.startswith("pass-at-k") and "pass@1" in chart.frame:
+            rounds = list(chart.frame["pass@1"].values())
+            value, low, high = rounds[-1]
+            before = f"; before {number(rounds[0][0])}" if len(rounds) > 1 else ""
+            name = chart.title.replace("pass@k", "pass@1")
+            found.append((name, number(value), f"[{number(low)}, {number(high)}]{before}"))
+    gains = {each.get("suite"): each.get("versus", {}).get("gain") for at, _, each in evaluations(rows) if at}
+    for gain in filter(None, gains.values()):
         more = f"{100 * gain['low']:.1f} to {100 * gain['high']:.1f} points"
-        found.append(("gain in pass@1", f"{100 * gain['value']:+.1f} points", more))
+        found.append(("gain in pass@1", f"{points(gain['value'])} points", more))
     found += [("newly solved", count(each.num_solved), f"{count(each.num_lost)} lost") for each in flipped]
     num, tokens = rows.one("select count(*), coalesce(sum(tokens), 0)::bigint from sampled")
     if num:
         found.append(("rollouts", count(num), f"{count(tokens)} tokens"))
-    seconds = sum(cost.seconds for cost in spent)
-    if seconds:
+    if seconds := sum(stage[0][3] for stage in spent.frame.values()):
         found.append(("in all stages", duration(seconds), ""))
     return found
-
-
-def _of_chart(chart: Chart) -> Picture:
-    rounds = sorted({point.round for curve in chart.curves for point in curve.points})
-    values = [{p.round: band(p.value, p.low, p.high) for p in curve.points} for curve in chart.curves]
-    rows = [[str(at), *(by_round.get(at, "-") for by_round in values)] for at in rounds]
-    columns = ["round", *(curve.name for curve in chart.curves)]
-    title = f"{chart.title} ({chart.unit})" if chart.unit else chart.title
-    return Picture(chart.key, title, chart.note, draw_chart(chart), columns, rows)
-
-
-def _of_map(rates: RateMap) -> Picture:
-    return Picture(rates.key, rates.title, rates.note, draw_map(rates), (), ())
-
-
-def _of_stack(stack: Stack) -> Picture:
-    rows = [[str(at), *map(count, counts)] for at, *counts in zip(stack.rounds, *stack.parts.values(), strict=True)]
-    return Picture(stack.key, stack.title, stack.note, draw_stack(stack), ["round", *stack.parts], rows)
-
-
-def _of_costs(spent: Sequence[StageCost]) -> Picture:
-    columns = ("stage", "ran", "reused", "unfinished", "seconds", "tokens sampled")
-    rows = [
-        [stage_name(c), *map(_or_blank, (c.ran, c.reused, c.unfinished)), f"{c.seconds:,.1f}", _or_blank(c.tokens)]
-        for c in spent
-    ]
-    note = "seconds of all attempts; tokens of the rollouts that the run used, sampled by it or reused"
-    return Picture("costs-by-stage", "Seconds by stage", note, draw_costs(spent), columns, rows, is_open=True)
-
-
-def _or_blank(number_of: int) -> str:
-    """A count; nothing for 0, of which the table would be full."""
-    return count(number_of) if number_of else ""
 
 
 def main() -> None:
@@ -278,11 +185,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--table", type=Path, default=None, help="where the table of samples is written")
     options = parser.parse_args()
-    given = json.load(sys.stdin)
-    ending = Ending(**given) if given else None
     try:
         home = Home.from_environment()
-        write_report(home, options.run, options.out, lambda _: None, table=options.table, ending=ending)
+        write_report(home, options.run, options.out, lambda _: None, table=options.table, ending=json.load(sys.stdin))
     except (GradusError, OSError) as error:
         sys.exit(hide(str(in_words(error))))
 

@@ -13,7 +13,7 @@ from gradus.models.adapters import proof_of_merged, read_adapter
 from gradus.models.devices import give_back
 from gradus.models.engines.base import Engine, EngineError
 from gradus.models.engines.hf import HfEngine
-from gradus.models.policy import Policy, PolicyError, PromptSide, load_prompt_side
+from gradus.models.policy import Dtype, Policy, PolicyError, PromptSide, load_prompt_side
 from gradus.models.policy_files import WHOLE, is_adapter
 from gradus.models.weight_check import verify_weights
 from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey, loaded_policy
@@ -22,7 +22,9 @@ from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.stages.warm import Warm
 
 if TYPE_CHECKING:
-    from gradus.models.engines.vllm import VllmEngine, VllmSettings
+    from gradus.models.engines.server import ServerEngine
+    from gradus.models.engines.settings import VllmConfig
+    from gradus.models.engines.vllm import VllmEngine
 
 
 @dataclass
@@ -30,7 +32,7 @@ class RunningVllm:
     """The vLLM that a worker keeps running between two jobs, and the settings that it was started with."""
 
     engine: "VllmEngine | None" = None
-    settings: "VllmSettings | None" = None
+    settings: "tuple[VllmConfig, Dtype] | None" = None
 
 
 class Room(Protocol):
@@ -103,16 +105,16 @@ def _prove(policy: Policy, folder: Path) -> None:
         ) from None
 
 
-def _vllm(ctx: Room, config: RolloutConfig) -> Engine:
-    from gradus.models.engines.vllm import VllmEngine, VllmSettings  # noqa: PLC0415 - an extra, and seconds to import
+def _vllm(ctx: Room, config: RolloutConfig) -> "VllmEngine":
+    from gradus.models.engines.vllm import VllmEngine  # noqa: PLC0415 - an extra, and seconds to import
 
-    settings = VllmSettings(dtype=config.dtype, **config.vllm.model_dump())
+    settings = (config.vllm, config.dtype)
     running = ctx.warm.of(RunningVllm)
     if running.engine is not None and running.settings == settings:
         return running.engine
     if running.engine is not None:
         running.engine.close()
-    running.engine, running.settings = VllmEngine(settings), settings
+    running.engine, running.settings = VllmEngine(*settings), settings
     return running.engine
 
 
@@ -124,7 +126,7 @@ def release_accelerator(ctx: Room, config: RolloutConfig) -> None:
         engine.sleep()
 
 
-def _server(config: RolloutConfig) -> Engine:
-    from gradus.models.engines.server import ServerEngine, ServerSettings  # noqa: PLC0415 - an extra
+def _server(config: RolloutConfig) -> "ServerEngine":
+    from gradus.models.engines.server import ServerEngine  # noqa: PLC0415 - an extra
 
-    return ServerEngine(ServerSettings(**config.server.model_dump()))
+    return ServerEngine(config.server)

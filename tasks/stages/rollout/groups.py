@@ -68,15 +68,21 @@ class Planned:
     """
 
     def __init__(
-        self, plan: pa.Table, problems: pa.Table, side: PromptSide | None, config: RolloutConfig, seed: int
+        self,
+        plan: pa.Table,
+        problems: pa.Table,
+        side: PromptSide | None,
+        config: RolloutConfig,
+        seed: int,
+        round_: int = 0,
     ) -> None:
         self._plan = plan
         self._problems = problems
         self._places = positions(plan.column("problem_id"), problems.column("problem_id"))
         self._side = side
-        self._config = config
         self._style = config.prompt.style
         self._seed = seed
+        self._round = round_
         self._offsets, self._tokens = self._prompts()
         self._sizes = ints(plan.column("n"))
 
@@ -153,7 +159,7 @@ class Planned:
             hint_text=row["hint_text"],
             temperature=temperature,
             max_tokens=max_tokens,
-            seed=derive_seed(self._seed, name, self._config.round, level) if row["seed"] is None else row["seed"],
+            seed=derive_seed(self._seed, name, self._round, level) if row["seed"] is None else row["seed"],
             prompt=prompt,
             messages=() if self._side is not None else _messages(problem, row["hint_text"], self._style),
         )

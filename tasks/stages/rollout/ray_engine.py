@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVarTuple
 
@@ -129,14 +128,6 @@ class RayEngine:
             except BaseException:
                 self._stopping.set()
                 raise
-
-    def load(self, folder: Path) -> None:
-        """Refused: workers are opened with their policy."""
-        raise EngineError(f"Ray workers cannot take {folder} instead of the policy they were opened with")
-
-    def logprobs(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Refused: workers only sample."""
-        raise EngineError(f"Ray workers only sample: no log-probs of {len(prompts)} prompts and {len(completions)}")
 
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
         """Every request once, by an idle worker, whatever becomes of it; EngineError if it dies too often."""

@@ -61,7 +61,7 @@ def _rolled_out(
     """`each` calls a function with every shard, one by one or as many at once as the engine has workers."""
     # All prompts before the first token: a row that cannot be used is reported now, not in the last shard.
     plan, problems = (ctx.table(role, reads.ROLLOUT[role]) for role in ("plan", "problems"))
-    planned = Planned(plan, problems, side, config, ctx.seed)
+    planned = Planned(plan, problems, side, config, ctx.seed, ctx.round)
     sampler = SamplerFacts(
         engine.name,
         engine.name if side is None else ctx.one("policy").digest,  # or a model that a server has under some name
@@ -146,7 +146,7 @@ class _Work:
 
     def rows(self, asked: Asked, finished: Mapping[int, Finished]) -> pa.Table:
         """Finished requests as rows."""
-        return self.sampler.rows(asked, finished, self.config.round)
+        return self.sampler.rows(asked, finished, self.ctx.round)
 
     def finished(self, requests: Sequence[Request], missing: Sequence[int]) -> Iterator[tuple[int, Finished]]:
         """Every missing request once: sampled, or after the retries failed; StageError if too many fail."""

@@ -68,12 +68,11 @@ def test_null_verdicts_count_neither_way() -> None:
     )
 
 
-def test_hinted_rollouts_are_left_out_unless_asked_for() -> None:
+def test_hinted_rollouts_are_left_out() -> None:
     judged = scores([("1", "a", True), ("2", "a", False), ("3", "b", True)])
     sampled = rollouts([("3", "b", 2, "p"), ("1", "a", 0, "p"), ("2", "a", None, "p")])
     bare = measure(judged, sampled)
     assert (bare.problem_ids.to_pylist(), bare.n.tolist(), bare.num_hinted, bare.policy) == (["a"], [2], 1, "p")
-    assert measure(judged, sampled, unhinted_only=False).k.tolist() == [1, 1]
 
 
 def test_scores_without_rollouts_and_mixed_policies_are_refused() -> None:

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from gradus.components.chosen import FilterConfig
 from gradus.components.registry import components
 from gradus.data.curation import filters
 from gradus.data.curation.difficulty import candidates
 from gradus.data.curation.filters import Filter, Selection
 from gradus.data.errors import UsageError
-from gradus.tasks.config.components import FilterConfig
 from gradus.tasks.identity.loading import load
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"

@@ -1,6 +1,5 @@
-"""Samplers: shares, exactness of the weights, determinism, and state that refuses what it does not know."""
+"""Samplers: shares, exactness of the weights, determinism."""
 
-import json
 from itertools import permutations
 
 import numpy as np
@@ -10,21 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gradus.data.curation import samplers
+from gradus.components.chosen import SamplerConfig
 from gradus.data.curation.samplers import Draw
 from gradus.data.curation.samplers.draws import in_order, uniform, variance
-from gradus.data.errors import BadInputError
-from gradus.tasks.config.components import SamplerConfig
 
 
 def pool(rates: list[float | None]) -> pa.Table:
     p = pa.array(rates, pa.float64())
     spread = pa.array([None if r is None else r * (1 - r) for r in rates], pa.float64())
     return pa.table({"problem_id": [f"p{i}" for i in range(len(rates))], "pass_rate": p, "variance": spread})
-
-
-def Sampler(name: str, rng: np.random.Generator, **settings: float) -> samplers.Sampler:
-    return samplers.Sampler(name, {"uniform": uniform, "variance": variance}[name], settings, rng)
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -85,41 +78,11 @@ def test_one_part_fills_up_for_the_other(
 @settings(max_examples=50)
 def test_a_draw_never_repeats_and_the_seed_decides(rates: list[float | None], num: int, name: str, seed: int) -> None:
     def draw() -> Draw:
-        return Sampler(name, rng(seed)).draw(pool(rates), num)
+        return {"uniform": uniform, "variance": variance}[name](pool(rates), num, rng(seed))
 
     first = draw()
     assert len(set(first.index.tolist())) == len(first.index) == min(num, len(rates))
     np.testing.assert_array_equal(first.index, draw().index)
-
-
-@pytest.mark.parametrize("name", ["uniform", "variance"])
-def test_a_restored_sampler_goes_on_where_the_saved_one_was(name: str) -> None:
-    table = pool([0.25, 0.5, None, 0.75] * 10)
-    sampler = Sampler(name, rng(3))
-    sampler.draw(table, 5)
-    saved = json.loads(json.dumps(sampler.state_dict()))
-    expected = [sampler.draw(table, 5).index.tolist() for _ in range(3)]
-    other = Sampler(name, rng(99))
-    other.load_state(saved)
-    assert [other.draw(table, 5).index.tolist() for _ in range(3)] == expected
-    assert other.num_draws == 4
-
-
-def test_state_is_taken_up_strictly() -> None:
-    sampler = Sampler("variance", rng(), explore_frac=0.5)
-    state = sampler.state_dict()
-    with pytest.raises(BadInputError, match=r"lacks \['rng'\]"):
-        sampler.load_state({k: v for k, v in state.items() if k != "rng"})
-    with pytest.raises(BadInputError, match=r"unexpected \['epoch'\]"):
-        sampler.load_state(state | {"epoch": 3})
-    with pytest.raises(BadInputError, match="generator state lacks"):
-        sampler.load_state(state | {"rng": {"bit_generator": "PCG64"}})
-    with pytest.raises(BadInputError, match="MT19937"):
-        sampler.load_state(state | {"rng": state["rng"] | {"bit_generator": "MT19937"}})
-    with pytest.raises(BadInputError, match="settings"):
-        Sampler("variance", rng(), explore_frac=0.1).load_state(state)
-    with pytest.raises(BadInputError, match="name"):
-        Sampler("uniform", rng()).load_state(state)
 
 
 def test_names_and_shares_that_do_not_exist_are_refused() -> None:

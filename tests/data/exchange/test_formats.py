@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.data.exchange import FORMATS
+from gradus.data.exchange import FORMATS, read
 from gradus.data.exchange.row import Exchanged
 from gradus.data.exchange.tables import tables_of
 from gradus.data.lake.schema import ROLLOUTS, SCORES
@@ -54,9 +54,8 @@ def through_a_file(rows: list[dict[str, Any]], suffix: str, folder: Path) -> lis
 def test_what_is_written_is_read_back(name: str, rows: list[Exchanged], tmp_path_factory: Any) -> None:
     found = FORMATS[name]
     assert found.write is not None
-    assert found.read is not None
     told = through_a_file([found.write(row) for row in rows], found.suffix, tmp_path_factory.getbasetemp())
-    back = [vars(found.read(row)) for row in told]
+    back = [vars(read(found, row)) for row in told]
     wanted = [{**vars(row), **NOT_CARRIED[name]} for row in rows]
     assert back == wanted
 
@@ -116,14 +115,12 @@ FIELDS = (
 MORE = ("prompt_tokens", "response_tokens", "logprobs", "ground_truth", "trajectory_json", "group_index", "sample", "x")
 
 
-@pytest.mark.parametrize("name", sorted(name for name, found in FORMATS.items() if found.read))
+@pytest.mark.parametrize("name", sorted(name for name, found in FORMATS.items() if found.fields))
 @given(row=st.dictionaries(st.sampled_from([*FIELDS, *MORE]), JSON, max_size=8))
 @settings(max_examples=80)
 def test_a_row_of_any_shape_is_read_or_refused_with_a_reason(name: str, row: dict[str, Any]) -> None:
-    read = FORMATS[name].read
-    assert read is not None
     try:
-        found = read(row)
+        found = read(FORMATS[name], row)
     except UnusableRowError:
         return
     assert found.reward is None or math.isfinite(found.reward)

@@ -22,8 +22,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         yield lambda: None
 
     monkeypatch.setattr(calling, "api", begin)
-    for verb in ("score", "update"):
-        monkeypatch.setattr(stages, verb, inspect.unwrap(getattr(stages, verb).fn))
+    made = stages.stage_flow
+    monkeypatch.setattr(stages, "stage_flow", lambda verb: inspect.unwrap(made(verb).fn))
     monkeypatch.setattr("gradus.flows.session.reports_now", lambda: False)
     monkeypatch.setenv("GRADUS_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)

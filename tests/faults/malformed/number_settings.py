@@ -5,9 +5,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from gradus.components.chosen import Chosen
+from gradus.components.settings import Config
 from gradus.flows.recipe.config import Recipe
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.components import Chosen
 from gradus.tasks.stages.registry import STAGES
 from tests.faults.malformed.long_words import INPUTS
 from tests.faults.malformed.program import Case
@@ -31,7 +31,7 @@ def numbers_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, 
 def numbers() -> Iterator[Case]:
     """Numbers that are booleans, fractions, out of all bounds, or none."""
     for verb in VERBS:
-        for key, kind, _ in numbers_of(STAGES[verb].config):
+        for key, kind, _ in numbers_of(STAGES[verb].settings):
             last = key.rpartition(".")[2]
             wrong: list[str] = {int: ["true", "1.5", "nan", "many"], float: ["true", "nan", "inf"], bool: ["2", "0.5"]}[
                 kind

@@ -21,12 +21,12 @@ import pytest
 import typer
 from transformers.utils.logging import disable_progress_bar
 
+from gradus.components.settings import Config
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.lake.store import Ref, Store
 from gradus.flows import comparison, environment, exchange, runs, serve, stages, verbs
 from gradus.flows.cli import main as cli
 from gradus.flows.loop.inputs import as_run, start_of
-from gradus.tasks.config.base import Config
 from gradus.tasks.config.settings import Home
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.preflight.checks import SAMPLES
@@ -105,8 +105,8 @@ class Local:
     def __init__(self) -> None:
         self.store = Store(Home.from_environment().lake)
 
-    def stage(self, name: str, config: Config, inputs: Mapping[str, Sequence[Ref]], **_: object) -> Outcome:
-        job = planned(self.store, Call(name, pinned(config), inputs), run="here", seed=0)
+    def stage(self, name: str, config: Config, inputs: Mapping[str, Sequence[Ref]], **more: Any) -> Outcome:
+        job = planned(self.store, Call(name, pinned(config), inputs, facts=more.get("facts", {})), run="here", seed=0)
         ref = Ref.parse(job.output)
         reused = self.store.find(ref) is not None
         report = read_report(self.store, ref) if reused else execute(job.to_json(), Warm(), lambda *_: None)

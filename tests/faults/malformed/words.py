@@ -81,7 +81,6 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "curate draw": ("curate", *P, "--draw", "1.5"),
     "curate seed": ("curate", *P, "--seed", "1e3"),
     "curate seed large": ("curate", *P, "--seed", str(2**64)),
-    "curate hint_level": setting("curate", "hint_level=1"),
     "curate a list entry": setting("curate", "filters.7.name=x"),
     "rollout engine": ("rollout", *INPUTS["rollout"], "--engine", "nonesuch"),
     "rollout stop": setting("rollout", 'stop=[""]'),

@@ -6,6 +6,7 @@ import pytest
 
 from gradus.flows.console import output as console
 from gradus.flows.console.output import fields
+from gradus.tasks import formats
 
 
 def test_a_result_is_a_line_a_field_and_no_path_is_wrapped(
@@ -45,5 +46,5 @@ def test_figures_are_shown_with_their_intervals(capsys: pytest.CaptureFixture[st
     ]
 
 
-def test_the_example_of_a_value_holds() -> None:
-    assert doctest.testmod(console).failed == 0
+def test_the_examples_of_what_values_look_like_hold() -> None:
+    assert doctest.testmod(console).failed == doctest.testmod(formats).failed == 0

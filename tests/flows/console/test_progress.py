@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 from rich.console import Console
+from rich.progress import Task
 
 from gradus.data.lake.store import Ref
-from gradus.flows.console.pace import Pace
 from gradus.flows.console.progress_bar import StageView, milestone
 from gradus.tasks.runtime.calls import Outcome
 from tests.conftest import TESTS_PATH, seen_on_a_terminal
@@ -36,79 +35,57 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def update(self, pace: Pace, index: int, seconds: float, *, reused: bool = False) -> None:
-        self.now += seconds
-        pace.ended(f"update-{index}", "update", index, reused=reused)
+
+def watched(clock: Clock, rounds: int) -> StageView:
+    return StageView(Console(file=io.StringIO(), force_terminal=True, width=160), rounds=rounds, clock=clock)
+
+
+def bar(view: StageView, name: str = "round") -> Task:
+    (found,) = [task for task in view.bars.tasks if task.description.startswith(name)]
+    return found
 
 
 def test_the_time_left_is_that_of_the_rounds_computed_times_those_left() -> None:
     clock = Clock()
-    pace = Pace(18, clock)
+    view = watched(clock, 18)
+    view.beat("eval-rollout-0", 0.5, "")
     clock.now += 50
-    pace.beat("eval-rollout-0", 0.5, "")
-    pace.ended("eval-rollout-0", "rollout", 0, reused=False)
-    pace.beat("rollout-1", 0.5, "")
-    assert (pace.shown().round, pace.shown().frac, pace.shown().left_s) == (1, 0.0, None)
-    pace.ended("rollout-1", "rollout", 1, reused=False)
-    clock.update(pace, 1, 8)  # 50 s before the first round are no part of it
-    clock.update(pace, 2, 12)
-    clock.now += 5
-    pace.beat("rollout-3", 0.25, "")
-    shown = pace.shown()
-    assert shown.round == 3
-    assert shown.frac == pytest.approx((2 + 5 / 10) / 18)
-    assert shown.left_s == pytest.approx(16 * 10 - 5)
-    clock.now += 100
-    assert pace.shown().frac == pytest.approx((2 + 0.99) / 18)  # a slow round does not run into the next
+    view.outcome(ended("rollout", {}, 0, "eval"))
+    view.beat("rollout-1", 0.5, "")
+    assert (bar(view).description, bar(view).completed, bar(view).time_remaining) == ("round 1 of 18", 0, None)
+    for index, seconds in ((1, 8), (2, 12)):  # 50 s before the first round are no part of it
+        clock.now += seconds
+        view.outcome(ended("update", UPDATE, index))
+    assert (bar(view).completed, bar(view).time_remaining) == (2, 16 * 10)
 
 
 def test_rounds_that_were_reused_say_nothing_of_how_long_one_takes() -> None:
     clock = Clock()
-    pace = Pace(4, clock)
-    clock.update(pace, 1, 0.1, reused=True)
-    clock.update(pace, 2, 0.1, reused=True)
-    assert (pace.shown().frac, pace.shown().left_s) == (0.5, None)
-    clock.update(pace, 3, 20)
-    assert pace.shown().left_s == pytest.approx(20)
-    clock.update(pace, 4, 20)
-    assert (pace.shown().frac, pace.shown().left_s) == (1.0, None)
+    view = watched(clock, 4)
+    for index in (1, 2):
+        clock.now += 0.1
+        view.outcome(ended("update", UPDATE, index, reused=True))
+    assert (bar(view).completed, bar(view).time_remaining) == (2, None)
+    clock.now += 20
+    view.outcome(ended("update", UPDATE, 3))
+    assert bar(view).time_remaining == 20
 
 
-def test_a_stage_alone_has_its_own_time_left_and_the_speed_of_the_last_seconds() -> None:
+def test_two_stages_at_once_have_a_bar_each_until_one_ends() -> None:
     clock = Clock()
-    pace = Pace(0, clock)
-    pace.beat("rollout-0", 0.01, "5 of 500 rollouts, 0 tokens")
-    clock.now += 1
-    assert (pace.shown().left_s, pace.shown().tokens_per_s) == (None, None)
-    for second in range(1, 31):
-        clock.now += 1
-        pace.beat("rollout-0", 0.25, f"125 of 500 rollouts, {1000 * second * (1 + (second > 15))} tokens")
-    assert pace.shown().tokens_per_s == pytest.approx(2000)
-    assert pace.shown().left_s == pytest.approx(31 * 3)
-    pace.ended("rollout-0", "rollout", 0, reused=False)
-    assert (pace.shown().stages, pace.shown().tokens_per_s) == ((), None)
-
-
-def bar(view: StageView) -> str:
+    view = watched(clock, 3)
+    view.beat("update-1", 0.0, "")
+    view.beat("hint2-rollout-2", 0.0, "")
+    clock.now += 10
+    view.beat("update-1", 0.25, "step 1 of 4")
+    view.beat("hint2-rollout-2", 0.5, "8 of 16 rollouts, 100 tokens")
+    assert bar(view, "update").time_remaining == 30
     console = Console(file=io.StringIO(), width=160)
-    console.print(view.line())
-    return console.file.getvalue().rstrip()  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def test_two_stages_at_once_share_the_line_until_one_ends() -> None:
-    clock = Clock()
-    with StageView(Console(file=io.StringIO(), force_terminal=True, width=160), rounds=3, clock=clock) as view:
-        view.beat("update-1", 0.25, "step 1 of 4")
-        view.beat("hint2-rollout-2", 0.5, "8 of 16 rollouts, 100 tokens")
-        words = "0%  update-1 25% step 1 of 4 | hint2-rollout-2 50% 8 of 16 rollouts, 100 tokens"
-        assert bar(view) == f"round 1 of 3 {' ' * 20} {words}"
-        view.outcome(ended("rollout", {}, purpose="hint2"))
-        view.beat("update-1", 0.75, "step 3 of 4")
-        assert bar(view).endswith("update-1 75% step 3 of 4")
-        clock.now += 30
-        view.outcome(ended("update", UPDATE, index=1))
-        clock.now += 15
-        assert bar(view) == f"round 1 of 3 {'━' * 10}{' ' * 10} 50%  0:45 left"
+    console.print(view.bars.make_tasks_table(view.bars.tasks))
+    said = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    assert re.search(r"hint2-rollout-2 \S*\s+50% 00:10 10 tokens/s 8 of 16 rollouts, 100 tokens", said), said
+    view.outcome(ended("rollout", {}, purpose="hint2"))
+    assert [task.description for task in view.bars.tasks] == ["round 2 of 3", "update-1"]
 
 
 def test_a_pipe_gets_a_line_a_stage() -> None:
@@ -152,7 +129,8 @@ def test_a_terminal_sees_the_bar_move_and_a_pipe_sees_lines(tmp_path: Path) -> N
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "DO_NOT_TRACK": "1", "PYTHONPATH": TESTS_PATH}
     seen = seen_on_a_terminal(WORK, env, "stderr")
     frames = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode())
-    assert re.search(r"round 9 of 18 ━\S+ \d+%  0:0\d left  [\d,]+ tokens/s  rollout-9 \d+% ", frames), frames
+    assert re.search(r"round 9 of 18 ━\S+\s+\d+% 00:0\d", frames), frames
+    assert re.search(r"rollout-9 +━\S+\s+\d+% 00:0\d [\d,]+ tokens/s \d of 8 rollouts", frames), frames
     assert "round 9 o…" not in frames
     assert "round   8  update    reward 0.500" in frames
     assert "rows" not in frames  # the line of a stage that is no milestone

@@ -1,5 +1,7 @@
 """How the rows of a query are shown: side by side where they fit, as records where not, whole as JSON."""
 
+import csv
+import io
 import json
 from collections.abc import Iterable
 from decimal import Decimal
@@ -9,9 +11,7 @@ import pyarrow as pa
 import pytest
 
 from gradus.data.lake.queries import Answer
-from gradus.flows.console.output import View
-from gradus.flows.console.plain_rows import draw_records, draw_table
-from gradus.flows.console.query_rows import _records, _table, print_json, print_rows  # pyright: ignore[reportPrivateUsage]
+from gradus.flows.console.query_rows import print_json, print_rows
 
 
 def found(columns: list[str], rows: Iterable[pa.RecordBatch]) -> Answer:
@@ -28,6 +28,11 @@ def width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
 
 
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+
+
 def test_columns_that_fit_stand_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows(found(["domain", "reward"], batches(d=["chain_sum/2", None], r=[0.5, None])), None)
     lines = capsys.readouterr().out.splitlines()
@@ -35,7 +40,10 @@ def test_columns_that_fit_stand_beside_each_other(capsys: pytest.CaptureFixture[
     assert any("null" in line for line in lines)
 
 
-def test_columns_that_do_not_fit_become_one_record_each_with_whole_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_that_do_not_fit_become_one_record_each_with_whole_words_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_a_terminal(monkeypatch)
     names = [f"column_{letter}" for letter in "abcdefghij"]
     print_rows(found(names, batches(**{name: [f"first {name}", f"second {name}"] for name in names})), None)
     out = capsys.readouterr().out
@@ -43,6 +51,14 @@ def test_columns_that_do_not_fit_become_one_record_each_with_whole_words(capsys:
     for number, word in ((1, "first"), (2, "second")):
         record = out.split(f"row {number}")[1].split("row ")[0]
         assert [line.split() for line in record.splitlines() if line.strip()] == [[n, word, n] for n in names]
+
+
+def test_columns_that_do_not_fit_a_pipe_become_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["question", *(f"column_{letter}" for letter in "abcdefghij")]
+    print_rows(found(names, batches(**{name: [f'"{name}",\nwhole', None] for name in names})), None)
+    head, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert head == names
+    assert rows == [[f'"{name}",\nwhole' for name in names], ["null"] * len(names)]
 
 
 def test_hostile_text_is_neither_a_command_nor_markup_nor_a_field(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,7 +71,10 @@ def test_hostile_text_is_neither_a_command_nor_markup_nor_a_field(capsys: pytest
         assert "\u202e" not in out
         assert "[red]a[/red]" in out
         assert "[bold]x[/bold]" in out
-        assert not any(line.startswith("reward") for line in out.splitlines())
+        if len(columns) > 1:
+            assert len(list(csv.reader(io.StringIO(out)))) == 2
+        else:
+            assert not any(line.startswith("reward") for line in out.splitlines())
 
 
 def test_a_limit_is_told_and_without_one_all_rows_are_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,8 +96,7 @@ def test_a_limit_is_told_and_without_one_all_rows_are_there(capsys: pytest.Captu
 def test_a_terminal_is_shown_a_hundred_rows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("TERM", "dumb")
+    on_a_terminal(monkeypatch)
     print_rows(found(["i"], batches(i=list(range(101)))), None)
     out = capsys.readouterr().out
     assert " 99 " in out
@@ -104,31 +122,26 @@ def test_json_is_one_object_with_every_row_and_value(capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out) == {"columns": ["none"], "rows": []}
 
 
-def test_a_page_for_a_pipe_is_as_rich_draws_it(capsys: pytest.CaptureFixture[str]) -> None:
-    names, rows = ["question", "数"], [("x", "1"), ("two words", "三四")]
-    with capsys.disabled():
-        drawn = draw_table(names, rows, 60)
-    View().print(_table(names, rows, [8, 2]))
-    assert drawn == capsys.readouterr().out
-    rows = [("a text of many words that is longer than the sixty columns are wide", "1\n2"), ("x" * 70, "数" * 40)]
-    View().print(_records(names, rows, 998))
-    wanted = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert draw_records(names, rows, 998, 60).splitlines() == wanted
+def test_a_pipe_of_more_than_a_page_is_csv_whose_limit_is_told_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = batches(i=list(range(300)))
+    print_rows(found(["i"], rows), None)
+    assert capsys.readouterr().out.split() == ["i", *map(str, range(300))]
+    print_rows(found(["i"], rows), 250)
+    out, err = capsys.readouterr()
+    assert out.split() == ["i", *map(str, range(250))]
+    assert "the first 250 rows" in err.replace("\n", " ")
 
 
-def test_what_only_rich_can_lay_out_is_left_to_it() -> None:
-    assert draw_table(["a"], [("x" * 60,)], 60) == draw_table(["a"], [("two\nlines",)], 60) == ""
-    assert draw_records(["a" * 31], [("x",)], 0, 60) == ""
-    assert draw_records(["a"], [(" " * 70,)], 0, 60) == "row 1\na\n"
-
-
-def test_rows_are_written_before_the_last_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_written_before_the_last_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_a_terminal(monkeypatch)
     seen: list[bool] = []
 
     def rows() -> Iterable[pa.RecordBatch]:
         for page in range(5):
             seen.append("│ 0 " in capsys.readouterr().out)
-            yield from batches(i=[page] * 200)
+            yield from batches(i=[page] * 201)
 
-    print_rows(found(["i"], rows()), None)
-    assert seen == [False, True, False, False, False]
+    print_rows(found(["i"], rows()), 0)
+    assert seen[:2] == [False, True]

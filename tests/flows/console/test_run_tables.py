@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gradus.flows.console.run_tables import render_run_story, render_runs, size
+from gradus.flows.console.run_tables import render_run_story, render_runs
+from gradus.tasks.formats import size
 from tests.conftest import TESTS_PATH, seen_on_a_terminal
 
 DIGEST = "0123456789abcdef" * 2

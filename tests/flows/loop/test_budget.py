@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.metering import Metered
-from gradus.flows.loop.training import Inputs, Trained, train
+from gradus.flows.loop.training import Beginning, Trained, train
 from gradus.flows.recipe.budget import Budget, parse_budget
 from gradus.flows.recipe.config import parse_recipe
 from gradus.tasks.runs.spending import ComputedSeconds
@@ -29,7 +29,7 @@ class Costs:
         self.tokens, self.reused = tokens, reused
 
     def stage(
-        self, name: str, config: Any, inputs: Any, *, round: int = 0, purpose: str = "train", seed: Any = None
+        self, name: str, config: Any, inputs: Any, *, round: int = 0, purpose: str = "train", **_: Any
     ) -> Outcome:
         self.calls.append((name, round, purpose))
         figures = {"suite": "heldout", "pass_at": {"1": {"value": 0.5}}}
@@ -51,7 +51,7 @@ class Costs:
 
 def trained(budget: Budget, tokens: dict[str, int], tmp_path: Any, **recipe: Any) -> tuple[Trained, Costs, Metered]:
     body = {"name": "x", "rounds": 3, "profile": {"n": 1}, "escalate": [1], **recipe}
-    start = Inputs(Ref("checkpoints", "0" * 8), Ref("problems", "1" * 8), {"heldout": Ref("problems", "2" * 8)})
+    start = Beginning(Ref("checkpoints", "0" * 8), Ref("problems", "1" * 8), {"heldout": Ref("problems", "2" * 8)})
     costs = Costs(tokens)
     metered = Metered(costs, ComputedSeconds(tmp_path))
     found = train(metered, parse_recipe(body, "x.toml"), start, lambda index: metered.has_spent(budget, index))
@@ -85,7 +85,7 @@ def test_seconds_are_those_of_all_stages_but_evaluations(tmp_path: Any) -> None:
 
 
 def test_rounds_of_the_recipe_count_without_a_budget(tmp_path: Any) -> None:
-    start = Inputs(Ref("checkpoints", "0" * 8), Ref("problems", "1" * 8), {"heldout": Ref("problems", "2" * 8)})
+    start = Beginning(Ref("checkpoints", "0" * 8), Ref("problems", "1" * 8), {"heldout": Ref("problems", "2" * 8)})
     for rounds in (0, 1, 3):
         recipe = parse_recipe({"name": "x", "rounds": rounds, "escalate": []}, "x.toml")
         assert train(Costs({"train": 1}), recipe, start).rounds == rounds

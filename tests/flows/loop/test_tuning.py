@@ -32,7 +32,7 @@ def test_problems_to_tune_on_are_the_main_suite_of_tuning_alone(tmp_path: Path) 
     assert search
     (option, _) = tuning_of(methods_of(tmp_path, ["demo"], []), search, range(5)).options["demo"]
     main = option.tuning.recipe.evaluate.main
-    assert (main.problems, main.name, main.report.suite) == ("own.jsonl", "tuning", "tuning")
+    assert (main.problems, main.name) == ("own.jsonl", "tuning")
     assert option.compared.recipe.evaluate.main.problems != "own.jsonl"
 
 

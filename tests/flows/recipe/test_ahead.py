@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradus.components.chosen import ImportanceConfig
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import run_name
-from gradus.flows.loop.training import Inputs, train
+from gradus.flows.loop.training import Beginning, train
 from gradus.flows.recipe.ahead import overlapping, run_concurrently
 from gradus.flows.recipe.config import load_recipe, parse_recipe
-from gradus.tasks.config.components import ImportanceConfig
 from gradus.tasks.host.interrupt import remember_interrupts
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool
 
 WAIT_S = 20
-START = Inputs(
+START = Beginning(
     policy=Ref("checkpoints", "0" * 8),
     problems=Ref("problems", "a" * 8),
     suites={"heldout": Ref("problems", "b" * 8)},
@@ -137,6 +137,7 @@ class Rehearsal:
         round: int = 0,
         purpose: str = "train",
         seed: int | None = None,
+        facts: Any = None,
     ) -> Outcome:
         assert seed == (1 if purpose == "eval" else None)
         self.calls.append((name, round, purpose))

@@ -9,11 +9,11 @@ import pytest
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import run_name
-from gradus.flows.loop.training import Inputs, Trained, train
+from gradus.flows.loop.training import Beginning, Trained, train
 from gradus.flows.recipe.config import Recipe, lasting, parse_recipe
 from gradus.tasks.runtime.calls import Outcome
 
-START = Inputs(Ref("checkpoints", "0" * 8), Ref("problems", "a" * 8), {"heldout": Ref("problems", "b" * 8)})
+START = Beginning(Ref("checkpoints", "0" * 8), Ref("problems", "a" * 8), {"heldout": Ref("problems", "b" * 8)})
 EVERY_ROUND = {"every": 1}
 
 

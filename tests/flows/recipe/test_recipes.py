@@ -11,13 +11,13 @@ from gradus.flows.library.texts import mapping, parse_filter, parse_reward
 from gradus.flows.recipe.checking import warm_up_remark
 from gradus.flows.recipe.config import (
     RECIPES,
-    Override,
     load_recipe,
     refuse_unjudged,
     set_dotted,
     stage_config,
     toml_value,
 )
+from gradus.flows.recipe.guards import Override
 from gradus.flows.runs import run_name
 
 

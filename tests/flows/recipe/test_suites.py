@@ -20,8 +20,8 @@ def plan(**settings: Any) -> EvaluationPlan:
 
 
 def test_a_recipe_of_one_suite_without_a_name_means_what_it_meant() -> None:
-    old = plan(problems="mine.jsonl", every=3, sample={"n": 4}, report={"suite": "mine", "ks": [1, 4]})
-    report = EvaluateConfig(suite="mine", ks=(1, 4))
+    old = plan(name="mine", problems="mine.jsonl", every=3, sample={"n": 4}, report={"ks": [1, 4]})
+    report = EvaluateConfig(ks=(1, 4))
     (suite,) = old.suites
     assert suite == Suite(name="mine", problems="mine.jsonl", every=3, sample=SampleConfig(n=4), report=report)
     assert (old.main, old.selection, old.purpose(suite)) == (suite, suite, "eval")
@@ -38,7 +38,7 @@ def test_keys_beside_the_suites_hold_for_those_that_do_not_set_them() -> None:
         ],
     )
     aime, quick = both.suites
-    assert [(s.every, s.sample.n, s.seed, s.report.suite) for s in both.suites] == [
+    assert [(s.every, s.sample.n, s.seed, s.name) for s in both.suites] == [
         (2, 16, 5, "aime"),
         (1, 1, 0, "quick"),
     ]
@@ -101,7 +101,6 @@ def test_the_suite_that_selects_is_not_reported_unless_it_says_so(
         ({"sample": {"n": 0}}, "evaluate.sample.n: it must be greater than or equal to 1"),
         ({"report": {"ks": [8]}}, r"ks = \[8\] must hold 1"),
         ({"report": {"ks": []}}, "evaluate.report.ks: it has too few entries"),
-        ({"name": "a", "report": {"suite": "b"}}, "the suite is called 'a', and 'b' in its report"),
         (
             {"suites": [{"name": "a", "evry": 1}]},
             "no setting evaluate.suites.0.evry; did you mean evaluate.suites.0.ever",

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gradus.models.engines.base import EngineError, Request
-from gradus.models.engines.server import ServerEngine, ServerSettings
+from gradus.models.engines.server import ServerEngine
+from gradus.models.engines.settings import ServerConfig
 
 Server = Any
 ASKED = [
@@ -17,7 +18,7 @@ ASKED = [
 
 
 def engine(server: Server, **settings: Any) -> ServerEngine:
-    return ServerEngine(ServerSettings(url=server.url, model="m", **{"retries": 2, **settings}))
+    return ServerEngine(ServerConfig(url=server.url, model="m", **{"retries": 2, **settings}))
 
 
 def completion(**choice: Any) -> dict[str, Any]:
@@ -146,4 +147,4 @@ def test_a_key_or_a_login_is_sent(server: Server, monkeypatch: pytest.MonkeyPatc
 
 def test_a_server_that_is_not_there_is_told_of() -> None:
     with pytest.raises(EngineError, match="does not answer"):
-        ServerEngine(ServerSettings(url="http://127.0.0.1:9/v1", retries=0)).load(Path("unused"))
+        ServerEngine(ServerConfig(url="http://127.0.0.1:9/v1", retries=0)).load(Path("unused"))

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 import gradus.models.engines.sampling
 import gradus.models.training.packed.logprobs
+from gradus.components.chosen import ImportanceConfig
 from gradus.models.engines.base import Request
 from gradus.models.engines.hf import HfEngine
 from gradus.models.engines.sampling import SamplingParams, truncated_logprobs
@@ -30,7 +31,6 @@ from gradus.models.training.state import TrainState
 from gradus.models.training.steps.step import Hooks
 from gradus.models.training.steps.step_rows import ReferenceLogprobs
 from gradus.models.training.update import StepPlan, optimise
-from gradus.tasks.config.components import ImportanceConfig
 from gradus.tasks.identity.loading import load
 from tests.models.training.saved import weights_bytes
 

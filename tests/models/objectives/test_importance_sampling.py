@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.tasks.config.components import ImportanceConfig
+from gradus.components.chosen import ImportanceConfig
 from gradus.tasks.identity.loading import load
 
 

@@ -8,10 +8,9 @@ import pytest
 
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Store
-from gradus.data.lake.upgrade import open_lake
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.preflight.checks import SAMPLES
-from tests.tasks.old_lake import OldHome
+from tests.tasks.written_lake import WrittenHome
 
 
 @pytest.fixture
@@ -51,8 +50,7 @@ def test_a_table_of_other_types_is_refused_at_the_door(store: Store, tmp_path: P
         file.write_text(json.dumps({**row, **odd}) + "\n")
         with pytest.raises(BadInputError, match=said):
             resolve_artifact(store, str(file), "rollouts")
-    old = OldHome(tmp_path)
+    old = WrittenHome(tmp_path)
     ref = old.artifact("problems/" + "1" * 32, [{"problem_id": "p", "question": "?", "answer": ["4"]}])
-    open_lake(tmp_path / "lake", lambda _text: None)
     with pytest.raises(BadInputError, match=r"is no table of problems: its column answer is not text"):
         resolve_artifact(Store(tmp_path / "other"), str(tmp_path / "lake" / ref), "problems")

@@ -2,10 +2,11 @@
 
 from pydantic import ConfigDict
 
-from gradus.tasks.config.base import Config
+from gradus.components.settings import Config
+from gradus.models.engines.settings import ServerConfig, VllmConfig
 from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
 from gradus.tasks.config.prompts import PromptConfig
-from gradus.tasks.config.rollout import RolloutConfig, ServerConfig, VllmConfig
+from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 
 
@@ -15,8 +16,8 @@ def test_how_a_result_is_got_at_is_no_part_of_its_identity() -> None:
         flush_s=1.0,
         retries=9,
         max_failed_frac=0.5,
-        vllm=VllmConfig(max_num_seqs=8, cpu_cache_gib=4, gpu_memory_utilization=0.5),
-        server=ServerConfig(concurrency=2, timeout_s=5.0, retries=1, api_key_variable="MY_KEY"),
+        vllm=VllmConfig(max_num_seqs=8, gpu_memory_utilization=0.5),
+        server=ServerConfig(concurrency=2, retries=1, api_key_variable="MY_KEY"),
     )
     assert tuned.identified() == plain.identified()
     assert "concurrency" not in plain.identified()["server"]
@@ -76,7 +77,7 @@ def test_every_setting_has_a_doc_string_and_a_form_shows_it() -> None:
     def below(kind: type[Config]) -> set[type[Config]]:
         return {kind, *(found for each in kind.__subclasses__() for found in below(each))}
 
-    ours = [kind for kind in below(Config) if kind.__module__.startswith("gradus.tasks.config.")]
+    ours = [kind for kind in below(Config) if kind.__module__.startswith("gradus.")]
     assert len(ours) > 20
     assert {kind.__name__ for kind in ours if kind.model_fields.keys() - kind.field_docs().keys()} <= {"Chosen"}
     shown = RolloutConfig.model_json_schema()["properties"]

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from gradus.components.settings import credentials_in
 from gradus.data.errors import UsageError
 from gradus.tasks.config.ingest import IngestConfig
-from gradus.tasks.config.redaction import credentials_in, hide, refuse_credentials
+from gradus.tasks.config.redaction import hide, refuse_credentials
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.preflight.access import ask_mlflow, mlflow_words, prefect_answer
 
@@ -82,8 +83,8 @@ def test_settings_that_hold_credentials_are_refused_and_not_repeated(text: str) 
             RolloutConfig.model_validate(body)
         assert text not in str(caught.value)
         assert "sk-12-34" not in str(caught.value)
-    with pytest.raises(ValidationError, match="source holds credentials"):
-        IngestConfig(source=text)
+    with pytest.raises(ValidationError, match="subset holds credentials"):
+        IngestConfig(subset=text)
     with pytest.raises(UsageError, match="holds credentials") as refused:
         refuse_credentials(["ingest", text])
     assert text not in str(refused.value)

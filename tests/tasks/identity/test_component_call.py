@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from gradus.components import KINDS
-from gradus.data.errors import BadInputError
-from gradus.tasks.config.components import (
+from gradus.components.chosen import (
     AdvantageConfig,
     AggregationConfig,
     Chosen,
@@ -24,6 +23,7 @@ from gradus.tasks.config.components import (
     SamplerConfig,
     TokenWeightsConfig,
 )
+from gradus.data.errors import BadInputError
 from gradus.tasks.identity.component_call import RETURNS
 from gradus.tasks.identity.loading import load
 

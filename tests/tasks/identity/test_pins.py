@@ -4,10 +4,9 @@ import hashlib
 from pathlib import Path
 
 from gradus.tasks.config.curation import CurateConfig
-from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
-from gradus.tasks.identity.pins import content_sha256, pinned
+from gradus.tasks.identity.pins import content_sha256, pinned, source_facts
 
 
 def sha256(text: str) -> str:
@@ -23,15 +22,10 @@ def test_a_file_and_a_folder_are_their_contents(tmp_path: Path) -> None:
     assert content_sha256(tmp_path / "nonesuch") == ""
 
 
-def test_a_source_is_pinned_once_unless_renewed(tmp_path: Path) -> None:
+def test_a_source_is_known_by_its_content(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("old")
-    first = pinned(IngestConfig(source=str(file)))
-    assert isinstance(first, IngestConfig)
-    assert first.source_sha256 == sha256("old")
-    file.write_text("new")
-    assert pinned(first) == first
-    assert pinned(first, renew=True) == first.model_copy(update={"source_sha256": sha256("new")})
+    assert source_facts(str(file)) == {"source": str(file), "source_sha256": sha256("old")}
 
 
 def test_a_reward_of_ones_own_is_pinned_and_the_others_are_left(tmp_path: Path) -> None:

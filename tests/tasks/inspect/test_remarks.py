@@ -19,7 +19,7 @@ def remarked(store: Store, *stages: tuple[str, int, str, dict[str, Any]]) -> lis
         ref = Ref("checkpoints", f"{number:032x}")
         writer = store.writer(ref)
         writer.write_file(REPORT, json.dumps({"summary": summary}).encode())
-        writer.commit(identity={"schema": 1})
+        writer.commit()
         rows.append({"stage": stage, "round": index, "purpose": purpose, "output": str(ref)})
     return remarks(store, rows)
 

@@ -10,9 +10,10 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RayConfig, RolloutConfig
-from gradus.tasks.config.score import RewardConfig, ScoreConfig
+from gradus.tasks.config.score import SCORE, RewardConfig, ScoreConfig
 from gradus.tasks.preflight.abilities import check_engine, check_ks, check_learning, check_length
-from gradus.tasks.preflight.checks import check_components, check_name, check_out
+from gradus.tasks.preflight.checks import check_name, check_out
+from gradus.tasks.preflight.stages import check_stage
 
 
 def test_pass_at_k_needs_k_samples() -> None:
@@ -140,15 +141,15 @@ def test_the_function_of_a_reward_is_looked_for(tmp_path: Path, source: bytes, n
     file.write_bytes(source)
     config = ScoreConfig(rewards=(RewardConfig(name=f"{file}:{name}"),))
     if not problem:
-        check_components(config)
+        check_stage(SCORE, config, {})
         return
     with pytest.raises(BadInputError, match=problem):
-        check_components(config)
+        check_stage(SCORE, config, {})
 
 
 def test_a_reward_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no file"):
-        check_components(ScoreConfig(rewards=(RewardConfig(name=f"{tmp_path}/mine.py:judge"),)))
+        check_stage(SCORE, ScoreConfig(rewards=(RewardConfig(name=f"{tmp_path}/mine.py:judge"),)), {})
 
 
 def test_a_result_can_be_written_to_where_folders_can_be_made(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from gradus.components.settings import Config
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.config.base import Config
 from gradus.tasks.config.learning import GivenConfig, UpdateConfig, WarmstartConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.runtime.calls import Call, planned

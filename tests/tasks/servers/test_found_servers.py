@@ -27,7 +27,7 @@ from gradus.data.errors import StageError
 from gradus.flows.environment import prefect_api
 from gradus.tasks.config.settings import Home
 from gradus.tasks.servers import prefect_server
-from gradus.tasks.servers.found_servers import Answer, Found, ask, fingerprint, folder_of, read_state, write_state
+from gradus.tasks.servers.found_servers import Found, Proof, ask, fingerprint, folder_of, read_state, write_state
 from gradus.tasks.servers.prefect_database import is_migrated, note_migrated
 from gradus.tasks.servers.prefect_server import connect, describe, prefect_home
 from gradus.tasks.servers.secret import proof, secret, secret_path
@@ -155,24 +155,24 @@ def a_server(home: Path, address: str) -> Found:
 def test_a_stranger_proves_nothing_and_learns_nothing(home: Path) -> None:
     key = secret(home)
     answers = {
-        Answer.WRONG: ["", "{}", "[]", '{"proof": 7}', '{"proof": "' + "0" * 64 + '"}', "x" * 100_000],
+        Proof.WRONG: ["", "{}", "[]", '{"proof": 7}', '{"proof": "' + "0" * 64 + '"}', "x" * 100_000],
     }
-    for reply in answers[Answer.WRONG]:
+    for reply in answers[Proof.WRONG]:
         with listening(lambda _nonce, reply=reply: reply) as (address, heard):
-            assert ask(a_server(home, address), key, 5) is Answer.WRONG
+            assert ask(a_server(home, address), key, 5) is Proof.WRONG
         assert not any(key.encode() in request or b"uthorization" in request for request in heard)
     # One that passes the nonce on to the true server, whose answer is true of the true address alone.
     place = prefect_home(home)
     with listening(lambda n: f'{{"proof": "{proof(key, n, "http://127.0.0.1:1", place)}"}}') as (address, _):
-        assert ask(a_server(home, address), key, 5) is Answer.WRONG
+        assert ask(a_server(home, address), key, 5) is Proof.WRONG
     with listening(lambda n: f'{{"proof": "{proof(key, n, address, place)}"}}') as (address, _):
-        assert ask(a_server(home, address), key, 5) is Answer.PROVED
-        assert ask(replace(a_server(home, address), prefect_home="/elsewhere"), key, 5) is Answer.WRONG
+        assert ask(a_server(home, address), key, 5) is Proof.PROVED
+        assert ask(replace(a_server(home, address), prefect_home="/elsewhere"), key, 5) is Proof.WRONG
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        assert ask(a_server(home, f"http://127.0.0.1:{silent.getsockname()[1]}"), key, 0.1) is Answer.SILENT
-    assert ask(a_server(home, address), key, 5) is Answer.WRONG  # nobody listens there any more
+        assert ask(a_server(home, f"http://127.0.0.1:{silent.getsockname()[1]}"), key, 0.1) is Proof.SILENT
+    assert ask(a_server(home, address), key, 5) is Proof.WRONG  # nobody listens there any more
 
 
 def test_what_a_state_file_names_is_not_used_unless_it_is_the_homes_server(home: Path) -> None:

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from gradus.data.errors import BadInputError, GateError, UsageError
+from gradus.components.chosen import FilterConfig, SamplerConfig
+from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.seeds import derive_seed
-from gradus.tasks.config.components import FilterConfig, SamplerConfig
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import run
@@ -25,6 +25,7 @@ def curate(
     config: CurateConfig,
     *,
     seed: int = 7,
+    round: int = 0,
     counts: dict[str, tuple[int, int]] | None = None,
     **more: pa.Table,
 ) -> tuple[list[dict[str, object]], StageResult]:
@@ -40,7 +41,7 @@ def curate(
     ref = Ref("plan", f"{time.monotonic_ns():032x}")
     writer = store.writer(ref)
     beats: list[float] = []
-    ctx = StageContext(store, inputs, writer, seed, Warm(), lambda frac, text="": beats.append(frac))
+    ctx = StageContext(store, inputs, writer, seed, Warm(), lambda frac, text="": beats.append(frac), {"round": round})
     result = run(ctx, config)
     writer.commit()
     assert beats == sorted(beats)
@@ -53,16 +54,16 @@ def test_without_settings_every_problem_is_planned_in_order(tmp_path: Path) -> N
     assert [row["problem_id"] for row in plan] == list("abcdef")
     assert {row["reason"] for row in plan} == {"never measured, all problems"}
     assert result.summary == {
-        "kept": 6, "dropped": 0, "reasons": {}, "problem_ids": list("abcdef"), "hinted": 0,
+        "kept": 6, "dropped": 0, "reasons": {}, "problem_ids": list("abcdef"),
     }  # fmt: skip
     assert result.metrics == {
-        "data/kept_frac": 1.0, "data/planned_frac": 1.0, "data/planned_hint_level_mean": 0.0,
+        "data/kept_frac": 1.0, "data/planned_frac": 1.0,
     }  # fmt: skip
 
 
 def test_a_planned_row_carries_its_settings_group_seed_and_reason(tmp_path: Path) -> None:
     sample = SampleConfig(n=4, temperature=0.7, max_tokens=33)
-    plan, _ = curate(tmp_path, CurateConfig(sample=sample, round=5, rank="variance", top=1), seed=11)
+    plan, _ = curate(tmp_path, CurateConfig(sample=sample, rank="variance", top=1), seed=11, round=5)
     assert plan == [
         {
             "problem_id": "d", "group_id": "d@r5h0", "n": 4, "hint_level": 0, "hint_text": None, "temperature": 0.7,
@@ -152,8 +153,8 @@ def test_a_variance_draw_explains_who_was_weighted_and_who_explored(tmp_path: Pa
 
 def test_the_draw_depends_on_seed_and_round_and_on_nothing_else(tmp_path: Path) -> None:
     def drawn(seed: int, index: int) -> list[object]:
-        config = CurateConfig(sampler="uniform", draw=3, round=index)
-        return [row["problem_id"] for row in curate(tmp_path, config, seed=seed)[0]]
+        config = CurateConfig(sampler="uniform", draw=3)
+        return [row["problem_id"] for row in curate(tmp_path, config, seed=seed, round=index)[0]]
 
     assert drawn(1, 0) == drawn(1, 0)
     assert len({tuple(drawn(seed, index)) for seed in range(4) for index in range(4)}) > 8
@@ -163,27 +164,6 @@ def test_seeds_do_not_move_when_other_problems_are_chosen(tmp_path: Path) -> Non
     alone, _ = curate(tmp_path, CurateConfig(rank="variance", top=1))
     every, _ = curate(tmp_path, CurateConfig())
     assert alone[0]["seed"] == next(row["seed"] for row in every if row["problem_id"] == "d")
-
-
-def test_static_hints_are_planned_where_they_exist_and_do_not_leak(tmp_path: Path) -> None:
-    hints = pa.table(
-        {
-            "problem_id": ["a", "a", "b", "c"],
-            "strategy": ["prefix"] * 4,
-            "level": [1, 2, 1, 1],
-            "text": ["half\n", "all\n", "first\n", "the answer is 4\n"],
-            "leaks_answer": [False, False, None, True],
-        }
-    )
-    plan, result = curate(tmp_path, CurateConfig(hint_level=1), hints=hints)
-    assert [(row["hint_level"], row["hint_text"]) for row in plan[:4]] == [
-        (1, "half\n"), (1, "first\n"), (0, None), (0, None),
-    ]  # fmt: skip
-    assert plan[0]["group_id"] == "a@r0h1"
-    assert plan[0]["seed"] == derive_seed(7, "a", 0, 1)
-    assert result.summary["hinted"] == 2
-    with pytest.raises(UsageError, match="there are no hints"):
-        curate(tmp_path, CurateConfig(hint_level=1))
 
 
 def test_an_empty_curation_is_a_failure_with_its_reasons(tmp_path: Path) -> None:

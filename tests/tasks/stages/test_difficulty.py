@@ -42,11 +42,13 @@ def rollouts(judged: pa.Table, policy: str, hint_level: int = 0) -> pa.Table:
     )
 
 
-def measure(store: Store, name: str, config: DifficultyConfig, **inputs: list[Ref]) -> tuple[Ref, StageResult]:
+def measure(store: Store, name: str, round: int, **inputs: list[Ref]) -> tuple[Ref, StageResult]:
     ref = Ref("difficulty", name * 8)
     writer = store.writer(ref)
     roles = {role: tuple(refs) for role, refs in inputs.items()}
-    result = run(StageContext(store, roles, writer, 0, Warm(), lambda frac, text="": None), config)
+    result = run(
+        StageContext(store, roles, writer, 0, Warm(), lambda frac, text="": None, {"round": round}), DifficultyConfig()
+    )
     writer.commit()
     return ref, result
 
@@ -57,7 +59,7 @@ def test_rounds_of_two_policies_with_hinted_shards(tmp_path: Path) -> None:
     first, result = measure(
         store,
         "0",
-        DifficultyConfig(round=0),
+        0,
         scores=[store.put("scores", bare), store.put("scores", hinted)],
         rollouts=[store.put("rollouts", rollouts(bare, "p0")), store.put("rollouts", rollouts(hinted, "p0", 2))],
     )
@@ -72,7 +74,7 @@ def test_rounds_of_two_policies_with_hinted_shards(tmp_path: Path) -> None:
     second, result = measure(
         store,
         "1",
-        DifficultyConfig(round=1),
+        1,
         scores=[store.put("scores", later)],
         rollouts=[store.put("rollouts", rollouts(later, "p1"))],
         difficulty=[first],
@@ -87,14 +89,14 @@ def test_rounds_of_two_policies_with_hinted_shards(tmp_path: Path) -> None:
 
 def test_scores_alone_are_enough(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    ref, _ = measure(store, "0", DifficultyConfig(), scores=[store.put("scores", scores({"a": [True]}))])
+    ref, _ = measure(store, "0", 0, scores=[store.put("scores", scores({"a": [True]}))])
     assert store.read(ref, ["problem_id", "n", "k"]).to_pylist() == [{"problem_id": "a", "n": 1, "k": 1}]
 
 
 def test_nothing_judged_is_a_failure(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with pytest.raises(GateError, match=r"none of 2 scores .*2 without a verdict, 0 hinted"):
-        measure(store, "0", DifficultyConfig(), scores=[store.put("scores", scores({"a": [None, None]}))])
+        measure(store, "0", 0, scores=[store.put("scores", scores({"a": [None, None]}))])
 
 
 def graded(rewards: dict[str, list[float]]) -> pa.Table:
@@ -110,7 +112,7 @@ def graded(rewards: dict[str, list[float]]) -> pa.Table:
 def test_graded_scores_without_a_verdict_breach_the_gate_unless_it_is_raised(tmp_path: Path) -> None:
     store = Store(tmp_path)
     judged = [store.put("scores", graded({"a": [0.2, 0.4], "b": [0.5, 0.5]}))]
-    ref, result = measure(store, "0", DifficultyConfig(), scores=judged)
+    ref, result = measure(store, "0", 0, scores=judged)
     told = verdict_breach(result.kept, DifficultyConfig())
     assert "4 of 4 rollouts (100.0%) have no verdict on correctness" in told
     assert "the first: a:0, a:1, b:0, b:1" in told

@@ -25,6 +25,7 @@ def evaluate(
     config: EvaluateConfig,
     *,
     name: str = "0",
+    suite: str = "s",
     policy: str | None = "p0",
     baseline: Ref | None = None,
     domains: dict[str, str | None] | None = None,
@@ -74,7 +75,7 @@ def evaluate(
     ref = Ref("evaluations", name * 8)
     store.discard(ref)
     writer = store.writer(ref)
-    result = run(StageContext(store, inputs, writer, 3, Warm(), lambda frac, text="": None), config)
+    result = run(StageContext(store, inputs, writer, 3, Warm(), lambda frac, text="": None, {"suite": suite}), config)
     writer.commit()
     return ref, store.read(ref).to_pylist(), result
 
@@ -89,7 +90,7 @@ ANSWERS: Answers = {
 
 def test_one_row_per_problem_with_its_counts_majority_and_length(tmp_path: Path) -> None:
     _, rows, result = evaluate(
-        tmp_path, ANSWERS, EvaluateConfig(ks=(1, 2), suite="held out"), domains={"a": "x", "b": "y", "c": "x"}
+        tmp_path, ANSWERS, EvaluateConfig(ks=(1, 2)), suite="held out", domains={"a": "x", "b": "y", "c": "x"}
     )
     named = [(r["problem_id"], r["n"], r["k"], r["majority_correct"], r["mean_tokens"]) for r in rows]
     assert named == [
@@ -122,12 +123,12 @@ def test_one_row_per_problem_with_its_counts_majority_and_length(tmp_path: Path)
 
 def test_without_answers_that_can_vote_there_is_no_majority(tmp_path: Path) -> None:
     answers: Answers = {"a": [(None, True), (None, False)], "b": [(None, False), (None, False)]}
-    summary = evaluate(tmp_path, answers, EvaluateConfig(ks=(1, 2), suite="s"))[2]
+    summary = evaluate(tmp_path, answers, EvaluateConfig(ks=(1, 2)), suite="s")[2]
     assert summary.summary["pass_at"]["1"]["value"] == 0.25
     assert "maj_at" not in summary.summary
     assert not any("maj" in name for name in summary.metrics)
     answers["b"][1] = ("7", True)
-    voted = evaluate(tmp_path, answers, EvaluateConfig(ks=(1, 2), suite="s"))[2].summary["maj_at"]
+    voted = evaluate(tmp_path, answers, EvaluateConfig(ks=(1, 2)), suite="s")[2].summary["maj_at"]
     assert (voted["1"]["value"], voted["2"]["value"]) == (0.0, 0.5)  # b's only vote is its second completion
 
 
@@ -137,7 +138,7 @@ UNCLAIMED = (None, None)
 def test_the_mean_reward_has_an_interval_and_counts_rows_without_a_verdict(tmp_path: Path) -> None:
     answers: Answers = {"a": [RIGHT, UNCLAIMED], "b": [UNCLAIMED, UNCLAIMED], "c": [WRONG, WRONG]}
     rewards = {"a": [1.0, 0.5], "b": [0.2, 0.6], "c": [0.0, 0.0]}
-    config = EvaluateConfig(ks=(1, 2), suite="s", max_unjudged_frac=0.5)
+    config = EvaluateConfig(ks=(1, 2), max_unjudged_frac=0.5)
     _, rows, result = evaluate(tmp_path, answers, config, rewards=rewards)
     found = [(r["n"], r["k"], r["reward_n"], r["reward_mean"], r["reward_variance"]) for r in rows]
     assert found[0] == (1, 1, 2, 0.75, 0.0625)  # distances 0.25 and 0.25
@@ -179,8 +180,8 @@ def test_rewards_without_any_verdict_are_compared_by_their_mean(tmp_path: Path) 
     # a from 0.2 to 0.5, b from 0.5 to 0.6: paired, (0.3 + 0.1) / 2
     assert result.summary["versus"]["reward_gain"]["value"] == pytest.approx(0.2)
     assert "gain" not in result.summary["versus"]
-    assert result.metrics["eval/heldout/reward_gain"] == pytest.approx(0.2)
-    assert "eval/heldout/pass_at_1" not in result.metrics
+    assert result.metrics["eval/s/reward_gain"] == pytest.approx(0.2)
+    assert "eval/s/pass_at_1" not in result.metrics
 
 
 def test_the_gain_is_paired_and_counts_what_was_solved_and_lost(tmp_path: Path) -> None:
@@ -205,7 +206,7 @@ def test_the_gain_is_paired_and_counts_what_was_solved_and_lost(tmp_path: Path) 
     assert of_easy["value"] == 0.25
     assert of_easy["low"] < 0
     assert of_easy["high"] > 0.7
-    assert result.metrics["eval/heldout/newly_solved"] == 4
+    assert result.metrics["eval/s/newly_solved"] == 4
 
 
 def test_the_same_evaluation_gives_the_same_intervals(tmp_path: Path) -> None:
@@ -257,7 +258,3 @@ def test_a_baseline_of_other_problems_or_of_two_checkpoints_is_refused(tmp_path:
 def test_a_policy_that_is_not_named_is_unknown(tmp_path: Path) -> None:
     _, rows, _ = evaluate(tmp_path, ANSWERS, EvaluateConfig(ks=(1,)), policy=None)
     assert {row["checkpoint"] for row in rows} == {"unknown"}
-
-
-def test_recipes_of_earlier_versions_may_name_the_resamples_of_their_intervals() -> None:
-    assert EvaluateConfig.model_validate({"bootstrap": 2000, "ks": (1,)}) == EvaluateConfig(ks=(1,))

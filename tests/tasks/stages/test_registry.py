@@ -5,6 +5,7 @@ import pytest
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.settings import worker_threads
+from gradus.tasks.runtime.stage_adapter import worker_of
 from gradus.tasks.stages.registry import stage_spec
 
 
@@ -16,11 +17,9 @@ def test_sampling_leaves_the_process_that_learns_only_where_both_go_on_at_once(
     engine: str, together: str, separate_sampler: str
 ) -> None:
     rollout, settings = stage_spec("rollout"), RolloutConfig.model_validate({"engine": engine})
-    assert (rollout.worker_for(settings), rollout.worker_for(settings, separate_sampler=True)) == (
-        together,
-        separate_sampler,
-    )
-    assert stage_spec("update").worker_for(UpdateConfig(), separate_sampler=True) == "policy"
+    found = [worker_of(rollout, settings, separate_sampler=apart) for apart in (False, True)]
+    assert found == [together, separate_sampler]
+    assert worker_of(stage_spec("update"), UpdateConfig(), separate_sampler=True) == "policy"
 
 
 @pytest.mark.parametrize(("given", "alone", "each"), [("1", 1, 1), ("2", 2, 1), ("5", 5, 2), ("8", 8, 4)])

@@ -10,15 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.tasks.tracking.report import (
-    head_csv,
-    sample_html,
-    summary_md,
-    table_md,
-    terminal_safe,
-    visible,
-    write_report,
-)
+from gradus.tasks.formats import terminal_safe, visible
+from gradus.tasks.tracking.report import head_csv, sample_html, summary_md, table_md, write_report
 
 HOSTILE = [
     "<script>alert(document.cookie)</script>",

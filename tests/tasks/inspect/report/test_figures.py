@@ -9,12 +9,11 @@ import pytest
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.report.choices import chosen_groups, flips
 from gradus.tasks.inspect.report.figures import (
-    Chart,
-    Curve,
-    _mean_of_groups,
+    Figure,
     charts,
     costs,
     hint_use,
+    mean_of_groups,
     rate_maps,
 )
 from gradus.tasks.inspect.report.writing import TABLES
@@ -39,78 +38,71 @@ def rows(home: Home) -> Iterator[Rows]:
 
 
 @pytest.fixture
-def drawn(rows: Rows) -> dict[str, Chart]:
+def drawn(rows: Rows) -> dict[str, Figure]:
     return {chart.key: chart for chart in charts(rows)}
 
 
-def points(curve: Curve) -> list[tuple[float, ...]]:
-    return [(p.round, p.value, p.low, p.high) for p in curve.points]
+def points(figure: Figure, name: str) -> list[tuple[float, ...]]:
+    return [(at, *numbers) for at, numbers in figure.frame[name].items()]
 
 
-def test_rewards_have_an_interval_over_groups(drawn: dict[str, Chart]) -> None:
-    train, hinted = drawn["reward"].curves
-    assert (train.name, hinted.name) == ("train", "hint2")
+def test_rewards_have_an_interval_over_groups(drawn: dict[str, Figure]) -> None:
+    assert list(drawn["reward"].frame) == ["train", "hint2"]
     # Round 1: groups sum to 1, 0, 0 of two each. Resampled means are 0 (8 of 27) to 1/2 (1 of 27, more than 2.5 %).
     # Round 2: sums 2, 1, 0, resampled means from 0 to 1, each end 1 of 27. With hints: sums 1, 0, means 0 to 1/2.
-    assert points(train) == [pytest.approx((1, 1 / 6, 0.0, 0.5)), pytest.approx((2, 0.5, 0.0, 1.0))]
-    assert points(hinted) == [pytest.approx((1, 0.25, 0.0, 0.5))]
+    assert points(drawn["reward"], "train") == [pytest.approx((1, 1 / 6, 0.0, 0.5)), pytest.approx((2, 0.5, 0.0, 1.0))]
+    assert points(drawn["reward"], "hint2") == [pytest.approx((1, 0.25, 0.0, 0.5))]
 
 
 def test_groups_that_all_agree_have_no_interval_instead_of_one_without_width() -> None:
-    mean, low, high = _mean_of_groups(np.array([[2.0, 2.0]] * 12))
+    mean, low, high = mean_of_groups(np.array([[2.0, 2.0]] * 12))
     assert mean == 1.0
     assert np.isnan([low, high]).all()
 
 
-def test_pass_at_k_is_that_of_the_evaluations(drawn: dict[str, Chart]) -> None:
-    (curve,) = drawn["pass-at-k-sums"].curves
-    assert curve.name == "pass@1"
-    assert points(curve) == [(0, 0.25, 0.125, 0.375), (2, 0.25, 0.125, 0.375)]
+def test_pass_at_k_is_that_of_the_evaluations(drawn: dict[str, Figure]) -> None:
+    assert points(drawn["pass-at-k-sums"], "pass@1") == [(0, 0.25, 0.125, 0.375), (2, 0.25, 0.125, 0.375)]
 
 
-def test_steps_of_updates_are_summed_up_by_round_without_what_the_whole_stage_says(drawn: dict[str, Chart]) -> None:
-    (curve,) = drawn["entropy"].curves
-    assert points(curve) == [(1, 1.0, 0.5, 1.5), (2, 2.0, 1.0, 3.0)]
-    (curve,) = drawn["gradient-norm"].curves
-    assert points(curve) == [(1, 1.0, 1.0, 1.0), (2, 1.0, 1.0, 1.0)]
+def test_steps_of_updates_are_summed_up_by_round_without_what_the_whole_stage_says(drawn: dict[str, Figure]) -> None:
+    assert points(drawn["entropy"], "policy/entropy") == [(1, 1.0, 0.5, 1.5), (2, 2.0, 1.0, 3.0)]
+    assert points(drawn["gradient-norm"], "policy/grad_norm") == [(1, 1.0, 1.0, 1.0), (2, 1.0, 1.0, 1.0)]
     assert "kl" not in drawn
 
 
-def test_lengths_and_mismatch(drawn: dict[str, Chart]) -> None:
-    lengths = {curve.name: points(curve) for curve in drawn["length"].curves}
-    assert lengths["train"] == [(1, 11.5, 11.0, 12.0), (2, 21.5, 21.0, 22.0)]
-    assert lengths["eval"] == [(0, 1.5, 1.0, 2.0), (2, 21.5, 21.0, 22.0)]
-    (of_rows,) = drawn["mismatch"].curves
-    assert points(of_rows) == [(1, 0.25, 0.25, 0.25), (2, 0.5, 0.5, 0.5)]
-    (reported,) = drawn["mismatch-reported"].curves
-    assert [row[:2] for row in points(reported)] == [(1, 0.125), (2, 0.25)]
+def test_lengths_and_mismatch(drawn: dict[str, Figure]) -> None:
+    assert points(drawn["length"], "train") == [(1, 11.5, 11.0, 12.0), (2, 21.5, 21.0, 22.0)]
+    assert points(drawn["length"], "eval") == [(0, 1.5, 1.0, 2.0), (2, 21.5, 21.0, 22.0)]
+    assert points(drawn["mismatch"], "rows of the update") == [(1, 0.25, 0.25, 0.25), (2, 0.5, 0.5, 0.5)]
+    (name,) = drawn["mismatch-reported"].frame
+    assert [row[:2] for row in points(drawn["mismatch-reported"], name)] == [(1, 0.125), (2, 0.25)]
 
 
 def test_maps_are_of_pass_rates_without_hints_the_hardest_first(rows: Rows) -> None:
     trained, held_out = rate_maps(rows)
-    assert (trained.problems, trained.rounds) == (["c", "b", "a"], [1, 2])
-    assert trained.rates == [[0.0, 0.0], [0.0, 0.5], [0.5, 1.0]]
-    assert (held_out.problems, held_out.rounds, held_out.rates) == (["d", "e"], [0, 2], [[0.0, 0.5], [0.5, 0.0]])
+    assert trained.frame == {
+        "c": {1: (0.0,), 2: (0.0,)}, "b": {1: (0.0,), 2: (0.5,)}, "a": {1: (0.5,), 2: (1.0,)}
+    }  # fmt: skip
+    assert (list(trained.frame), trained.rounds) == (["c", "b", "a"], [1, 2])
+    assert held_out.frame == {"d": {0: (0.0,), 2: (0.5,)}, "e": {0: (0.5,), 2: (0.0,)}}
 
 
 def test_hints_are_counted_by_the_level_that_rescued_a_problem(rows: Rows) -> None:
     stack = hint_use(rows)
     assert stack is not None
-    assert stack.rounds == [1, 2]
-    assert stack.parts == {
-        "solved without a hint": [1, 2],
-        "rescued by hint level 2": [1, 0],
-        "not solved": [1, 1],
-    }
+    assert stack.table == [
+        ["round", "solved without a hint", "rescued by hint level 2", "not solved"],
+        ["1", "1", "1", "1"],
+        ["2", "2", "0", "1"],
+    ]
 
 
 def test_costs_by_stage_and_purpose(rows: Rows) -> None:
-    found = {(cost.stage, cost.purpose): cost for cost in costs(rows)}
-    rollout = found["rollout", "train"]
-    assert (rollout.ran, rollout.reused, rollout.unfinished, rollout.seconds, rollout.tokens) == (2, 0, 0, 6.0, 198)
-    assert found["update", "train"].tokens == 0
-    assert sum(cost.tokens for cost in found.values()) == 198 + 46 + 6 + 86
-    assert sum(cost.seconds for cost in found.values()) == 3.0 * 14
+    found = {name: row[0] for name, row in costs(rows).frame.items()}
+    assert found["rollout"] == [2, 0, 0, 6.0, 198]
+    assert found["update"][-1] == 0
+    assert sum(cost[-1] for cost in found.values()) == 198 + 46 + 6 + 86
+    assert sum(cost[3] for cost in found.values()) == 3.0 * 14
 
 
 def test_what_was_newly_solved_and_lost_with_its_texts(rows: Rows) -> None:
@@ -118,9 +110,9 @@ def test_what_was_newly_solved_and_lost_with_its_texts(rows: Rows) -> None:
     assert (found.suite, found.first_round, found.last_round) == ("sums", 0, 2)
     assert (found.num_solved, found.num_lost) == (1, 1)
     solved, lost = found.shown
-    assert (solved.problem_id, solved.solved, lost.problem_id, lost.solved) == ("d", True, "e", False)
-    assert [group.rollouts[0].completion for group in (solved.before, solved.after)] == ["d0 of eval 0", "d0 of eval 2"]
-    assert [group.rollouts[0].correct for group in (lost.before, lost.after)] == [True, False]
+    assert [(one[0], one[1].key.problem_id) for one in (solved, lost)] == [(True, "d"), (False, "e")]
+    assert [group.rollouts[0].completion for group in solved[1:]] == ["d0 of eval 0", "d0 of eval 2"]
+    assert [group.rollouts[0].correct for group in lost[1:]] == [True, False]
 
 
 def test_groups_that_changed_come_first_then_those_of_the_largest_variance_and_none_twice(rows: Rows) -> None:

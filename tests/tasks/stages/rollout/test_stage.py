@@ -63,8 +63,9 @@ class House:
             "problems": [str(self.store.put("problems", problems))],
             "policy": [str(options.pop("policy", self.policy))],
         }
+        facts = {"round": options.pop("round", 0)}
         output = f"rollouts/{self.num_runs:032x}"
-        return Job("rollout", str(self.store.root), output, inputs, options, seed=5).to_json()
+        return Job("rollout", str(self.store.root), output, inputs, options, seed=5, facts=facts).to_json()
 
     def run(self, job: dict[str, Any], warm: Warm | None = None) -> dict[str, Any]:
         return execute(job, warm or Warm(), lambda frac, text="": None)

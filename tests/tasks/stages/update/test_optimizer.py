@@ -8,7 +8,8 @@ import pytest
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Ref
 from gradus.tasks.config.learning import OptimizerConfig, UpdateConfig
-from gradus.tasks.preflight.checks import check_components
+from gradus.tasks.config.update import UPDATE
+from gradus.tasks.preflight.stages import check_stage
 from gradus.tasks.stages.warm import Warm
 
 House = Any
@@ -58,14 +59,14 @@ def test_optimizers_that_there_are_not_are_refused_before_anything_starts(
     house: House, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        check_components(UpdateConfig.model_validate(settings))
+        check_stage(UPDATE, UpdateConfig.model_validate(settings), {})
     with pytest.raises(BadInputError, match=message):
         house.update(house.rows(), house.rewards, **settings)
 
 
 def test_what_only_the_constructor_knows_is_one_sentence_of_the_worker(house: House) -> None:
     bad = {"name": "SGD", "settings": {"nesterov": True}}
-    check_components(UpdateConfig.model_validate({"optimizer": bad}))
+    check_stage(UPDATE, UpdateConfig.model_validate({"optimizer": bad}), {})
     with pytest.raises(BadInputError, match=r"update\.optimizer: the optimizer SGD refuses its settings: Nesterov"):
         house.update(house.rows(), house.rewards, optimizer=bad)
 

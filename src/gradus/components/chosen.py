@@ -11,7 +11,7 @@ before a run (gradus.tasks.preflight): what is stored must stay readable after t
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -19,9 +19,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from gradus.components import Kind
 from gradus.components.description import Component, DescriptionError
 from gradus.components.registry import UnknownComponentError, find, is_users, names, users_file
-from gradus.data.records import Json
-from gradus.tasks.config.base import Config
-from gradus.tasks.config.prompts import empty
+from gradus.components.settings import Config, empty
 
 
 class Chosen(Config):
@@ -82,7 +80,7 @@ class Chosen(Config):
         )
 
     @property
-    def settings(self) -> dict[str, Json]:
+    def settings(self) -> dict[str, Any]:
         """The component's own settings."""
         return dict(self.model_extra or {})
 
@@ -111,7 +109,7 @@ class Chosen(Config):
         """What the source declares; see gradus.components.registry.find for what it raises."""
         return find(self.kind, self.name)
 
-    def identified(self) -> dict[str, Json]:
+    def identified(self) -> dict[str, Any]:
         """The settings without the folder of a user's file and without those on which no result depends."""
         body = super().identified()
         try:
@@ -119,10 +117,6 @@ class Chosen(Config):
         except ValueError:
             incidental = frozenset[str]()
         return {**{k: v for k, v in body.items() if k not in incidental}, "name": self.label}
-
-    def taking(self, **settings: Json) -> Self:
-        """The same component with other settings."""
-        return type(self).model_validate({**self.model_dump(), **settings})
 
 
 def chosen_in(config: Config) -> Iterator[Chosen]:

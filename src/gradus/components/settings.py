@@ -7,6 +7,7 @@ import ast
 import inspect
 import itertools
 import math
+import re
 import textwrap
 from collections.abc import Mapping
 from typing import Any, Self
@@ -16,8 +17,6 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from gradus.components.exact import Exact
-from gradus.data.records import Json
-from gradus.tasks.config.redaction import credentials_in
 
 INCIDENTAL: dict[str, Any] = {"incidental": True}
 """Marks a field that the result does not depend on: it may change while an artifact is in the making."""
@@ -29,10 +28,34 @@ LIMIT: dict[str, Any] = {"limit": True}
 
 MAX_ROWS = 1_000_000_000
 """Rows, tokens or steps that a setting may ask for; more than a machine does."""
+MAX_TOKENS = 10_000_000
+"""Tokens that a completion may be allowed."""
 MAX_ROUNDS = 1_000_000
 MAX_PROCESSES = 10_000
 """Processes, hosts, GPUs or requests at once."""
 MAX_TRIES = 1000
+
+
+_LOGIN = re.compile(r"://[^\s/?#@:]*:[^\s/?#@]+@|\bhttps?://[^\s/?#@]+@", re.IGNORECASE)
+QUERY_KEY = re.compile(
+    r"(?<=[?&])((?:[\w.-]{0,64}[_.-])?(?:key|apikey|token|secret|password|signature|sig|credential)=)[^&\s'\"<>]+",
+    re.IGNORECASE,
+)
+"""A key in the query of a URL."""
+
+
+def credentials_in(value: object) -> bool:
+    """Return whether a text, or one in lists and mappings, has a URL with a password, a token or a key in it."""
+    if isinstance(value, str):
+        return bool(_LOGIN.search(value) or QUERY_KEY.search(value))
+    if isinstance(value, Mapping):
+        return any(credentials_in(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(credentials_in(item) for item in value)
+
+
+def empty(value: object) -> bool:
+    """Return whether an optional value is left out of what is written: nothing is in it, or nothing is set in it."""
+    return not (value.model_dump() if isinstance(value, Config) else value)
 
 
 def unset(value: object) -> bool:
@@ -87,7 +110,7 @@ class Config(Exact):
             properties[name]["description"] = text
         return found
 
-    def identified(self) -> dict[str, Json]:
+    def identified(self) -> dict[str, Any]:
         """The settings that a result depends on, as plain values: neither incidental ones nor limits."""
         found = self.model_dump(mode="json")
         for name, field in type(self).model_fields.items():

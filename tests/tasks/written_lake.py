@@ -1,6 +1,5 @@
-"""A home as the program wrote it when manifests had schema 1 and ids of rollouts repeated between artifacts."""
+"""A home written by hand, with artifacts of any name, in which ids of rollouts repeat between artifacts."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,11 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gradus.data.lake.manifest import FILE_NAME, REPORT, FileEntry, Manifest, sha256_file
+from gradus.data.lake.store import Ref
+
 Parents = Mapping[str, Sequence[str]]
 
 
-class OldHome:
-    """Writes artifacts and journals by hand, in the format of that time."""
+class WrittenHome:
+    """Writes artifacts and journals by hand."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -25,27 +27,16 @@ class OldHome:
         shard = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows)
         folder = self.root / "lake" / ref
         folder.mkdir(parents=True)
-        (self.root / "lake" / "_lake.json").unlink(missing_ok=True)  # what says that a lake was brought up to date
         pq.write_table(shard, folder / "part-00000.parquet")
-        content = (folder / "part-00000.parquet").read_bytes()
-        (folder / "report.json").write_text(json.dumps(report))
-        table, _, digest = ref.partition("/")
-        entry = {"name": "part-00000.parquet", "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-        manifest = {
-            "table": table,
-            "digest": digest,
-            "schema_version": 1,
-            "stage": "",
-            "stage_version": 1,
-            "seed": 0,
-            "config": {},
-            "parents": parents or {},
-            "versions": {},
-            "summary": {},
-            "gate": "",
-            "files": [{**entry, "rows": shard.num_rows, "key_min": None, "key_max": None}],
-        }
-        (folder / "manifest.json").write_text(json.dumps(manifest, sort_keys=True, indent=1) + "\n")
+        (folder / REPORT).write_text(json.dumps(report))
+        entries = [FileEntry(name=REPORT, sha256=sha256_file(folder / REPORT), bytes=(folder / REPORT).stat().st_size)]
+        part = folder / "part-00000.parquet"
+        size, digest = part.stat().st_size, sha256_file(part)
+        entries.append(FileEntry(name=part.name, sha256=digest, bytes=size, rows=shard.num_rows))
+        named = Ref.parse(ref)
+        given = {role: list(refs) for role, refs in (parents or {}).items()}
+        made = Manifest(table=named.table, digest=named.digest, schema_version=2, parents=given, files=tuple(entries))
+        (folder / FILE_NAME).write_bytes(made.sealed().to_bytes())
         return ref
 
     def rollouts(self, digit: str, names: Mapping[str, str], parents: Parents | None = None) -> str:

@@ -1,0 +1,88 @@
+"""The checks that stages declare: of settings with the inputs of each role, before anything starts.
+
+check_stage(UPDATE, UpdateConfig(kl_coef=0.1), {"rollouts": ["a.jsonl"], "scores": ["b.jsonl"]})    # no reference
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from gradus.components.settings import Config
+from gradus.components.stage import Stage
+from gradus.data.errors import UsageError
+from gradus.models.rewards import UnknownRewardError, resolve
+from gradus.models.training.optimizers.arguments import OptimizerError, check_optimizer
+from gradus.tasks.config.curation import CurateConfig, HintConfig
+from gradus.tasks.config.ingest import IngestConfig
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.preflight.abilities import check_engine
+from gradus.tasks.preflight.checks import check_components, check_source
+from gradus.tasks.preflight.launching import check_launch
+from gradus.tasks.preflight.lora import check_lora
+from gradus.tasks.preflight.objective import check_objective
+
+Named: TypeAlias = Mapping[str, Sequence[str]]
+"""What is given for each role."""
+
+
+def check_stage(stage: Stage, settings: Config, inputs: Named) -> None:
+    """Refuse components that cannot be used, and what the stage itself would certainly refuse."""
+    check_components(settings)
+    stage.refuse(settings, inputs)
+
+
+def check_ingest(config: IngestConfig, inputs: Named) -> None:
+    """Raise UsageError for a source that is not there, or a policy without tokens to count."""
+    check_source(inputs["source"][0], config)
+    if bool(inputs.get("policy")) != bool(config.max_prompt_tokens):
+        raise UsageError("--policy goes with --set max_prompt_tokens=N", hint="give both, or neither")
+
+
+def check_curate(config: CurateConfig, inputs: Named) -> None:
+    """Raise UsageError for a policy without tokens to count, or the other way round."""
+    if bool(inputs.get("policy")) != config.counts_tokens:
+        raise UsageError("--policy goes with --filter prompt_tokens:high=N", hint="give both, or neither")
+
+
+def check_hint(config: HintConfig, inputs: Named) -> None:
+    """Raise UsageError if no level of a hint is asked for."""
+    del inputs
+    if not config.fractions:
+        raise UsageError("hint.fractions is empty, so there would be no hints", hint="give it one share for each level")
+
+
+def check_rollout(config: RolloutConfig, inputs: Named) -> None:
+    """Raise UsageError if the engine cannot be used here."""
+    del inputs
+    check_engine(config)
+
+
+def check_score(config: ScoreConfig, inputs: Named) -> None:
+    """Raise UsageError if a reward's settings cannot be used, such as a pattern that is no regular expression."""
+    del inputs
+    for reward in config.rewards:
+        try:
+            resolve(reward.name, reward.settings)
+        except UnknownRewardError as error:
+            raise UsageError(str(error), hint="list the rewards with `gradus methods`") from None
+
+
+def check_update(config: UpdateConfig, inputs: Named) -> None:
+    """Raise UsageError for an optimiser, objective, adapter or launch that cannot be, or a policy that is missing."""
+    betas_set = config.betas != type(config).model_fields["betas"].default
+    try:
+        check_optimizer(config.optimizer.name, config.optimizer.settings, betas_set, config.weight_decay != 0)
+    except OptimizerError as error:
+        raise UsageError(f"update.optimizer: {error}", hint="see `gradus settings update`") from None
+    check_objective(config)
+    check_lora(config)
+    check_launch(config)
+    if config.loads_reference and not inputs.get("reference"):
+        why = "kl_coef is set" if config.kl_coef else "a component reads it"
+        raise UsageError(f"the objective needs a reference policy ({why})", hint="give --reference")
+    if config.needs_teacher and not inputs.get("teacher"):
+        raise UsageError(
+            "the objective needs a teacher (a loss distils from it)",
+            hint="give --teacher; in a recipe set teacher to a policy",
+        )
