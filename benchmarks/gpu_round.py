@@ -106,7 +106,6 @@ def row(home: Path, size: str, method: str, place: str, given: argparse.Namespac
         "update.launch.processes": str(given.ranks),
         "update.between_updates": place,
         "update.max_logp_diff": "100.0",
-        "update.max_outside_frac": "1.0",
     }
     changes = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     run = f"{size}-{method}-{place}"

@@ -20,12 +20,12 @@ import torch
 import update
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
+from gradus.models.training.division import divided
 from gradus.models.training.packed.forward import form_of
 from gradus.models.training.passes import Budget
-from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.settings import StepConfig
 from gradus.models.training.state import TrainState
-from gradus.models.training.steps.step import Hooks, Step
-from gradus.models.training.steps.step_rows import ReferenceLogprobs, StepRows
+from gradus.models.training.steps.step import Step
 
 SHAPES = {
     "0.5b": (896, 24, 14, 2, 4864, 151_936),
@@ -63,16 +63,15 @@ class Bench:
         self.model = new_model(name, self.device)
         vocabulary = SHAPES[name][-1]
         self.rows = update.new_rollouts(given.prompt, given.completion, given.groups, vocabulary)
-        self.settings = UpdateSettings(lr=1e-6, micro_tokens=given.pack_tokens)
+        self.settings = StepConfig(lr=1e-6, warmup_steps=0, micro_tokens=given.pack_tokens)
         self.state = TrainState.new(self.model, self.settings, seed=0)
         self.form = form_of(self.model)
 
     def step_s(self, pack_tokens: int) -> float:
         """Seconds of one step."""
-        hooks = Hooks(lambda _logprobs: None, lambda _index, _metrics: None, lambda _num: None)
-        about = StepRows(self.rows, torch.arange(self.rows.num_rows), self.settings, ReferenceLogprobs(None, None))
+        step = Step(self.state, self.rows, update.OBJECTIVE, self.settings, self.form, Budget(pack_tokens))
         started = self._now()
-        Step(self.state, about, hooks, self.form, Budget(pack_tokens)).take()
+        step.take(torch.arange(self.rows.num_rows))
         return self._now() - started
 
     def optimizer_s(self) -> float:
@@ -87,7 +86,7 @@ class Bench:
 
     def operations(self, pack_tokens: int) -> float:
         """Arithmetic operations of the model in a step."""
-        packs = self.rows.packs(torch.arange(self.rows.num_rows), self.form, pack_tokens)
+        packs = divided(self.rows, torch.arange(self.rows.num_rows), self.form, pack_tokens)
         config = self.model.config
         tokens = attended = 0.0
         for pack in packs:
@@ -103,7 +102,7 @@ class Bench:
 
     def largest_pack(self, pack_tokens: int) -> int:
         """The largest pack that fits, doubling from here; at most all tokens of the step."""
-        whole = int((self.rows.prompts.lengths + self.rows.completions.lengths).sum())
+        whole = int((self.rows["prompt"].lengths + self.rows.lengths).sum())
         while pack_tokens < whole:
             try:
                 self.step_s(2 * pack_tokens)
@@ -130,7 +129,7 @@ def row(name: str, given: argparse.Namespace) -> str:
     steps = [bench.step_s(given.pack_tokens) for _ in range(given.rounds + 1)][1:]
     step_s, peak = statistics.median(steps), bench.peak_bytes()
     optimizer_s = statistics.median(bench.optimizer_s() for _ in range(given.rounds))
-    tokens = int((bench.rows.prompts.lengths + bench.rows.completions.lengths).sum())
+    tokens = int((bench.rows["prompt"].lengths + bench.rows.lengths).sum())
     mfu = bench.operations(given.pack_tokens) / step_s / (given.peak_tflops * 1e12)
     cells = (
         name,

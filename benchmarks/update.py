@@ -36,17 +36,22 @@ import torch  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel  # noqa: E402
 from trl_generation import Trl, trl_python  # noqa: E402
 
+from gradus.models.objectives.aggregations.means import token_mean  # noqa: E402
+from gradus.models.objectives.losses.clipped import clip  # noqa: E402
+from gradus.models.objectives.objective import Advantage, Objective, Part, Term  # noqa: E402
+from gradus.models.objectives.ragged import Ragged  # noqa: E402
+from gradus.models.objectives.rows import Rows  # noqa: E402
 from gradus.models.policy import load_policy  # noqa: E402
-from gradus.models.training.packed.ragged import Ragged  # noqa: E402
+from gradus.models.training.division import divided  # noqa: E402
+from gradus.models.training.learning_rows import learning_rows  # noqa: E402
 from gradus.models.training.parallel.ranks import ALONE, Ranks  # noqa: E402
 from gradus.models.training.parallel.sharding import shard  # noqa: E402
 from gradus.models.training.passes import Budget  # noqa: E402
-from gradus.models.training.rollouts import Rollouts  # noqa: E402
-from gradus.models.training.settings import UpdateSettings  # noqa: E402
+from gradus.models.training.settings import StepConfig  # noqa: E402
 from gradus.models.training.state import TrainState  # noqa: E402
-from gradus.models.training.steps.step import Hooks, Step  # noqa: E402
-from gradus.models.training.steps.step_rows import ReferenceLogprobs, StepRows  # noqa: E402
+from gradus.models.training.steps.step import Step  # noqa: E402
 
+OBJECTIVE = Objective((Advantage(Part(lambda rows: rows["advantage"])),), (Term(Part(clip), Part(token_mean)),))
 GROUP = 8
 CASES = "bundled:11,bundled:110,small:11,small:64,small:512,small:2048"
 POLICY = ROOT / "data" / "samples" / "policy"
@@ -76,9 +81,7 @@ def new_model(name: str) -> PreTrainedModel:
     return AutoModelForCausalLM.from_config(config).eval()
 
 
-def new_rollouts(
-    prompt_tokens: int, completion_tokens: int, groups: int, vocabulary: int, group: int = GROUP
-) -> Rollouts:
+def new_rollouts(prompt_tokens: int, completion_tokens: int, groups: int, vocabulary: int, group: int = GROUP) -> Rows:
     """Return groups of completions of 5 to `completion_tokens` tokens, uniform, to prompts of about one length."""
     rng = np.random.default_rng(0)
     num_rows = groups * group
@@ -87,7 +90,7 @@ def new_rollouts(
         rng.integers(2, vocabulary, int(rng.integers(5, completion_tokens + 1))).tolist() for _ in range(num_rows)
     ]
     reward = torch.from_numpy(rng.integers(0, 2, num_rows).astype(np.float64))
-    return Rollouts(
+    return learning_rows(
         prompts=Ragged.of([prompts[i // group] for i in range(num_rows)]),
         completions=Ragged.of(completions),
         logprobs=torch.zeros(sum(map(len, completions))),
@@ -108,7 +111,7 @@ class Bench:
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
         sizes = case["prompt"], case["completion"], case["groups"], int(vocabulary)
         self.rows = new_rollouts(*sizes, case.get("group", GROUP))
-        self.settings = UpdateSettings(lr=1e-6)
+        self.settings = StepConfig(lr=1e-6, warmup_steps=0)
         if ranks.mesh is not None:
             shard(self.model, ranks.mesh, torch.float32)
         self.state = TrainState.new(self.model, self.settings, seed=0)
@@ -119,18 +122,15 @@ class Bench:
         if form == "plain":
             self._plain()
         else:
-            hooks = Hooks(lambda _logprobs: None, lambda _index, _metrics: None, lambda _num: None)
-            chosen = torch.arange(self.rows.num_rows)
-            about = StepRows(self.rows, chosen, self.settings, ReferenceLogprobs(None, None))
-            budget = Budget(self.settings.micro_tokens, ranks=self.ranks)
-            Step(self.state, about, hooks, "packed", budget).take()
+            budget, chosen = Budget(self.settings.micro_tokens, ranks=self.ranks), torch.arange(self.rows.num_rows)
+            Step(self.state, self.rows, OBJECTIVE, self.settings, "packed", budget).take(chosen)
         return time.perf_counter() - started
 
     def _plain(self) -> None:
         """A step of a plain padded loop."""
-        prompts, completions = self.rows.prompts.lengths, self.rows.completions.lengths
+        prompts, completions = self.rows["prompt"].lengths, self.rows.lengths
         ids = torch.zeros(self.rows.num_rows, int((prompts + completions).max()), dtype=torch.int64)
-        for row, tokens in enumerate(zip(self.rows.prompts, self.rows.completions, strict=True)):
+        for row, tokens in enumerate(zip(self.rows["prompt"], self.rows["completion"], strict=True)):
             ids[row, : int(prompts[row] + completions[row])] = torch.cat(tokens)
         at = torch.arange(ids.shape[1])
         real = at < (prompts + completions)[:, None]
@@ -140,7 +140,7 @@ class Bench:
             logits = self.model(input_ids=ids[part], attention_mask=real[part].long()).logits[:, :-1]
             logp = torch.log_softmax(logits, -1).gather(-1, ids[part, 1:, None])[..., 0]
             ratio = (logp - logp.detach()).exp()
-            advantage = self.rows.advantage[part, None].float()
+            advantage = self.rows["advantage"][part, None].float()
             loss = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
             ((loss * scored[part]).sum() / scored.sum()).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -148,8 +148,8 @@ class Bench:
 
     def tokens(self) -> tuple[int, int]:
         """Tokens of all rows, and those that go through the model once prompts are shared."""
-        packs = self.rows.packs(torch.arange(self.rows.num_rows), "packed", self.settings.micro_tokens)
-        whole = int((self.rows.prompts.lengths + self.rows.completions.lengths).sum())
+        packs = divided(self.rows, torch.arange(self.rows.num_rows), "packed", self.settings.micro_tokens)
+        whole = int((self.rows["prompt"].lengths + self.rows.lengths).sum())
         return whole, sum(pack.num_tokens for pack in packs)
 
 
@@ -160,9 +160,9 @@ class TrlSteps:
         bench.model.save_pretrained(folder)
         load_policy(POLICY, "float32").tokenizer.save_pretrained(folder)
         rows = {
-            "prompts": [tokens.tolist() for tokens in bench.rows.prompts],
-            "completions": [tokens.tolist() for tokens in bench.rows.completions],
-            "advantages": bench.rows.advantage.tolist(),
+            "prompts": [tokens.tolist() for tokens in bench.rows["prompt"]],
+            "completions": [tokens.tolist() for tokens in bench.rows["completion"]],
+            "advantages": bench.rows["advantage"].tolist(),
         }
         given = {"mode": "update", "policy": str(folder), "prompts": ["1 + 1"], "group": 8}
         self._trl = Trl(trl_python(), {**given, "threads": threads, "rows": rows})

@@ -19,12 +19,12 @@ from gradus.tasks.preflight.checks import check_name
 @gradus_flow("train")
 def train(
     recipe: str,
-    method: list[str] | None = None,
     set: list[str] | None = None,  # noqa: A002 - called as on the command line
     rounds: Annotated[int, Field(ge=0)] | None = None,
     engine: Literal["transformers", "vllm", "openai"] | None = None,
     overlap: Annotated[int, Field(ge=0, le=1)] | None = None,
     run: str | None = None,
+    method: list[str] | None = None,
 ) -> TrainAnswer:
     """Rounds of curate, rollout, score and update as a recipe says.
 
@@ -33,12 +33,12 @@ def train(
 
     Args:
         recipe: A .toml file, relative to the folder that `gradus serve` was started in, or a bundled recipe (demo).
-        method: Methods laid over the recipe, each a bundled name (`gradus methods`) or a .toml file.
         set: Settings to change in the recipe, each as key=value, for example update.lr=1e-4.
         rounds: Rounds of curate, rollout, score, update; the recipe's if empty.
         engine: Which engine samples; the recipe's if empty.
         overlap: 1 generates the next round during an update; the recipe's if empty.
         run: Name of the run; the recipe's name and digest if empty.
+        method: Methods laid over the recipe, each a bundled name (`gradus methods`) or a .toml file.
     """
     chosen = [*(set or []), *([f"rollout.engine={engine}"] if engine else [])]
     loaded = load_recipe(recipe, chosen, method or [], rounds=rounds, overlap=overlap)

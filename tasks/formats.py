@@ -19,6 +19,8 @@ SHORT = 10
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _BIDI = re.compile(r"[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -131,6 +133,15 @@ def markdown(text: str) -> str:
     """One line of Markdown that shows the text as it is."""
     one_line = html.escape(visible(text, 500).replace("\n", " ⏎ "), quote=False)
     return re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", one_line)
+
+
+def csv_cell(text: str) -> str:
+    """Return a text with a leading apostrophe if a spreadsheet would compute it.
+
+    >>> csv_cell("=1+1"), csv_cell("-0.5"), csv_cell("a = b")
+    ("'=1+1", '-0.5', 'a = b')
+    """
+    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 
 def label(text: str, max_chars: int = 60) -> str:

@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from gradus.data.curation.filters import no_candidates
 from gradus.data.lake.schema import TABLES
 from gradus.flows.cli.main import app
 from gradus.flows.recipe.config import load_recipe
-from gradus.models.objectives.batch import ScoredBatch, StepView, TokenBatch
+from gradus.models.objectives.columns import COLUMNS
 from gradus.tasks.inspect.catalogue import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -134,8 +133,13 @@ def test_the_page_on_components_names_the_columns_that_each_kind_sees() -> None:
         "filter, ranking, sampler": no_candidates().column_names,
         "hint strategy": [column.name for column in TABLES["problems"].columns],
         "reward": rollouts | {"question", "messages", "answer", "solution", "domain", "source", "extra"},
-        "advantage": [field.name for field in fields(ScoredBatch)],
-        "token weights": [field.name for field in fields(StepView)],
-        "loss": [field.name for field in fields(TokenBatch)],
     }
     assert {kind: shown[kind] for kind in seen} == {kind: set(names) for kind, names in seen.items()}
+
+
+def test_the_page_on_components_has_the_columns_of_an_objective() -> None:
+    table = (ROOT / "docs" / "extending.md").read_text().partition("## What an objective can see")[2]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:3] == "| `"]
+    shown = {row[0].strip("`"): (row[1], [bool(cell) for cell in row[2:5]], row[5]) for row in rows[: len(COLUMNS)]}
+    places = ("update", "step", "pack")
+    assert shown == {n: (c.axis, [place in c.places for place in places], c.doc) for n, c in COLUMNS.items()}

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gradus.data.lake.queries import Answer
 from gradus.flows.console.output import View, aside, line, pipe_may_close, safe
-from gradus.tasks.formats import terminal_safe
+from gradus.tasks.formats import csv_cell, terminal_safe
 
 TERMINAL_ROWS = 100
 """Rows shown on a terminal without `--limit`."""
@@ -55,9 +55,8 @@ def print_rows(found: Answer, limit: int | None) -> None:
         widths = _widths(columns, first, console.width) if first else None
         if not console.is_terminal and first and (widths is None or len(first) > PAGE_ROWS):
             writer = csv.writer(sys.stdout, lineterminator="\n")
-            writer.writerow(map(terminal_safe, columns))
-            writer.writerows(first)
-            writer.writerows(cells)
+            rows_of_csv = chain([[terminal_safe(name) for name in columns]], first, cells)
+            writer.writerows(map(csv_cell, row) for row in rows_of_csv)
             say = aside
         else:
             pages = chain([first], iter(lambda: list(islice(cells, PAGE_ROWS)), []))

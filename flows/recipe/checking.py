@@ -76,7 +76,11 @@ def warm_up_remark(recipe: Recipe, rounds: int) -> list[str]:
 def _check_groups(recipe: Recipe, index: int) -> None:
     """UsageError if the advantage compares the rows of a group, and no group of a round has two that could differ."""
     update = stage_config(recipe, "update", index, recipe.update)
-    if update.loss.component.acts_without_advantage or not update.advantage.component.compares_group:
+    terms = [term for term in update.objective if not term.loss.component.regulariser]
+    if any(term.loss.component.acts_without_advantage for term in terms):
+        return
+    compared = [a for term in terms if (a := term.advantage) is not None and a.component.compares_group]
+    if len(compared) < len(terms) or not compared:
         return
     sample = stage_config(recipe, "curate", index, recipe.curate).sample
     if any(
@@ -85,7 +89,7 @@ def _check_groups(recipe: Recipe, index: int) -> None:
         return
     what = "n = 1" if sample.n == 1 else "temperature = 0"
     raise UsageError(
-        f"curate.sample.{what}: the advantage {update.advantage.label} compares the completions of a group, "
+        f"curate.sample.{what}: the advantage {compared[0].label} compares the completions of a group, "
         f"and a group {'has only one' if sample.n == 1 else 'would have the same one several times'}",
         hint="set curate.sample.n=8" if sample.n == 1 else "set curate.sample.temperature=1.0",
     )
@@ -119,7 +123,7 @@ def _check_given(recipe: Recipe, update: UpdateConfig) -> None:
     if given.rows and not Path(given.rows).is_file():
         raise UsageError(f"given.rows: there is no file {given.rows}", hint="give a .jsonl or .parquet file of traces")
     origin = given.origin
-    if origin not in [each.origin for each in update.origin_losses]:
+    if not update.terms and origin not in [each.origin for each in update.origin_losses]:
         raise UsageError(
             f"update.origin_losses has no loss for given rows, whose origin is {origin}",
             hint=f'write update.origin_losses = [{{ origin = "{origin}", loss = "luffy" }}]',

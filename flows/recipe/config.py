@@ -215,7 +215,7 @@ def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
     except ValidationError as error:
         raise _refused(error, origin, body.get("evaluate")) from None
     refuse_unjudged(recipe)
-    if any(guard.metric == "policy/kl_ref" for guard in recipe.guards) and not recipe.update.kl_coef:
+    if any(guard.metric == "policy/kl_ref" for guard in recipe.guards) and not recipe.update.needs_reference:
         raise UsageError(
             f"{origin}: a guard looks at policy/kl_ref, which is measured only with a reference policy",
             hint="set update.kl_coef above 0, if only to 1e-6",

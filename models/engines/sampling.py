@@ -1,7 +1,6 @@
 """Drawing one token a row from logits: inverse CDF on given uniforms, so that the caller owns the random numbers.
 
-What is left of a distribution by top-k and top-p is worked out here for the trainer too
-(gradus.models.training.packed.logprobs). Left out: min-p, penalties. Shapes: B rows, V vocabulary.
+Left out: min-p, penalties. Shapes: B rows, V vocabulary.
 """
 
 from dataclasses import dataclass
@@ -24,11 +23,6 @@ class SamplingParams:
     temperature: Tensor
     top_p: Tensor
     top_k: Tensor
-
-    @property
-    def truncates(self) -> Tensor:
-        """Bool (B,): rows of which top-k or top-p may leave tokens out; never a greedy one."""
-        return (((self.top_k > 0) | (self.top_p < 1)) & (self.temperature != 0))[:, 0]
 
     def select(self, index: Tensor) -> "SamplingParams":
         """The rows of these indices."""
@@ -60,16 +54,6 @@ def _draw(logits: Tensor, how: SamplingParams, uniform: Tensor) -> tuple[Tensor,
     drawn = torch.searchsorted(total, aim, right=True).clamp_max_(logp.shape[-1] - 1)
     tokens = torch.where(greedy.to(device), logp.argmax(-1, keepdim=True), drawn)
     return tokens[:, 0].cpu(), logp.gather(-1, tokens)[:, 0].cpu()
-
-
-def truncated_logprobs(logp: Tensor, how: SamplingParams, tokens: Tensor) -> Tensor:
-    """Log-probs (B,) that `draw` would record for given tokens (B,), from those of all tokens (B, V) at temperature.
-
-    A token that top-k or top-p leaves out has -inf.
-    """
-    places = torch.arange(len(logp)).split(max(1, CHUNK_ELEMENTS // logp.shape[-1]))
-    parts = [_truncated(logp[at], how.select(at)).gather(-1, tokens[at, None])[:, 0] for at in places]
-    return torch.cat(parts)
 
 
 def _truncated(logp: Tensor, how: SamplingParams) -> Tensor:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from gradus.models.objectives.rows import Rows
 from gradus.models.training.packed.forward import Form
-from gradus.models.training.packed.packing import Pack
+from gradus.models.training.packed.packing import Pack, pack_of, packs, padded_batches
 from gradus.models.training.parallel.ranks import Ranks
-from gradus.models.training.rollouts import Rollouts
 
 _ROOM = 1.05
 """How much the packs' size is raised until there are few enough: packs of exactly equal size rarely exist."""
@@ -28,12 +28,28 @@ class Turn(NamedTuple):
     """Rows of all ranks' packs of this turn."""
 
 
-def turns(ranks: Ranks, rollouts: Rollouts, rows: Tensor, form: Form, budget_tokens: int) -> list[Turn]:
-    """Return this rank's forward passes over its share of the rows, as many as every other rank has."""
-    packs = rollouts.packs(rows, form, budget_tokens)
+def longest(rows: Rows) -> int:
+    """Tokens of the longest row, its prompt included."""
+    return int((rows["prompt"].lengths + rows.lengths).max())
+
+
+def divided(rows: Rows, chosen: Tensor, form: Form, budget_tokens: int) -> list[Pack]:
+    """Divide some rows into forward passes of at most `budget_tokens`, padding included where rows are padded."""
+    prompts, numbers, completions = rows["prompt"], rows["prompt.number"], rows["completion"]
+    prompt_tokens, completion_tokens = prompts.lengths[chosen], rows.lengths[chosen]
+    if form == "packed":
+        parts = packs(numbers[chosen], prompt_tokens, completion_tokens, budget_tokens)
+    else:
+        parts = padded_batches(prompt_tokens + completion_tokens, budget_tokens)
+    return [pack_of(chosen[part], numbers, prompts, completions, trees=form == "packed") for part in parts]
+
+
+def turns(ranks: Ranks, rows: Rows, chosen: Tensor, form: Form, budget_tokens: int) -> list[Turn]:
+    """Return this rank's forward passes over its share of some rows, as many as every other rank has."""
+    packs = divided(rows, chosen, form, budget_tokens)
     if ranks.num_ranks == 1 or not packs:
         return [Turn(pack, True, len(pack.rows)) for pack in packs]
-    shares = _shares(_levelled(packs, ranks.num_ranks, rollouts, rows, form, budget_tokens), ranks.num_ranks)
+    shares = _shares(_levelled(packs, ranks.num_ranks, rows, chosen, form, budget_tokens), ranks.num_ranks)
     smallest = min((pack for share in shares for pack in share), key=_size)
     found: list[Turn] = []
     for number in range(max(map(len, shares))):
@@ -44,15 +60,15 @@ def turns(ranks: Ranks, rollouts: Rollouts, rows: Tensor, form: Form, budget_tok
 
 
 def _levelled(
-    packs: list[Pack], num_ranks: int, rollouts: Rollouts, rows: Tensor, form: Form, budget_tokens: int
+    packs: list[Pack], num_ranks: int, rows: Rows, chosen: Tensor, form: Form, budget_tokens: int
 ) -> list[Pack]:
     """Divide the rows anew into packs of like size, as many for each rank where possible; none above the budget."""
     num_turns = -(-len(packs) // num_ranks)
     if len(packs) == num_turns * num_ranks:
         return packs
-    size = max(sum(map(_size, packs)) / (num_turns * num_ranks), rollouts.longest(rows))
+    size = max(sum(map(_size, packs)) / (num_turns * num_ranks), longest(rows.select(chosen)))
     while size < budget_tokens:
-        found = rollouts.packs(rows, form, int(size))
+        found = divided(rows, chosen, form, int(size))
         if len(found) <= num_turns * num_ranks:
             return found
         size *= _ROOM

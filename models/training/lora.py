@@ -1,6 +1,6 @@
 """LoRA layers (arXiv 2106.09685) in a policy that is trained: W x + alpha / rank · B A x, of which A and B are stepped.
 
-    add_lora(policy.model, LoraSettings(rank=16, alpha=32), seed=7)
+    add_lora(policy.model, LoraConfig(rank=16, alpha=32), seed=7)
     TrainState.new(policy.model, settings, seed=7).masters        # A and B of every layer, by name
 
 peft puts the layers into the model in place, which stays the PreTrainedModel that it was. A and B are float32 whatever
@@ -15,7 +15,6 @@ import math
 import warnings
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from transformers import PreTrainedModel
 from gradus.models.adapters import PREFIX, Adapter, peft, refuse_unfit, refuse_variants
 from gradus.models.errors import PolicyError
 from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from gradus.models.training.settings import LoraConfig
 
 ALL_LINEAR = "all-linear"
 _NAME = "default"
@@ -35,16 +35,7 @@ _ENDINGS = tuple(f".lora_{side}.{_NAME}.weight" for side in "AB")
 """How the names of A and B end among a model's parameters."""
 
 
-@dataclass(frozen=True)
-class LoraSettings:
-    """Rank, alpha and the linear layers that are adapted: all but the output layer, or those of these names."""
-
-    rank: int = 16
-    alpha: int = 32
-    targets: str | tuple[str, ...] = ALL_LINEAR
-
-
-def add_lora(model: PreTrainedModel, settings: LoraSettings, seed: int, base: str = "") -> None:
+def add_lora(model: PreTrainedModel, settings: LoraConfig, seed: int, base: str = "") -> None:
     """Put new LoRA layers into a model in place and freeze the rest; PolicyError if a target is no linear layer.
 
     `base` is what the adapter's configuration will call the model.
@@ -69,7 +60,7 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings, seed: int, base: st
         _set(layer, a, torch.zeros(layer.out_features, settings.rank, dtype=torch.float32))
 
 
-def continue_lora(model: PreTrainedModel, settings: LoraSettings, adapter: Adapter) -> None:
+def continue_lora(model: PreTrainedModel, settings: LoraConfig, adapter: Adapter) -> None:
     """Put LoRA layers with an adapter's matrices into its base's model; PolicyError unless the settings fit it."""
     refuse_unfit(model, adapter)
     add_lora(model, settings, seed=0, base=str(adapter.config.base_model_name_or_path))

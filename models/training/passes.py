@@ -1,7 +1,7 @@
 """Forward passes over the rows of an update, in packs that shrink if memory runs out."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -9,14 +9,19 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gradus.models.devices import give_back, is_out_of_memory
-from gradus.models.training.division import turns
-from gradus.models.training.packed.forward import Form, form_of
-from gradus.models.training.packed.logprobs import Asked, Logprobs, TokenLogprobs, each_field, token_logprobs
-from gradus.models.training.packed.packing import Pack
+from gradus.models.objectives.rows import Rows
+from gradus.models.training.division import longest, turns
+from gradus.models.training.packed.forward import form_of
+from gradus.models.training.packed.logprobs import Asked, TokenLogprobs, each_field, token_logprobs
 from gradus.models.training.parallel.ranks import ALONE, Ranks
-from gradus.models.training.rollouts import Rollouts
 
 R = TypeVar("R")
+OnRows = Callable[[int], None]
+"""Is called with the number of rows that went through a model."""
+
+
+def unobserved(num_rows: int) -> None:
+    """Count nothing."""
 
 
 class RanksMemoryError(RuntimeError):
@@ -55,33 +60,29 @@ class Budget:
             self.num_tokens, self.num_halvings = half, self.num_halvings + 1
 
 
-def pass_logprobs(
-    model: PreTrainedModel, rollouts: Rollouts, pack: Pack, form: Form, asked: Asked | None = None
-) -> TokenLogprobs:
-    """Log-probs and entropies of a pack's completion tokens, at the temperature that they were sampled at."""
-    asked = replace(asked or Asked(), drawn=rollouts.drawing(pack.rows))
-    return token_logprobs(model, pack, rollouts.temperature[pack.rows], form, asked)
-
-
 def all_tokens(
     model: PreTrainedModel,
-    rollouts: Rollouts,
+    rows: Rows,
     budget: Budget,
-    on_rows: Callable[[int], None],
+    on_rows: OnRows = unobserved,
     asked: Asked | None = None,
 ) -> TokenLogprobs:
-    """Log-probs and what else is asked for, of all T completion tokens in their order, without gradient."""
-    form, rows = form_of(model), torch.arange(rollouts.num_rows)
+    """Log-probs and what else is asked for, of all M completion tokens in their order, without gradient.
+
+    They are at the temperature that the tokens were sampled at. `on_rows` is called with the number of rows that went
+    through the model.
+    """
+    form, asked = form_of(model), asked or Asked()
 
     def work(num_tokens: int) -> TokenLogprobs:
         places, parts = list[Tensor](), list[TokenLogprobs]()
-        for turn in turns(budget.ranks, rollouts, rows, form, num_tokens):
-            found = pass_logprobs(model, rollouts, turn.pack, form, asked)
-            chosen = rollouts.completions.places(turn.pack.rows)
+        for turn in turns(budget.ranks, rows, torch.arange(rows.num_rows), form, num_tokens):
+            found = token_logprobs(model, turn.pack, rows["temperature"][turn.pack.rows], form, asked)
+            chosen = rows.places(turn.pack.rows)
             parts.append(found if turn.counts else each_field([found], lambda values: values[0][:0]))
             places.append(chosen if turn.counts else chosen[:0])
             on_rows(turn.num_rows)
-        at, num_tokens_in_all = torch.cat(places), len(rollouts.completions.values)
+        at, num_tokens_in_all = torch.cat(places), len(rows.row)
 
         def in_order(values: list[Tensor]) -> Tensor:
             joined = torch.cat(values)
@@ -90,12 +91,4 @@ def all_tokens(
         return each_field(parts, in_order)
 
     with torch.no_grad():
-        return budget.run(work, rollouts.longest(rows))
-
-
-def all_logprobs(
-    model: PreTrainedModel, rollouts: Rollouts, budget: Budget, on_rows: Callable[[int], None]
-) -> Logprobs:
-    """The model's log-prob of every completion token, all T in their order."""
-    found = all_tokens(model, rollouts, budget, on_rows)
-    return Logprobs(torch.arange(len(found.logp)), found.logp, found.truncated_logp)
+        return budget.run(work, longest(rows))

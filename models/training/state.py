@@ -16,9 +16,10 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
+from gradus.components.chosen import OptimizerConfig
 from gradus.models.training.lora import trained_parameters
-from gradus.models.training.optimizers.making import hyperparameters, new_optimizer
-from gradus.models.training.settings import OptimizerChoice, UpdateSettings
+from gradus.models.training.optimizers.making import Make, new_optimizer
+from gradus.models.training.settings import StepConfig
 
 
 @dataclass
@@ -32,7 +33,7 @@ class TrainState:
     All weights of the model, or the matrices of its LoRA layers if it has some.
     """
     optimizer: Optimizer
-    chosen: OptimizerChoice
+    chosen: OptimizerConfig
     """How the optimiser was chosen."""
     rng: np.random.Generator
     step: int = 0
@@ -42,20 +43,26 @@ class TrainState:
 
     @classmethod
     def new(
-        cls, model: PreTrainedModel, settings: UpdateSettings, seed: int, weights: Mapping[str, Tensor] | None = None
+        cls,
+        model: PreTrainedModel,
+        settings: StepConfig,
+        seed: int,
+        weights: Mapping[str, Tensor] | None = None,
+        make: Make | None = None,
     ) -> "TrainState":
-        """Return a train state with a fresh optimiser; raise OptimizerError if there is none such.
+        """Return a train state with a fresh optimiser, of a function `make` if it is a user's; raise OptimizerError.
 
         `weights` are the float32 weights that a model in another number format was rounded from; None takes its own.
         """
         masters = _masters(model, weights)
-        optimizer = new_optimizer(settings, masters.values())
+        optimizer = new_optimizer(settings, masters.values(), make)
         return cls(model, masters, optimizer, settings.optimizer, np.random.Generator(np.random.PCG64(seed)))
 
-    def adopt(self, settings: UpdateSettings) -> None:
+    def adopt(self, settings: StepConfig) -> None:
         """Continue with other settings, as a train state read from disk does; the optimiser must be the same one."""
         for group in self.optimizer.param_groups:
-            group.update(hyperparameters(settings))
+            given = {"betas": settings.betas, "weight_decay": settings.weight_decay}
+            group.update({name: value for name, value in given.items() if name in group})
         self.ema_decay = settings.ema_decay
         if not self.ema_decay:
             self.average = {}

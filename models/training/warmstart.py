@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from gradus.models.training.schedule import learning_rate
+from gradus.models.training.settings import FinetuneConfig
 
 NUM_BUCKETS = 4
 """Micro-batches per step, by length, so that short rows carry little padding."""
@@ -29,22 +30,10 @@ class Example:
     completion: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class FinetuneSettings:
-    """Steps, rows a step, peak learning rate and steps of warm-up."""
-
-    steps: int
-    batch_rows: int
-    lr: float
-    warmup_steps: int
-    decay_steps: int = 0
-    """Step at which the cosine has ended; 0 for `steps`."""
-
-
 def finetune(
     model: PreTrainedModel,
     examples: Sequence[Example],
-    settings: FinetuneSettings,
+    settings: FinetuneConfig,
     rng: np.random.Generator,
     on_step: OnStep,
 ) -> list[float]:

@@ -16,7 +16,7 @@ from gradus.models.adapters import read_adapter
 from gradus.models.errors import PolicyError
 from gradus.models.policy import Policy, load_prompt_side
 from gradus.models.training.checkpoint import TakeFile
-from gradus.models.training.lora import LoraSettings, adapter_files, add_lora, continue_lora, trained_parameters
+from gradus.models.training.lora import adapter_files, add_lora, continue_lora, trained_parameters
 from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.parallel.sharding import shard
 from gradus.tasks.artifacts.loading import loaded_policy
@@ -42,13 +42,12 @@ def adapted_policy(store: Store, ref: Ref, config: UpdateConfig, lora: LoraConfi
 def _with_layers(store: Store, ref: Ref, config: UpdateConfig, lora: LoraConfig, seed: int) -> Policy:
     below = base_ref(store, ref)
     verify_policy(store, ref)
-    settings = LoraSettings(lora.rank, lora.alpha, lora.targets)
     policy = loaded_policy(store, below or ref, config.dtype, config.device, lora.quantize)
     try:
         if below is None:
-            add_lora(policy.model, settings, derive_seed(seed, "lora"), f"../{ref.digest}")
+            add_lora(policy.model, lora, derive_seed(seed, "lora"), f"../{ref.digest}")
             return policy
-        continue_lora(policy.model, settings, read_adapter(store.path(ref)))
+        continue_lora(policy.model, lora, read_adapter(store.path(ref)))
         return Policy(policy.model, load_prompt_side(store.path(ref)).tokenizer)
     except PolicyError as error:
         raise BadInputError(

@@ -1,38 +1,29 @@
 """Settings of the stages that train, update and warmstart, and of `given`, whose rows an update learns from."""
 
-from functools import partial
+from functools import cached_property, partial
 from operator import eq
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from gradus.components import Need
 from gradus.components.addresses import is_place
 from gradus.components.chosen import (
     AdvantageConfig,
     AggregationConfig,
+    Chosen,
     ImportanceConfig,
     LossConfig,
     TokenWeightsConfig,
     none_if_empty,
 )
-from gradus.components.settings import (
-    INCIDENTAL,
-    LIMIT,
-    MAX_PROCESSES,
-    MAX_ROUNDS,
-    MAX_ROWS,
-    MAX_TOKENS,
-    Config,
-    empty,
-    unset,
-)
+from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, MAX_TOKENS, Config, empty, unset
 from gradus.data.lake.schema import OWN
 from gradus.data.worked import AS_IT_STANDS
+from gradus.models.training.settings import CriticConfig, FinetuneConfig, LoraConfig, StepConfig
 from gradus.tasks.config.prompts import PromptConfig
 
-Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 TEACHER_TOP_K = 32
+K3, ENTROPY = "k3", "entropy"
 
 
 def refuse_without_solution(template: str) -> str:
@@ -51,19 +42,36 @@ class OriginLossConfig(Config):
     """sft, supervised fine-tuning; luffy, the shaped loss of off-policy traces (arXiv 2504.14945); or any other."""
 
 
-class CriticConfig(Config):
-    """How a critic learns, if the advantage needs one (gae). It begins as a copy of the policy with a value head."""
+Value = str | bool | int | float
+Predicate = dict[str, Value | tuple[Value, ...]]
 
-    lr: float = Field(default=1e-5, gt=0.0)
-    """AdamW learning rate, constant."""
-    gamma: float = Field(default=1.0, ge=0.0, le=1.0)
-    """Discount of the targets, a token."""
-    lam: float = Field(default=1.0, ge=0.0, le=1.0)
-    """TD(lambda) of the targets: 1 learns the reward, 0 the next value."""
-    clip: float = Field(default=0.5, gt=0.0)
-    """Values move at most this far from those before the update."""
-    max_grad_norm: float = Field(default=1.0, gt=0.0)
-    """Gradients are scaled down to this global norm."""
+
+class TermConfig(Config):
+    """A term of the objective: a loss of some rows, with what is left out as the update has it.
+
+    [[update.terms]]
+    loss = "k3"
+    coefficient = 0.05
+    """
+
+    loss: LossConfig
+    """A loss, or a regulariser, which no weight multiplies: k3, entropy."""
+    rows: Predicate = Field(default={}, exclude_if=empty)
+    """Values of columns of the rollouts and scores that a row must have, { origin = "expert" }; of several one."""
+    without: Predicate = Field(default={}, exclude_if=empty)
+    """Values of columns that a row must not have."""
+    coefficient: float = 1.0
+    """The term is multiplied by it."""
+    advantage: AdvantageConfig | None = Field(default=None, exclude_if=unset)
+    """The advantage that its loss takes."""
+    weights: tuple[TokenWeightsConfig, ...] | None = Field(default=None, exclude_if=unset)
+    """Weights of its tokens."""
+    aggregation: AggregationConfig | None = Field(default=None, exclude_if=unset)
+    """How its token losses become one number."""
+    over: Literal["term", "step"] = "term"
+    """Whose tokens and rows the aggregation counts: those of the term, or of the whole step."""
+    name: str = Field(default="", exclude_if=empty)
+    """What the names of its metrics begin with."""
 
 
 class LaunchConfig(Config):
@@ -93,46 +101,7 @@ class LaunchConfig(Config):
         return self
 
 
-class OptimizerConfig(Config):
-    """An optimiser by name: "SGD", or { name = "SGD", settings = { momentum = 0.9 } }."""
-
-    name: str = "adamw"
-    """adamw; adamw_8bit, whose state is 8-bit (arXiv 2110.02861), by bitsandbytes; or a class of torch.optim, such as
-    SGD, Adafactor or RAdam."""
-    settings: dict[str, bool | int | float | str | list[float | None]] = Field(default={}, exclude_if=empty)
-    """Keyword arguments of its constructor, other than lr, betas and weight_decay."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_name(cls, given: object) -> object:
-        return {"name": given} if isinstance(given, str) else given
-
-
-class LoraConfig(Config):
-    """A LoRA adapter that is trained in place of the policy's own weights (arXiv 2106.09685).
-
-    It has no dropout, since the log-probs of an update must be those of the sampler. Ten times the learning rate of a
-    full update and all linear layers are what learns as well as it does (LoRA Without Regret, 2025).
-    """
-
-    rank: int = Field(default=16, ge=1, le=100_000)
-    """Columns of B and rows of A; policy gradients need few, 1 has been enough."""
-    alpha: int = Field(default=32, ge=1, le=1_000_000)
-    """B A is multiplied with alpha / rank."""
-    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-    """The layers that are adapted: all linear ones but the output layer, or those of these names, such as q_proj."""
-    quantize: Literal["none", "nf4"] = Field(default="none", exclude_if=partial(eq, "none"))
-    """nf4 holds the base in 4 bits while the adapter is trained (QLoRA, arXiv 2305.14314), by bitsandbytes on one GPU.
-    The sampler has the base's own weights, so a correction of importance weights is advisable."""
-
-    @model_validator(mode="after")
-    def _some_targets(self) -> "LoraConfig":
-        if not self.targets:
-            raise ValueError("targets is empty: name layers, or leave it out for all linear ones")
-        return self
-
-
-class UpdateConfig(Config):
+class UpdateConfig(StepConfig):
     """One GRPO update (DeepSeekMath, arXiv 2402.03300) with its published options."""
 
     advantage: AdvantageConfig = Field(default_factory=AdvantageConfig.usual)
@@ -147,9 +116,6 @@ class UpdateConfig(Config):
     reference: Literal["given", "ema"] = Field(default="given", exclude_if=partial(eq, "given"))
     """The reference of the KL and of components: a policy that is given, or the moving average of the policy's own
     weights as the update begins (ema; the anchor of WARP, arXiv 2406.16768)."""
-    ema_decay: Beta = Field(default=0.0, exclude_if=empty)
-    """Decay of a float32 moving average of the weights, moved at every optimiser step; 0 keeps none. It is a policy of
-    its own in the checkpoint's folder `ema`."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     lora: LoraConfig | None = Field(default=None, exclude_if=unset)
@@ -162,51 +128,20 @@ class UpdateConfig(Config):
     """Weights of tokens made from all tokens of a step: top_entropy (arXiv 2506.01939) trains the uncertain ones."""
     origin_losses: tuple[OriginLossConfig, ...] = Field(default=(), exclude_if=empty)
     """Losses of rows that another than the policy wrote, by origin; rows of other origins take `loss`."""
+    terms: tuple[TermConfig, ...] = Field(default=(), exclude_if=empty)
+    """The terms of the objective, in place of `loss`, `origin_losses`, `kl_coef` and `entropy_coef`, which are short
+    spellings of terms."""
     critic: CriticConfig = Field(default_factory=CriticConfig, exclude_if=lambda critic: critic == CriticConfig())
     """The critic of an advantage that needs values: gae (arXiv 1506.02438)."""
     teacher_top_k: int = Field(default=TEACHER_TOP_K, ge=1, le=MAX_TOKENS, exclude_if=lambda k: k == TEACHER_TOP_K)
     """The teacher's most likely tokens at each place that a loss which needs a teacher (distil) compares."""
-    count_zero_std_groups: bool = Field(default=True, exclude_if=bool)
-    """Whether groups without variance in their rewards count in the denominator of the loss."""
     drop_replaced_groups: bool = Field(default=True, exclude_if=bool)
     """Whether a group of which every rollout failed is left out once its problem was sampled again with a hint, as in
     GHPO (arXiv 2507.10628); false updates on both groups."""
-    max_kl: float | None = Field(default=None, gt=0.0, exclude_if=empty)
-    """No further step is taken once KL(policy before the update || policy) of a step exceeds this, nats a token."""
-    truncation: Literal["refused", "masked"] = "refused"
-    """Rows sampled with top_p or top_k: no correction is taken of them (refused), or the trainer's side of correction,
-    mismatch and gates is truncated likewise and a correction gives weight 0 to what that leaves out (masked)."""
     max_age: int = Field(default=0, ge=0, le=MAX_ROUNDS, json_schema_extra=LIMIT)
     """Gate: updates at most between the policy of a rollout and this one; 0 takes only rollouts of this policy."""
-    optimizer: OptimizerConfig = Field(
-        default_factory=OptimizerConfig, exclude_if=lambda given: given == OptimizerConfig()
-    )
-    """What steps the weights."""
-    lr: float = Field(default=5e-5, gt=0.0)
-    """Learning rate after warm-up."""
-    warmup_steps: int = Field(default=15, ge=0, le=MAX_ROWS)
-    """Optimiser steps over which the learning rate rises linearly, counted over the whole run."""
-    decay_steps: int = Field(default=0, ge=0, le=MAX_ROWS)
-    """Optimiser step of the run at which a cosine has brought the learning rate to a tenth; 0 keeps it constant."""
-    weight_decay: float = Field(default=0.0, ge=0.0)
-    """Weight decay."""
-    betas: tuple[Beta, Beta] = (0.9, 0.999)
-    """Betas of the optimiser, if it has two."""
-    max_grad_norm: float = Field(default=1.0, gt=0.0)
-    """Gradients are scaled down to this global norm."""
-    epochs: int = Field(default=1, ge=1, le=10_000)
-    """Passes over the rollouts."""
-    minibatch_groups: int = Field(default=0, ge=0, le=MAX_ROWS)
-    """Groups per optimiser step; 0 takes all in one."""
-    micro_tokens: int = Field(default=16_384, ge=1, le=MAX_ROWS)
-    """Tokens that go through the model at once, a prompt once for its completions, padding included where rows are
-    padded; the result does not depend on it beyond rounding."""
-    activation_checkpointing: bool = Field(default=False, exclude_if=unset)
-    """Keep the inputs of each layer alone and compute the layer again for its gradient: less memory, more time."""
     max_logp_diff: float = Field(default=1.0, gt=0.0, json_schema_extra=LIMIT)
     """Gate: mean absolute difference of sampler and trainer log-probs per token, nats."""
-    max_outside_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
-    """Gate, where truncation is masked: share of tokens that the trainer's own truncation leaves out."""
     max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: share of groups without variance."""
     without_signal: Literal["refused", "skipped"] = Field(
@@ -222,11 +157,6 @@ class UpdateConfig(Config):
     deterministic: bool = Field(default=False, exclude_if=unset)
     """Take deterministic algorithms alone, so that a GPU, too, computes the same bits twice; an operation that has none
     ends the update."""
-    profile: bool = Field(default=False, exclude_if=unset, json_schema_extra=INCIDENTAL)
-    """Leave a trace of the first three optimiser steps, for chrome://tracing or Perfetto, in the run's folder
-    `profiles` and in MLflow; an update that is reused leaves none."""
-    save_every_steps: int = Field(default=0, ge=0, le=MAX_ROWS)
-    """Optimiser steps between two saves of resumable state inside a long update; 0 for none."""
     save_state: Literal["now", "behind", "never"] = Field(
         default="now", exclude_if=partial(eq, "now"), json_schema_extra=INCIDENTAL
     )
@@ -246,32 +176,59 @@ class UpdateConfig(Config):
     )
     """On how many processes the update computes; the result does not depend on it beyond rounding."""
 
-    @property
-    def losses(self) -> tuple[LossConfig, ...]:
-        """The loss, then those of other origins."""
-        return (self.loss, *(each.loss for each in self.origin_losses))
+    @cached_property
+    def objective(self) -> tuple[TermConfig, ...]:
+        """The terms of the objective, short spellings written out and what they leave out filled in."""
+        origins = tuple(each.origin for each in self.origin_losses)
+        short = (
+            TermConfig(loss=self.loss, without={"origin": origins} if origins else {}, over="step"),
+            *(
+                TermConfig(loss=each.loss, rows={"origin": each.origin}, over="step", name=f"{each.origin}_")
+                for each in self.origin_losses
+            ),
+            *((TermConfig(loss=LossConfig(name=K3), coefficient=self.kl_coef, over="step"),) if self.kl_coef else ()),
+            *(
+                (TermConfig(loss=LossConfig(name=ENTROPY), coefficient=self.entropy_coef, over="step"),)
+                if self.entropy_coef
+                else ()
+            ),
+        )
+        filled = {"advantage": self.advantage, "weights": self.weights, "aggregation": self.aggregation}
+        return tuple(
+            each.model_copy(update={name: value for name, value in filled.items() if getattr(each, name) is None})
+            for each in self.terms or short
+        )
 
     @property
-    def needs(self) -> frozenset[Need]:
-        """What the components of the objective read beside a micro-batch's log-probs."""
-        return frozenset(
-            need for part in (self.advantage, *self.losses, *self.weights) for need in part.component.needs
-        )
+    def parts(self) -> tuple[Chosen, ...]:
+        """Every component of the objective, the correction too."""
+        found = [
+            part
+            for each in self.objective
+            for part in (each.advantage, each.loss, each.aggregation, *(each.weights or ()))
+            if part is not None
+        ]
+        return (*found, *([self.correction] if self.correction is not None else []))
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The columns that its components declare."""
+        return frozenset(name for part in self.parts for name in part.component.needs or ())
 
     @property
     def needs_reference(self) -> bool:
         """Whether a term of the objective compares the policy with a reference."""
-        return bool(self.kl_coef) or bool(self.needs & {"reference", "reference_mean_logp"})
+        return any(name.startswith("reference.") for name in self.needs)
 
     @property
     def needs_teacher(self) -> bool:
         """Whether a loss compares the policy with a teacher."""
-        return "teacher" in self.needs
+        return bool(self.needs & {"teacher.top", "now.top"})
 
     @property
     def needs_critic(self) -> bool:
         """Whether an advantage reads a critic's values."""
-        return "values" in self.needs
+        return "critic.value" in self.needs
 
     @model_validator(mode="after")
     def _one_loss_an_origin(self) -> "UpdateConfig":
@@ -280,6 +237,14 @@ class UpdateConfig(Config):
             if origin == OWN or origins.count(origin) > 1:
                 why = "is the loss `update.loss`" if origin == OWN else "stands there twice"
                 raise ValueError(f"origin_losses: the loss of origin {origin} {why}")
+        return self
+
+    @model_validator(mode="after")
+    def _terms_or_short_spellings(self) -> "UpdateConfig":
+        short = {"loss": self.loss != LossConfig.usual(), "origin_losses": self.origin_losses}
+        short |= {"kl_coef": self.kl_coef, "entropy_coef": self.entropy_coef}
+        if self.terms and (odd := [name for name, is_set in short.items() if is_set]):
+            raise ValueError(f"terms: the list is the whole objective; write {odd[0]} as one of its terms")
         return self
 
     @property
@@ -302,19 +267,9 @@ class UpdateConfig(Config):
         return self
 
 
-class WarmstartConfig(Config):
+class WarmstartConfig(FinetuneConfig):
     """Supervised fine-tuning on worked solutions, from random weights or a given policy."""
 
-    steps: int = Field(default=800, ge=1, le=MAX_ROWS)
-    """Optimiser steps."""
-    decay_steps: int = Field(default=1200, ge=0, le=MAX_ROWS)
-    """Step at which the learning rate has fallen to a tenth; 0 for `steps`."""
-    batch_rows: int = Field(default=96, ge=1, le=MAX_ROWS)
-    """Problems per step."""
-    lr: float = Field(default=2e-3, gt=0.0)
-    """AdamW learning rate after warm-up, then cosine to a tenth."""
-    warmup_steps: int = Field(default=100, ge=0, le=MAX_ROWS)
-    """Optimiser steps of linear warm-up."""
     width: int = Field(default=128, ge=8, le=100_000)
     """Hidden size of a new policy."""
     layers: int = Field(default=4, ge=1, le=10_000)

@@ -53,7 +53,7 @@ def _is_for_the_caller(error: RuntimeError) -> bool:
 
 
 def _a(kind: Kind) -> str:
-    return f"an {kind}" if kind[0] in "ai" else f"a {kind}"
+    return f"an {kind}" if kind[0] in "aio" else f"a {kind}"
 
 
 def _shown(found: object) -> str:
@@ -106,10 +106,11 @@ def _is_array(found: np.ndarray[Any, Any], num: int, kinds: str) -> bool:
 
 
 def _is_advantage(found: object, arguments: tuple[Any, ...]) -> bool:
-    batch = arguments[0]
-    tokens = getattr(batch, "row", None)
-    rows = batch.reward if tokens is None else batch.scored.reward
-    return _is_tensor(found, tuple(rows.shape), *([] if tokens is None else [tuple(tokens.shape)]))
+    return _is_tensor(found, (arguments[0].num_rows,), tuple(arguments[0].row.shape))
+
+
+def _is_of_tokens(found: object, arguments: tuple[Any, ...]) -> bool:
+    return _is_pair(found, tuple(arguments[0].row.shape))
 
 
 _METRICS = "a dict of metrics of the same shape"
@@ -119,10 +120,11 @@ RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
     "ranking": ("an array of N numbers", _is_ranking),
     "sampler": ("a Draw of at most `num` different rows, with a weight and a mark for each", _is_draw),
     "hint strategy": ("text, NoHint or None", lambda found, _: found is None or isinstance(found, str | NoHint)),
-    "advantage": ("a tensor of N advantages", _is_advantage),
-    "loss": (f"(M token losses, {_METRICS})", lambda found, given: _is_pair(found, tuple(given[0].logp.shape))),
-    "aggregation": ("a tensor of one number", lambda found, _: _is_tensor(found, (), (1,))),
-    "importance weights": (f"(M weights, {_METRICS})", lambda found, given: _is_pair(found, tuple(given[1].shape))),
-    "token weights": (f"(M weights, {_METRICS})", lambda found, given: _is_pair(found, tuple(given[0].row.shape))),
+    "advantage": ("a tensor of N advantages, or of M", _is_advantage),
+    "loss": (f"(M token losses, {_METRICS})", _is_of_tokens),
+    "aggregation": ("a tensor of M numbers", lambda found, given: _is_tensor(found, tuple(given[0].row.shape))),
+    "importance weights": (f"(M weights, {_METRICS})", _is_of_tokens),
+    "token weights": (f"(M weights, {_METRICS})", _is_of_tokens),
+    "optimizer": ("a torch.optim.Optimizer", lambda found, _: hasattr(found, "param_groups")),
 }
 """What a component of each kind returns, and the check of it against the arguments; a judge checks rewards itself."""

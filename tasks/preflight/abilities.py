@@ -59,10 +59,10 @@ def check_learning(rollout: RolloutConfig, update: UpdateConfig) -> None:
             hint="set rollout.server.tokens=true, or train no rounds",
         )
     truncated = rollout.top_p < 1 or rollout.top_k > 0
-    if truncated and update.correction is not None and update.truncation == "refused":
+    if truncated and update.correction is not None:
         raise UsageError(
             f"update.correction = {update.correction.label} does not hold for rollouts sampled with top_p or top_k",
-            hint="set update.truncation=masked or update.correction=none, or roll out with top_p = 1 and top_k = 0",
+            hint="set update.correction=none, or roll out with top_p = 1 and top_k = 0",
         )
 
 

@@ -1,6 +1,6 @@
 """What an update on several processes needs, looked at before anything starts; torch is not imported.
 
-check_launch(UpdateConfig.model_validate({"launch": {"processes": 2}, "optimizer": "Muon"}))     # UsageError
+check_launch(UpdateConfig.model_validate({"launch": {"processes": 2}, "optimizer": "adamw_8bit"}))     # UsageError
 """
 
 import os
@@ -8,10 +8,6 @@ from pathlib import Path
 
 from gradus.data.errors import UsageError
 from gradus.tasks.config.learning import UpdateConfig
-
-ELEMENTWISE = ("adamw", "AdamW", "Adam", "SGD", "RMSprop", "NAdam", "RAdam", "Adamax")
-"""Optimisers that step every number by itself, so that a rank can step its part of a parameter. Every rank has the
-matrices of an adapter whole, so that any optimiser steps those."""
 
 
 def check_launch(config: UpdateConfig) -> None:
@@ -27,10 +23,10 @@ def check_launch(config: UpdateConfig) -> None:
             "update.launch: several processes cannot divide a base in 4 bits (update.lora.quantize = nf4)",
             hint="set update.lora.quantize=none, or leave update.launch out",
         )
-    if config.lora is None and config.optimizer.name not in ELEMENTWISE:
+    if config.lora is None and not config.optimizer.component.elementwise:
         raise UsageError(
-            f"update.launch: the optimizer {config.optimizer.name} needs whole parameters, and a rank has a part",
-            hint=f"set update.optimizer to one of {', '.join(ELEMENTWISE)}",
+            f"update.launch: the optimizer {config.optimizer.label} needs whole parameters, and a rank has a part",
+            hint="set update.optimizer to adamw or sgd, or declare yours with elementwise=True",
         )
     there = num_gpus()
     if there and config.device != "cpu" and launch.processes > there:

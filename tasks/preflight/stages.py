@@ -4,13 +4,13 @@ check_stage(UPDATE, UpdateConfig(kl_coef=0.1), {"rollouts": ["a.jsonl"], "scores
 """
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import TypeAlias
 
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
 from gradus.data.errors import UsageError
 from gradus.models.rewards import UnknownRewardError, resolve
-from gradus.models.training.optimizers.arguments import OptimizerError, check_optimizer
 from gradus.tasks.config.curation import CurateConfig, HintConfig
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.learning import UpdateConfig
@@ -70,11 +70,7 @@ def check_score(config: ScoreConfig, inputs: Named) -> None:
 
 def check_update(config: UpdateConfig, inputs: Named) -> None:
     """Raise UsageError for an optimiser, objective, adapter or launch that cannot be, or a policy that is missing."""
-    betas_set = config.betas != type(config).model_fields["betas"].default
-    try:
-        check_optimizer(config.optimizer.name, config.optimizer.settings, betas_set, config.weight_decay != 0)
-    except OptimizerError as error:
-        raise UsageError(f"update.optimizer: {error}", hint="see `gradus settings update`") from None
+    _check_optimizer(config)
     check_objective(config)
     check_lora(config)
     check_launch(config)
@@ -86,3 +82,12 @@ def check_update(config: UpdateConfig, inputs: Named) -> None:
             "the objective needs a teacher (a loss distils from it)",
             hint="give --teacher; in a recipe set teacher to a policy",
         )
+
+
+def _check_optimizer(config: UpdateConfig) -> None:
+    """Raise UsageError if the package of an optimiser is not installed."""
+    for package in config.optimizer.component.libraries:
+        if find_spec(package) is None:
+            raise UsageError(
+                f"update.optimizer: {config.optimizer.label} needs the package {package}", hint=f"pip install {package}"
+            )

@@ -32,7 +32,6 @@ from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.host.waiting import hold, wait_until_free
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.runs.journal import Journal
-from gradus.tasks.runs.profiles import keep_trace
 from gradus.tasks.runs.records import Report
 from gradus.tasks.runtime.attempt import Job, execute, read_report, retries
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
@@ -236,10 +235,8 @@ def _attempt(job: Job, request: _Request) -> tuple[Report, float]:
         report, seconds = _compute(job, request)
     except BaseException as error:
         status, message = ending(error)
-        _keep_trace(attempt, job, request)
         journal.stage_finished(attempt, status=status, seconds=time.perf_counter() - started, error=message)
         raise
-    _keep_trace(attempt, job, request)
     return _checked(attempt, report, seconds, job, request), seconds
 
 
@@ -252,11 +249,6 @@ def _started(job: Job, request: _Request) -> str:
         config={**job.config, **job.facts},
         inputs=job.inputs,
     )
-
-
-def _keep_trace(attempt: str, job: Job, request: _Request) -> None:
-    session = request.session
-    keep_trace(session.store.path(Ref.parse(job.output)), session.journal.folder, attempt)
 
 
 def _checked(attempt: str, report: Report, seconds: float, job: Job, request: _Request) -> Report:

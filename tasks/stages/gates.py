@@ -74,12 +74,6 @@ def verdict_breach(report: Report, config: DifficultyConfig | EvaluateConfig) ->
 def update_breach(report: Mapping[str, Any], config: UpdateConfig) -> str:
     """Rollouts that are too old, too far from this policy, or too uniform."""
     metrics, summary = report.get("metrics", {}), report.get("summary", {})
-    outside = metrics.get("mismatch/outside_frac", 0.0)
-    if outside > config.max_outside_frac:
-        return (
-            f"{outside:.1%} of the sampled tokens lie outside the policy's own top_p and top_k, more than "
-            f"max_outside_frac = {config.max_outside_frac:.1%} (most in rollout {summary.get('most_outside')})"
-        )
     difference = metrics.get("mismatch/logp_diff_mean", 0.0)
     if difference > config.max_logp_diff:
         return (

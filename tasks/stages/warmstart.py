@@ -15,7 +15,7 @@ from gradus.models.rendering import Asked, PromptError, prompt_texts
 from gradus.models.templates import PromptStyle
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.checkpoint import write_policy
-from gradus.models.training.warmstart import Example, FinetuneSettings, finetune
+from gradus.models.training.warmstart import Example, finetune
 from gradus.tasks.artifacts.loading import loaded_policy, oom_as_stage_error, place
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.config.learning import WarmstartConfig
@@ -35,11 +35,10 @@ def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
         if step % 10 == 0:
             ctx.beat(step / config.steps, f"step {step}: loss {loss:.4f}")
 
-    settings = FinetuneSettings(config.steps, config.batch_rows, config.lr, config.warmup_steps, config.decay_steps)
     rng = np.random.default_rng(derive_seed(ctx.seed, "warmstart"))
     try:
         with oom_as_stage_error(f"training on {config.batch_rows} rows at once", "lower warmstart's batch_rows"):
-            losses = finetune(policy.model, examples, settings, rng, on_step)
+            losses = finetune(policy.model, examples, config, rng, on_step)
     except ValueError as error:
         raise StageError(str(error), hint="lower warmstart's lr") from None
     scratch = ctx.out.scratch / "policy"

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -11,7 +10,6 @@ from gradus.data.lake.manifest import FILE_NAME
 from gradus.tasks.config.settings import Prices
 from gradus.tasks.formats import markdown, visible
 from gradus.tasks.runs.journal import event_lines
-from gradus.tasks.runs.profiles import kept_trace
 from gradus.tasks.runs.records import (
     Label,
     MetricRow,
@@ -178,14 +176,11 @@ def ends(samples: Sequence[Sample], count: int) -> Sequence[Sample]:
     return [*samples[:front], *samples[len(samples) - (count - front) :]]
 
 
-def write_files(folder: Path, run: Path, artifact: Path, begun: Live, end: StageFinished, report: Report) -> None:
+def write_files(folder: Path, artifact: Path, begun: Live, end: StageFinished, report: Report) -> None:
     """Write what a stage attempt shows as files: summary, settings, manifest, samples.
 
-    `artifact` is the folder that holds the manifest, if there is one; `run` may hold the attempt's profile.
+    `artifact` is the folder that holds the manifest, if there is one.
     """
-    trace = kept_trace(run, end["attempt"])
-    if trace.is_file():
-        shutil.copyfile(trace, folder / trace.name)
     label = {key: value for key, value in begun.items() if key not in ("config", "inputs")}
     error = {"error": headline(end["error"])} if end["error"] else {}
     facts = {**label, "status": end["status"], "seconds": end["seconds"], **error}

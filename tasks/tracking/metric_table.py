@@ -193,7 +193,6 @@ METRICS: Sequence[Metric] = (
     Metric("mismatch/logp_diff_mean", "nats", "update", "Mean absolute difference of the log-probs.", _TRAIN),
     Metric("mismatch/logp_diff_max", "nats", "update", "Largest such difference."),
     Metric("mismatch/masked_frac", "share", "update", "Tokens without two finite log-probs, left out."),
-    Metric("mismatch/outside_frac", "share", "update", "Tokens outside the policy's own top_p and top_k."),
     Metric("length/mean", "tokens", "rollout", "Mean length of a completion.", ("train", "eval")),
     Metric("length/max", "tokens", "rollout", "Longest completion.", _TRAIN),
     Metric("length/truncated_frac", "share", "rollout", "Completions cut off by max_tokens.", _TRAIN, quiet=True),

@@ -3,17 +3,13 @@
 import csv
 import io
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gradus.tasks.formats import markdown, visible
+from gradus.tasks.formats import csv_cell, markdown, visible
 from gradus.tasks.runs.records import Report, Sample
 
 MAX_ROWS = 64
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -55,9 +51,9 @@ def head_csv(rows: Sequence[Sample]) -> str:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_csv_cell(name) for name in columns])
+    writer.writerow([csv_cell(visible(name)) for name in columns])
     for row in rows[:MAX_ROWS]:
-        writer.writerow([_csv_cell(row.get(name)) for name in columns])
+        writer.writerow([csv_cell(visible(_text(row.get(name)))) for name in columns])
     return out.getvalue()
 
 
@@ -93,8 +89,3 @@ def _text(value: object) -> str:
 
 def _markdown_table(columns: tuple[str, str], rows: Iterable[tuple[str, object]]) -> str:
     return table_md(columns, [(str(name), value) for name, value in rows])
-
-
-def _csv_cell(value: object) -> str:
-    text = visible(_text(value))
-    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text

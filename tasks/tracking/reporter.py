@@ -248,7 +248,7 @@ class MlflowTeller:
         rows = read_metric_rows(self._folder, event["metric_bytes"])
         found = rows[-1]["metrics"] if rows else {}
         with tempfile.TemporaryDirectory(prefix="gradus-") as name:
-            write_files(Path(name), self._folder, self._store.path(ref), live, event, {**kept, "metrics": found})
+            write_files(Path(name), self._store.path(ref), live, event, {**kept, "metrics": found})
             self._client.log_artifacts(run_id, name)
         self._rows.note(run_id, stage_note(state.run, live, event), error=event["error"])
         self._curves(run_id, live, rows, state)

@@ -15,7 +15,7 @@ from gradus.models.policy import load_policy
 from tests.e2e.conftest import RECIPE, Program
 
 LORA = ("--set", "update.lora={rank=4, alpha=8}", "--set", "update.lr=2e-3", "--set", "update.minibatch_groups=4")
-LORA += ("--set", "update.kl_coef=0.01", "--set", "update.save_every_steps=1")
+LORA += ("--set", "update.kl_coef=0.01")
 BUNDLED = Path(__file__).parents[2] / "data" / "samples" / "policy"
 TRAIN = ("train", str(RECIPE), "--rounds", "2", *LORA)
 
@@ -31,7 +31,7 @@ def trained(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any
 def test_a_killed_training_of_an_adapter_ends_as_an_undisturbed_one(
     trained: tuple[Program, dict[str, Any]], new_program: Callable[..., Program]
 ) -> None:
-    """Killed in the second round's update, after a step that was kept."""
+    """Killed in the second round's update, between two steps."""
     calm, answer = trained
     killed = new_program()
     code, _, err = killed.run(*TRAIN, GRADUS_FAULT="update:after_step#6")

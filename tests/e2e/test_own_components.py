@@ -69,6 +69,7 @@ def test_each_is_what_the_training_computed_with(trained: Program) -> None:
         "loss": "methods.py:plain",
         "aggregation": "methods.py:summed",
         "correction": "methods.py:halved",
+        "optimizer": "methods.py:heavy_ball",
     }
     (report,) = trained.home.glob("lake/checkpoints/*/_report.json")
     metrics = json.loads(report.read_text())["metrics"]

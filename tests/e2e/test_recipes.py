@@ -89,7 +89,7 @@ def test_a_recipe_trains_for_two_rounds_on_two_hosts_though_the_first_is_killed(
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     launch = f'{{ processes = 1, hosts = 2, rendezvous = "127.0.0.1:{port}" }}'
-    for key, value in (("launch", launch), ("minibatch_groups", "2"), ("save_every_steps", "1")):
+    for key, value in (("launch", launch), ("minibatch_groups", "2")):
         changes += ["--set", f"update.{key}={value}"]
     train = ["train", "qwen2.5-7b-8gpu", "--rounds", "2", "--run", "tiny", *changes]
     with joining(program) as guest, program.start(*train) as first_host:

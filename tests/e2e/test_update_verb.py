@@ -1,6 +1,5 @@
 """`gradus update` with the settings of its train state, and what is done with what it leaves."""
 
-import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -28,20 +27,14 @@ def judged(program: Program, folder: Path, policy: str = "bundled") -> tuple[str
     return "--rollouts", found["artifact"], "--scores", str(scores), "--policy", policy
 
 
-def test_an_average_is_evaluated_by_name_and_a_profile_is_kept_with_the_run(
-    new_program: Callable[..., Program], tmp_path: Path
-) -> None:
+def test_an_average_is_evaluated_by_name(new_program: Callable[..., Program], tmp_path: Path) -> None:
     program = new_program()
     given = judged(program, tmp_path)
-    sets = ("dtype=bfloat16", "saved_dtype=bfloat16", "ema_decay=0.9", "profile=true", "optimizer=SGD")
+    sets = ("dtype=bfloat16", "saved_dtype=bfloat16", "ema_decay=0.9", "optimizer=sgd")
     flags = [word for each in sets for word in ("--set", each)]
     checkpoint = program.json("update", *given, *flags)["artifact"]
     folder = program.home / "lake" / checkpoint
     assert saved_dtype(folder) == saved_dtype(folder / "ema") == "bfloat16"
-    (trace,) = (program.home / "runs").glob("*/profiles/update-*.profile.json.gz")
-    with gzip.open(trace, "rt") as file:
-        assert "aten::mm" in {event.get("name") for event in json.load(file)["traceEvents"]}
-    assert not list(folder.glob(".*.gz"))
     found = program.json(
         *("evaluate", "--problems", str(tmp_path / "p.jsonl"), "-n", "2", "--reward", "numeric"),
         *("--policy", f"{checkpoint}/ema"),
@@ -63,9 +56,9 @@ def test_what_does_not_fit_is_one_sentence_and_loses_nothing(
     before = {path: path.read_bytes() for path in lake.glob("*/*/*") if path.is_file()}
     plan = ("--plan", str(tmp_path / "plan.jsonl"), "--problems", str(tmp_path / "p.jsonl"))
     for command, exit_code, sentence in (
-        (("update", *given, "--set", "optimizer=Sgd"), 2, "there is no optimizer Sgd; there are adamw, adamw_8bit"),
+        (("update", *given, "--set", "optimizer=Sgd"), 2, "there is no optimizer 'Sgd'"),
         (
-            ("update", *given[:4], "--policy", checkpoint, "--set", "optimizer=SGD", "--set", "max_age=9"),
+            ("update", *given[:4], "--policy", checkpoint, "--set", "optimizer=sgd", "--set", "max_age=9"),
             1,
             "set update.optimizer=adamw; for a fresh optimiser train what `gradus export",
         ),
@@ -98,7 +91,7 @@ def test_an_update_on_two_ranks_is_that_of_one_process_and_what_ranks_cannot_do_
     for name, weight in weights[0].items():
         torch.testing.assert_close(weights[1][name], weight, atol=1e-5, rtol=1e-5)
     for setting, sentence in (
-        ("optimizer=Adafactor", "Adafactor needs whole parameters, and a rank has a part"),
+        ("optimizer=adamw_8bit", "adamw_8bit needs, and a rank has a part"),
         ("launch.hosts=2", "set rendezvous"),
     ):
         code, out, err = program.run("update", *given, "--set", "launch.processes=2", "--set", setting)

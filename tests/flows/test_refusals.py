@@ -86,8 +86,8 @@ SETTINGS = [
     ("rollout.engine=vlm", "rollout.engine: there is no 'vlm'; did you mean vllm?"),
     ("curate.sample.n=1", "curate.sample.n = 1: the advantage grpo compares the completions of a group"),
     ("curate.sample.temperature=0", "curate.sample.temperature = 0: the advantage grpo compares"),
-    ("update.advantage=disco", "another objective is trained; set update.loss=reinforce and update.aggregation=sequ"),
-    ("update.loss=tbrm", "the loss tbrm is defined with the advantage reward and the aggregation sequence_mean"),
+    ("update.advantage=disco", "disco returns coefficients of log-probs, and the loss clip takes advantages"),
+    ("update.loss=tbrm", "grpo returns advantages, and the loss tbrm takes rewards as they stand"),
     ("curate.sample.max_tokens=256", "leaves no room for a prompt: the policy bundled has 256"),
 ]
 LINKED = ("--set", "rollout.top_p=0.9", "--set", "update.correction=token_masked")
@@ -138,7 +138,7 @@ def test_a_wrong_command_is_refused_with_a_sentence_and_writes_nothing(
 
 def test_a_dry_run_is_refused_for_what_the_run_would_be(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = [f"--set={key}=p.jsonl" for key in ("problems", "evaluate.problems")]
-    needy = "@component('loss', needs=('values',))\ndef needy(batch):\n    ..."
+    needy = "@component('loss', needs=('values',))\ndef needy(rows):\n    ..."
     (place / "mine.py").write_text(f"from gradus.components import component\n\n\n{needy}\n")
     called = "class Judge:\n    def __call__(self, rows):\n        return [1.0 for _ in rows]\n"
     yields = "def listed(rows):\n    yield from rows\n"

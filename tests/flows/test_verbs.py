@@ -113,7 +113,7 @@ def test_a_form_shows_the_parameters_although_making_the_flow_did_not_look_at_th
     assert found.properties["seed"]["default"] == 0
     assert found.properties["out"]["description"] == "Also write the result here (.parquet, .jsonl or a folder)."
     form = deployed.train.to_deployment("train")._parameter_openapi_schema
-    assert list(form.properties) == ["recipe", "set", "rounds", "engine", "overlap", "run"]
+    assert list(form.properties) == ["recipe", "set", "rounds", "engine", "overlap", "run", "method"]
     assert form.required == deployed.train.parameters.required == ["recipe"]
 
 

@@ -18,28 +18,24 @@ from safetensors.torch import load
 from gradus.models.adapters import proof_of_merged, read_adapter
 from gradus.models.engines.base import Finished, Request
 from gradus.models.engines.hf import HfEngine
-from gradus.models.engines.sampling import SamplingParams
 from gradus.models.host_memory import to_host
 from gradus.models.objectives.importance_sampling.truncated import token_truncated
+from gradus.models.objectives.ragged import Ragged
+from gradus.models.objectives.rows import Rows
 from gradus.models.policy import Policy, load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.models.training.lora import LoraSettings, add_lora
+from gradus.models.training.learning_rows import learning_rows
+from gradus.models.training.lora import add_lora
 from gradus.models.training.mismatch import mismatch
-from gradus.models.training.packed.ragged import Ragged
-from gradus.models.training.passes import Budget, all_logprobs
-from gradus.models.training.rollouts import Rollouts
-from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.settings import FinetuneConfig, LoraConfig
 from gradus.models.training.state import TrainState
-from gradus.models.training.steps.step import Hooks
-from gradus.models.training.steps.step_rows import ReferenceLogprobs
-from gradus.models.training.update import StepPlan, optimise
 from gradus.models.training.warmstart import Example, finetune
-from gradus.models.training.warmstart import FinetuneSettings as WarmstartSettings
 from gradus.models.weight_check import verify_weights
 from tests.models.elsewhere import elsewhere
 from tests.models.training.saved import CURSOR, OPTIMIZER, RNG, restore_bytes, state_bytes, weights_bytes
+from tests.models.training.trial import Trial, all_logprobs, optimised
 
-SETTINGS = UpdateSettings(
+SETTINGS = Trial(
     lr=1e-3, epochs=2, minibatch_groups=1, micro_tokens=12, kl_coef=0.1, entropy_coef=0.01, correction=token_truncated
 )
 
@@ -91,8 +87,8 @@ def by_index(finished: list[Finished]) -> list[Finished]:
     return sorted(finished, key=lambda f: f.index)
 
 
-def rollouts() -> Rollouts:
-    return Rollouts(
+def rollouts() -> Rows:
+    return learning_rows(
         prompts=Ragged.of([[9, 12], [9, 12], [5, 6, 7], [5, 6, 7]]),
         completions=Ragged.of([[9, 10, 1], [11, 1], [12, 13, 14, 1], [9, 1]]),
         logprobs=torch.full((11,), -3.0),
@@ -101,23 +97,14 @@ def rollouts() -> Rollouts:
         group=torch.tensor([0, 0, 1, 1]),
         reward=torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64),
         correct=torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64),
-        drawn=SamplingParams(
-            torch.tensor([[1.0], [1.0], [0.7], [0.7]]),
-            torch.tensor([[1.0], [0.9], [0.95], [1.0]], dtype=torch.float64),
-            torch.tensor([[0], [0], [30], [25]]),
-        ),
     )
 
 
-def updated(start: Policy, rows: Rollouts, reference: Policy) -> tuple[TrainState, list[dict[str, float]]]:
-    train_state = TrainState.new(start.model, SETTINGS, seed=1)
-    old = all_logprobs(start.model, rows, Budget(SETTINGS.micro_tokens), lambda _num: None)
-    ref = all_logprobs(reference.model, rows, Budget(SETTINGS.micro_tokens), lambda _num: None).logp
-    log = [mismatch(rows, old)]
-    hooks = Hooks(lambda _trainer: None, lambda _index, metrics: log.append(metrics), lambda _num: None)
-    plan = StepPlan.of(rows, SETTINGS, np.random.default_rng(0))
-    optimise(train_state, rows, plan, SETTINGS, ReferenceLogprobs(old, ref), hooks)
-    return train_state, log
+def updated(start: Policy, rows: Rows, reference: Policy) -> tuple[TrainState, list[dict[str, float]]]:
+    train_state = TrainState.new(start.model, SETTINGS.settings, seed=1)
+    old, ref = (all_logprobs(each.model, rows, SETTINGS.micro_tokens) for each in (start, reference))
+    steps = optimised(train_state, rows, SETTINGS, {"old.logp": old, "reference.logp": ref})
+    return train_state, [mismatch(rows, old), *(step.metrics for step in steps)]
 
 
 def test_tensors_of_two_devices_are_refused(there: torch.device) -> None:
@@ -158,7 +145,7 @@ def test_an_update_of_an_adapter_there_is_the_one_here(there: torch.device) -> N
     states: list[TrainState] = []
     logs: list[list[dict[str, float]]] = []
     for start, reference in ((policy(), policy(seed=4)), (policy(there=there), policy(seed=4, there=there))):
-        add_lora(start.model, LoraSettings(rank=3), seed=1)
+        add_lora(start.model, LoraConfig(rank=3), seed=1)
         train_state, log = updated(start, rollouts(), reference)
         states.append(train_state)
         logs.append(log)
@@ -173,28 +160,24 @@ def test_an_update_of_an_adapter_there_is_the_one_here(there: torch.device) -> N
 def test_a_train_state_goes_on_there_from_what_was_saved_here(there: torch.device) -> None:
     train_state, _ = updated(policy(), rollouts(), policy(seed=4))
     state, weights = state_bytes(train_state), weights_bytes(train_state)
-    rows = replace(rollouts(), advantage=torch.tensor([-1.0, 1.0, 0.25, -0.5], dtype=torch.float64))
-    plan = StepPlan.of(rows, SETTINGS, np.random.default_rng(0))
-    hooks = Hooks(lambda _trainer: None, lambda _index, _metrics: None, lambda _num: None)
-    moved = TrainState.new(policy(there=there).model, SETTINGS, seed=1)
+    rows = rollouts().adding({"advantage": torch.tensor([-1.0, 1.0, 0.25, -0.5], dtype=torch.float64)})
+    moved = TrainState.new(policy(there=there).model, SETTINGS.settings, seed=1)
     restore_bytes(moved, state)
     assert weights_bytes(moved) == weights
     for one in (train_state, moved):
-        old = all_logprobs(one.model, rows, Budget(SETTINGS.micro_tokens), lambda _num: None)
-        optimise(one, rows, plan, SETTINGS, ReferenceLogprobs(old, old.logp), hooks)
+        old = all_logprobs(one.model, rows, SETTINGS.micro_tokens)
+        optimised(one, rows, SETTINGS, {"old.logp": old, "reference.logp": old})
     hold(weights_bytes(moved), weights_bytes(train_state))
     with pytest.raises(AssertionError):
         hold(weights_bytes(moved), weights)
 
 
 def test_a_training_that_left_for_the_host_comes_back_whole(there: torch.device) -> None:
-    rows = replace(rollouts(), advantage=torch.tensor([-1.0, 1.0, 0.25, -0.5], dtype=torch.float64))
-    plan = StepPlan.of(rows, SETTINGS, np.random.default_rng(0))
-    hooks = Hooks(lambda _trainer: None, lambda _index, _metrics: None, lambda _num: None)
+    rows = rollouts().adding({"advantage": torch.tensor([-1.0, 1.0, 0.25, -0.5], dtype=torch.float64)})
     states: list[TrainState] = []
     for leaves in (False, True):
         state, _ = updated(policy(there=there), rollouts(), policy(seed=4, there=there))
-        state.adopt(replace(SETTINGS, ema_decay=0.5))
+        state.adopt(replace(SETTINGS, ema_decay=0.5).settings)
         if leaves:
             before, devices = state_bytes(state), tensors(state)
             back = to_host(state.model, state.optimizer, [state.average])
@@ -203,8 +186,8 @@ def test_a_training_that_left_for_the_host_comes_back_whole(there: torch.device)
             back()
             assert [t.device for t in tensors(state)] == [t.device for t in devices]
             assert state_bytes(state) == before
-        old = all_logprobs(state.model, rows, Budget(SETTINGS.micro_tokens), lambda _num: None)
-        optimise(state, rows, plan, SETTINGS, ReferenceLogprobs(old, old.logp), hooks)
+        old = all_logprobs(state.model, rows, SETTINGS.micro_tokens)
+        optimised(state, rows, SETTINGS, {"old.logp": old, "reference.logp": old})
         states.append(state)
     stayed, left = map(state_bytes, states)
     assert len(left) == len(stayed) > 4
@@ -221,7 +204,7 @@ def tensors(state: TrainState) -> list[torch.Tensor]:
 
 def test_supervised_training_there_is_that_here(there: torch.device) -> None:
     examples = [Example((9, 12), (5, 6, 1)), Example((8,), (7, 1)), Example((5, 5, 5), (9, 1))]
-    settings = WarmstartSettings(steps=3, batch_rows=4, lr=1e-3, warmup_steps=1)
+    settings = FinetuneConfig(steps=3, batch_rows=4, lr=1e-3, warmup_steps=1, decay_steps=0)
     losses = [
         finetune(one.model, examples, settings, np.random.default_rng(2), lambda _step, _loss: None)
         for one in (policy(), policy(there=there))

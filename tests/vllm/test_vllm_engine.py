@@ -1,7 +1,6 @@
 """vLLM itself: the tokens of transformers, the log-probs of the distribution sampled from, weights that are proved."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,7 @@ import torch
 from gradus.data.lake.store import Ref, Store
 from gradus.models.engines.base import Request
 from gradus.models.engines.hf import HfEngine
-from gradus.models.engines.sampling import SamplingParams
 from gradus.models.policy import Policy, load_policy
-from gradus.models.training.mismatch import mismatch
-from gradus.models.training.packed.ragged import Ragged
-from gradus.models.training.passes import Budget, all_logprobs
-from gradus.models.training.rollouts import Rollouts
 
 Do = Callable[..., dict[str, Any]]
 BOUND = 2e-4
@@ -75,38 +69,6 @@ def test_recorded_logprobs_are_of_what_was_sampled_from(
         check_logprobs(loaded, request, tokens, logprobs, BOUND)
     assert answer["told"] == sorted(answer["told"])
     assert answer["told"][-1] == sum(len(row[0]) for row in answer["rows"])
-
-
-@pytest.mark.parametrize(("temperature", "top_p", "top_k"), [(0.7, 0.9, 0), (1.0, 0.9, 6), (1.0, 1.0, 4)])
-def test_the_trainer_truncates_as_vllm_did(
-    engine: Do, loaded: Policy, temperature: float, top_p: float, top_k: int
-) -> None:
-    options = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
-    answers = engine("generate", requests=asked(**options))["rows"]
-    num_rows = len(answers)
-    drawn = SamplingParams(
-        torch.full((num_rows, 1), temperature),
-        torch.full((num_rows, 1), top_p, dtype=torch.float64),
-        torch.full((num_rows, 1), top_k),
-    )
-    rows = Rollouts(
-        prompts=Ragged.of(PROMPTS),
-        completions=Ragged.of([tokens for tokens, *_ in answers]),
-        logprobs=torch.cat([torch.tensor(logprobs) for _, logprobs, *_ in answers]),
-        temperature=drawn.temperature[:, 0],
-        advantage=torch.ones(num_rows, dtype=torch.float64),
-        group=torch.zeros(num_rows, dtype=torch.long),
-        reward=torch.ones(num_rows, dtype=torch.float64),
-        correct=torch.ones(num_rows, dtype=torch.float64),
-        drawn=drawn,
-    )
-    trainer = all_logprobs(loaded.model, rows, Budget(10_000), lambda _num: None)
-    found = mismatch(rows, trainer)
-    assert found["mismatch/outside_frac"] == found["mismatch/masked_frac"] == 0
-    assert found["mismatch/logp_diff_max"] < BOUND
-    assert found["mismatch/ratio_max"] == pytest.approx(1, abs=2 * BOUND)
-    # The full softmax is far off on the same rows.
-    assert mismatch(rows, replace(trainer, truncated_logp=trainer.logp))["mismatch/logp_diff_mean"] > 0.05
 
 
 def test_frequencies_are_those_of_the_softmax(engine: Do, loaded: Policy) -> None:

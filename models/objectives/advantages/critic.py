@@ -7,15 +7,15 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from gradus.components import component
-from gradus.models.objectives.batch import StepView
 from gradus.models.objectives.returns import gae_advantages
+from gradus.models.objectives.rows import Rows
 
 _EPS = 1e-8
 
 
-@component("advantage", paper="arXiv 1506.02438", needs=("values",))
+@component("advantage", paper="arXiv 1506.02438", needs=("reward", "critic.value"), per="token", when="step")
 def gae(
-    step: StepView,
+    rows: Rows,
     *,
     gamma: Annotated[float, Ge(0.0), Le(1.0)] = 1.0,
     lam: Annotated[float, Ge(0.0), Le(1.0)] = 1.0,
@@ -27,15 +27,14 @@ def gae(
     The critic is a model of its own (settings of update.critic), trained in the same steps.
 
     Args:
-        step: All tokens of an optimiser step.
         gamma: Discount of a later reward, a token.
         lam: 1 trusts the reward, 0 the next value.
         whiten: Whether advantages are shifted and scaled to mean 0 and standard deviation 1 over the step's tokens
             (ddof 1, eps 1e-8 in the variance, as in verl).
     """
-    advantage = gae_advantages(step, gamma=gamma, lam=lam)
-    if not whiten or int(step.mask.sum()) < 2:
+    advantage = gae_advantages(rows, gamma=gamma, lam=lam)
+    if not whiten or int(rows.mask.sum()) < 2:
         return advantage
-    counted = advantage[step.mask]
+    counted = advantage[rows.mask]
     scaled = (advantage - counted.mean()) * torch.rsqrt(counted.var() + _EPS)
-    return torch.where(step.mask, scaled, 0.0)
+    return torch.where(rows.mask, scaled, 0.0)

@@ -7,19 +7,22 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from gradus.components import component
-from gradus.models.objectives.batch import StepView
 from gradus.models.objectives.losses import MAX_LOG_RATIO
+from gradus.models.objectives.rows import Rows
 
 
 @component(
     "advantage",
     paper="arXiv 2505.12366",
-    needs=("logp",),
+    needs=("reward", "group", "now.logp", "old.logp"),
+    per="token",
+    when="step",
+    returns=("coefficient",),
+    mean_over="row",
     compares_group=True,
-    goes_with={"loss": "reinforce", "aggregation": "sequence_mean"},
 )
 def disco(
-    step: StepView,
+    rows: Rows,
     *,
     score: Literal["log_likelihood", "ratio"] = "log_likelihood",
     tau: Annotated[float, Gt(0.0)] = 10.0,
@@ -36,38 +39,28 @@ def disco(
     aggregation `sequence_mean` takes the step. A row is positive if its reward is above 0.5.
 
     Args:
-        step: All tokens of an optimiser step.
         score: What separates right from wrong.
         tau: Temperature of the soft maximum over wrong answers.
         max_kl: Bound on KL(old || policy), nats a token, below which the penalty is 0.
         kl_penalty: Weight of the squared excess of the bound.
     """
-    if step.logp is None or step.logp_old is None:
-        raise ValueError("disco needs the policy's log-probs")
-    logp, old = step.logp.double(), step.logp_old.double()
+    logp, old = rows["now.logp"].double(), rows["old.logp"].double()
     ratio = (logp - old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     slope = torch.ones_like(ratio) if score == "log_likelihood" else ratio
-    row = _row_coefficients(step, step.row_mean(logp if score == "log_likelihood" else ratio), tau)
-    counts = torch.zeros(step.num_rows, dtype=torch.float64).index_add_(0, step.row, step.mask.double())
+    row = _row_coefficients(rows, rows.row_mean(logp if score == "log_likelihood" else ratio), tau)
+    counts = rows.row_tokens.double()
     num_rows, num_tokens = float((counts > 0).sum()), float(counts.sum())
-    kl = float((old - logp)[step.mask].mean())
-    pull = kl_penalty * max(kl - max_kl, 0.0) * num_rows * counts[step.row] / num_tokens
-    return num_rows * row[step.row] * slope + pull
+    kl = float((old - logp)[rows.mask].mean())
+    pull = kl_penalty * max(kl - max_kl, 0.0) * num_rows * counts[rows.row] / num_tokens
+    return num_rows * row[rows.row] * slope + pull
 
 
-def _row_coefficients(step: StepView, scores: Tensor, tau: float) -> Tensor:
+def _row_coefficients(rows: Rows, scores: Tensor, tau: float) -> Tensor:
     """Return dJ / ds_i without the penalty, (N,)."""
-    positive = (step.scored.reward > 0.5).double()
-    group, num_groups = step.scored.group, step.scored.num_groups
-
-    def total(values: Tensor) -> Tensor:
-        return torch.zeros(num_groups, dtype=torch.float64).index_add_(0, group, values)
-
-    num_positive, num_negative = total(positive), total(1 - positive)
-    both = (num_positive > 0) & (num_negative > 0)
+    groups, positive = rows.by("group"), (rows["reward"] > 0.5).double()
+    num_positive, num_negative = groups.sum(positive), groups.sum(1 - positive)
     wrong = torch.where(positive > 0, -torch.inf, scores)
-    highest = torch.full((num_groups,), -torch.inf, dtype=torch.float64).scatter_reduce_(0, group, wrong, "amax")
-    mass = ((wrong - highest[group]) / tau).exp().nan_to_num()  # -inf - -inf where no answer is wrong
-    share = mass / total(mass)[group].clamp_min(torch.finfo(torch.float64).tiny)
-    coefficient = positive / num_positive[group].clamp_min(1) - share
-    return torch.where(both[group], coefficient, 0.0) / max(1, num_groups)
+    mass = ((wrong - groups.max(wrong)) / tau).exp().nan_to_num()  # -inf - -inf where no answer is wrong
+    share = mass / groups.sum(mass).clamp_min(torch.finfo(torch.float64).tiny)
+    coefficient = positive / num_positive.clamp_min(1) - share
+    return torch.where((num_positive > 0) & (num_negative > 0), coefficient, 0.0) / max(1, groups.num)

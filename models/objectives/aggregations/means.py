@@ -7,40 +7,34 @@ from annotated_types import Ge
 from torch import Tensor
 
 from gradus.components import component
-from gradus.models.objectives.aggregations import Totals
+from gradus.models.objectives.rows import Rows
 
 
-@component("aggregation", paper="arXiv 2503.14476")
-def token_mean(loss: Tensor, mask: Tensor, row: Tensor, totals: Totals) -> Tensor:  # noqa: ARG001
-    """Every token of the step weighs the same (DAPO, arXiv 2503.14476): sum / number of tokens."""
-    return torch.where(mask, loss, 0.0).sum() / max(1, totals.num_tokens)
+@component("aggregation", paper="arXiv 2503.14476", needs=(), mean_over="token")
+def token_mean(rows: Rows) -> Tensor:
+    """Every token of the step weighs the same (DAPO, arXiv 2503.14476): 1 / number of tokens."""
+    return torch.full(rows.row.shape, 1.0) / max(1, int(rows.mask.sum()))
 
 
-@component("aggregation", paper="arXiv 2402.03300")
-def sequence_mean(loss: Tensor, mask: Tensor, row: Tensor, totals: Totals) -> Tensor:
+@component("aggregation", paper="arXiv 2402.03300", needs=(), mean_over="row")
+def sequence_mean(rows: Rows) -> Tensor:
     """Every completion weighs the same (GRPO, arXiv 2402.03300): mean over rows of the mean over their tokens."""
-    weight = 1.0 / totals.row_tokens.clamp_min(1).to(loss.dtype)
-    return torch.where(mask, loss * weight[row], 0.0).sum() / max(1, totals.num_rows)
+    weight = 1.0 / rows.row_tokens.clamp_min(1).float()
+    return (torch.full((), 1.0) / max(1, _num_rows(rows))) * weight[rows.row]
 
 
-@component("aggregation", paper="arXiv 2503.20783")
-def fixed_length(
-    loss: Tensor,
-    mask: Tensor,
-    row: Tensor,  # noqa: ARG001 - of every aggregation
-    totals: Totals,
-    *,
-    length_tokens: Annotated[int, Ge(1)],
-) -> Tensor:
+@component("aggregation", paper="arXiv 2503.20783", needs=(), mean_over="token")
+def fixed_length(rows: Rows, *, length_tokens: Annotated[int, Ge(1)]) -> Tensor:
     """Every token weighs 1 / (rows * limit), so that length earns nothing (Dr. GRPO, arXiv 2503.20783).
 
     The limit is a constant of the run: one read off the batch would bring back the dependence on length.
 
     Args:
-        loss: Token losses (M,).
-        mask: Tokens that count (M,).
-        row: The completion of each token (M,).
-        totals: Counts of the whole step.
         length_tokens: Completion limit to divide by: the max_tokens that the rollouts were sampled with.
     """
-    return torch.where(mask, loss, 0.0).sum() / max(1, totals.num_rows * length_tokens)
+    return torch.full(rows.row.shape, 1.0) / max(1, _num_rows(rows) * length_tokens)
+
+
+def _num_rows(rows: Rows) -> int:
+    """How many rows have a token that counts."""
+    return int((rows.row_tokens > 0).sum())

@@ -7,13 +7,13 @@ from annotated_types import Ge
 from torch import Tensor
 
 from gradus.components import component
-from gradus.models.objectives.batch import TokenBatch
 from gradus.models.objectives.losses import MAX_LOG_RATIO, Metrics
+from gradus.models.objectives.rows import Rows
 
 
-@component("loss", paper="arXiv 1707.06347")
+@component("loss", paper="arXiv 1707.06347", needs=("now.logp", "old.logp", "advantage"))
 def clip(
-    batch: TokenBatch,
+    rows: Rows,
     *,
     clip_low: Annotated[float, Ge(0.0)] = 0.2,
     clip_high: Annotated[float, Ge(0.0)] = 0.28,
@@ -25,17 +25,17 @@ def clip(
     gradient the clip takes away; ratio_mean and ratio_max. Deviation: see MAX_LOG_RATIO.
 
     Args:
-        batch: Tokens with their log-probs and advantages.
         clip_low: Ratio floor is 1 - clip_low.
         clip_high: Ratio ceiling is 1 + clip_high (DAPO's clip-higher, arXiv 2503.14476).
     """
-    ratio = (batch.logp - batch.logp_old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    advantage = rows["advantage"]
+    ratio = (rows["now.logp"] - rows["old.logp"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     bounded = ratio.clamp(1 - clip_low, 1 + clip_high)
-    loss = -torch.minimum(ratio * batch.advantage, bounded * batch.advantage)
+    loss = -torch.minimum(ratio * advantage, bounded * advantage)
     given = ratio.detach()
     return loss, {
-        "clip_frac_low": ((given < 1 - clip_low) & (batch.advantage < 0)).float(),
-        "clip_frac_high": ((given > 1 + clip_high) & (batch.advantage > 0)).float(),
+        "clip_frac_low": ((given < 1 - clip_low) & (advantage < 0)).float(),
+        "clip_frac_high": ((given > 1 + clip_high) & (advantage > 0)).float(),
         "ratio_mean": given,
         "ratio_max": given,
     }

@@ -6,18 +6,18 @@ from annotated_types import Gt
 from torch import Tensor
 
 from gradus.components import component
-from gradus.models.objectives.batch import TokenBatch
 from gradus.models.objectives.losses import Metrics
+from gradus.models.objectives.rows import Rows
 
 
-@component("loss", acts_without_advantage=True, needs_sampler=False)
-def sft(batch: TokenBatch) -> tuple[Tensor, Metrics]:
+@component("loss", needs=("now.logp",), takes=(), acts_without_advantage=True, needs_sampler=False)
+def sft(rows: Rows) -> tuple[Tensor, Metrics]:
     """Supervised fine-tuning: L_t = -log pi_t, whatever the advantage."""
-    return -batch.logp, {}
+    return -rows["now.logp"], {}
 
 
-@component("loss", paper="arXiv 2504.14945", needs_sampler=False)
-def luffy(batch: TokenBatch, *, gamma: Annotated[float, Gt(0.0)] = 0.1) -> tuple[Tensor, Metrics]:
+@component("loss", paper="arXiv 2504.14945", needs=("now.logp", "advantage"), needs_sampler=False)
+def luffy(rows: Rows, *, gamma: Annotated[float, Gt(0.0)] = 0.1) -> tuple[Tensor, Metrics]:
     """LUFFY's shaped loss of off-policy tokens: L_t = -A_t f(pi_t), f(p) = p / (p + gamma), without ratio and clip.
 
     Learning to Reason under Off-Policy Guidance, arXiv 2504.14945, section 3.2: the behaviour's probability is taken
@@ -25,9 +25,8 @@ def luffy(batch: TokenBatch, *, gamma: Annotated[float, Gt(0.0)] = 0.1) -> tuple
     of given and sampled rows together. Metric: shaping_mean, the mean of f.
 
     Args:
-        batch: Tokens with their log-probs and advantages.
         gamma: Probability at which f is one half.
     """
-    probability = batch.logp.exp()
+    probability = rows["now.logp"].exp()
     shaped = probability / (probability + gamma)
-    return -batch.advantage * shaped, {"shaping_mean": shaped.detach()}
+    return -rows["advantage"] * shaped, {"shaping_mean": shaped.detach()}

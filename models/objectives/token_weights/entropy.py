@@ -7,11 +7,12 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 from gradus.components import component
-from gradus.models.objectives.batch import StepView
+from gradus.models.objectives.losses import Metrics
+from gradus.models.objectives.rows import Rows
 
 
-@component("token weights", paper="arXiv 2506.01939", needs=("entropy",))
-def top_entropy(step: StepView, *, frac: Annotated[float, Gt(0.0), Le(1.0)] = 0.2) -> tuple[Tensor, dict[str, Tensor]]:
+@component("token weights", paper="arXiv 2506.01939", needs=("now.entropy",))
+def top_entropy(rows: Rows, *, frac: Annotated[float, Gt(0.0), Le(1.0)] = 0.2) -> tuple[Tensor, Metrics]:
     """Weigh the tokens of highest entropy 1 and all others 0: 1[H_t >= tau], tau the (1 - frac) quantile of H.
 
     Beyond the 80/20 Rule, arXiv 2506.01939, eq. 6. The quantile (linear interpolation) is that of all counted tokens of
@@ -19,11 +20,9 @@ def top_entropy(step: StepView, *, frac: Annotated[float, Gt(0.0), Le(1.0)] = 0.
     top_entropy_threshold_max, the threshold in nats.
 
     Args:
-        step: All tokens of an optimiser step.
         frac: Share of the tokens that is kept.
     """
-    if step.entropy is None:
-        raise ValueError("top_entropy needs the entropy of every token")
-    threshold = torch.quantile(step.entropy[step.mask].double(), 1 - frac)
-    kept = (step.entropy.double() >= threshold).float()
+    entropy = rows["now.entropy"].double()
+    threshold = torch.quantile(entropy[rows.mask], 1 - frac)
+    kept = (entropy >= threshold).float()
     return kept, {"top_entropy_frac": kept, "top_entropy_threshold_max": torch.full_like(kept, float(threshold))}

@@ -1,14 +1,11 @@
 """Optimisers by name, and their state as named tensors whatever the optimiser keeps.
 
-    optimizer = new_optimizer(UpdateSettings(), masters.values())
-
-AdamW is fused on a GPU. On a CPU it is not: the fused kernel rounds otherwise and was 3 ms faster for the bundled
-policy, of a step of a second and more.
+optimizer = new_optimizer(StepConfig(), masters.values())
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from importlib import import_module
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,37 +13,27 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from gradus.models.training.optimizers.arguments import OURS, OptimizerError, arguments, check_optimizer
+from gradus.components.registry import function_of
 from gradus.models.training.parallel.sharding import divided
-from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.settings import StepConfig
 
 Entry = dict[str, Any]
 """What an optimiser keeps of one parameter."""
+Make = Callable[[list[Parameter], StepConfig], Optimizer]
 
 
-def new_optimizer(settings: UpdateSettings, parameters: Iterable[Parameter]) -> Optimizer:
-    """The optimiser that settings name; OptimizerError if there is none, or if it does not take them."""
-    choice, given = settings.optimizer, list(parameters)
-    usual = UpdateSettings.betas
-    check_optimizer(choice.name, choice.settings, settings.betas != usual, settings.weight_decay != 0)
-    package, name = OURS.get(choice.name, ("torch", choice.name))
+class OptimizerError(ValueError):
+    """Settings that an optimiser refuses."""
+
+
+def new_optimizer(settings: StepConfig, parameters: Iterable[Parameter], make: Make | None = None) -> Optimizer:
+    """Return the optimiser that settings name, of a function `make` if it is a user's; OptimizerError if it refuses."""
+    chosen = settings.optimizer
+    made = make or partial(function_of(chosen.component), **chosen.settings)
     try:
-        kind = getattr(import_module(f"{package}.optim"), name)
-        return kind(given, lr=settings.lr, **hyperparameters(settings), **_fused(choice.label, given))
+        return made(list(parameters), settings)
     except (TypeError, ValueError) as error:
-        raise OptimizerError(f"the optimizer {choice.name} refuses its settings: {error}") from None
-
-
-def hyperparameters(settings: UpdateSettings) -> dict[str, Any]:
-    """What the optimiser is made with, the learning rate apart, which is set at each step."""
-    ours = {"betas": settings.betas, "weight_decay": settings.weight_decay}
-    taken = arguments(settings.optimizer.name)
-    own = {key: tuple(v) if isinstance(v, list) else v for key, v in settings.optimizer.settings.items()}
-    return {key: value for key, value in ours.items() if key in taken} | own
-
-
-def _fused(label: str, parameters: list[Parameter]) -> dict[str, bool]:
-    return {"fused": True} if label == "adamw" and parameters[0].device.type == "cuda" else {}
+        raise OptimizerError(f"the optimizer {chosen.label} refuses its settings: {error}") from None
 
 
 def blank_state(optimizer: Optimizer) -> dict[Parameter, Entry]:

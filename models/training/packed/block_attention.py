@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from gradus.models.training.packed.ragged import offsets
+from gradus.models.objectives.ragged import offsets
 
 T = TypeVar("T")
 

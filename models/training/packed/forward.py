@@ -19,11 +19,11 @@ from torch._dynamo.exc import TorchDynamoException
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from gradus.models.objectives.ragged import Ragged, spans
 from gradus.models.training.packed import block_attention, flex
 from gradus.models.training.packed.block_attention import Blocks, UnsupportedAttentionError
 from gradus.models.training.packed.flex import Visible, padded_ends
 from gradus.models.training.packed.packing import Pack, pack_of
-from gradus.models.training.packed.ragged import Ragged, spans
 
 T = TypeVar("T")
 Form = Literal["packed", "padded"]

@@ -3,9 +3,8 @@
 Only completion positions reach the vocabulary: the hidden states of others are dropped first, and the logits of a
 bounded number of positions are in memory at once, in the backward pass too. The head runs inside the model's call.
 A sampler that truncates (top-k, top-p) records log-probs renormalised over what it left, log(p / S) with S the mass of
-that; the full softmax beside them is off by log S at every token, whatever was sampled (trl#6789). So the log-prob as
-the sampler would record it is worked out here from the same logits, for comparing, without gradient.
-Left out: the gradient through sampling; fused kernels.
+that; the full softmax beside them is off by log S at every token, whatever was sampled (trl#6789).
+Left out: truncation like the sampler's; the gradient through sampling; fused kernels.
 Shapes: R rows, M completion tokens of all rows end to end, V vocabulary.
 """
 
@@ -18,7 +17,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from gradus.models.engines.sampling import SamplingParams, truncated_logprobs
 from gradus.models.training.packed.forward import Form, with_hidden_states
 from gradus.models.training.packed.packing import Pack
 
@@ -36,8 +34,6 @@ class TokenLogprobs(NamedTuple):
     """Its log-prob under the full softmax at its row's temperature, with gradient."""
     entropy: Tensor
     """The entropy of that softmax."""
-    truncated_logp: Tensor
-    """Its log-prob after the row's top-k and top-p, -inf if they exclude it; no gradient."""
     candidates_logp: Tensor | None = None
     """(M, K) of the tokens of `Asked.candidates`, with gradient."""
     top_ids: Tensor | None = None
@@ -59,8 +55,6 @@ class Asked:
 
     entropy_grad: bool = False
     """Whether the entropy carries a gradient: what it needs costs as much memory as the logits."""
-    drawn: SamplingParams | None = None
-    """How the R rows were drawn; `truncated_logp` is `logp` without it and for rows that were not truncated."""
     candidates: Tensor | None = None
     """(M, K) int64 token ids."""
     top_k: int = 0
@@ -69,18 +63,6 @@ class Asked:
     logsumexp: bool = False
     mean_logp: bool = False
     at_1: bool = False
-
-
-@dataclass(frozen=True)
-class Logprobs:
-    """A policy's log-probs of completion tokens; all (M,)."""
-
-    tokens: Tensor
-    """int64: which of the T completion tokens of the update."""
-    logp: Tensor
-    """Under the full softmax."""
-    truncated_logp: Tensor
-    """After the row's top-k and top-p; see gradus.models.training.packed.logprobs."""
 
 
 def token_logprobs(
@@ -100,10 +82,9 @@ def token_logprobs(
         parts: list[TokenLogprobs] = []
         for part, states in enumerate(hidden.split(size)):
             piece = slice(part * size, part * size + len(states))
-            cut = None if asked.drawn is None else asked.drawn.select(row[piece])
             others = None if asked.candidates is None else asked.candidates[piece].to(hidden.device)
             targets = pack.completions.values[piece].to(hidden.device)
-            arguments = (states, targets, temperature[piece].to(hidden.device), cut, others)
+            arguments = (states, targets, temperature[piece].to(hidden.device), others)
             if len(row) > size and torch.is_grad_enabled():
                 parts.append(cast("TokenLogprobs", checkpoint(head, *arguments, use_reentrant=False)))
             else:
@@ -137,7 +118,6 @@ class _Head:
         hidden: Tensor,
         targets: Tensor,
         temperature: Tensor,
-        drawn: SamplingParams | None,
         candidates: Tensor | None,
     ) -> TokenLogprobs:
         asked = self.asked
@@ -155,7 +135,6 @@ class _Head:
         return TokenLogprobs(
             logp=own,
             entropy=entropy,
-            truncated_logp=_truncated_logp(logp.detach(), own.detach(), targets, drawn),
             candidates_logp=None if candidates is None else logp.gather(-1, candidates),
             top_ids=top_ids,
             top_logp=top_logp,
@@ -172,12 +151,3 @@ class _Head:
         logits = logits / (getattr(config, "logits_scaling", None) or 1.0)
         cap: float | None = getattr(config, "final_logit_softcapping", None)
         return cap * torch.tanh(logits / cap) if cap else logits
-
-
-def _truncated_logp(logp: Tensor, own: Tensor, targets: Tensor, drawn: SamplingParams | None) -> Tensor:
-    """The tokens' own log-probs (M,), those of truncated rows renormalised over what truncation leaves of (M, V)."""
-    index = torch.arange(0) if drawn is None else drawn.truncates.nonzero()[:, 0]
-    if drawn is None or len(index) == 0:
-        return own
-    at = index.to(own.device)
-    return own.index_copy(0, at, truncated_logprobs(logp[at], drawn.select(index), targets[at]))

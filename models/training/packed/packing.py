@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradus.models.objectives.ragged import Ragged, offsets, spans
 from gradus.models.training.packed.block_attention import Blocks
-from gradus.models.training.packed.ragged import Ragged, offsets, spans
 from gradus.models.training.packed.trees import common_beginnings, paths, seen_until, span_starts, tree_blocks
 
 

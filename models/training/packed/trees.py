@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gradus.models.objectives.ragged import Ragged, spans
 from gradus.models.training.packed.block_attention import Blocks, Spans
-from gradus.models.training.packed.ragged import Ragged, spans
 
 MIN_SHARED = 16
 """Tokens. With two rows that begin alike, completions of 20 to 60 tokens more and one thread of a CPU, forward and

@@ -4,8 +4,6 @@ The value of a completion token is read off the hidden state that predicts it: V
 several ranks its parameters are divided as a policy's are.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,28 +12,18 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
-from gradus.models.objectives.batch import StepView
 from gradus.models.objectives.returns import gae_advantages
-from gradus.models.training.division import Turn, turns
+from gradus.models.objectives.rows import Rows
+from gradus.models.training.division import Turn, longest, turns
 from gradus.models.training.packed.forward import Form, form_of, hidden_states
 from gradus.models.training.packed.packing import Pack
 from gradus.models.training.parallel.sharding import clip_gradients, shard, shard_module
-from gradus.models.training.passes import Budget
-from gradus.models.training.rollouts import Rollouts
-from gradus.models.training.steps.step_rows import StepRows, UpdateError
-
-OnRows = Callable[[int], None]
+from gradus.models.training.passes import Budget, OnRows, unobserved
+from gradus.models.training.settings import CriticConfig
 
 
-@dataclass(frozen=True)
-class CriticSettings:
-    """How a critic learns; gradus.tasks.config.learning says what each is."""
-
-    lr: float = 1e-5
-    gamma: float = 1.0
-    lam: float = 1.0
-    clip: float = 0.5
-    max_grad_norm: float = 1.0
+class UpdateError(RuntimeError):
+    """An update that must not be taken; the sentence says why."""
 
 
 class Critic(torch.nn.Module):
@@ -44,7 +32,7 @@ class Critic(torch.nn.Module):
     `backbone` is a float32 model of its own, which is divided among the ranks of a mesh.
     """
 
-    def __init__(self, backbone: PreTrainedModel, settings: CriticSettings, mesh: DeviceMesh | None = None) -> None:
+    def __init__(self, backbone: PreTrainedModel, settings: CriticConfig, mesh: DeviceMesh | None = None) -> None:
         super().__init__()
         self.backbone = backbone
         config: Any = backbone.config
@@ -62,7 +50,7 @@ class Critic(torch.nn.Module):
         self.trained = {name: p for name, p in self.named_parameters() if not _is_output(backbone, p)}
         self.optimizer = torch.optim.AdamW(self.trained.values(), lr=settings.lr, weight_decay=0.0)
 
-    def adopt(self, settings: CriticSettings) -> None:
+    def adopt(self, settings: CriticConfig) -> None:
         """Continue with other settings."""
         self.settings = settings
         for group in self.optimizer.param_groups:
@@ -72,53 +60,49 @@ class Critic(torch.nn.Module):
         """Values (m,) float32 of a pack's completion tokens, on the CPU."""
         return self.head(hidden_states(self.backbone, pack, form).float())[:, 0].cpu()
 
-    def all_values(self, rollouts: Rollouts, budget: Budget, on_rows: OnRows) -> Tensor:
+    def all_values(self, rows: Rows, budget: Budget, on_rows: OnRows = unobserved) -> Tensor:
         """Values (T,) of every completion token, without gradient."""
-        form, rows = form_of(self.backbone), torch.arange(rollouts.num_rows)
+        form, chosen = form_of(self.backbone), torch.arange(rows.num_rows)
 
         def work(num_tokens: int) -> Tensor:
-            found = torch.zeros(len(rollouts.completions.values))
-            for turn in turns(budget.ranks, rollouts, rows, form, num_tokens):
+            found = torch.zeros(len(rows.row))
+            for turn in turns(budget.ranks, rows, chosen, form, num_tokens):
                 values = self.values_of(turn.pack, form)
                 if turn.counts:
-                    found[rollouts.completions.places(turn.pack.rows)] = values
+                    found[rows.places(turn.pack.rows)] = values
                 on_rows(turn.num_rows)
             return budget.ranks.summed(found)
 
         with torch.no_grad():
-            return budget.run(work, rollouts.longest(rows))
+            return budget.run(work, longest(rows))
 
-    def step(self, about: StepRows, view: StepView, form: Form, budget: Budget, on_rows: OnRows) -> dict[str, float]:
+    def step(self, rows: Rows, form: Form, budget: Budget, on_rows: OnRows) -> dict[str, float]:
         """One optimiser step towards the TD(lambda) targets of a step's rows; return its metrics."""
-        before = view.values
-        if before is None:
-            raise ValueError("the step has no values to start from")
-        targets = gae_advantages(view, gamma=self.settings.gamma, lam=self.settings.lam).float() + before
+        before = rows["critic.value"]
+        targets = gae_advantages(rows, gamma=self.settings.gamma, lam=self.settings.lam).float() + before
 
         def work(num_tokens: int) -> float:
-            parts = turns(budget.ranks, about.rollouts, about.rows, form, num_tokens)
-            total = self._gradient(about, before, targets, form, parts, on_rows)
+            parts = turns(budget.ranks, rows, torch.arange(rows.num_rows), form, num_tokens)
+            total = self._gradient(rows, targets, form, parts, on_rows)
             return float(budget.ranks.summed(torch.tensor(total, dtype=torch.float64)))
 
-        loss = budget.run(work, about.rollouts.longest(about.rows))
+        loss = budget.run(work, longest(rows))
         norm = clip_gradients(self.trained.values(), self.settings.max_grad_norm)
         if not (np.isfinite(loss) and np.isfinite(norm)):
             raise UpdateError(f"the critic has loss {loss} and gradient norm {norm}")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        explained = _explained_variance(targets[view.mask], before[view.mask])
+        explained = _explained_variance(targets[rows.mask], before[rows.mask])
         return {"critic/loss": loss, "critic/grad_norm": norm, "critic/explained_variance": explained}
 
-    def _gradient(
-        self, about: StepRows, before: Tensor, targets: Tensor, form: Form, parts: list[Turn], on_rows: OnRows
-    ) -> float:
+    def _gradient(self, rows: Rows, targets: Tensor, form: Form, parts: list[Turn], on_rows: OnRows) -> float:
         """Accumulate the gradient of the mean loss over the step's counted tokens; return this rank's part of it."""
         self.optimizer.zero_grad(set_to_none=True)
-        total, num_counted = 0.0, max(1, int(about.mask.sum()))
+        total, num_counted, before = 0.0, max(1, int(rows.mask.sum())), rows["critic.value"]
         for turn in parts:
-            at = about.places(turn.pack)
+            at = rows.places(turn.pack.rows)
             token = value_loss(self.values_of(turn.pack, form), before[at], targets[at], clip=self.settings.clip)
-            loss = torch.where(about.mask[at] & turn.counts, token, 0.0).sum() / num_counted
+            loss = torch.where(rows.mask[at] & turn.counts, token, 0.0).sum() / num_counted
             loss.backward()
             total += float(loss.detach())
             on_rows(turn.num_rows)

@@ -1,64 +1,51 @@
 """One optimiser step: what its objective needs is measured, its coefficients are prepared, then the loss, pack by pack.
 
 Measure: log-probs and entropies of all rows of the step without gradient, if a component needs them. Prepare: the
-advantages that are made anew for every step, and token weights, from all rows (`StepView`). Loss: token losses of a
-pack (gradus.models.training.steps.pack_loss), aggregated with the totals of the step. So packs change nothing beyond
-rounding, whatever a method couples.
+advantages that are made anew for every step, token weights and aggregations, from all rows. Loss: token losses of a
+pack (gradus.models.training.steps.pack_loss). So packs change nothing beyond rounding, whatever a method couples.
 Several ranks divide the packs; each then has the log-probs, weights and metrics of all.
 If memory runs out, the step begins anew with packs of half as many tokens: the same gradient, and no part of it twice.
 Shapes: N rows of the step, M completion tokens of them end to end.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.models.objectives.batch import StepView
-from gradus.models.training.division import Turn, turns
+from gradus.models.objectives.objective import Objective, Part, advantage_column
+from gradus.models.objectives.rows import Rows
+from gradus.models.training.division import Turn, longest, turns
 from gradus.models.training.packed.forward import Form
-from gradus.models.training.packed.logprobs import Logprobs
+from gradus.models.training.packed.logprobs import token_logprobs
 from gradus.models.training.parallel.replicas import sum_gradients
 from gradus.models.training.parallel.sharding import clip_gradients
-from gradus.models.training.passes import Budget, pass_logprobs
+from gradus.models.training.passes import Budget, OnRows, unobserved
 from gradus.models.training.schedule import learning_rate
+from gradus.models.training.settings import StepConfig
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.averages import Averages
-from gradus.models.training.steps.critic import Critic
-from gradus.models.training.steps.pack_loss import PackLoss, Prepared
-from gradus.models.training.steps.step_rows import StepRows, UpdateError
+from gradus.models.training.steps.critic import Critic, UpdateError
+from gradus.models.training.steps.pack_loss import Prepared, pack_loss
 
 Metrics = dict[str, float]
 
 
 @dataclass(frozen=True)
-class RowResults:
-    """What a step did with its rows, for the table of an update."""
+class StepResult:
+    """What a step did with its rows."""
 
     rows: Tensor
     """(N,) int64: rows of the update."""
     advantage: Tensor
-    """(N,) float64: mean over the row's counted tokens."""
+    """(N,) float64: mean over the row's counted tokens, of the first term that takes the row."""
     weight: Tensor
     """(N,) float64: mean token weight, importance weights included, over the row's counted tokens."""
     zero_gradient: Tensor
     """(N,) bool."""
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """Callbacks during an update."""
-
-    before: Callable[[Logprobs], None]
-    """Called with the trainer's log-probs of the step's tokens before any weight changes; may raise then."""
-    on_step: Callable[[int, Metrics], None]
-    """A step was taken: its index and metrics."""
-    on_rows: Callable[[int], None]
-    """Called with the number of rows that went through a model."""
-    on_results: Callable[[RowResults], None] = lambda _results: None
-    """Called before `on_step` with what the step did with its rows."""
+    metrics: Metrics
 
 
 @dataclass(frozen=True)
@@ -66,68 +53,78 @@ class Step:
     """One optimiser step over some rows of an update."""
 
     train_state: TrainState
-    about: StepRows
-    hooks: Hooks
+    rows: Rows
+    """Those of the step; their mask says which tokens count."""
+    objective: Objective
+    settings: StepConfig
     form: Form
     budget: Budget
     critic: Critic | None = None
+    on_rows: OnRows = unobserved
 
-    def take(self) -> Metrics:
-        """Gradients of all packs, checks, one optimiser step of the policy and of a critic; none without a gradient."""
-        longest = self.about.rollouts.longest(self.about.rows)
-        prepared, loss, averages, own, weight = self.budget.run(self._gradient, longest)
+    def take(self, chosen: Tensor, check: Callable[[Tensor, Tensor], None] = lambda _rows, _logp: None) -> StepResult:
+        """Gradients of all packs, checks, one optimiser step of the policy and of a critic; none without a gradient.
+
+        `chosen` (N,) are the step's rows among those of the update; `check`: see gradus.models.training.update.
+        """
+        if not bool(self.rows.mask.any()):
+            raise UpdateError("a step has no token whose log-probs are all finite")
+        prepared, loss, averages, logp, weight = self.budget.run(self._gradient, longest(self.rows))
         norm = self._checked_norm(loss)
-        if self.about.references.old is None:
-            self.hooks.before(own)
+        if "old.logp" not in self.rows:
+            check(chosen, logp)
         zero = self._zero_gradient(prepared)
         lr = self._advance(not bool(zero.all()))
-        self.hooks.on_results(self._results(prepared, weight, zero))
-        metrics = {f"policy/{name}": value for name, value in averages.result().items()}
-        return {
+        metrics = {
             "policy/loss": loss,
-            **metrics,
+            **{f"policy/{name}": value for name, value in averages.result().items()},
             "policy/grad_norm": norm,
             "policy/lr": lr,
-            **self._critic_step(prepared.view),
         }
+        if self.critic is not None:
+            metrics |= self.critic.step(self.rows, self.form, self.budget, self.on_rows)
+        first = self.objective.members(self.rows).long().argmax(1)
+        taken = torch.tensor([term.advantage for term in self.objective.terms])[first][self.rows.row]
+        advantage = torch.stack(prepared.advantage).gather(0, taken[None])[0]
+        means = [self.rows.row_mean(values.double()) for values in (advantage, weight)]
+        return StepResult(chosen, means[0], means[1], zero, metrics)
 
-    def _gradient(self, num_tokens: int) -> tuple[Prepared, float, Averages, Logprobs, Tensor]:
+    def _gradient(self, num_tokens: int) -> tuple[Prepared, float, Averages, Tensor, Tensor]:
         """Accumulate the gradients of all packs; return the loss, metrics, log-probs and token weights (M,)."""
         ranks, prepared = self.budget.ranks, self._prepared(num_tokens)
         own, total = Averages(), 0.0
-        found = torch.zeros(3, len(self.about.row))
+        found = torch.zeros(2, len(self.rows.row))
         self.train_state.zero_grad()
         for turn, zero_gradient in self._turns(prepared, num_tokens):
             with torch.set_grad_enabled(not zero_gradient):
-                part = PackLoss.of(self.train_state.model, self.about, prepared, turn.pack, self.form)
+                part = pack_loss(self.train_state.model, self.objective, prepared, turn.pack, self.form)
             if not zero_gradient:
                 (part.loss if turn.counts else 0.0 * part.loss).backward()
-            self.hooks.on_rows(turn.num_rows)
+            self.on_rows(turn.num_rows)
             if turn.counts:
                 for metrics, mask in part.metrics:
                     own.add(metrics, mask)
-                given = (part.own.logp, part.own.truncated_logp, part.weight.detach())
-                found[:, self.about.places(turn.pack)] = torch.stack(given)
+                found[:, self.rows.places(turn.pack.rows)] = torch.stack((part.logp, part.weight))
                 total += float(part.loss.detach())
         sum_gradients(ranks, self.train_state.masters.values())
-        logp, truncated_logp, weight = ranks.summed(found)
+        logp, weight = ranks.summed(found)
         averages = Averages()
-        averages.add(prepared.metrics, self.about.mask)
+        averages.add(prepared.metrics, self.rows.mask)
         for content in ranks.gathered(own.to_bytes()):
             averages.add_bytes(content)
         loss = float(ranks.summed(torch.tensor(total, dtype=torch.float64)))
-        return prepared, loss, averages, Logprobs(self.about.tokens, logp, truncated_logp), weight
+        return prepared, loss, averages, logp, weight
 
     def _checked_norm(self, loss: float) -> float:
         """The gradient's norm before it is scaled down to the limit."""
-        norm = clip_gradients(self.train_state.masters.values(), self.about.settings.max_grad_norm)
+        norm = clip_gradients(self.train_state.masters.values(), self.settings.max_grad_norm)
         if not (np.isfinite(norm) and np.isfinite(loss)):
             raise UpdateError(f"step {self.train_state.step + 1} has loss {loss} and gradient norm {norm}")
         return norm
 
     def _advance(self, has_gradient: bool) -> float:
         """Take the optimiser's step, unless it would move by momentum alone; return the learning rate."""
-        settings, optimizer = self.about.settings, self.train_state.optimizer
+        settings, optimizer = self.settings, self.train_state.optimizer
         lr = learning_rate(
             self.train_state.step, lr=settings.lr, warmup_steps=settings.warmup_steps, decay_steps=settings.decay_steps
         )
@@ -139,87 +136,80 @@ class Step:
         self.train_state.step += 1
         return lr
 
-    def _critic_step(self, view: StepView | None) -> Metrics:
-        """Train the critic on the same rows."""
-        if self.critic is None or view is None:
-            return {}
-        return self.critic.step(self.about, view, self.form, self.budget, self.hooks.on_rows)
-
     def _prepared(self, num_tokens: int) -> Prepared:
-        about, settings = self.about, self.about.settings
-        advantage = about.rollouts.advantage[about.rows][about.row]
-        if settings.step_advantage is None and not settings.weights and self.critic is None:
-            return Prepared(advantage, None, {}, None)
-        view = self._view(advantage, num_tokens)
-        metrics: dict[str, Tensor] = {}
-        if settings.step_advantage is not None:
-            advantage = self._by_token(settings.step_advantage(view))
-            metrics["advantage_abs"] = advantage.abs()
-        weight = torch.ones(len(about.row), dtype=torch.float32)
-        for weighing in settings.weights:
-            factor, found = weighing(replace(view, advantage=advantage))
-            weight, metrics = weight * factor, {**metrics, **found}
-        return Prepared(advantage, weight if settings.weights else None, metrics, view)
+        objective, metrics = self.objective, dict[str, Tensor]()
+        rows = self._measured(num_tokens)
+        advantage: list[Tensor] = []
+        for index, each in enumerate(objective.advantages):
+            values = each.part(rows) if each.when == "step" else rows[advantage_column(index)]
+            if len(values) not in (rows.num_rows, len(rows.row)):
+                raise UpdateError(f"the advantage has {len(values)} values for {rows.num_rows} rows")
+            advantage.append(values if each.is_by_token(values, rows.num_rows) else values[rows.row])
+            if each.when == "step":
+                metrics["advantage_abs"] = advantage[-1].abs()
+        weight = [self._weight(rows, term.weights, advantage[term.advantage], metrics) for term in objective.terms]
+        return Prepared(self.rows, advantage, weight, self._scales(rows), metrics)
 
-    def _by_token(self, advantage: Tensor) -> Tensor:
-        """An advantage (N,) or (M,) as (M,). A step of N = M has one token a row, in the order of the rows."""
-        num_rows, row = len(self.about.rows), self.about.row
-        if len(advantage) not in (num_rows, len(row)):
-            raise UpdateError(f"the advantage has {len(advantage)} values for {num_rows} rows")
-        return advantage[row] if len(advantage) == num_rows else advantage
+    def _weight(
+        self, rows: Rows, parts: tuple[Part, ...], advantage: Tensor, metrics: dict[str, Tensor]
+    ) -> Tensor | None:
+        """The product of the weights of a term, (M,); their metrics are added."""
+        found: Tensor | None = None
+        for part in parts:
+            factor, said = part(rows.adding(of_tokens={"advantage": advantage}))
+            found = factor if found is None else found * factor
+            metrics |= said
+        return found
 
-    def _view(self, advantage: Tensor, num_tokens: int) -> StepView:
-        """Measure what the components need."""
-        about, known, tokens = self.about, self.about.references, self.about.tokens
-        logp = entropy = None
-        if about.settings.needs & {"logp", "entropy"}:
-            logp, entropy = self._measured(num_tokens)
-        return StepView(
-            scored=about.scored,
-            row=about.row,
-            mask=about.mask,
-            advantage=advantage,
-            logp_sampler=about.rollouts.logprobs[tokens],
-            logp_old=logp if known.old is None else known.old.logp[tokens],
-            logp=logp,
-            entropy=entropy,
-            logp_ref=None if known.reference is None else known.reference[tokens],
-            values=None if known.values is None else known.values[tokens],
-        )
+    def _scales(self, rows: Rows) -> list[Tensor]:
+        """By how much the loss of a token counts, (M,) float32 a term."""
+        if not self.settings.count_zero_std_groups:
+            varied = rows.by("group").varied(rows["reward"]) | self.objective.acting(rows)
+            rows = rows.adding(mask=rows.mask & varied[rows.row])
+        members = self.objective.members(rows)
+        return [
+            term.aggregation(
+                rows if term.over == "step" else rows.adding(mask=rows.mask & members[:, index][rows.row])
+            ).float()
+            for index, term in enumerate(self.objective.terms)
+        ]
 
-    def _measured(self, num_tokens: int) -> tuple[Tensor, Tensor]:
-        """The policy's log-probs and entropies before the step, (M,) each."""
-        ranks, found = self.budget.ranks, torch.zeros(2, len(self.about.tokens))
+    def _measured(self, num_tokens: int) -> Rows:
+        """The rows with what components need of them before the step: the policy's log-probs and entropies."""
+        needs, on_policy = self.objective.of_step(), "old.logp" not in self.rows
+        if not needs & ({"now.logp", "now.entropy"} | ({"old.logp"} if on_policy else set())):
+            return self.rows
+        ranks, found = self.budget.ranks, torch.zeros(2, len(self.rows.row))
         with torch.no_grad():
-            for turn in turns(ranks, self.about.rollouts, self.about.rows, self.form, num_tokens):
-                own = pass_logprobs(self.train_state.model, self.about.rollouts, turn.pack, self.form)
+            for turn in turns(ranks, self.rows, torch.arange(self.rows.num_rows), self.form, num_tokens):
+                temperature = self.rows["temperature"][turn.pack.rows]
+                own = token_logprobs(self.train_state.model, turn.pack, temperature, self.form)
                 if turn.counts:
-                    found[:, self.about.places(turn.pack)] = torch.stack((own.logp, own.entropy))
+                    found[:, self.rows.places(turn.pack.rows)] = torch.stack((own.logp, own.entropy))
         logp, entropy = ranks.summed(found)
-        return logp, entropy
+        old = self.rows.get("old.logp")
+        return self.rows.adding(
+            of_tokens={"now.logp": logp, "now.entropy": entropy, "old.logp": logp if old is None else old}
+        )
 
     def _zero_gradient(self, prepared: Prepared) -> Tensor:
         """(N,) bool: rows whose gradient is exactly zero for certain."""
-        acts = prepared.advantage != 0 if prepared.weight is None else (prepared.advantage * prepared.weight) != 0
-        zero = torch.ones(len(self.about.rows), dtype=torch.bool)
-        zero[self.about.row[acts | self.about.acts_without_advantage]] = False
-        return zero
+        members, found = self.objective.members(self.rows), torch.zeros(self.rows.num_rows, dtype=torch.bool)
+        for index, term in enumerate(self.objective.terms):
+            advantage, weight = prepared.of_term(self.objective, index)
+            acts = (advantage if weight is None else advantage * weight) != 0
+            reached = torch.zeros_like(found)
+            reached[self.rows.row[acts | term.acts_without_advantage]] = True
+            found |= reached & members[:, index]
+        return ~found
 
     def _turns(self, prepared: Prepared, num_tokens: int) -> list[tuple[Turn, bool]]:
         """Packs of this rank, and whether their rows have zero gradient: those need none, only their metrics."""
-        zero, rows = self._zero_gradient(prepared), self.about.rows
+        zero = self._zero_gradient(prepared)
         return [
             (turn, zero_gradient)
             for zero_gradient in (False, True)
             for turn in turns(
-                self.budget.ranks, self.about.rollouts, rows[zero == zero_gradient], self.form, num_tokens
+                self.budget.ranks, self.rows, (zero == zero_gradient).nonzero()[:, 0], self.form, num_tokens
             )
         ]
-
-    def _results(self, prepared: Prepared, weight: Tensor, zero: Tensor) -> RowResults:
-        def mean(values: Tensor) -> Tensor:
-            sums = torch.zeros(len(zero), dtype=torch.float64)
-            sums.index_add_(0, self.about.row, torch.where(self.about.mask, values.double(), 0.0))
-            return sums / self.about.totals.row_tokens.clamp_min(1)
-
-        return RowResults(self.about.rows, mean(prepared.advantage), mean(weight), zero)

@@ -17,7 +17,7 @@ Types of settings: bool, int, float, str, Literal, tuple[T, ...], `T | None`, an
 annotated_types, `StringConstraints`, `REGEX` or `INCIDENTAL`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar, get_args
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,21 +33,16 @@ Kind = Literal[
     "aggregation",
     "importance weights",
     "token weights",
+    "optimizer",
 ]
 
-Need = Literal[
-    "logp",
-    "entropy",
-    "reference",
-    "reference_mean_logp",
-    "teacher",
-    "values",
-    "logsumexp",
-    "mean_logp",
-    "logp_at_1",
-]
+Carries = Literal["advantage", "coefficient", "return"]
+"""What an advantage is, and what a loss can take: how much better a completion is than expected; a coefficient of its
+log-probs in a gradient; a reward as it stands."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+OF_ROWS: tuple[Kind, ...] = ("advantage", "loss", "aggregation", "importance weights", "token weights")
+"""Parts of an objective, which are functions of gradus.models.objectives.rows.Rows."""
 
 REGEX = "regex"
 """Marks a text, inside Annotated, that must be a regular expression."""
@@ -65,11 +60,17 @@ def component(
     libraries: tuple[str, ...] = (),
     columns: tuple[str, ...] = (),
     needs_gold: bool = False,
-    needs: tuple[Need, ...] = (),
+    needs: tuple[str, ...] | None = None,
+    per: Literal["row", "token"] = "row",
+    when: Literal["update", "step"] = "update",
+    returns: tuple[Carries, ...] = ("advantage",),
+    takes: tuple[Carries, ...] = ("advantage",),
+    mean_over: Literal["", "row", "token"] = "",
+    regulariser: bool = False,
     acts_without_advantage: bool = False,
     needs_sampler: bool = True,
     compares_group: bool = False,
-    goes_with: Mapping[str, str] = {},
+    elementwise: bool = False,
 ) -> Callable[[F], F]:
     """Register a function as a component; return it unchanged.
 
@@ -83,29 +84,19 @@ def component(
         libraries: Installed distributions that decide the result; their versions are part of the identity.
         columns: Columns of a row that a reward reads beside completion and answer.
         needs_gold: Whether a reward cannot judge a row without a gold answer.
-        needs: What a part of an objective reads of every token beside the log-prob of a micro-batch; what no part needs
-            is not computed. Of all tokens of a step, before its gradient: logp (the policy's log-probs), entropy,
-            reference (the reference policy's log-probs), values (a critic's). In the loss too: reference,
-            reference_mean_logp and mean_logp (means of the log-probs over the vocabulary), logsumexp of the logits,
-            logp_at_1 (the log-prob at temperature 1), teacher (log-probs of a teacher's most likely tokens).
+        needs: Columns that a part of an objective reads (gradus.models.objectives.columns); others are refused, and
+            what no part needs is not computed. None reads what costs nothing.
+        per: Whether an advantage is one a row or one a token.
+        when: Whether an advantage is made once an update, or anew for every step.
+        returns: What an advantage can be taken as.
+        takes: What a loss can take as its advantage; () takes none.
+        mean_over: What an aggregation weighs alike; what an advantage or a loss is defined with, or "" for either.
+        regulariser: Whether no weight multiplies a loss.
         acts_without_advantage: Whether a loss has a gradient where the advantage is 0.
         needs_sampler: Whether a loss needs rows with the log-probs of a sampler; False for losses of given texts.
         compares_group: Whether an advantage compares the rows of a group: of one row, or of equal ones, it makes none.
-        goes_with: The other parts of the objective that a method is defined with, name by kind; others are refused.
+        elementwise: Whether an optimiser steps every number by itself, so that a rank can step its part of a parameter.
     """
-    del (
-        name,
-        paper,
-        version,
-        libraries,
-        columns,
-        needs_gold,
-        needs,
-        acts_without_advantage,
-        needs_sampler,
-        compares_group,
-        goes_with,
-    )
     if kind not in KINDS:
         raise ValueError(f"there is no kind of component {kind!r}: it is one of {', '.join(KINDS)}")
 

@@ -192,3 +192,10 @@ class ImportanceConfig(Chosen):
     """Importance weights with their settings."""
 
     kind: ClassVar[Kind] = "importance weights"
+
+
+class OptimizerConfig(Chosen):
+    """An optimiser with its settings."""
+
+    kind: ClassVar[Kind] = "optimizer"
+    default: ClassVar[str] = "adamw"

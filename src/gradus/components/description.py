@@ -7,7 +7,7 @@ function_in(Path("mine.py"), "short", "filter")
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, Union
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Optional, Union
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, create_model
 
-from gradus.components import INCIDENTAL, KINDS, Kind, Need
+from gradus.components import INCIDENTAL, KINDS, OF_ROWS, Carries, Kind
 from gradus.components.exact import Exact
 
 _TYPES: Mapping[str, Any] = {"bool": bool, "int": int, "float": float, "str": str}
@@ -60,11 +60,17 @@ class Component:
     libraries: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     needs_gold: bool = False
-    needs: tuple[Need, ...] = ()
+    needs: tuple[str, ...] | None = None
+    per: Literal["row", "token"] = "row"
+    when: Literal["update", "step"] = "update"
+    returns: tuple[Carries, ...] = ("advantage",)
+    takes: tuple[Carries, ...] = ("advantage",)
+    mean_over: Literal["", "row", "token"] = ""
+    regulariser: bool = False
     acts_without_advantage: bool = False
     needs_sampler: bool = True
     compares_group: bool = False
-    goes_with: Mapping[str, str] = field(default_factory=dict[str, str])
+    elementwise: bool = False
     settings: type[Settings] = Settings
     incidental: frozenset[str] = frozenset()
     """Names of settings on which no result depends."""
@@ -212,6 +218,12 @@ def _component(
 ) -> Component:
     facts = {} if call is None else _facts(source, call)
     doc = ast.get_docstring(function) or ""
+    taken = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    if facts.get("kind", kind) in OF_ROWS and len(taken) != 1 and function.args.vararg is None:
+        raise DescriptionError(
+            f"{source.path} line {function.lineno}: {function.name} takes ({', '.join(taken)}), and "
+            f"{facts.get('kind', kind)} is called with one argument, the rows: write def {function.name}(rows, *, ...)"
+        )
     settings, incidental = _settings(source, function, doc)
     return Component(
         kind=facts.pop("kind", kind),
@@ -234,6 +246,9 @@ def _facts(source: _Source, call: ast.Call) -> dict[str, Any]:
             found["kind"] = ast.literal_eval(call.args[0])
     except ValueError:
         raise DescriptionError(f"{where}: the arguments of @component must be literals") from None
+    known = {each.name for each in fields(Component)} - {"file", "function", "doc", "settings", "incidental", "module"}
+    if odd := sorted(set(found) - known):
+        raise DescriptionError(f"{where}: @component has no argument {odd[0]}; it has {', '.join(sorted(known))}")
     if found.get("kind") not in KINDS:
         raise DescriptionError(f"{where}: there is no kind {found.get('kind')!r}: it is one of {', '.join(KINDS)}")
     return found

@@ -38,6 +38,7 @@ FOLDERS: Mapping[Kind, str] = {
     "aggregation": "models/objectives/aggregations",
     "importance weights": "models/objectives/importance_sampling",
     "token weights": "models/objectives/token_weights",
+    "optimizer": "models/training/optimizers",
 }
 """Where our own components of a kind are."""
 
@@ -52,6 +53,7 @@ SETTINGS: Mapping[Kind, str] = {
     "aggregation": "update.aggregation",
     "importance weights": "update.correction",
     "token weights": "update.weights.0",
+    "optimizer": "update.optimizer",
 }
 """The setting of a recipe that names a component of a kind; behind a list of them stands .0."""
 

@@ -1,48 +1,44 @@
 """The objective that settings name, its components loaded."""
 
-from dataclasses import fields
-
-import torch
-
-from gradus.models.objectives.batch import ScoredBatch
-from gradus.models.training.settings import OptimizerChoice, OriginLoss, UpdateSettings
+from gradus.components.chosen import AdvantageConfig, Chosen
+from gradus.models.objectives.columns import columns_of
+from gradus.models.objectives.objective import Advantage, Objective, Part, Term
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.identity.loading import load
-from gradus.tasks.preflight.objective import check_needs
+from gradus.tasks.preflight.objective import check_objective
 
 
-def update_settings(config: UpdateConfig) -> UpdateSettings:
-    """The components loaded, every other field of the same name as it is.
-
-    UsageError if a component needs what only another kind of component is handed.
-    """
-    check_needs(config)
-    components = {
-        "loss": load(config.loss),
-        "aggregation": load(config.aggregation),
-        "correction": load(config.correction) if config.correction is not None else None,
-        "weights": tuple(load(each) for each in config.weights),
-        "step_advantage": load(config.advantage) if config.advantage.component.needs else None,
-        "needs": config.needs,
-        "optimizer": OptimizerChoice(config.optimizer.name, config.optimizer.settings),
-        "acts_without_advantage": config.loss.component.acts_without_advantage,
-        "needs_sampler": config.loss.component.needs_sampler,
-        "origin_losses": tuple(
-            OriginLoss(
-                each.origin,
-                load(each.loss),
-                each.loss.component.acts_without_advantage,
-                each.loss.component.needs_sampler,
+def objective_of(config: UpdateConfig) -> Objective:
+    """Return the objective; UsageError if its parts do not go together."""
+    check_objective(config)
+    terms = config.objective
+    chosen = list(dict.fromkeys(str(each.advantage) for each in terms))
+    advantages = {str(each.advantage): each.advantage for each in terms if each.advantage is not None}
+    return Objective(
+        advantages=tuple(_advantage(advantages[text]) for text in chosen),
+        terms=tuple(
+            Term(
+                loss=_part(each.loss),
+                aggregation=_part(each.aggregation or config.aggregation),
+                advantage=chosen.index(str(each.advantage)),
+                weights=tuple(_part(part) for part in each.weights or ()),
+                coefficient=each.coefficient,
+                name=each.name,
+                acts_without_advantage=each.loss.component.acts_without_advantage,
+                needs_sampler=each.loss.component.needs_sampler,
+                regulariser=each.loss.component.regulariser,
+                over=each.over,
             )
-            for each in config.origin_losses
+            for each in terms
         ),
-    }
-    plain = {each.name for each in fields(UpdateSettings)} - set(components)
-    return UpdateSettings(**components, **{name: getattr(config, name) for name in plain})
+        correction=None if config.correction is None else _part(config.correction),
+    )
 
 
-def update_advantage(config: UpdateConfig, batch: ScoredBatch) -> torch.Tensor:
-    """The advantages (N,); 0 where every step makes its own."""
-    if config.advantage.component.needs:
-        return torch.zeros_like(batch.reward)
-    return load(config.advantage)(batch)
+def _advantage(chosen: AdvantageConfig) -> Advantage:
+    return Advantage(_part(chosen), chosen.component.when, chosen.component.per)
+
+
+def _part(chosen: Chosen) -> Part:
+    component = chosen.component
+    return Part(load(chosen), f"{component.kind} {chosen.label}", columns_of(component))

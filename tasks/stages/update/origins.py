@@ -23,16 +23,36 @@ def is_own(table: pa.Table) -> Bools:
     return bools(pc.equal(pc.coalesce(table.column("origin"), OWN), OWN))
 
 
-def loss_codes(table: pa.Table, config: UpdateConfig) -> Ints:
-    """Return which loss each row takes, (N,): 1 + its place in `origin_losses`, or 0."""
-    origins = pa.array([each.origin for each in config.origin_losses], pa.string())
-    return 1 + ints(pc.index_in(one_array(pc.coalesce(table.column("origin"), OWN)), value_set=origins), null=-1)
+def members(table: pa.Table, config: UpdateConfig) -> Bools:
+    """Return the terms of the objective that each row belongs to, (N, terms); BadInputError for an unknown column."""
+    table = table.set_column(table.column_names.index("origin"), "origin", pc.coalesce(table.column("origin"), OWN))
+    found = np.ones((table.num_rows, len(config.objective)), dtype=np.bool_)
+    for index, term in enumerate(config.objective):
+        found[:, index] = np.logical_and.reduce([_having(table, *each) for each in term.rows.items()])
+        for each in term.without.items():
+            found[:, index] &= ~_having(table, *each)
+    return found
+
+
+def _having(table: pa.Table, name: str, values: object) -> Bools:
+    if name not in table.column_names:
+        raise BadInputError(
+            f"update.terms: rows have no column {name}", hint=f"take one of {', '.join(sorted(table.column_names))}"
+        )
+    column = table.column(name)
+    try:
+        wanted = pa.array(values if isinstance(values, tuple) else [values]).cast(column.type)
+        return bools(pc.is_in(column, value_set=wanted))
+    except pa.ArrowException:
+        raise BadInputError(
+            f"update.terms: {values!r} is no value of the column {name}, which is {column.type}", hint="correct it"
+        ) from None
 
 
 def needs_sampler(table: pa.Table, config: UpdateConfig) -> Bools:
     """Return which rows need the log-probs of a sampler, (N,)."""
-    by_code = np.array([loss.component.needs_sampler for loss in config.losses])
-    return by_code[loss_codes(table, config)]
+    of_term = np.array([each.loss.component.needs_sampler for each in config.objective])
+    return np.logical_or.reduce(members(table, config) & of_term, axis=1)
 
 
 def trained_tokens(table: pa.Table) -> Bools | None:

@@ -29,7 +29,6 @@ from gradus.data.lake.train_states import (
 from gradus.models.training.checkpoint import SavedDtype
 from gradus.models.training.parallel.ranks import ALONE
 from gradus.models.training.passes import Budget
-from gradus.models.training.steps.critic_files import critic_files
 from gradus.tasks.artifacts.adapters import begins_adapter
 from gradus.tasks.artifacts.policies import EMA
 from gradus.tasks.config.learning import UpdateConfig
@@ -37,11 +36,9 @@ from gradus.tasks.host.waiting import hold
 from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.context import Beat, StageContext
 from gradus.tasks.stages.update.conditions import deterministic
-from gradus.tasks.stages.update.given_rows import GivenRows
-from gradus.tasks.stages.update.objective import update_settings
 from gradus.tasks.stages.update.start import Start, loaded
 from gradus.tasks.stages.update.train_state import policy_dtype, state_contents, write_train_state, write_weights
-from gradus.tasks.stages.update.work import Work
+from gradus.tasks.stages.update.work import Work, files_of_critic
 from gradus.tasks.stages.warm import Warm
 
 _SCRATCH = "scratch"
@@ -102,8 +99,7 @@ def _restore(store: Store, ref: Ref, updates: Sequence[Ref], out: ShardWriter, b
     with disk_errors(out.folder):
         _write_weights(start, folder, dtype)
         _put_back(store, ref, folder, manifest)
-    critic = {} if start.critic is None else critic_files(start.critic)
-    write_train_state(out, ref, manifest.files, state_contents(start.train_state, dtype, critic))
+    write_train_state(out, ref, manifest.files, state_contents(start.train_state, dtype, files_of_critic(start)))
 
 
 def _write_weights(start: Start, folder: Path, dtype: SavedDtype) -> None:
@@ -138,29 +134,27 @@ def _put_back(store: Store, ref: Ref, folder: Path, manifest: Manifest) -> None:
 def _repeated(store: Store, ref: Ref, before: Start | None, out: ShardWriter, beat: Beat) -> Start:
     """Take the steps of an update again, from `before` or from the train state of its policy on disk."""
     manifest = store.manifest(ref)
-    config = UpdateConfig.model_validate({**manifest.config, "save_every_steps": 0, "profile": False})
+    config = UpdateConfig.model_validate(manifest.config)
     inputs = {role: tuple(map(Ref.parse, texts)) for role, texts in manifest.parents.items()}
     ctx = StageContext(store, inputs, out, int(manifest.identity["seed"]), Warm(), beat)
-    settings = update_settings(config)
     try:
-        given = GivenRows.of(ctx, config)
+        work = Work.of(ctx, config)
     except (CorruptArtifactError, PrunedError) as error:
         raise CorruptArtifactError(f"{ref} cannot be computed again: {error.message}", hint=begin_afresh(ref)) from None
     if before is None:
         policy = ctx.one("policy")
         files = {} if begins_adapter(store, policy, config) else state_files(store, policy) or {}
-        start = loaded(store, policy, files, settings, config, ctx.seed)
-    elif before.fits(settings, config):
-        start = before.adopted(store, ctx.one("policy"), settings, config, ALONE)
+        start = loaded(store, policy, files, config, ctx.seed)
+    elif before.fits(config):
+        start = before.adopted(store, ctx.one("policy"), config, ALONE)
     else:
         raise StageError(
             f"{ref} was made with another update.dtype, device or optimizer than the update before it, "
             "whose train state is gone",
             hint=begin_afresh(ref),
         )
-    budget = Budget(config.micro_tokens)
     with deterministic(wanted=config.deterministic), _threads(num_threads(store, ref)):
-        Work(ctx, config, settings, start, given, out.scratch / "steps", budget).take_steps(_nothing)
+        work.take_steps(start, Budget(config.micro_tokens))
     return start
 
 
@@ -173,7 +167,3 @@ def _threads(number: int) -> Generator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _nothing() -> None:
-    """No profiler watches."""

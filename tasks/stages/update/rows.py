@@ -18,14 +18,24 @@ import torch
 
 from gradus.data.arrays import Bools, Ints, codes, floats, ints, nulls, one_array, pc, positions, ragged, take_or_null
 from gradus.data.errors import BadInputError, GateError
+from gradus.data.lake.schema import OWN
 from gradus.data.lake.store import Ref, Store
-from gradus.models.engines.sampling import SamplingParams
-from gradus.models.objectives.batch import ScoredBatch
-from gradus.models.training.packed.ragged import Ragged
+from gradus.models.objectives.objective import MEMBERS
+from gradus.models.objectives.ragged import Ragged
+from gradus.models.objectives.rows import Rows
+from gradus.models.training.learning_rows import learning_rows
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.stages import reads
 from gradus.tasks.stages.context import StageContext
-from gradus.tasks.stages.update.origins import is_own, joined_groups, needs_sampler, refuse_spans
+from gradus.tasks.stages.update.origins import (
+    compared_tokens,
+    is_own,
+    joined_groups,
+    members,
+    needs_sampler,
+    refuse_spans,
+    trained_tokens,
+)
 
 _NEEDED = ("prompt_tokens", "completion_tokens")
 _SAMPLED = ("logprobs", "temperature")
@@ -49,79 +59,67 @@ _COLUMNS = [
 
 
 @dataclass(frozen=True)
-class ScoredRows:
-    """The rows that an update learns from, in the order of the inputs."""
+class Judged:
+    """The rows that an update learns from, in the order of the inputs, and how many were left out."""
 
     table: pa.Table
-    """Rollouts with `reward`, `correct` and `age`, the number of updates since the policy that sampled them."""
-    config: UpdateConfig
-    replaced_groups: int
-    unjudged_rows: int
-    unjoined_rows: int
-    """Rows of other origins that were left out, as the policy has no completions of their problems."""
-
-    @property
-    def num_rows(self) -> int:
-        """N."""
-        return self.table.num_rows
+    """Rollouts with `reward`, `correct`, the number of their `group`, and `age`, the number of updates since the policy
+    that sampled them."""
+    counts: dict[str, int]
 
     def texts(self, column: str) -> list[Any]:
-        """A short column as Python values, (N,)."""
+        """Return a short column as Python values, (N,)."""
         return self.table.column(column).to_pylist()
 
-    def tokens(self, column: str) -> Ragged:
-        """A list column of token ids; a null becomes -1, which no policy knows."""
-        offsets, values = ragged(self.table.column(column))
-        return Ragged(torch.from_numpy(ints(values, null=-1).copy()), torch.from_numpy(offsets.copy()))
 
-    def prompts(self) -> Ragged:
-        """The prompts that rows are trained for: those that they were sampled from, unless they name another."""
-        column = pc.coalesce(self.table.column("trained_prompt_tokens"), self.table.column("prompt_tokens"))
-        offsets, values = ragged(column)
-        return Ragged(torch.from_numpy(ints(values, null=-1).copy()), torch.from_numpy(offsets.copy()))
-
-    def logprobs(self) -> torch.Tensor:
-        """The sampler's log-probs of all tokens, float32; a null becomes NaN, also in rows that have none at all."""
-        _, values = ragged(self.table.column("logprobs"))
-        completions, there = self.tokens("completion_tokens"), ~nulls(self.table.column("logprobs"))
-        found = torch.full((len(completions.values),), torch.nan)
-        rows = torch.from_numpy(np.flatnonzero(there))
-        found[completions.places(rows)] = torch.from_numpy(floats(values).astype(np.float32))
-        return found
-
-    def temperature(self) -> torch.Tensor:
-        """Sampling temperatures (N,) float32; 1 in rows that were not sampled."""
-        found = floats(self.table.column("temperature")).astype(np.float32)
-        return torch.from_numpy(np.nan_to_num(found, nan=1.0))
-
-    def groups(self) -> Ints:
-        """The number of each row's group, (N,)."""
-        return codes(self.table.column("group"))[0]
-
-    def drawing(self) -> SamplingParams | None:
-        """How the rows were drawn; None if none was truncated. A null top_p or top_k is read as no truncation."""
-        drawn = SamplingParams(
-            self.temperature()[:, None],
-            torch.from_numpy(np.nan_to_num(floats(self.table.column("top_p")), nan=1.0))[:, None],
-            torch.from_numpy(ints(self.table.column("top_k")).copy())[:, None],
-        )
-        return drawn if bool(drawn.truncates.any()) else None
-
-    def batch(self) -> ScoredBatch:
-        """Rewards, groups, correctness and lengths."""
-        lengths = ints(pc.list_value_length(one_array(self.table.column("completion_tokens"))))
-        return ScoredBatch(
-            reward=torch.from_numpy(floats(self.table.column("reward")).copy()),
-            group=torch.from_numpy(self.groups().copy()),
-            correct=torch.from_numpy(floats(self.table.column("correct").cast(pa.int8())).copy()),
-            length=torch.from_numpy(lengths.copy()),
-        )
+def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
+    """Return what the steps of an update read of its rows."""
+    trained, compared = trained_tokens(table), compared_tokens(table)
+    temperature = np.nan_to_num(floats(table.column("temperature")).astype(np.float32), nan=1.0)
+    return learning_rows(
+        prompts_of(table),
+        tokens_of(table, "completion_tokens"),
+        logprobs=_logprobs(table),
+        temperature=torch.from_numpy(temperature),  # 1 in rows that were not sampled
+        trained=None if trained is None else torch.from_numpy(trained),
+        compared=None if compared is None else torch.from_numpy(compared),
+        reward=torch.from_numpy(floats(table.column("reward")).copy()),
+        group=torch.from_numpy(codes(table.column("group"))[0].copy()),
+        correct=torch.from_numpy(floats(table.column("correct").cast(pa.int8())).copy()),
+        origin=np.array(pc.coalesce(table.column("origin"), OWN).to_pylist(), dtype=np.str_),
+        **{MEMBERS: torch.from_numpy(members(table, config))},
+    )
 
 
-def judged_rows(ctx: StageContext, config: UpdateConfig) -> ScoredRows:
+def tokens_of(table: pa.Table, column: str) -> Ragged:
+    """Return a list column of token ids; a null becomes -1, which no policy knows."""
+    return _ragged(table.column(column))
+
+
+def prompts_of(table: pa.Table) -> Ragged:
+    """Return the prompts that rows are trained for: those that they were sampled from, unless they name another."""
+    return _ragged(pc.coalesce(table.column("trained_prompt_tokens"), table.column("prompt_tokens")))
+
+
+def _ragged(column: pa.ChunkedArray) -> Ragged:
+    offsets, values = ragged(column)
+    return Ragged(torch.from_numpy(ints(values, null=-1).copy()), torch.from_numpy(offsets.copy()))
+
+
+def _logprobs(table: pa.Table) -> torch.Tensor:
+    """The sampler's log-probs of all tokens, float32; a null becomes NaN, also in rows that have none at all."""
+    _, values = ragged(table.column("logprobs"))
+    completions, there = tokens_of(table, "completion_tokens"), ~nulls(table.column("logprobs"))
+    found = torch.full((len(completions.values),), torch.nan)
+    rows = torch.from_numpy(np.flatnonzero(there))
+    found[completions.places(rows)] = torch.from_numpy(floats(values).astype(np.float32))
+    return found
+
+
+def judged_rows(ctx: StageContext, config: UpdateConfig) -> Judged:
     """Rollouts of the policy, or of one up to `max_age` updates older, with rewards: judged only, replaced dropped.
 
-    Rows of other origins come from wherever they come from.
+    Rows of other origins may come from any policy.
 
     GateError if another policy sampled them or no row was judged; BadInputError names a row that cannot be used.
     """
@@ -142,9 +140,9 @@ def judged_rows(ctx: StageContext, config: UpdateConfig) -> ScoredRows:
     kept = joined.filter(pa.array(~unjudged & ~np.isin(_groups(joined), replaced)))
     group, alone = joined_groups(kept)
     kept = kept.append_column("group", pa.array(group)).filter(pa.array(~alone))
-    judged = ScoredRows(kept, config, len(replaced), int(unjudged.sum()), int(alone.sum()))
-    _refuse_unusable(judged)
-    return judged
+    _refuse_unusable(kept, config)
+    counts = {"replaced_groups": len(replaced), "unjudged_rows": int(unjudged.sum())}
+    return Judged(kept, {**counts, **({"unjoined_rows": int(alone.sum())} if alone.any() else {})})
 
 
 def _joined(rollouts: pa.Table, scores: pa.Table) -> pa.Table:
@@ -220,45 +218,50 @@ def _ages(table: pa.Table, known: Mapping[str, int], expected: str) -> Ints:
     return np.array([known.get(digest or "", 0) for digest in sampled_by], dtype=np.int64)
 
 
-def refuse_unknown_tokens(judged: ScoredRows, vocab_size: int) -> None:
+def refuse_unknown_tokens(table: pa.Table, vocab_size: int) -> None:
     """BadInputError names the first row with a token id that is not below `vocab_size`."""
     for column, tokens in (
-        ("prompt_tokens", judged.prompts()),
-        ("completion_tokens", judged.tokens("completion_tokens")),
+        ("prompt_tokens", prompts_of(table)),
+        ("completion_tokens", tokens_of(table, "completion_tokens")),
     ):
-        outside = np.zeros(judged.num_rows, dtype=np.bool_)
+        outside = np.zeros(table.num_rows, dtype=np.bool_)
         outside[tokens.row[(tokens.values < 0) | (tokens.values >= vocab_size)].numpy()] = True
         what = f"has {column} that the policy does not know"
-        _refuse(outside, judged.texts("rollout_id"), what, "its tokens are another tokenizer's")
+        _refuse(outside, table.column("rollout_id").to_pylist(), what, "its tokens are another tokenizer's")
 
 
-def refuse_truncated(judged: ScoredRows) -> None:
+def refuse_truncated(table: pa.Table, config: UpdateConfig) -> None:
     """BadInputError names the first row sampled with top_p or top_k.
 
     Its log-probs are renormalised over what was left, the trainer's over all: the ratio of both is biased (trl#6789).
     """
-    cut = (floats(judged.table.column("top_p")) < 1) | (ints(judged.table.column("top_k")) > 0)
-    cut &= needs_sampler(judged.table, judged.config)
-    hint = "update with truncation = masked or correction = none, or roll out with top_p = 1 and top_k = 0"
-    _refuse(cut, judged.texts("rollout_id"), "was sampled with top_p or top_k, where no correction holds", hint)
+    cut = truncated(table) & needs_sampler(table, config)
+    hint = "update with correction = none, or roll out with top_p = 1 and top_k = 0"
+    _refuse(
+        cut, table.column("rollout_id").to_pylist(), "was sampled with top_p or top_k, where no correction holds", hint
+    )
 
 
-def _refuse_unusable(judged: ScoredRows) -> None:
+def truncated(table: pa.Table) -> Bools:
+    """Return which rows were sampled with top_p or top_k, (N,)."""
+    return (floats(table.column("top_p")) < 1) | (ints(table.column("top_k")) > 0)
+
+
+def _refuse_unusable(table: pa.Table, config: UpdateConfig) -> None:
     """BadInputError names the first row that lacks something, or whose reward or tokens make no sense."""
-    rows = judged.texts("rollout_id")
-    table, made = judged.table, "update from rollouts that `gradus rollout` made"
+    rows, made = table.column("rollout_id").to_pylist(), "update from rollouts that `gradus rollout` made"
     for name in _NEEDED:
         _refuse(nulls(table.column(name)), rows, f"has no {name}", made)
-    wanting = is_own(table) | needs_sampler(table, judged.config)
+    wanting = is_own(table) | needs_sampler(table, config)
     for name in _SAMPLED:
-        _refuse(nulls(table.column(name)) & wanting, rows, f"has no {name}", _without_sampler(judged.config))
+        _refuse(nulls(table.column(name)) & wanting, rows, f"has no {name}", _without_sampler(config))
     refuse_spans(table, rows)
-    reward = floats(judged.table.column("reward"))
+    reward = floats(table.column("reward"))
     _refuse(~np.isfinite(reward), rows, "has a reward that is not finite", "correct the reward and score again")
-    empty = (judged.prompts().lengths == 0).numpy()
+    empty = (prompts_of(table).lengths == 0).numpy()
     _refuse(empty, rows, "has an empty prompt", "leave it out")
     lengths = ints(pc.list_value_length(one_array(table.column("logprobs"))), null=-1)
-    uneven = ~nulls(table.column("logprobs")) & (lengths != judged.tokens("completion_tokens").lengths.numpy())
+    uneven = ~nulls(table.column("logprobs")) & (lengths != tokens_of(table, "completion_tokens").lengths.numpy())
     _refuse(
         uneven, rows, "has not one log-prob for each of its tokens", "update from rollouts whose engine records them"
     )
@@ -277,7 +280,8 @@ def _refuse_text_alone(table: pa.Table, config: UpdateConfig) -> None:
 
 def _without_sampler(config: UpdateConfig) -> str:
     """What to do about rows without a sampler's log-probs."""
-    origins = ", ".join(each.origin for each in config.origin_losses if not each.loss.component.needs_sampler)
+    others = (each for each in config.objective if not each.loss.component.needs_sampler)
+    origins = ", ".join(str(each.rows["origin"]) for each in others if "origin" in each.rows)
     known = f"give rows that somebody else wrote the origin {origins}" if origins else "set a loss for their origin"
     return f"take rollouts that `gradus rollout` made, or {known} (update.origin_losses)"
 

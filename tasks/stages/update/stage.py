@@ -18,12 +18,9 @@ from gradus.tasks.artifacts.writing import written
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.host.waiting import hold
-from gradus.tasks.runs.profiles import trace_of
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.update.conditions import deterministic, profiled
-from gradus.tasks.stages.update.given_rows import GivenRows
+from gradus.tasks.stages.update.conditions import deterministic
 from gradus.tasks.stages.update.launch.supervision import KeptRanks, launched
-from gradus.tasks.stages.update.objective import update_settings
 from gradus.tasks.stages.update.replay import kept_files, makes_the_same_bits
 from gradus.tasks.stages.update.report import extreme_samples, last_and_worst, oldest, rows_report, without_clock
 from gradus.tasks.stages.update.rows import refuse_unknown_tokens
@@ -35,9 +32,7 @@ from gradus.tasks.stages.update.train_state import (
     write_checkpoint,
     write_train_state,
 )
-from gradus.tasks.stages.update.work import Work
-
-_RESUMABLE = "steps"
+from gradus.tasks.stages.update.work import Work, files_of_critic
 
 
 def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
@@ -56,22 +51,18 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
 def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageResult:
     """Do the same in this process, which may be one of several ranks: all take the steps, and rank 0 reports."""
     started = time.perf_counter()
-    settings = update_settings(config)
-    given = GivenRows.of(ctx, config)
-    skipped = not given.has_signal(config, settings)
-    given.refuse_uniform(config, skipped=skipped)
+    work = Work.of(ctx, config)
+    skipped = not work.has_signal()
+    work.refuse_uniform(skipped=skipped)
     if skipped:
-        return _skipped(given)
+        return _skipped(work)
     start = _start(ctx, config, budget.ranks)
-    refuse_unknown_tokens(given.rows, vocabulary(start.policy.model))
-    work = Work(ctx, config, settings, start, given, ctx.out.scratch / _RESUMABLE, budget)
-    trace = trace_of(ctx.store.path(ctx.out.ref)) if config.profile and budget.ranks.writes else None
+    refuse_unknown_tokens(work.judged.table, vocabulary(start.policy.model))
     with (
         oom_as_stage_error(f"updating with {config.micro_tokens} tokens at once", "lower update.micro_tokens"),
         deterministic(wanted=config.deterministic),
-        profiled(trace) as after_step,
     ):
-        num_tokens = work.take_steps(after_step)
+        num_tokens = work.take_steps(start, budget)
     fault_point("update:before_checkpoint")
     dtype = saved_in(ctx.store, ctx.one("policy"), config)
     if budget.ranks.writes:
@@ -80,44 +71,43 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageRes
         ctx.out.write_file(ROWS_FILE, work.rows_file())
         if config.between_updates == "host" and budget.ranks.num_ranks == 1:
             start.to_host()  # before the state is written while other stages compute
-        _save_state(ctx, config, work)
+        _save_state(ctx, config, start, budget.ranks)
     else:
         give_checkpoint(start.policy, start.train_state, dtype)
         written(
-            state_contents(start.train_state, dtype, work.critic_files()),
+            state_contents(start.train_state, dtype, files_of_critic(start)),
             ctx.store.path(state_ref(ctx.out.ref)),
             budget.ranks,
         )
     keep_warm(ctx, start, config, budget.ranks)
-    return _result(work, num_tokens, time.perf_counter() - started)
+    return _result(work, budget, num_tokens, time.perf_counter() - started)
 
 
 def _start(ctx: StageContext, config: UpdateConfig, ranks: Ranks) -> Start:
     """The policy with its optimiser: as this worker left it, or from disk."""
-    settings, ref = update_settings(config), ctx.one("policy")
+    ref = ctx.one("policy")
     # Let go first: the steps change weights in place, and no later stage may take those for the old policy's.
     ctx.warm.of(LoadedPolicies).clear()
     found = ctx.warm.of(KeptTraining).take(ref)
-    if found is not None and found.fits(settings, config):
-        return found.adopted(ctx.store, ref, settings, config, ranks)
+    if found is not None and found.fits(config):
+        return found.adopted(ctx.store, ref, config, ranks)
     files = {} if begins_adapter(ctx.store, ref, config) else kept_files(ctx.store, ref, ctx.beat)
-    return loaded(ctx.store, ref, files, settings, config, ctx.seed, ranks)
+    return loaded(ctx.store, ref, files, config, ctx.seed, ranks)
 
 
-def _save_state(ctx: StageContext, config: UpdateConfig, work: Work) -> None:
+def _save_state(ctx: StageContext, config: UpdateConfig, start: Start, ranks: Ranks) -> None:
     """Keep what the next update continues from: at once, while other stages compute, or not on disk at all."""
-    train_state = work.start.train_state
-    same = makes_the_same_bits(config, train_state.model.device)
+    same = makes_the_same_bits(config, start.train_state.model.device)
     if config.save_state == "never" and same:
         return
     dtype = saved_in(ctx.store, ctx.one("policy"), config)
-    contents = state_contents(train_state, dtype, work.critic_files())
+    contents = state_contents(start.train_state, dtype, files_of_critic(start))
     store, ref, files = ctx.store, ctx.out.ref, ctx.out.entries
 
     def save() -> None:
         own = state_ref(ref)
         with hold(store.path(own), "", lambda text: ctx.beat(1.0, text)):
-            write_train_state(store.writer(own), ref, files, contents, work.budget.ranks)
+            write_train_state(store.writer(own), ref, files, contents, ranks)
 
     if config.save_state == "behind" and same:
         ctx.warm.of(KeptTraining).save_behind(save)
@@ -125,41 +115,29 @@ def _save_state(ctx: StageContext, config: UpdateConfig, work: Work) -> None:
         save()
 
 
-def _skipped(given: GivenRows) -> StageResult:
+def _skipped(work: Work) -> StageResult:
     """The report of an update without a step; its artifact has no policy of its own."""
-    metrics = {**rows_report(given.rows, given.batch, given.zero_std), "trained/skipped_updates": 1.0}
-    summary = {"updates": 0, "skipped_updates": 1, **_counts(given)}
-    return StageResult(metrics, summary, extreme_samples(given.rows, given.rollouts))
+    metrics = {**rows_report(work.judged, work.rows, work.zero_std), "trained/skipped_updates": 1.0}
+    summary = {"updates": 0, "skipped_updates": 1, **_counts(work)}
+    return StageResult(metrics, summary, extreme_samples(work.judged, work.rows))
 
 
-def _counts(given: GivenRows) -> dict[str, object]:
+def _counts(work: Work) -> dict[str, object]:
     """Counts of groups and rows."""
-    rows = given.rows
-    return {
-        "replaced_groups": rows.replaced_groups,
-        "unjudged_rows": rows.unjudged_rows,
-        **({"unjoined_rows": rows.unjoined_rows} if rows.unjoined_rows else {}),
-        **given.uniform_groups(),
-        **oldest(rows),
-    }
+    return {**work.judged.counts, **work.uniform_groups(), **oldest(work.judged)}
 
 
-def _result(work: Work, num_tokens: int, seconds: float) -> StageResult:
-    rows, batch, zero_std = work.given.rows, work.given.batch, work.given.zero_std
+def _result(work: Work, budget: Budget, num_tokens: int, seconds: float) -> StageResult:
     steps, step_clock = without_clock(work.steps)
-    metrics = {**rows_report(rows, batch, zero_std), **work.mismatch_metrics, **last_and_worst(steps)}
-    summary = {
-        "updates": len(work.steps),
-        "tokens_trained": num_tokens,
-        **_counts(work.given),
-        **work.named,
-    }
+    metrics = {**rows_report(work.judged, work.rows, work.zero_std), **work.mismatch_metrics, **last_and_worst(steps)}
+    summary = {"updates": len(work.steps), "tokens_trained": num_tokens, **_counts(work), **work.named}
+    halvings = {"perf/memory_halvings": float(budget.num_halvings)} if budget.num_halvings else {}
     return StageResult(
         metrics,
         summary,
-        extreme_samples(rows, work.given.rollouts),
+        extreme_samples(work.judged, work.rows),
         steps,
-        clock={"perf/tokens_per_s": num_tokens / seconds, **work.memory},
+        clock={"perf/tokens_per_s": num_tokens / seconds, **halvings},
         parents={BASE: base_of_next(work.ctx.store, work.ctx.one("policy"))} if work.config.lora else {},
         step_clock=step_clock,
     )

@@ -11,9 +11,8 @@ from gradus.models.devices import Device, give_back
 from gradus.models.host_memory import to_host
 from gradus.models.policy import Dtype, Policy
 from gradus.models.training.parallel.ranks import ALONE, Ranks
-from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
-from gradus.models.training.steps.critic import Critic, CriticSettings
+from gradus.models.training.steps.critic import Critic
 from gradus.tasks.artifacts.loading import ROOM, LoadedPolicies, PolicyKey, oom_as_stage_error, place
 from gradus.tasks.config.learning import LoraConfig, UpdateConfig
 from gradus.tasks.stages.context import StageContext
@@ -50,18 +49,18 @@ class Start:
             while self.away:
                 self.away.pop()()
 
-    def fits(self, settings: UpdateSettings, config: UpdateConfig) -> bool:
+    def fits(self, config: UpdateConfig) -> bool:
         """Whether an update with these settings can go on from here."""
         same = (self.dtype, self.device, self.lora) == (config.dtype, config.device, config.lora)
-        return same and self.train_state.chosen == settings.optimizer
+        return same and self.train_state.chosen == config.optimizer
 
-    def adopted(self, store: Store, ref: Ref, settings: UpdateSettings, config: UpdateConfig, ranks: Ranks) -> "Start":
+    def adopted(self, store: Store, ref: Ref, config: UpdateConfig, ranks: Ranks) -> "Start":
         """Go on with other settings from the checkpoint that this is, as what is read from disk does."""
         self.to_device()
-        self.train_state.adopt(settings)
+        self.train_state.adopt(config)
         critic = self.critic if config.needs_critic else None
         if critic is not None:
-            critic.adopt(CriticSettings(**config.critic.model_dump()))
+            critic.adopt(config.critic)
         elif config.needs_critic:
             critic = critic_of(store, ref, config, self.policy, {}, ranks)
         return Start(self.train_state, self.policy, critic, self.dtype, self.device, self.lora)
@@ -71,17 +70,16 @@ def loaded(
     store: Store,
     ref: Ref,
     files: Mapping[str, Path],
-    settings: UpdateSettings,
     config: UpdateConfig,
     seed: int,
     ranks: Ranks = ALONE,
 ) -> Start:
     """What a checkpoint and the files of its train state hold; a fresh optimiser without such files."""
-    train_state, policy = new_train_state(store, ref, settings, config, seed, ranks)
+    train_state, policy = new_train_state(store, ref, config, seed, ranks)
     if files:
         with ranks.in_turns():
             restore(train_state, store, ref, files)
-    train_state.adopt(settings)
+    train_state.adopt(config)
     critic = critic_of(store, ref, config, policy, files, ranks)
     return Start(train_state, policy, critic, config.dtype, config.device, config.lora)
 

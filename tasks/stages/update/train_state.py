@@ -20,10 +20,9 @@ from gradus.data.seeds import derive_seed
 from gradus.models.policy import Policy, saved_dtype
 from gradus.models.training.checkpoint import SavedDtype, TakeFile, write_policy
 from gradus.models.training.lora import has_lora
-from gradus.models.training.optimizers.arguments import OptimizerError
+from gradus.models.training.optimizers.making import OptimizerError
 from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.recomputation import layers_of
-from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
 from gradus.models.training.tensor_files import CheckpointError, Collect
 from gradus.models.training.train_state_files import OtherOptimizerError, restore_train_state, train_state_files
@@ -32,15 +31,14 @@ from gradus.tasks.artifacts.loading import ROOM, divided_policy, loaded_policy, 
 from gradus.tasks.artifacts.policies import EMA
 from gradus.tasks.artifacts.writing import written
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.identity.loading import load
 
 _WORK = "policy"
 Contents = Mapping[str, Collect]
 """Files by name and how each is brought together."""
 
 
-def new_train_state(
-    store: Store, ref: Ref, settings: UpdateSettings, config: UpdateConfig, seed: int, ranks: Ranks
-) -> tuple[TrainState, Policy]:
+def new_train_state(store: Store, ref: Ref, config: UpdateConfig, seed: int, ranks: Ranks) -> tuple[TrainState, Policy]:
     """A checkpoint's policy with a fresh optimiser; BadInputError if no update can be made of it."""
     if config.lora is None:
         policy, weights = _whole_policy(store, ref, config, ranks)
@@ -52,7 +50,7 @@ def new_train_state(
             hint="leave update.activation_checkpointing out",
         )
     try:
-        train_state = TrainState.new(policy.model, settings, derive_seed(seed, "update"), weights)
+        train_state = TrainState.new(policy.model, config, derive_seed(seed, "update"), weights, load(config.optimizer))
     except OptimizerError as error:
         raise BadInputError(
             f"update.optimizer: {error}", hint="set update.optimizer to adamw for the usual one"

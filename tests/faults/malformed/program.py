@@ -36,8 +36,8 @@ from gradus.tasks.stages import warmstart
 from gradus.tasks.stages.rollout import ray_engine
 from gradus.tasks.stages.rollout import stage as rollout_stage
 from gradus.tasks.stages.score import stage as score_stage
-from gradus.tasks.stages.update import given_rows
 from gradus.tasks.stages.update import stage as update_stage
+from gradus.tasks.stages.update import work
 from gradus.tasks.stages.warm import Warm
 
 
@@ -209,6 +209,6 @@ def program(folder: Path) -> Generator[Program]:
         patch.setattr(update_stage, "launched", accepted)
         patch.setattr(score_stage, "_warm_pools", accepted)
         patch.setattr(update_stage, "_start", accepted)
-        patch.setattr(given_rows.GivenRows, "has_signal", lambda *_: True)  # the files have one row
+        patch.setattr(work.Work, "has_signal", lambda *_: True)  # the files have one row
         patch.setattr(warmstart, "finetune", accepted)
         yield Program(folder)

@@ -121,7 +121,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "update loss number": setting("update", 'loss={name="clip",clip_high="x"}'),
     "update advantage": setting("update", "advantage=7"),
     "update optimizer": setting("update", "optimizer=Nonesuch"),
-    "update optimizer setting": setting("update", 'optimizer={name="SGD",settings={nonesuch=1}}'),
+    "update optimizer setting": setting("update", 'optimizer={name="sgd",nonesuch=1}'),
     "update betas": setting("update", "betas=[0.9]"),
     "update betas one": setting("update", "betas=[0.9,1.0]"),
     "update betas true": setting("update", "betas=[true,false]"),

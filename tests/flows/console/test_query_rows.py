@@ -122,6 +122,11 @@ def test_json_is_one_object_with_every_row_and_value(capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out) == {"columns": ["none"], "rows": []}
 
 
+def test_csv_holds_no_formula_for_a_spreadsheet(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(found(["x"], batches(x=["=cmd()", "-0.5", "\x1b[2J+1"] * 100)), None)
+    assert capsys.readouterr().out.splitlines()[:4] == ["x", "'=cmd()", "-0.5", "+1"]
+
+
 def test_a_pipe_of_more_than_a_page_is_csv_whose_limit_is_told_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     rows = batches(i=list(range(300)))
     print_rows(found(["i"], rows), None)

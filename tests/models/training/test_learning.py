@@ -7,7 +7,8 @@ from transformers import PreTrainedModel
 
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.models.training.warmstart import Example, FinetuneSettings, completion_loss, finetune
+from gradus.models.training.settings import FinetuneConfig
+from gradus.models.training.warmstart import Example, completion_loss, finetune
 
 
 def tiny() -> PreTrainedModel:
@@ -26,7 +27,11 @@ def test_warmstart_learns_a_few_examples_the_same_way_each_time() -> None:
     def losses() -> list[float]:
         examples = [Example((9 + i, 5), (10 + i, 1)) for i in range(4)]
         return finetune(
-            tiny(), examples, FinetuneSettings(120, 8, 5e-3, 2), np.random.default_rng(0), lambda _step, _loss: None
+            tiny(),
+            examples,
+            FinetuneConfig(steps=120, batch_rows=8, lr=5e-3, warmup_steps=2, decay_steps=0),
+            np.random.default_rng(0),
+            lambda _step, _loss: None,
         )
 
     first = losses()

@@ -15,7 +15,6 @@ from gradus.models.errors import PolicyError
 from gradus.models.policy import load_policy
 from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from gradus.models.training.lora import (
-    LoraSettings,
     adapter_files,
     add_lora,
     continue_lora,
@@ -25,19 +24,19 @@ from gradus.models.training.lora import (
 )
 from gradus.models.training.packed.forward import Form, form_of
 from gradus.models.training.packed.logprobs import token_logprobs
-from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.settings import LoraConfig, StepConfig
 from gradus.models.training.state import TrainState
 from tests.models.training.packed.test_logprobs import tiny
 from tests.models.training.test_recomputation import BUNDLED, gradients, pack
 
-SETTINGS = LoraSettings(rank=3, alpha=6)
+SETTINGS = LoraConfig(rank=3, alpha=6)
 
 
 def logp(model: PreTrainedModel, form: Form = "packed") -> Tensor:
     return token_logprobs(model, pack(), torch.ones(6), form).logp
 
 
-def adapted(name: str = "llama", seed: int = 7, settings: LoraSettings = SETTINGS) -> PreTrainedModel:
+def adapted(name: str = "llama", seed: int = 7, settings: LoraConfig = SETTINGS) -> PreTrainedModel:
     model = tiny(name)
     add_lora(model, settings, seed, "../base")
     return model
@@ -139,8 +138,8 @@ def test_the_train_state_steps_averages_and_restores_the_matrices_alone() -> Non
     for parameter in trained_parameters(model).values():
         parameter.data = parameter.data.float()
     frozen = {n: p.detach().clone() for n, p in model.named_parameters() if ".lora_" not in n}
-    state = TrainState.new(model, UpdateSettings(lr=1e-2, ema_decay=0.5), 0)
-    state.adopt(UpdateSettings(lr=1e-2, ema_decay=0.5))
+    state = TrainState.new(model, StepConfig(lr=1e-2, ema_decay=0.5), 0)
+    state.adopt(StepConfig(lr=1e-2, ema_decay=0.5))
     assert state.masters == trained_parameters(model)
     first = {name: master.detach().clone() for name, master in state.masters.items()}
     (-logp(model).sum()).backward()
@@ -193,21 +192,21 @@ def test_files_hold_exactly_the_matrices_in_float32_and_are_the_same_bytes_each_
 )
 def test_targets_that_cannot_be_adapted_are_named(name: str, targets: Any, message: str) -> None:
     with pytest.raises(PolicyError, match=message):
-        adapted(name, settings=LoraSettings(targets=targets))
+        adapted(name, settings=LoraConfig(targets=targets))
 
 
 def test_an_adapter_that_the_settings_do_not_describe_is_refused(tmp_path: Path) -> None:
     tiny("qwen2").save_pretrained(tmp_path / "base")
     adapter = read_adapter(written(moved(adapted("qwen2")), tmp_path / "adapter"))
     cases = [
-        (LoraSettings(rank=4, alpha=6), "has rank 3 in .*, and rank = 4"),
-        (LoraSettings(rank=3, alpha=3), r"scales .* by 2, and alpha = 3 with rank = 3 by 1"),
-        (LoraSettings(3, 6, ("q_proj",)), "adapts .*, other than update.lora"),
+        (LoraConfig(rank=4, alpha=6), "has rank 3 in .*, and rank = 4"),
+        (LoraConfig(rank=3, alpha=3), r"scales .* by 2, and alpha = 3 with rank = 3 by 1"),
+        (LoraConfig(rank=3, alpha=6, targets=("q_proj",)), "adapts .*, other than update.lora"),
     ]
     for settings, message in cases:
         with pytest.raises(PolicyError, match=message):
             continue_lora(tiny("qwen2"), settings, adapter)
-    partial = adapted("qwen2", settings=LoraSettings(3, 6, ("q_proj", "v_proj")))
+    partial = adapted("qwen2", settings=LoraConfig(3, 6, ("q_proj", "v_proj")))
     less = read_adapter(written(moved(partial), tmp_path / "less"))
     with pytest.raises(PolicyError, match=r"does not adapt .*down_proj, other than update\.lora"):
         continue_lora(tiny("qwen2"), SETTINGS, less)

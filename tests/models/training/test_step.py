@@ -12,11 +12,9 @@ from torch import Tensor
 
 from gradus.models.objectives.advantages.discriminative import disco
 from gradus.models.objectives.aggregations.means import sequence_mean, token_mean
-from gradus.models.objectives.batch import StepView, TokenBatch
 from gradus.models.objectives.losses.linear import reinforce
+from gradus.models.objectives.rows import Rows
 from gradus.models.objectives.token_weights.entropy import top_entropy
-from gradus.models.training.settings import UpdateSettings
-from gradus.models.training.update import StepPlan
 from tests.models.training.saved import weights_bytes
 from tests.models.training.test_update import (
     ONE_STEP,
@@ -28,19 +26,20 @@ from tests.models.training.test_update import (
     train_state,
     trained,
 )
+from tests.models.training.trial import Trial, plan_of
 
 COUPLED = replace(
     ONE_STEP,
     loss=reinforce,
     aggregation=sequence_mean,
     step_advantage=partial(disco, tau=0.5),
-    needs=frozenset(["logp"]),
+    needs=frozenset(["now.logp", "old.logp"]),
 )
-FORKING = replace(ONE_STEP, weights=(partial(top_entropy, frac=0.4),), needs=frozenset(["entropy"]))
+FORKING = replace(ONE_STEP, weights=(partial(top_entropy, frac=0.4),), needs=frozenset(["now.entropy"]))
 
 
 @pytest.mark.parametrize("settings", [COUPLED, FORKING], ids=["disco", "top_entropy"])
-def test_packs_change_nothing_of_what_is_coupled_over_the_step(settings: UpdateSettings) -> None:
+def test_packs_change_nothing_of_what_is_coupled_over_the_step(settings: Trial) -> None:
     whole = gradients(settings, rollouts())
     assert float(whole.abs().max()) > 1e-3
     for budget in (1, 9):
@@ -63,7 +62,7 @@ def test_only_the_tokens_of_highest_entropy_of_the_step_carry_gradient() -> None
     logp, entropy = torch.cat([logp for logp, _ in by_row]), torch.cat([entropy for _, entropy in by_row])
     threshold = np.quantile(entropy.detach().double().numpy(), 0.6)
     kept = entropy.detach() >= threshold
-    advantage = rows.advantage[rows.completions.row].float()
+    advantage = rows["advantage"][rows.row].float()
     (-(logp * advantage)[kept].sum() / 16).backward()  # a ratio of 1 has the gradient of log pi
     expected = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
     assert torch.allclose(gradients(FORKING, rows), expected, atol=1e-6)
@@ -75,7 +74,7 @@ def test_only_the_tokens_of_highest_entropy_of_the_step_carry_gradient() -> None
 def test_what_no_component_needs_is_not_computed() -> None:
     passes: list[bool] = []
 
-    def counted(settings: UpdateSettings) -> int:
+    def counted(settings: Trial) -> int:
         found = train_state()
         passes.clear()
         found.model.get_decoder().register_forward_pre_hook(lambda *_: passes.append(torch.is_grad_enabled()))
@@ -108,7 +107,7 @@ def test_no_step_follows_one_that_moved_too_far_from_the_policy_before_the_updat
 def test_the_kl_to_the_policy_before_the_update_is_that_of_the_ratios() -> None:
     rows = rollouts()
     settings = replace(SETTINGS, epochs=1, minibatch_groups=2, lr=0.05)
-    plan = StepPlan.of(rows, settings, np.random.default_rng(0))
+    plan = plan_of(rows, settings, 0)
     half, _ = trained(settings, stop=1)
     ratios: list[float] = []
     for row in plan.steps[1].tolist():
@@ -120,20 +119,20 @@ def test_the_kl_to_the_policy_before_the_update_is_that_of_the_ratios() -> None:
 
 
 def test_a_step_without_any_gradient_leaves_the_weights() -> None:
-    def nothing(step: StepView) -> Tensor:
-        return torch.zeros(step.num_rows, dtype=torch.float64)
+    def nothing(rows: Rows) -> Tensor:
+        return torch.zeros(rows.num_rows, dtype=torch.float64)
 
-    settings = replace(SETTINGS, step_advantage=nothing, needs=frozenset(["logp"]))
+    settings = replace(SETTINGS, step_advantage=nothing, needs=frozenset(["now.logp", "old.logp"]))
     found, log = trained(settings)
     assert weights_bytes(found) == weights_bytes(train_state())
     assert all(step["policy/grad_norm"] == 0 for step in log)
 
 
 def test_a_loss_that_acts_without_advantage_trains_rows_that_have_none() -> None:
-    def likelihood(batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        return -batch.logp, {}
+    def likelihood(rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
+        return -rows["now.logp"], {}
 
     rows = rollouts(advantage=torch.zeros(6, dtype=torch.float64))
     settings: Any = replace(ONE_STEP, loss=likelihood, acts_without_advantage=True)
     assert float(gradients(settings, rows).abs().max()) > 0.01
-    assert StepPlan.of(rows, replace(settings, acts_without_advantage=False), np.random.default_rng(0)).steps == ()
+    assert plan_of(rows, replace(settings, acts_without_advantage=False), 0).steps == ()

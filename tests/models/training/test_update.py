@@ -5,32 +5,27 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gradus.models.objectives.aggregations import Aggregation
 from gradus.models.objectives.aggregations.means import fixed_length, sequence_mean, token_mean
+from gradus.models.objectives.ragged import Ragged
+from gradus.models.objectives.rows import Rows
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
+from gradus.models.training.learning_rows import learning_rows
 from gradus.models.training.mismatch import mismatch, row_differences
-from gradus.models.training.packed.logprobs import Logprobs
-from gradus.models.training.packed.ragged import Ragged
-from gradus.models.training.passes import Budget, all_logprobs
-from gradus.models.training.rollouts import Rollouts
-from gradus.models.training.settings import UpdateSettings
 from gradus.models.training.state import TrainState
-from gradus.models.training.steps.step import Hooks
-from gradus.models.training.steps.step_rows import ReferenceLogprobs, UpdateError
-from gradus.models.training.update import StepPlan, optimise
+from gradus.models.training.steps.critic import UpdateError
+from gradus.models.training.update import StepPlan
 from tests.models.training.saved import restore_bytes, state_bytes, weights_bytes
+from tests.models.training.trial import Trial, all_logprobs, optimised, plan_of
 
 LENGTH_TOKENS = 6
-NO_METRICS: list[dict[str, float]] = [{"policy/kl_old": 0.0}] * 9
 AGGREGATIONS = [token_mean, sequence_mean, partial(fixed_length, length_tokens=LENGTH_TOKENS)]
-SETTINGS = UpdateSettings(lr=1e-3, epochs=2, minibatch_groups=1, micro_tokens=10_000, max_grad_norm=1e9)
+SETTINGS = Trial(lr=1e-3, epochs=2, minibatch_groups=1, micro_tokens=10_000, max_grad_norm=1e9)
 ONE_STEP = replace(SETTINGS, epochs=1, minibatch_groups=0)
 
 
@@ -39,76 +34,74 @@ def model(seed: int = 0) -> PreTrainedModel:
 
 
 def train_state(seed: int = 0) -> TrainState:
-    return TrainState.new(model(seed), SETTINGS, seed=1)
+    return TrainState.new(model(seed), SETTINGS.settings, seed=1)
 
 
-def rollouts(**changes: Any) -> Rollouts:
-    return replace(
-        Rollouts(
-            prompts=Ragged.of([[9, 12], [9, 12], [5, 6, 7], [5, 6, 7], [8], [8]]),
-            completions=Ragged.of([[9, 10, 1], [11, 1], [12, 13, 14, 1], [9, 1], [15, 1], [16, 17, 1]]),
-            logprobs=torch.full((16,), -1.0),
-            temperature=torch.tensor([1.0, 1.0, 0.7, 0.7, 1.0, 1.0]),
-            advantage=torch.tensor([1.0, -1.0, 0.5, -0.5, 0.0, 0.0], dtype=torch.float64),
-            group=torch.tensor([0, 0, 1, 1, 2, 2]),
-            reward=torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 1.0], dtype=torch.float64),
-            correct=torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 1.0], dtype=torch.float64),
-        ),
-        **changes,
-    )
+def rollouts(**changes: Any) -> Rows:
+    given: dict[str, Any] = {
+        "prompts": Ragged.of([[9, 12], [9, 12], [5, 6, 7], [5, 6, 7], [8], [8]]),
+        "completions": Ragged.of([[9, 10, 1], [11, 1], [12, 13, 14, 1], [9, 1], [15, 1], [16, 17, 1]]),
+        "logprobs": torch.full((16,), -1.0),
+        "temperature": torch.tensor([1.0, 1.0, 0.7, 0.7, 1.0, 1.0]),
+        "advantage": torch.tensor([1.0, -1.0, 0.5, -0.5, 0.0, 0.0], dtype=torch.float64),
+        "group": torch.tensor([0, 0, 1, 1, 2, 2]),
+        "reward": torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 1.0], dtype=torch.float64),
+        "correct": torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 1.0], dtype=torch.float64),
+    }
+    return learning_rows(**{**given, **changes})
 
 
 def trained(
-    settings: UpdateSettings,
-    rows: Rollouts | None = None,
+    settings: Trial,
+    rows: Rows | None = None,
     *,
     start: TrainState | None = None,
     taken: int = 0,
     stop: int = 99,
     reference: Tensor | None = None,
-    seen: list[Logprobs] | None = None,
+    seen: list[tuple[Tensor, Tensor]] | None = None,
 ) -> tuple[TrainState, list[dict[str, float]]]:
     """A train state after the plan's steps `taken` to `stop`, and the metrics of those steps."""
     rows = rows or rollouts()
     found = start or train_state()
-    plan = StepPlan.of(rows, settings, np.random.default_rng(0))
-    old = None if plan.on_policy else all_logprobs(model(), rows, Budget(settings.micro_tokens), lambda _num: None)
-    log: list[dict[str, float]] = []
-    hooks = Hooks(
-        (seen if seen is not None else []).append, lambda _index, metrics: log.append(metrics), lambda _num: None
+    plan = plan_of(rows, settings)
+    known = {
+        "old.logp": None if plan.on_policy else all_logprobs(model(), rows, settings.micro_tokens),
+        "reference.logp": reference,
+    }
+    steps = StepPlan(plan.steps[taken:stop])
+    results = optimised(
+        found, rows, settings, known, steps, check=lambda *given: (seen if seen is not None else []).append(given)
     )
-    optimise(
-        found, rows, StepPlan(plan.steps[:stop]), settings, ReferenceLogprobs(old, reference), hooks, NO_METRICS[:taken]
-    )
-    return found, log
+    return found, [result.metrics for result in results]
 
 
-def naive_logprobs(policy: PreTrainedModel, rows: Rollouts, row: int) -> tuple[Tensor, Tensor]:
+def naive_logprobs(policy: PreTrainedModel, rows: Rows, row: int) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies of one row's completion, from the whole logits."""
-    prompt, completion = rows.prompts[row].tolist(), rows.completions[row].tolist()
-    logits = policy(input_ids=torch.tensor([[*prompt, *completion]])).logits[0] / rows.temperature[row]
+    prompt, completion = rows["prompt"][row].tolist(), rows["completion"][row].tolist()
+    logits = policy(input_ids=torch.tensor([[*prompt, *completion]])).logits[0] / rows["temperature"][row]
     logp = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
     return logp[range(len(completion)), completion], -(logp.exp() * logp).sum(-1)
 
 
 def naive_loss(
     policy: PreTrainedModel,
-    rows: Rollouts,
+    rows: Rows,
     chosen: list[int],
-    settings: UpdateSettings,
+    settings: Trial,
     old: dict[int, Tensor],
     ref: Tensor | None,
 ) -> Tensor:
     """The objective as its papers write it, token by token."""
-    first = rows.completions.offsets.tolist()
+    first = rows["completion"].offsets.tolist()
     per_row: list[list[Tensor]] = []
     for row in chosen:
         logp, entropy = naive_logprobs(policy, rows, row)
         terms: list[Tensor] = []
         for t in range(len(logp)):
-            if not math.isfinite(float(rows.logprobs[first[row] + t])):
+            if not math.isfinite(float(rows["sampler.logp"][first[row] + t])):
                 continue
-            ratio, advantage = (logp[t] - old[row][t]).exp(), float(rows.advantage[row])
+            ratio, advantage = (logp[t] - old[row][t]).exp(), float(rows["advantage"][row])
             low, high = 1 - 0.2, 1 + 0.28
             term = -torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
             if ref is not None:
@@ -125,20 +118,19 @@ def naive_loss(
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS, ids=["token_mean", "sequence_mean", "fixed_length"])
 @pytest.mark.parametrize("regularised", [False, True])
-def test_a_whole_update_is_that_of_a_naive_implementation(aggregation: Aggregation, regularised: bool) -> None:
+def test_a_whole_update_is_that_of_a_naive_implementation(aggregation: Any, regularised: bool) -> None:
     # Row 2 has tokens 5 to 8; two of their log-probs are gaps.
     gaps = torch.full((16,), -1.0).index_copy(0, torch.tensor([6, 8]), torch.tensor([math.nan, -math.inf]))
     rows = rollouts(logprobs=gaps)
     coefs = {"kl_coef": 0.3, "entropy_coef": 0.1} if regularised else {}
     settings = replace(SETTINGS, aggregation=aggregation, warmup_steps=3, lr=1e-2, **coefs)
-    no_beat = lambda _num: None  # noqa: E731
-    reference = all_logprobs(model(seed=5), rows, Budget(99), no_beat).logp if regularised else None
+    reference = all_logprobs(model(seed=5), rows, 99) if regularised else None
     found, log = trained(settings, rows, reference=reference)
 
     policy = model()
     old = {row: naive_logprobs(policy, rows, row)[0].detach() for row in range(6)}
     optimizer = torch.optim.AdamW(policy.parameters(), weight_decay=0.0)
-    plan = StepPlan.of(rows, settings, np.random.default_rng(0))
+    plan = plan_of(rows, settings, 0)
     assert len(plan.steps) == (6 if regularised else 4)
     for index, chosen in enumerate(plan.steps):
         loss = naive_loss(policy, rows, chosen.tolist(), settings, old, reference)
@@ -159,7 +151,7 @@ def parameters(found: TrainState) -> Tensor:
     return torch.cat([p.detach().flatten() for p in found.model.parameters()])
 
 
-def gradients(settings: UpdateSettings, rows: Rollouts) -> Tensor:
+def gradients(settings: Trial, rows: Rows) -> Tensor:
     """AdamW's first moment after one step is a tenth of the gradient."""
     found, _ = trained(settings, rows)
     return 10 * torch.cat([found.optimizer.state[p]["exp_avg"].flatten() for p in found.model.parameters()])
@@ -176,7 +168,7 @@ def test_the_gradient_of_one_step_is_that_of_the_naive_loss() -> None:
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS, ids=["token_mean", "sequence_mean", "fixed_length"])
 @pytest.mark.parametrize("entropy_coef", [0.0, 0.1])
-def test_micro_batches_change_nothing_beyond_rounding(aggregation: Aggregation, entropy_coef: float) -> None:
+def test_micro_batches_change_nothing_beyond_rounding(aggregation: Any, entropy_coef: float) -> None:
     whole = replace(ONE_STEP, aggregation=aggregation, entropy_coef=entropy_coef)
     reference = gradients(whole, rollouts())
     for budget in (1, 12):
@@ -199,25 +191,23 @@ def test_the_same_update_gives_the_same_bits_and_resuming_changes_none() -> None
 
 
 def test_the_only_step_is_exactly_on_policy_and_looked_at_before_it_is_taken() -> None:
-    seen: list[Logprobs] = []
+    seen: list[tuple[Tensor, Tensor]] = []
     _, log = trained(ONE_STEP, seen=seen)
     assert (log[0]["policy/ratio_mean"], log[0]["policy/ratio_max"]) == (1.0, 1.0)
     assert (log[0]["policy/clip_frac_low"], log[0]["policy/clip_frac_high"]) == (0.0, 0.0)
-    before = all_logprobs(model(), rollouts(), Budget(10_000), lambda _num: None).logp
-    assert seen[0].tokens.tolist() == list(range(16))
-    assert torch.allclose(seen[0].logp, before, atol=1e-6)
+    before = all_logprobs(model(), rollouts(), 10_000)
+    assert seen[0][0].tolist() == list(range(6))
+    assert torch.allclose(seen[0][1], before, atol=1e-6)
 
 
 def test_an_objection_before_the_step_leaves_the_policy_as_it_was() -> None:
     untouched = train_state()
 
-    def refuse(_trainer: Logprobs) -> None:
+    def refuse(_rows: Tensor, _logp: Tensor) -> None:
         raise KeyError("objection")
 
-    hooks = Hooks(refuse, lambda _index, _metrics: None, lambda _num: None)
-    plan = StepPlan.of(rollouts(), ONE_STEP, np.random.default_rng(0))
     with pytest.raises(KeyError, match="objection"):
-        optimise(untouched, rollouts(), plan, ONE_STEP, ReferenceLogprobs(None, None), hooks)
+        optimised(untouched, rollouts(), ONE_STEP, check=refuse)
     assert (untouched.step, weights_bytes(untouched)) == (0, weights_bytes(train_state()))
 
 
@@ -246,16 +236,33 @@ def test_gradients_are_scaled_down_to_the_limit() -> None:
 
 def test_tokens_with_a_gap_leave_the_loss_and_its_denominator() -> None:
     # Row 0 without log-probs: the step must be that of the other rows alone.
-    gap = torch.cat([torch.full((3,), math.nan), rollouts().logprobs[3:]])
+    gap = torch.cat([torch.full((3,), math.nan), rollouts()["sampler.logp"][3:]])
     alone = rollouts(group=torch.tensor([9, 0, 1, 1, 2, 2]))
     plan = StepPlan((torch.arange(1, 6),))
     found: list[Tensor] = []
     for rows, steps in ((rollouts(logprobs=gap), StepPlan((torch.arange(6),))), (alone, plan)):
         mine = train_state()
-        hooks = Hooks(lambda _t: None, lambda _i, _m: None, lambda _n: None)
-        optimise(mine, rows, steps, ONE_STEP, ReferenceLogprobs(None, None), hooks)
+        optimised(mine, rows, ONE_STEP, plan=steps)
         found.append(torch.cat([mine.optimizer.state[p]["exp_avg"].flatten() for p in mine.model.parameters()]))
     assert torch.allclose(*found, atol=1e-7)
+
+
+@pytest.mark.parametrize("column", ["old.logp", "reference.logp"])
+@pytest.mark.parametrize("gap", [math.nan, math.inf, -math.inf])
+def test_a_gap_of_another_model_leaves_the_gradient_finite(column: str, gap: float) -> None:
+    # Row 0 has a gap at its first token: the step is that of the other 15.
+    trial, known = replace(ONE_STEP, kl_coef=1.0), all_logprobs(model(seed=5), rollouts(), 99)
+    columns = {"old.logp": all_logprobs(model(), rollouts(), 99), "reference.logp": known}
+    columns[column] = torch.cat([torch.tensor([gap]), columns[column][1:]])
+    without = rollouts(trained=torch.arange(16) > 0)
+    found: list[Tensor] = []
+    for rows in (rollouts(), without):
+        state = train_state()
+        optimised(state, rows, trial, columns)
+        found.append(torch.cat([state.optimizer.state[p]["exp_avg"].flatten() for p in state.model.parameters()]))
+    assert bool(torch.isfinite(found[0]).all())
+    assert torch.equal(*found)
+    assert float(found[0].abs().max()) > 1e-4
 
 
 def test_a_step_that_is_not_finite_or_has_no_tokens_is_refused() -> None:
@@ -271,8 +278,8 @@ def test_a_step_that_is_not_finite_or_has_no_tokens_is_refused() -> None:
 
 
 def test_what_was_rewarded_becomes_more_likely() -> None:
-    before = all_logprobs(model(), rollouts(), Budget(1000), lambda _num: None).logp
-    after = all_logprobs(trained(SETTINGS)[0].model, rollouts(), Budget(1000), lambda _num: None).logp
+    before = all_logprobs(model(), rollouts(), 1000)
+    after = all_logprobs(trained(SETTINGS)[0].model, rollouts(), 1000)
     change = [float(part.sum()) for part in (after - before).split([3, 2, 4, 2, 2, 3])]
     assert change[0] > 0 > change[1]
     assert change[2] > 0 > change[3]
@@ -287,12 +294,12 @@ def test_dropout_of_the_architecture_stays_off() -> None:
 
 def test_a_plan_takes_every_learnable_group_once_an_epoch_and_whole() -> None:
     rows = rollouts(group=torch.tensor([4, 4, 7, 7, 2, 2]))
-    plan = StepPlan.of(rows, SETTINGS, np.random.default_rng(3))
+    plan = plan_of(rows, SETTINGS, 3)
     # Group 2 has no advantage: alone in its step, nothing could be learnt, and that step is left out.
     assert sorted(listed(plan)[:2]) == sorted(listed(plan)[2:]) == [[0, 1], [2, 3]]
-    with_bonus = StepPlan.of(rows, replace(SETTINGS, entropy_coef=0.1), np.random.default_rng(3))
+    with_bonus = plan_of(rows, replace(SETTINGS, entropy_coef=0.1), 3)
     assert sorted(listed(with_bonus)[:3]) == [[0, 1], [2, 3], [4, 5]]
-    in_one = StepPlan.of(rows, ONE_STEP, np.random.default_rng(3))
+    in_one = plan_of(rows, ONE_STEP, 3)
     assert (listed(in_one), in_one.on_policy) == ([[0, 1, 2, 3, 4, 5]], True)
 
 
@@ -308,7 +315,7 @@ def test_mismatch_is_worked_out_by_hand() -> None:
         advantage=torch.zeros(2).double(), group=torch.zeros(2).long(), reward=torch.zeros(2), correct=torch.zeros(2),
     )  # fmt: skip
     # Three finite tokens with differences 0, ln 2, 0; k3 of ln 2 is 2 - ln 2 - 1.
-    assert mismatch(rows, logprobs(trainer)) == pytest.approx(
+    assert mismatch(rows, trainer) == pytest.approx(
         {
             "mismatch/kl": (1 - math.log(2)) / 3,
             "mismatch/ratio_mean": 4 / 3,
@@ -319,14 +326,8 @@ def test_mismatch_is_worked_out_by_hand() -> None:
         },
         rel=1e-6,
     )
-    assert row_differences(rows, logprobs(trainer)).tolist() == pytest.approx([math.log(2) / 2, 0.0], rel=1e-6)
-    gap = torch.full((2,), math.nan)
-    assert mismatch(rows, Logprobs(torch.tensor([3, 4]), gap, gap)) == {"mismatch/masked_frac": 1.0}
-
-
-def logprobs(values: Tensor) -> Logprobs:
-    """Log-probs of all tokens of an update, nothing truncated."""
-    return Logprobs(torch.arange(len(values)), values, values)
+    assert row_differences(rows, trainer).tolist() == pytest.approx([math.log(2) / 2, 0.0], rel=1e-6)
+    assert mismatch(rows.select(torch.tensor([1])), torch.full((2,), math.nan)) == {"mismatch/masked_frac": 1.0}
 
 
 def test_rows_need_a_logprob_for_every_token() -> None:

@@ -9,7 +9,8 @@ from transformers import PreTrainedModel
 
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.models.training.warmstart import Example, FinetuneSettings, completion_loss, finetune
+from gradus.models.training.settings import FinetuneConfig
+from gradus.models.training.warmstart import Example, completion_loss, finetune
 
 EXAMPLES = [Example((3, 8 + i, 4, 9, 7), (8 + i, 18, 9, 20, 9 + i, 1)[: 3 + i % 3]) for i in range(8)]
 
@@ -46,7 +47,7 @@ def test_a_token_of_the_prompt_has_no_loss_of_its_own() -> None:
 
 def test_one_step_has_the_gradient_of_the_mean_over_all_completion_tokens() -> None:
     tuned, policy = model(), model()
-    one_of_each = FinetuneSettings(steps=1, batch_rows=6, lr=1e-3, warmup_steps=0)
+    one_of_each = FinetuneConfig(steps=1, batch_rows=6, lr=1e-3, warmup_steps=0, decay_steps=0)
     losses = finetune(tuned, EXAMPLES, one_of_each, np.random.default_rng(4), lambda _step, _loss: None)
     chosen = [EXAMPLES[i] for i in np.random.default_rng(4).integers(0, len(EXAMPLES), 6)]
     loss = torch.stack([naive_loss(policy, e) for e in chosen]).sum() / sum(len(e.completion) for e in chosen)
@@ -62,7 +63,7 @@ def test_one_step_has_the_gradient_of_the_mean_over_all_completion_tokens() -> N
 def tuned(seed: int, steps: int, told: list[tuple[int, float]] | None = None) -> tuple[PreTrainedModel, list[float]]:
     policy = model()
     report = (told if told is not None else []).append
-    settings = FinetuneSettings(steps=steps, batch_rows=8, lr=1e-2, warmup_steps=10)
+    settings = FinetuneConfig(steps=steps, batch_rows=8, lr=1e-2, warmup_steps=10, decay_steps=0)
     losses = finetune(policy, EXAMPLES, settings, np.random.default_rng(seed), lambda step, loss: report((step, loss)))
     return policy, losses
 
@@ -95,6 +96,12 @@ def test_a_loss_that_is_not_finite_stops_before_the_step() -> None:
         policy.get_input_embeddings().weight[9, 0] = math.nan
     before = [p.detach().clone() for p in policy.parameters()]
     with pytest.raises(ValueError, match="the loss of step 0 is not finite"):
-        finetune(policy, EXAMPLES, FinetuneSettings(3, 8, 1e-3, 0), np.random.default_rng(0), lambda _step, _loss: None)
+        finetune(
+            policy,
+            EXAMPLES,
+            FinetuneConfig(steps=3, batch_rows=8, lr=1e-3, warmup_steps=0, decay_steps=0),
+            np.random.default_rng(0),
+            lambda _step, _loss: None,
+        )
     for was, now in zip(before, policy.parameters(), strict=True):
         assert torch.equal(was.nan_to_num(7.0), now.detach().nan_to_num(7.0))

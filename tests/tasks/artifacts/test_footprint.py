@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 
 from gradus.data.lake.store import Store
 from gradus.models.policy import load_policy
-from gradus.models.training.lora import LoraSettings, add_lora, trained_parameters
+from gradus.models.training.lora import add_lora, trained_parameters
+from gradus.models.training.settings import LoraConfig
 from gradus.tasks.artifacts.footprint import footprint
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.curation import SampleConfig
@@ -51,7 +52,7 @@ def test_an_adapter_takes_the_base_once_and_all_else_for_its_matrices(
     shapes = {n: tuple(t.shape) for n, t in load_file(SAMPLES / "policy" / "model.safetensors").items()}
     num = sum(prod(shape) for shape in shapes.values())
     model = load_policy(SAMPLES / "policy").model
-    add_lora(model, LoraSettings(rank=3), 0)
+    add_lora(model, LoraConfig(rank=3), 0)
     matrices = sum(p.numel() for p in trained_parameters(model).values())
     update = UpdateConfig.model_validate({**settings, "lora": {"rank": 3}})
     found = footprint(store, policy, SampleConfig(), RolloutConfig(), update, separate_sampler=False)

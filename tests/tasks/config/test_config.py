@@ -23,11 +23,11 @@ def test_how_a_result_is_got_at_is_no_part_of_its_identity() -> None:
     assert "concurrency" not in plain.identified()["server"]
 
 
-LIMITS = {"max_age", "max_logp_diff", "max_outside_frac", "max_zero_std_frac"}
+LIMITS = {"max_age", "max_logp_diff", "max_zero_std_frac"}
 
 
 def test_limits_of_gates_are_no_part_of_an_identity() -> None:
-    strict = UpdateConfig(max_age=3, max_logp_diff=0.1, max_outside_frac=0.2, max_zero_std_frac=0.3)
+    strict = UpdateConfig(max_age=3, max_logp_diff=0.1, max_zero_std_frac=0.3)
     assert strict.identified() == UpdateConfig().identified()
     assert RolloutConfig(max_truncated_frac=0.1, max_failed_frac=0.5).identified() == RolloutConfig().identified()
     assert ScoreConfig(max_error_frac=0.5).identified() == ScoreConfig().identified()

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,19 @@ from gradus.components.chosen import (
     HintStrategyConfig,
     ImportanceConfig,
     LossConfig,
+    OptimizerConfig,
     RankingConfig,
     SamplerConfig,
     TokenWeightsConfig,
 )
 from gradus.data.errors import BadInputError
+from gradus.models.objectives.rows import Rows
 from gradus.tasks.identity.component_call import RETURNS
 from gradus.tasks.identity.loading import load
 
 POOL = pa.table({"problem_id": ["a", "b", "c"]})
 TOKENS = torch.zeros(5)
-STEP = SimpleNamespace(row=torch.tensor([0, 0, 0, 1, 1]), scored=SimpleNamespace(reward=torch.zeros(2)), logp=TOKENS)
-ROWS = SimpleNamespace(reward=torch.zeros(2), group=torch.zeros(2))
+ROWS = Rows({"reward": torch.zeros(2), "group": torch.zeros(2)}, {"now.logp": TOKENS}, torch.tensor([3, 2]))
 PAIR = "torch.zeros({0}), {{'m': torch.zeros({1})}}"
 CASES: list[tuple[type[Chosen], tuple[Any, ...], str, dict[str, str]]] = [
     (
@@ -63,10 +63,10 @@ CASES: list[tuple[type[Chosen], tuple[Any, ...], str, dict[str, str]]] = [
     ),
     (HintStrategyConfig, ({"solution": "x"}, 0.5), "'first'", {"3": "int", "b'x'": "bytes"}),
     (AdvantageConfig, (ROWS,), "torch.zeros(2)", {"torch.zeros(3)": "Tensor of shape (3,)", "[0.0, 0.0]": "list of"}),
-    (AdvantageConfig, (STEP,), "torch.zeros(5)", {"torch.zeros(4)": "Tensor of shape (4,)"}),
+    (AdvantageConfig, (ROWS,), "torch.zeros(5)", {"torch.zeros(4)": "Tensor of shape (4,)"}),
     (
         LossConfig,
-        (STEP,),
+        (ROWS,),
         PAIR.format(5, 5),
         {
             "torch.zeros(5)": "Tensor of shape (5,)",
@@ -74,9 +74,10 @@ CASES: list[tuple[type[Chosen], tuple[Any, ...], str, dict[str, str]]] = [
             PAIR.format(5, 4): "(Tensor of shape (5,), dict of shape (1,))",
         },
     ),
-    (AggregationConfig, (TOKENS,), "torch.zeros(())", {"torch.zeros(5)": "Tensor of shape (5,)", "0.5": "float"}),
-    (ImportanceConfig, (None, TOKENS), PAIR.format(5, 5), {PAIR.format(1, 5): "(Tensor of shape (1,), dict"}),
-    (TokenWeightsConfig, (STEP,), PAIR.format(5, 5), {"None": "None"}),
+    (AggregationConfig, (ROWS,), "torch.zeros(5)", {"torch.zeros(())": "Tensor of shape ()", "0.5": "float"}),
+    (ImportanceConfig, (ROWS,), PAIR.format(5, 5), {PAIR.format(1, 5): "(Tensor of shape (1,), dict"}),
+    (TokenWeightsConfig, (ROWS,), PAIR.format(5, 5), {"None": "None"}),
+    (OptimizerConfig, ([], None), "torch.optim.SGD([torch.zeros(1)], 0.1)", {"None": "None"}),
 ]
 
 
@@ -123,12 +124,12 @@ def test_an_error_is_named_with_the_line_that_raised_it(
 def test_memory_that_runs_out_is_for_the_update_to_answer(tmp_path: Path, error: str) -> None:
     body = f"(_ for _ in ()).throw({error})"
     with pytest.raises((MemoryError, torch.OutOfMemoryError)):
-        component(LossConfig, tmp_path, body)(STEP)
+        component(LossConfig, tmp_path, body)(ROWS)
 
 
 def test_a_component_that_exits_is_an_error_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"loss own failed at .*mine\.py line 8: SystemExit: 3"):
-        component(LossConfig, tmp_path, "(_ for _ in ()).throw(SystemExit(3))")(STEP)
+        component(LossConfig, tmp_path, "(_ for _ in ()).throw(SystemExit(3))")(ROWS)
 
 
 def test_a_file_that_fails_to_load_is_named_with_the_line(tmp_path: Path) -> None:

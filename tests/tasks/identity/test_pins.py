@@ -49,7 +49,7 @@ def test_settings_that_name_no_file_stay_as_they_are() -> None:
 
 def test_a_loss_of_an_origin_is_pinned_as_the_update_s_own_is(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    file.write_text("def likelihood(batch):\n    return -batch.logp, {}\n")
+    file.write_text("def likelihood(rows):\n    return -rows['now.logp'], {}\n")
     origin = {"origin": "expert", "loss": f"{file}:likelihood"}
     config = UpdateConfig.model_validate({"origin_losses": [origin], "loss": f"{file}:likelihood"})
     found = pinned(config)

@@ -76,7 +76,6 @@ def test_a_server_needs_an_address(url: str) -> None:
         ({"top_p": 0.9}, {}, False),
         ({"top_p": 0.9}, {"correction": "token_truncated"}, True),
         ({"top_k": 5}, {"correction": "sequence_masked"}, True),
-        ({"top_k": 5}, {"correction": "sequence_masked", "truncation": "masked"}, False),
         ({"engine": "openai"}, {}, False),
         ({"engine": "openai", "server": {"tokens": False}}, {}, True),
     ],

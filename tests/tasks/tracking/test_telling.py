@@ -15,7 +15,6 @@ from gradus.data.lake.store import Store
 from gradus.tasks.host.setting_files import hide_git
 from gradus.tasks.runs.journal import EVENTS
 from gradus.tasks.runs.lines import append_lines
-from gradus.tasks.runs.profiles import keep_trace, trace_of
 from gradus.tasks.runs.records import Which
 from gradus.tasks.tracking.client import status, tracking_uri
 from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE, evaluates_at_its_ends, to_parent
@@ -215,21 +214,6 @@ def test_a_child_holds_files_that_people_can_read_and_nothing_runs_in_them(new_r
     (note,) = [text for _, text in run.told()["notes"] if "`score`" in text]
     assert note.splitlines()[1] == "- Finished after 1.5 s."
     assert "`gradus why files score`" in note
-
-
-def test_the_profile_of_an_attempt_is_one_of_its_files(new_run: NewRun) -> None:
-    run = new_run("profiled")
-    run.start()
-    ref = run.artifact("checkpoints", {})
-    attempt = run.begin("update", 1, ref)
-    artifact = Store(run.home / "lake").path(ref)
-    trace_of(artifact).write_bytes(b"a trace")
-    keep_trace(artifact, run.folder, attempt)
-    run.journal.stage_finished(attempt, status="finished", seconds=1.5, report={"metrics": {"policy/loss": 0.5}})
-    run.drain()
-    uri = run.ask("select artifact_uri from runs where run_uuid in mine and name = 'update-1'")[0][0]
-    kept = Path(uri.removeprefix("file://")) / f"{attempt}.profile.json.gz"
-    assert kept.read_bytes() == b"a trace"
 
 
 def test_the_best_and_the_worst_sample_of_a_round_become_traces_with_feedback(new_run: NewRun) -> None:

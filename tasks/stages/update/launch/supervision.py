@@ -24,9 +24,7 @@ from gradus.tasks.stages.update.replay import kept_files
 _AGAIN_S = 0.1
 _LATE_S = 5.0
 """How long to wait for what another host says of a rank that died (seconds)."""
-_AGAIN = (
-    "repeat the command: it goes on from the last saved steps (update.save_every_steps), or begins this update anew"
-)
+_AGAIN = "repeat the command: it begins this update anew"
 
 
 @dataclass

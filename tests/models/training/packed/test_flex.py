@@ -13,11 +13,11 @@ from hypothesis import settings
 from transformers import AutoModelForCausalLM, MistralConfig
 
 import gradus.models.training.packed.forward
+from gradus.models.objectives.ragged import Ragged, distinct
 from gradus.models.training.packed.block_attention import UnsupportedAttentionError
 from gradus.models.training.packed.flex import BLOCK, Visible, padded_ends
 from gradus.models.training.packed.forward import form_of
 from gradus.models.training.packed.packing import Pack, pack_of
-from gradus.models.training.packed.ragged import Ragged, distinct
 from tests.models.training.packed.test_forward import BRANCHING, branching_pack, gradients
 from tests.models.training.packed.test_logprobs import SIZES, tiny
 

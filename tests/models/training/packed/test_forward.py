@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, MambaConfig, MistralConfig, PreTrainedConfig, PreTrainedModel
 
 import gradus.models.training.packed.trees
+from gradus.models.objectives.ragged import Ragged, distinct
 from gradus.models.training.packed.block_attention import UnsupportedAttentionError
 from gradus.models.training.packed.forward import Form, form_of, hidden_states
 from gradus.models.training.packed.packing import Pack, pack_of
-from gradus.models.training.packed.ragged import Ragged, distinct
 from tests.models.training.packed.test_logprobs import CONFIGS, SIZES, tiny
 
 rows = st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 28), max_size=9)), min_size=1, max_size=12).filter(

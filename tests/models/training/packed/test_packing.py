@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gradus.models.objectives.ragged import Ragged, distinct
 from gradus.models.training.packed.packing import best_fit, pack_of, packs, padded_batches
-from gradus.models.training.packed.ragged import Ragged, distinct
 
 
 def divided(prompts: list[int], prompt_tokens: dict[int, int], completions: list[int], budget: int) -> list[list[int]]:

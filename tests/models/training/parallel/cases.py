@@ -13,63 +13,65 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
+from gradus.components.chosen import OptimizerConfig
 from gradus.models.objectives.advantages.critic import gae
 from gradus.models.objectives.aggregations.means import sequence_mean, token_mean
 from gradus.models.objectives.losses.distillation import distil
+from gradus.models.objectives.ragged import Ragged
+from gradus.models.objectives.rows import Rows
 from gradus.models.objectives.token_weights.entropy import top_entropy
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.models.training.lora import LoraSettings, add_lora, trained_parameters, without_lora
+from gradus.models.training.learning_rows import learning_rows
+from gradus.models.training.lora import add_lora, trained_parameters, without_lora
 from gradus.models.training.packed.forward import form_of
-from gradus.models.training.packed.logprobs import Asked, Logprobs
-from gradus.models.training.packed.ragged import Ragged
+from gradus.models.training.packed.logprobs import Asked
 from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.parallel.sharding import mesh_of, shard, whole
-from gradus.models.training.passes import Budget, all_logprobs, all_tokens
-from gradus.models.training.rollouts import Rollouts
-from gradus.models.training.settings import OptimizerChoice, UpdateSettings
+from gradus.models.training.passes import Budget, all_tokens
+from gradus.models.training.settings import CriticConfig, LoraConfig
 from gradus.models.training.state import TrainState
-from gradus.models.training.steps.critic import Critic, CriticSettings
-from gradus.models.training.steps.step import Hooks
-from gradus.models.training.steps.step_rows import ReferenceLogprobs, TeacherTokens
-from gradus.models.training.update import StepPlan, optimise
+from gradus.models.training.steps.critic import Critic
 from tests.models.training.test_lora import moved
+from tests.models.training.trial import Trial, optimised, plan_of
 
 GROUPS, GROUP = 5, 4
-SETTINGS = UpdateSettings(lr=1e-3, epochs=2, minibatch_groups=2, micro_tokens=48, max_grad_norm=1e9)
+SETTINGS = Trial(lr=1e-3, epochs=2, minibatch_groups=2, micro_tokens=48, max_grad_norm=1e9)
 
 
 @dataclass(frozen=True)
 class Case:
     """Settings of an update, and what its model computes in."""
 
-    settings: UpdateSettings
+    settings: Trial
     dtype: torch.dtype = torch.float32
     lora: bool = False
     """Whether an adapter is trained; the reference is the model without it."""
-    critic: CriticSettings | None = None
+    critic: CriticConfig | None = None
     """How the critic learns that the advantage reads; None if it reads none."""
 
 
 CASES = {
     "grpo with kl": Case(replace(SETTINGS, aggregation=token_mean, kl_coef=0.3, entropy_coef=0.1)),
     "sequence_mean, clipped": Case(replace(SETTINGS, aggregation=sequence_mean, max_grad_norm=0.05)),
-    "top_entropy": Case(replace(SETTINGS, weights=(partial(top_entropy, frac=0.3),), needs=frozenset({"entropy"}))),
+    "top_entropy": Case(replace(SETTINGS, weights=(partial(top_entropy, frac=0.3),), needs=frozenset({"now.entropy"}))),
     "one step": Case(replace(SETTINGS, epochs=1, minibatch_groups=0)),
     "a row a pack, layers computed again": Case(replace(SETTINGS, micro_tokens=1, activation_checkpointing=True)),
-    "moving average, SGD": Case(replace(SETTINGS, ema_decay=0.9, optimizer=OptimizerChoice("SGD", {"momentum": 0.9}))),
+    "moving average, SGD": Case(
+        replace(SETTINGS, ema_decay=0.9, optimizer=OptimizerConfig.model_validate({"name": "sgd", "momentum": 0.9}))
+    ),
     # Packs of one row are the same however they are divided: what bfloat16 rounds is, too.
     "bfloat16": Case(replace(SETTINGS, micro_tokens=1, kl_coef=0.1), torch.bfloat16),
     "critic": Case(
-        replace(SETTINGS, step_advantage=gae, needs=frozenset({"values"})),
-        critic=CriticSettings(lr=1e-3, lam=0.9, max_grad_norm=0.5),
+        replace(SETTINGS, step_advantage=gae, needs=frozenset({"critic.value"})),
+        critic=CriticConfig(lr=1e-3, lam=0.9, max_grad_norm=0.5),
     ),
     "teacher": Case(
-        replace(SETTINGS, loss=distil, acts_without_advantage=True, needs=frozenset({"teacher"}), kl_coef=0.1)
+        replace(
+            SETTINGS, loss=distil, acts_without_advantage=True, needs=frozenset({"teacher.top", "now.top"}), kl_coef=0.1
+        )
     ),
     "adapter": Case(replace(SETTINGS, kl_coef=0.3, ema_decay=0.9, max_grad_norm=0.05), lora=True),
-    # An optimiser that needs whole matrices: a rank has those of an adapter.
-    "adapter, Adafactor": Case(replace(SETTINGS, optimizer=OptimizerChoice("Adafactor")), lora=True),
     "adapter, bfloat16, layers computed again": Case(
         replace(SETTINGS, micro_tokens=1, kl_coef=0.1, activation_checkpointing=True), torch.bfloat16, lora=True
     ),
@@ -102,7 +104,7 @@ def rounded(exact: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     return exact
 
 
-def rollouts() -> Rollouts:
+def rollouts() -> Rows:
     """Five groups of four rows of unequal lengths; the last group has no advantage, one token no log-prob."""
     rng = np.random.default_rng(3)
     lengths = rng.integers(1, 16, GROUPS * GROUP)
@@ -113,7 +115,7 @@ def rollouts() -> Rollouts:
     logprobs = torch.from_numpy(rng.normal(-2.0, 0.3, sum(map(len, completions)))).float()
     logprobs[5] = float("nan")
     number = len(prompts)
-    return Rollouts(
+    return learning_rows(
         prompts=Ragged.of(prompts),
         completions=Ragged.of(completions),
         logprobs=logprobs,
@@ -129,21 +131,21 @@ def state_of(case: Case, mesh: DeviceMesh | None) -> TrainState:
     """The train state before an update, whole or divided."""
     exact = model()
     if case.lora:
-        state = TrainState.new(adapted(rounded(exact, case.dtype), case.dtype, mesh), case.settings, seed=1)
+        state = TrainState.new(adapted(rounded(exact, case.dtype), case.dtype, mesh), case.settings.settings, seed=1)
     elif mesh is not None:
         shard(exact, mesh, case.dtype)
-        state = TrainState.new(exact, case.settings, seed=1)
+        state = TrainState.new(exact, case.settings.settings, seed=1)
     elif case.dtype == torch.float32:
-        state = TrainState.new(exact, case.settings, seed=1)
+        state = TrainState.new(exact, case.settings.settings, seed=1)
     else:
-        state = TrainState.new(rounded(model(), case.dtype), case.settings, 1, dict(exact.named_parameters()))
-    state.adopt(case.settings)
+        state = TrainState.new(rounded(model(), case.dtype), case.settings.settings, 1, dict(exact.named_parameters()))
+    state.adopt(case.settings.settings)
     return state
 
 
 def adapted(base: PreTrainedModel, dtype: torch.dtype, mesh: DeviceMesh | None) -> PreTrainedModel:
     """The model with LoRA layers that have learnt something, so that gradients reach A as well."""
-    add_lora(base, LoraSettings(rank=3, alpha=6), seed=7)
+    add_lora(base, LoraConfig(rank=3, alpha=6), seed=7)
     moved(base)
     if mesh is not None:
         shard(base, mesh, dtype, undivided=trained_parameters(base).values())
@@ -168,12 +170,12 @@ def other_model(case: Case, mesh: DeviceMesh | None) -> PreTrainedModel:
     return found
 
 
-def teacher_tokens(given: PreTrainedModel, rows: Rollouts, budget: Budget) -> TeacherTokens:
+def teacher_tokens(given: PreTrainedModel, rows: Rows, budget: Budget) -> dict[str, Tensor]:
     """A teacher's three most likely tokens at every place."""
-    found = all_tokens(given, rows, budget, lambda _num: None, Asked(top_k=3))
+    found = all_tokens(given, rows, budget, asked=Asked(top_k=3))
     assert found.top_ids is not None
     assert found.top_logp is not None
-    return TeacherTokens(found.top_ids, found.top_logp)
+    return {"teacher.ids": found.top_ids, "teacher.top": found.top_logp}
 
 
 def whole_gradients(optimizer: Optimizer, parameters: Mapping[str, Parameter], into: list[dict[str, Tensor]]) -> None:
@@ -186,37 +188,36 @@ def whole_gradients(optimizer: Optimizer, parameters: Mapping[str, Parameter], i
     optimizer.register_step_pre_hook(before_step)
 
 
-def taken(name: str, ranks: Ranks, change: Callable[[UpdateSettings], UpdateSettings] = lambda given: given) -> Taken:
+def taken(name: str, ranks: Ranks, change: Callable[[Trial], Trial] = lambda given: given) -> Taken:
     """Take an update as one of the ranks; every rank returns the same."""
     case = replace(CASES[name], settings=change(CASES[name].settings))
     mesh, rows, settings = mesh_of(ranks.num_ranks, torch.device("cpu")), rollouts(), case.settings
     state, budget = state_of(case, mesh), Budget(settings.micro_tokens, ranks=ranks)
     assert form_of(state.model) == "packed"
-    plan = StepPlan.of(rows, settings, np.random.default_rng(0))
+    plan = plan_of(rows, settings)
     beats: list[int] = []
 
-    def logprobs_of(given: PreTrainedModel) -> Logprobs:
-        return all_logprobs(given, rows, budget, beats.append)
+    def logp_of(given: PreTrainedModel) -> Tensor:
+        return all_tokens(given, rows, budget, beats.append).logp
 
-    old = None if plan.on_policy else logprobs_of(state.model)
-    reference = None
+    known: dict[str, Tensor] = {}
+    found, critic = Taken([], [], [], {}, {}, {}, []), None
+    if not plan.on_policy:
+        known["old.logp"] = logp_of(state.model)
+        found.logps.append(known["old.logp"])
     if settings.kl_coef:
-        reference = reference_logp(case, mesh, state.model, lambda given: logprobs_of(given).logp)
-    found = Taken([], [], [] if old is None else [old.logp], {}, {}, {}, [])
+        known["reference.logp"] = reference_logp(case, mesh, state.model, logp_of)
     whole_gradients(state.optimizer, state.masters, found.gradients)
-    teacher = critic = values = None
-    if "teacher" in settings.needs:
-        teacher = teacher_tokens(other_model(case, mesh), rows, budget)
+    if "teacher.top" in settings.needs:
+        known |= teacher_tokens(other_model(case, mesh), rows, budget)
     if case.critic is not None:
         critic = Critic(model(seed=3), case.critic, mesh)
         whole_gradients(critic.optimizer, critic.trained, found.critic)
-        values = critic.all_values(rows, budget, beats.append)
-        found.logps.append(values)
-    hooks = Hooks(
-        lambda own: found.logps.append(own.logp), lambda _i, metrics: found.metrics.append(metrics), beats.append
-    )
-    known = ReferenceLogprobs(old, reference, teacher=teacher, values=values)
-    optimise(state, rows, plan, settings, known, hooks, budget=budget, critic=critic)
+        known["critic.value"] = critic.all_values(rows, budget, beats.append)
+        found.logps.append(known["critic.value"])
+    options: dict[str, Any] = {"check": lambda _rows, logp: found.logps.append(logp), "on_rows": beats.append}
+    steps = optimised(state, rows, settings, known, plan, budget=budget, critic=critic, **options)
+    found.metrics.extend(step.metrics for step in steps)
     num_passes = (not plan.on_policy) + bool(settings.kl_coef) + bool(critic)
     assert sum(beats) == rows.num_rows * num_passes + sum(map(len, plan.steps)) * (1 + bool(critic))
     found.weights.update({name: whole(master.detach()).clone() for name, master in state.masters.items()})

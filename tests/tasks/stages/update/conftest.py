@@ -13,11 +13,11 @@ from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import POINTER, state_ref
 from gradus.data.records import JsonObject
+from gradus.models.objectives.ragged import Ragged, distinct
 from gradus.models.policy import load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.packed.logprobs import token_logprobs
 from gradus.models.training.packed.packing import pack_of
-from gradus.models.training.packed.ragged import Ragged, distinct
 from gradus.tasks.runtime.attempt import Job, execute
 from gradus.tasks.stages.warm import Warm
 

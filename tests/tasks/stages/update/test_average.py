@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from gradus.data.errors import BadInputError, CorruptArtifactError, UsageError
 from gradus.data.lake.store import Ref
 from gradus.models.policy import load_policy
-from gradus.models.training.settings import UpdateSettings
+from gradus.models.training.settings import StepConfig
 from gradus.models.training.state import TrainState
 from gradus.tasks.artifacts.copies import export
 from gradus.tasks.artifacts.resolve import resolve_artifact
@@ -37,8 +37,8 @@ def inputs_of(house: House, policy: Ref, rows: list[dict[str, Any]], **more: Any
 
 def test_the_average_follows_the_masters_by_its_formula(house: House) -> None:
     model = load_policy(house.store.path(house.policy), "bfloat16").model
-    found = TrainState.new(model, UpdateSettings(lr=1e-2, ema_decay=DECAY), 0)
-    found.adopt(UpdateSettings(lr=1e-2, ema_decay=DECAY))
+    found = TrainState.new(model, StepConfig(lr=1e-2, ema_decay=DECAY), 0)
+    found.adopt(StepConfig(lr=1e-2, ema_decay=DECAY))
     expected = {name: master.detach().double() for name, master in found.masters.items()}
     for _ in range(3):
         for master in found.masters.values():
@@ -70,9 +70,9 @@ def test_warm_and_cold_updates_leave_the_same_average(
     assert any(not torch.equal(averages(warm[0])[name], averages(warm[1])[name]) for name in averages(warm[0]))
 
 
-def test_an_interrupted_update_resumes_its_average_and_a_repeated_one_replaces_it(house: House) -> None:
+def test_an_interrupted_update_and_a_repeated_one_have_the_same_average(house: House) -> None:
     given = inputs_of(house, house.policy, house.rows())
-    config = {**house.steps, "ema_decay": DECAY, "save_every_steps": 1}
+    config = {**house.steps, "ema_decay": DECAY}
     calm, _ = house.run(house.job(given, **config))
     job = house.job(given, **config)
 

@@ -125,9 +125,9 @@ def test_the_average_of_an_adapter_is_an_adapter_of_the_same_base(house: House) 
     load_policy(house.store.path(ref) / "ema")
 
 
-def test_a_killed_update_of_an_adapter_resumes_to_the_same_bits(house: House) -> None:
+def test_a_killed_update_of_an_adapter_is_repeated_to_the_same_bits(house: House) -> None:
     first, _ = updated(house, house.policy)
-    given, config = inputs_of(house, first), {**house.steps, **CONFIG, "save_every_steps": 2}
+    given, config = inputs_of(house, first), {**house.steps, **CONFIG}
     calm, _ = house.run(house.job(given, **config))
     job = house.job(given, **config)
     code = (
@@ -139,10 +139,7 @@ def test_a_killed_update_of_an_adapter_resumes_to_the_same_bits(house: House) ->
     command = [sys.executable, "-c", code, json.dumps(job)]
     killed = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    texts: list[str] = []
-    execute(job, Warm(), lambda _frac, text="": texts.append(text))
-    assert any(text.startswith("step 3 of 4") for text in texts)
-    assert not any(text.startswith("step 2 of 4") for text in texts)
+    execute(job, Warm(), lambda _frac, _text="": None)
     assert same_adapters(house.store.path(Ref.parse(job["output"])), calm)
 
 

@@ -28,7 +28,7 @@ from tests.tasks.stages.update.conftest import House, state_folder
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"saved_dtype": "bfloat16"},
-    {"ema_decay": 0.5, "optimizer": {"name": "SGD", "settings": {"momentum": 0.9}}},
+    {"ema_decay": 0.5, "optimizer": {"name": "sgd", "momentum": 0.9}},
     {"advantage": "gae", "critic": {"lr": 0.01}},
 ]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.store import Ref
@@ -70,6 +71,66 @@ def test_a_given_row_joins_the_group_of_its_problem(house: House) -> None:
     assert found["expert:a"]["mismatch"] is None
     assert found["a@r1h0:1"]["mismatch"] == pytest.approx(0.0, abs=1e-4)
     assert report["metrics"]["policy/expert_shaping_mean"] > 0
+
+
+@pytest.mark.parametrize(
+    ("short", "terms"),
+    [
+        ({}, [{"loss": "clip"}]),
+        (
+            {"kl_coef": 0.2, "entropy_coef": 0.01},
+            [
+                {"loss": "clip"},
+                {"loss": "k3", "coefficient": 0.2, "over": "step"},
+                {"loss": "entropy", "coefficient": 0.01, "over": "step"},
+            ],
+        ),
+        (
+            {"origin_losses": LUFFY, "weights": ["top_entropy"]},
+            [
+                {"loss": "clip", "without": {"origin": "expert"}, "over": "step"},
+                {"loss": "luffy", "rows": {"origin": "expert"}, "over": "step", "name": "expert_"},
+            ],
+        ),
+    ],
+    ids=["one loss", "regularisers", "origins"],
+)
+def test_a_short_spelling_is_its_terms_to_the_bit(
+    house: House, short: dict[str, Any], terms: list[dict[str, Any]]
+) -> None:
+    rows, rewards = house.rows(), house.rewards
+    if "origin_losses" in short:
+        rows, rewards = [*rows, given("a")], [*rewards, 1]
+    given_rows = inputs(house, rows, rewards, reference=house.other)
+    weights = {key: short[key] for key in ("weights",) if key in short}
+    written, report = house.run(house.job(given_rows, terms=terms, **weights, **house.steps))
+    spelt, expected = house.run(house.job(given_rows, **short, **house.steps))
+    assert house.same_files(written, spelt)
+    assert [sorted(step) for step in report["steps"]] == [sorted(step) for step in expected["steps"]]
+
+
+def test_a_term_of_some_rows_is_divided_by_their_own_tokens(house: House) -> None:
+    # Fine-tuning on what was right alone, as an update of those rows alone.
+    terms = [{"loss": "sft", "rows": {"correct": True}}]
+    rows, config = house.rows(), {"terms": terms, "warmup_steps": 0, "max_grad_norm": 1e9}
+    found, report = house.run(house.job(inputs(house, rows, house.rewards), **config))
+    right = [i for i, reward in enumerate(house.rewards) if reward == 1]
+    alone = inputs(house, [rows[i] for i in right], [house.rewards[i] for i in right])
+    expected, other = house.run(house.job(alone, loss="sft", warmup_steps=0, max_grad_norm=1e9))
+    assert report["metrics"]["policy/loss"] == pytest.approx(other["metrics"]["policy/loss"], rel=1e-5)
+    for name, weight in house.weights(expected).items():
+        assert torch.allclose(house.weights(found)[name], weight, atol=1e-6), name
+    table = {row["rollout_id"]: row["zero_gradient"] for row in table_of(found)}
+    assert [table[row["rollout_id"]] for row in rows] == [reward != 1 for reward in house.rewards]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [({"nonesuch": 1}, "rows have no column nonesuch"), ({"hint_level": "x"}, "'x' is no value of the column hint_l")],
+)
+def test_a_term_of_rows_that_cannot_be_is_a_sentence(house: House, rows: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        house.update(house.rows(), house.rewards, terms=[{"loss": "clip", "rows": rows}])
 
 
 def test_given_rows_alone_are_fine_tuned_on_without_a_policy_gate(house: House) -> None:
@@ -199,8 +260,8 @@ def test_a_critic_is_kept_in_the_checkpoint_and_goes_on(house: House) -> None:
     assert len(set(advantages.values())) == 12  # one a token, not one a group
 
 
-def test_an_interrupted_update_with_a_critic_goes_on_where_it_stood(house: House) -> None:
-    settings = {"advantage": "gae", "epochs": 3, "critic": {"lr": 0.01}, "save_every_steps": 1}
+def test_an_interrupted_update_with_a_critic_ends_as_an_undisturbed_one(house: House) -> None:
+    settings = {"advantage": "gae", "epochs": 3, "critic": {"lr": 0.01}}
     given_inputs = inputs(house, house.rows(), house.rewards)
     calm, _ = house.run(house.job(given_inputs, **settings))
     job = house.job(given_inputs, **settings)

@@ -114,7 +114,7 @@ def test_ranks_make_the_adapter_of_one_process_which_goes_on_from_it(house: Hous
 
 def test_a_killed_rank_is_named_and_another_number_of_ranks_goes_on_with_the_adapter(house: House) -> None:
     # Packs of one row are the same however they are divided: what bfloat16 rounds is, too.
-    config = {**STEPS, "save_every_steps": 1, "dtype": "bfloat16", "micro_tokens": 1}
+    config = {**STEPS, "dtype": "bfloat16", "micro_tokens": 1}
     first, _ = house.run(house.job(inputs_of(house, house.policy), **config))
     inputs = inputs_of(house, Ref("checkpoints", first.name))
     alone, expected = house.run(house.job(inputs, **config))

@@ -23,7 +23,7 @@ from gradus.tasks.stages.update.launch.mail import Note
 from tests.tasks.stages.update.launch.notes import Notes
 
 House = Any
-STEPS = {"epochs": 3, "minibatch_groups": 1, "lr": 1e-3, "max_grad_norm": 0.5, "save_every_steps": 1}
+STEPS = {"epochs": 3, "minibatch_groups": 1, "lr": 1e-3, "max_grad_norm": 0.5}
 """Six steps: one of the three groups has nothing to learn from."""
 HUNGRY = '''
 import os
@@ -31,11 +31,11 @@ import torch
 from gradus.models.objectives.losses.clipped import clip
 
 
-def hungry(batch):
+def hungry(rows):
     """The usual loss; on rank 1 it runs out of memory for more than eight tokens."""
-    if os.environ.get("RANK") == "1" and len(batch.logp) > 8:
+    if os.environ.get("RANK") == "1" and len(rows.row) > 8:
         raise torch.OutOfMemoryError("no memory")
-    return clip(batch)
+    return clip(rows)
 '''
 
 

@@ -1,0 +1,209 @@
+"""One view of rows: columns by name, for an update, an optimiser step and a pack of whole rows alike.
+
+Two answers of two and one tokens to one problem:
+
+    rows = Rows({"reward": torch.tensor([1.0, 0.0]), "group": torch.tensor([0, 0])}, {"now.logp": logp}, lengths)
+    rows["reward"]                  (N,)   a column of rows
+    rows["now.logp"]                (M,)   a column of tokens, those of all rows end to end
+    rows.row, rows.mask             [0, 0, 1] and whether each token counts
+    rows.by("group").mean(rows["reward"])      (N,): the mean of each row's group
+
+gradus.models.objectives.columns has the names. A component reads what it declares (`Rows.reading`).
+"""
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradus.models.objectives.columns import COLUMNS
+from gradus.models.objectives.ragged import Ragged, offsets, spans
+
+
+class ColumnError(ValueError):
+    """A column that is not there, or that a component reads without declaring it."""
+
+
+class Rows:
+    """N rows with their columns, and M completion tokens of them with theirs; columns are tensors, texts NumPy's."""
+
+    def __init__(
+        self,
+        of_rows: Mapping[str, Any],
+        of_tokens: Mapping[str, Tensor] | None = None,
+        lengths: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        self._of_rows, self._of_tokens = dict(of_rows), dict(of_tokens or {})
+        self.num_rows = len(next(iter(self._of_rows.values()))) if lengths is None else len(lengths)
+        self.lengths = torch.zeros(self.num_rows, dtype=torch.int64) if lengths is None else lengths
+        self._mask = mask
+        self._needs: Collection[str] | None = None
+        self._reader = ""
+        uneven = [name for name, values in self._of_rows.items() if len(values) != self.num_rows]
+        size = int(self.lengths.sum()) if self._of_tokens else 0
+        if uneven := uneven or [name for name, values in self._of_tokens.items() if len(values) != size]:
+            raise ColumnError(f"column {uneven[0]} does not fit {self.num_rows} rows of {size} tokens")
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a column; ColumnError if it is not there, or its reader did not declare it."""
+        if self._needs is not None and name not in self._needs:
+            if name not in COLUMNS:
+                raise ColumnError(f"{self._reader} reads {name!r}, which is no column; there are {', '.join(COLUMNS)}")
+            raise ColumnError(f"{self._reader} reads {name!r} without declaring it: add it to its `needs`")
+        for columns in (self._of_tokens, self._of_rows):
+            if name in columns:
+                return columns[name]
+        raise ColumnError(
+            f"there is no column {name!r} here; there are {', '.join([*self._of_rows, *self._of_tokens])}"
+        )
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether a column is there."""
+        return name in self._of_rows or name in self._of_tokens
+
+    def get(self, name: str) -> Any:
+        """Return a column, or None if it is not there."""
+        return self[name] if name in self else None  # noqa: SIM401 - this is it
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise AttributeError that names the column which may be meant."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        near = get_close_matches(name, COLUMNS, 1, 0.0)[0]
+        near = next((known for known in COLUMNS if known.rpartition(".")[2] == name), near)
+        raise AttributeError(f'rows have no attribute {name}: columns are read by name, such as rows["{near}"]')
+
+    @cached_property
+    def row(self) -> Tensor:
+        """(M,) int64: the row of each token, 0 .. N - 1."""
+        return torch.repeat_interleave(torch.arange(self.num_rows), self.lengths)
+
+    @cached_property
+    def position(self) -> Tensor:
+        """(M,) int64: the place of each token in its row, from 0."""
+        return torch.arange(len(self.row)) - offsets(self.lengths)[:-1][self.row]
+
+    @property
+    def mask(self) -> Tensor:
+        """(M,) bool: tokens that count."""
+        return torch.ones(len(self.row), dtype=torch.bool) if self._mask is None else self._mask
+
+    @cached_property
+    def row_tokens(self) -> Tensor:
+        """(N,) int64: counted tokens of each row."""
+        return torch.zeros(self.num_rows, dtype=torch.int64).index_add_(0, self.row, self.mask.long())
+
+    def row_sum(self, values: Tensor) -> Tensor:
+        """Sum of values (M,) over each row's counted tokens, (N,)."""
+        zero = values.new_zeros(self.num_rows)
+        return zero.index_add(0, self.row, torch.where(self.mask, values, 0.0))
+
+    def row_mean(self, values: Tensor) -> Tensor:
+        """Mean of values (M,) over each row's counted tokens, (N,); 0 for a row without any."""
+        return self.row_sum(values) / self.row_tokens.to(values.dtype).clamp_min(1)
+
+    def by(self, *names: str) -> "Groups":
+        """Group the rows by the values of columns."""
+        return Groups(_numbers([self[name] for name in names]))
+
+    def having(self, **columns: Any) -> Tensor:
+        """Return which rows have these values, (N,) bool; a tuple or list names several of which one is enough."""
+        found = np.ones(self.num_rows, dtype=np.bool_)
+        for name, value in columns.items():
+            found &= np.isin(np.asarray(self[name]), list(value) if isinstance(value, tuple | list) else [value])
+        return torch.from_numpy(found)
+
+    def places(self, rows: Tensor) -> Tensor:
+        """Return where the tokens of some rows are, (m,) int64, one row after the other."""
+        return spans(offsets(self.lengths)[rows], self.lengths[rows])
+
+    def select(self, rows: Tensor) -> "Rows":
+        """Return some rows by number, in that order, with their tokens; gradients are kept."""
+        at = self.places(rows)
+        found = Rows(
+            {name: _taken(values, rows) for name, values in self._of_rows.items()},
+            {name: values[at] for name, values in self._of_tokens.items()},
+            self.lengths[rows],
+            None if self._mask is None else self._mask[at],
+        )
+        return found.reading(self._needs, self._reader)
+
+    def adding(
+        self,
+        of_rows: Mapping[str, Any] | None = None,
+        of_tokens: Mapping[str, Tensor] | None = None,
+        mask: Tensor | None = None,
+    ) -> "Rows":
+        """Return the rows with more columns, or others of the same names; None keeps the mask."""
+        return Rows(
+            {**self._of_rows, **(of_rows or {})},
+            {**self._of_tokens, **(of_tokens or {})},
+            self.lengths,
+            self._mask if mask is None else mask,
+        )
+
+    def reading(self, needs: Collection[str] | None, reader: str) -> "Rows":
+        """Return the rows as a component sees them that declares these columns; None declares all."""
+        found = Rows.__new__(Rows)
+        found.__dict__.update(self.__dict__, _needs=needs, _reader=reader)
+        return found
+
+
+class Groups:
+    """Rows by group. Statistics are those of each row's group, (N,); NaN values count nowhere."""
+
+    def __init__(self, of: Tensor) -> None:
+        self.of = of
+        """(N,) int64: the group of each row, 0 .. num - 1."""
+        self.num = int(of.max()) + 1 if of.numel() else 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum."""
+        values = values.double()
+        total = torch.zeros(self.num, dtype=torch.float64)
+        return total.index_add_(0, self.of, values.masked_fill(values.isnan(), 0.0))[self.of]
+
+    def count(self, values: Tensor) -> Tensor:
+        """Return how many values there are."""
+        return self.sum((~values.isnan()).double())
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean; 0 for a group without values."""
+        return self.sum(values) / self.count(values).clamp_min(1)
+
+    def std(self, values: Tensor, ddof: int = 1) -> Tensor:
+        """Return the standard deviation; exactly 0 where all values are equal."""
+        squares = self.sum(torch.where(self.varied(values), values - self.mean(values), 0.0) ** 2)
+        return (squares / (self.count(values) - ddof).clamp_min(1)).sqrt()
+
+    def max(self, values: Tensor) -> Tensor:
+        """Return the largest value; -inf for a group without values."""
+        found = torch.full((self.num,), -torch.inf, dtype=values.dtype)
+        return found.scatter_reduce_(0, self.of, values.masked_fill(values.isnan(), -torch.inf), "amax")[self.of]
+
+    def varied(self, values: Tensor) -> Tensor:
+        """Return whether two values differ, (N,) bool. The mean of equal numbers need not be equal to them."""
+        return self.max(values) > -self.max(-values)
+
+
+def _numbers(columns: list[Any]) -> Tensor:
+    """Number the rows by their values, equal ones alike, (N,) int64."""
+    coded = [np.unique(np.asarray(values), return_inverse=True)[1].reshape(-1) for values in columns]
+    found = coded[0] if len(coded) == 1 else np.unique(np.stack(coded), axis=1, return_inverse=True)[1].reshape(-1)
+    return torch.from_numpy(found.astype(np.int64))
+
+
+def _taken(values: Any, rows: Tensor) -> Any:
+    if isinstance(values, Ragged):
+        return values.select(rows)
+    return values[rows.numpy()] if isinstance(values, np.ndarray) else values[rows]
+
+
+def all_finite(*logprobs: Tensor) -> Tensor:
+    """Return the tokens of which every log-prob is finite, (M,) bool."""
+    return torch.stack([torch.isfinite(value) for value in logprobs]).all(0)

@@ -1,0 +1,101 @@
+"""The view of rows: statistics of groups, selection, and that every component reads what it declares alone."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradus.components import OF_ROWS
+from gradus.components.description import Component
+from gradus.components.registry import components, function_of
+from gradus.models.objectives.columns import COLUMNS, columns_of, place_of
+from gradus.models.objectives.objective import Part
+from gradus.models.objectives.rows import ColumnError, Rows
+
+REGISTERED = [each for kind in OF_ROWS for each in components(kind).values()]
+LENGTHS = torch.tensor([2, 0, 3, 1])
+
+
+def every_column() -> Rows:
+    """Four rows of six tokens with all columns that there are."""
+    generator = torch.Generator().manual_seed(0)
+    of_rows: dict[str, Any] = {
+        "reward": torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=torch.float64),
+        "correct": torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=torch.float64),
+        "group": torch.tensor([0, 0, 1, 1]),
+        "length": LENGTHS,
+        "origin": np.array(["own", "own", "expert", "own"]),
+    }
+    shapes = {"token": (6,), "vocabulary": (6, 3)}
+    of_tokens = {
+        name: torch.log_softmax(torch.randn(*shapes[column.axis], generator=generator), -1)
+        for name, column in COLUMNS.items()
+        if column.axis != "row"
+    }
+    return Rows(of_rows, of_tokens, LENGTHS)
+
+
+def part(component: Component, reads: frozenset[str]) -> Part:
+    # Settings without a default: fixed_length's.
+    settings = component.settings(**{"length_tokens": 4} if component.name == "fixed_length" else {})
+    function = function_of(component)
+    return Part(lambda rows: function(rows, **dict(settings)), f"{component.kind} {component.name}", reads)
+
+
+@pytest.mark.parametrize("component", REGISTERED, ids=lambda each: each.name)
+def test_a_component_reads_what_it_declares_and_nothing_else(component: Component) -> None:
+    assert component.needs is not None
+    rows, declared = every_column(), columns_of(component)
+    assert declared <= {name for name, column in COLUMNS.items() if place_of(component) in column.places}
+    found = part(component, declared)(rows)
+    values = found[0] if isinstance(found, tuple) else found
+    assert len(values) in (rows.num_rows, len(rows.row))
+    for name in declared:
+        with pytest.raises(ColumnError, match=f"{component.kind} {component.name} reads '{name}' without declaring it"):
+            part(component, declared - {name})(rows)
+
+
+def test_a_column_that_there_is_not_is_named_with_those_that_there_are() -> None:
+    with pytest.raises(ColumnError, match=r"loss mine reads 'logp', which is no column; there are reward, correct"):
+        every_column().reading(frozenset(), "loss mine")["logp"]
+    with pytest.raises(ColumnError, match="there is no column 'reward' here; there are group"):
+        Rows({"group": torch.zeros(2)})["reward"]
+    with pytest.raises(AttributeError, match=r'no attribute logp_old: .*such as rows\["old\.logp"\]'):
+        _ = every_column().logp_old
+    with pytest.raises(AttributeError, match=r'no attribute logp: .*such as rows\["'):
+        _ = every_column().logp
+
+
+def test_statistics_are_those_of_each_rows_group() -> None:
+    rows = Rows({"group": torch.tensor([7, 3, 7, 7, 3]), "mode": np.array(["a", "b", "b", "a", "b"])})
+    values = torch.tensor([1.0, 5.0, 2.0, torch.nan, 5.0], dtype=torch.float64)
+    groups = rows.by("group")
+    assert groups.num == 2
+    assert groups.sum(values).tolist() == [3, 10, 3, 3, 10]
+    assert groups.count(values).tolist() == [2, 2, 2, 2, 2]
+    assert groups.mean(values).tolist() == [1.5, 5, 1.5, 1.5, 5]
+    assert groups.std(values).tolist() == pytest.approx([0.5**0.5, 0, 0.5**0.5, 0.5**0.5, 0])
+    assert groups.std(values, ddof=0).tolist() == pytest.approx([0.5, 0, 0.5, 0.5, 0])
+    assert groups.varied(values).tolist() == [True, False, True, True, False]
+    assert rows.by("group", "mode").count(torch.ones(5)).tolist() == [2, 2, 1, 2, 2]
+    assert rows.having(mode="b").tolist() == [False, True, True, False, True]
+    assert rows.having(mode=("a", "c"), group=7).tolist() == [True, False, False, True, False]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.data())
+def test_selected_rows_keep_their_tokens_in_the_order_asked_for(lengths: list[int], data: st.DataObject) -> None:
+    chosen = data.draw(st.permutations(range(len(lengths))))[: data.draw(st.integers(1, len(lengths)))]
+    sizes = torch.tensor(lengths)
+    number = torch.arange(int(sizes.sum()))
+    mask = number % 2 == 0
+    rows = Rows({"number": torch.arange(len(lengths))}, {"token": number}, sizes, mask)
+    found = rows.select(torch.tensor(chosen))
+    expected = [number.split(lengths)[row] for row in chosen]
+    assert found["number"].tolist() == chosen
+    assert found["token"].tolist() == torch.cat(expected).tolist()
+    assert found.mask.tolist() == (torch.cat(expected) % 2 == 0).tolist()
+    assert found.position.tolist() == [place for row in chosen for place in range(lengths[row])]
+    assert found.row_sum(found["token"].double()).tolist() == [float(t[t % 2 == 0].sum()) for t in expected]
