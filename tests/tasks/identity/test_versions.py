@@ -117,7 +117,11 @@ def test_every_library_that_decides_a_verdict_is_in_the_identity(library: str, m
     math, numeric = (ScoreConfig(rewards=(RewardConfig(name=name),)) for name in ("math", "numeric"))
     before = code_identity(math), code_identity(numeric)
     real = importlib.metadata.version
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.1" if name == library else real(name))
+
+    def version(name: str) -> str:
+        return "0.0.1" if name == library else real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
     assert code_identity(math) == before[0] | {f"library/{library}": "0.0.1"}
     assert code_identity(math) != before[0]
     assert code_identity(numeric) == before[1]
