@@ -21,6 +21,7 @@ import typer
 from gradus.data.errors import GradusError, UsageError, in_words, shortened
 from gradus.flows.cli.compare_verbs import register_comparison
 from gradus.flows.cli.exchange_verbs import register_exchange
+from gradus.flows.cli.method_verbs import register_methods
 from gradus.flows.cli.reading_verbs import register_reading
 from gradus.flows.cli.room_verbs import register_room
 from gradus.flows.cli.run_verbs import register_runs
@@ -70,6 +71,7 @@ def _options(
 
 register_stages(app)
 register_runs(app)
+register_methods(app)
 register_reading(app)
 register_comparison(app)
 register_exchange(app)

@@ -1,4 +1,4 @@
-"""The verbs about whole runs: train, demo, rerun, runs, show, sql, methods."""
+"""The verbs about whole runs: train, demo, rerun, runs, show, sql."""
 
 import sys
 from typing import Annotated
@@ -212,14 +212,6 @@ def sql(
             print_rows(found, limit)
 
 
-def methods(as_json: AsJson = False) -> None:
-    """List stages, filters, rankings, samplers, hints, engines, rewards, advantages, losses, with every setting."""
-    from gradus.flows.console.methods_table import render_methods
-    from gradus.tasks.inspect.catalogue import catalogue
-
-    answer(catalogue(), as_json, render_methods)
-
-
 RUN_VERBS = (train, demo, rerun)
 """The verbs that are flows."""
 
@@ -228,7 +220,7 @@ def register_runs(app: typer.Typer) -> None:
     """Add these verbs to the program."""
     for verb in RUN_VERBS:
         app.command(verb.__name__)(may_wait(verb))
-    for verb in (show, why, sql, methods):
+    for verb in (show, why, sql):
         app.command(verb.__name__)(verb)
     app.command("runs")(list_runs)
 

@@ -15,7 +15,7 @@ from gradus.data.nearest import did_you_mean
 
 M = TypeVar("M", bound=BaseModel)
 
-_MORE = "`gradus methods` says more"
+_MORE = "`gradus settings` says more"
 _BRANCHES = frozenset({"float", "int", "str", "bool", "list[int]", "[key]"})
 """What pydantic writes behind a key for each type that its value could have."""
 _LISTED = ("literal[", "tuple[")

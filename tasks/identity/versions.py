@@ -1,10 +1,9 @@
 """The versions of our own code that a stage's settings name, and of the libraries that decide a result.
 
-    code_identity(UpdateConfig())     # {"advantage/grpo": "1", "loss/clip": "1", ...}
+    code_identity(UpdateConfig())     # {"advantage/grpo": "1 43ef...", "loss/clip": "1 9ac0...", ...}
 
-They are part of the stage's identity, beside the version of the stage itself (gradus.tasks.stages.registry). A version
-is raised when a result changes for the same inputs and settings; what a version covers is kept as a digest in
-tests/golden/code_versions.json, and a test fails where that moves and the version does not. A user's own file counts
+They are part of the stage's identity, beside the version of the stage itself (gradus.tasks.stages.registry). That of a
+component of ours is its version and the digest of its source (gradus.components.digest). A user's own file counts
 by its content (gradus.tasks.identity.pins), an installed component by the version of its package.
 """
 
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 
 from gradus.components.chosen import chosen_in
 from gradus.components.description import Component, DescriptionError
+from gradus.components.digest import code_digest
 from gradus.components.settings import Config
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.identity.libraries import library_versions
@@ -35,7 +35,7 @@ def code_identity(config: Config, distribution: str = "") -> dict[str, str]:
         if component.distribution:
             libraries.append(component.distribution)
         else:
-            found[f"{component.kind}/{component.name}"] = str(component.version)
+            found[f"{component.kind}/{component.name}"] = f"{component.version} {code_digest(component)}"
         libraries += component.libraries
     return {**found, **{f"library/{name}": version for name, version in library_versions(libraries).items()}}
 

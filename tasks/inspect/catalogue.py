@@ -2,7 +2,8 @@
 
     catalogue()["filter"]["pass_rate"]["what"]        # "Keep problems whose pass rate lies in [low, high] ..."
 
-Sentences are the first lines of the components' own docstrings, read from the source.
+Sentences are the first lines of the components' own docstrings, read from the source; settings that a stage fills in
+itself (digests of a user's files) are left out.
 """
 
 import ast
@@ -10,6 +11,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType, UnionType
@@ -19,9 +21,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from gradus.components import KINDS
+import gradus
+from gradus.components import KINDS, Kind
 from gradus.components.description import Component as Registered
-from gradus.components.registry import components
+from gradus.components.registry import SETTINGS, components
 from gradus.components.settings import Config
 from gradus.tasks.stages.registry import stages
 
@@ -32,6 +35,9 @@ ENGINES = {
 }
 REQUIRED = "required"
 
+_FILLED_IN = frozenset({"source_sha256", "modules", "libraries", "rows_sha256"})
+_TESTS = Path(gradus.__file__).parents[2] / "tests"
+_TEST = re.compile(r"^def (test_\w+)\(.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 
@@ -49,6 +55,14 @@ class Component(TypedDict):
     what: str
     paper: str
     settings: dict[str, Setting]
+    doc: str
+    """The docstring of its function without arguments: formula, source, deviations."""
+    setting: str
+    """The setting that names it (update.loss); empty for a stage."""
+    where: str
+    """File and line of its function."""
+    test: str
+    """The first test that names it; empty outside a checkout."""
 
 
 def catalogue() -> dict[str, dict[str, Component]]:
@@ -58,6 +72,11 @@ def catalogue() -> dict[str, dict[str, Component]]:
         **{kind: {name: _component(each) for name, each in components(kind).items()} for kind in KINDS},
         "engine": {name: _engine(module) for name, module in ENGINES.items()},
     }
+
+
+def kind_of(setting: str) -> Kind | None:
+    """Return the kind of component that a setting names."""
+    return next((kind for kind, named in SETTINGS.items() if named.removesuffix(".0") == setting), None)
 
 
 def settings_of(model: type[BaseModel]) -> dict[str, Setting]:
@@ -70,29 +89,73 @@ def _first(doc: str | None) -> str:
 
 
 def _component(component: Registered) -> Component:
-    return {"what": component.summary, "paper": component.paper, "settings": settings_of(component.settings)}
+    return {
+        "what": component.summary,
+        "paper": component.paper,
+        "settings": settings_of(component.settings),
+        "doc": component.doc.partition("\n\nArgs:")[0],
+        "setting": SETTINGS[component.kind],
+        "where": f"{_shown(component.file)}:{_line(component)}",
+        "test": _test(component),
+    }
+
+
+def _shown(file: Path) -> str:
+    package = Path(gradus.__file__).parent
+    return str(file.relative_to(package) if file.is_relative_to(package) else file)
+
+
+def _line(component: Registered) -> int:
+    return 1 + _source(component.file).partition(f"\ndef {component.function}(")[0].count("\n") + 1
+
+
+def _test(component: Registered) -> str:
+    """Return the test whose name has the component's, else the first that names its function."""
+    word = re.compile(rf"(?<!\w){re.escape(component.function)}(?!\w)")
+    found = ""
+    for file in sorted(_TESTS.joinpath(*component.module.split(".")[1:3]).rglob("test_*.py")):
+        for match in _TEST.finditer(_source(file)):
+            named = f"{file.relative_to(_TESTS.parent)}::{match[1]}"
+            if f"_{component.name}_" in f"{match[1]}_":
+                return named
+            found = found or (named if word.search(match[0]) else "")
+    return found
+
+
+@cache
+def _source(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
 
 
 def _engine(module: str) -> Component:
-    return {"what": re.sub(r"^Engine `\w+`: ", "", _first(_source_doc(module))), "paper": "", "settings": {}}
-
-
-def _source_doc(module: str) -> str:
-    """The docstring of a module that is not imported."""
     spec = find_spec(module)
     assert spec is not None
     assert spec.origin is not None
-    return ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    doc = ast.get_docstring(ast.parse(_source(Path(spec.origin)))) or ""
+    what = re.sub(r"^Engine `\w+`: ", "", _first(doc))
+    where = f"{_shown(Path(spec.origin))}:1"
+    return {
+        "what": what,
+        "paper": "",
+        "settings": {},
+        "doc": doc,
+        "setting": "rollout.engine",
+        "where": where,
+        "test": "",
+    }
 
 
 def _stage(config: type[Config]) -> Component:
-    return {"what": _first(inspect.getdoc(config)), "paper": "", "settings": settings_of(config)}
+    doc, settings = inspect.getdoc(config) or "", settings_of(config)
+    return {"what": _first(doc), "paper": "", "settings": settings, "doc": doc, "setting": "", "where": "", "test": ""}
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Setting]]:
     """Every setting of a model; of a nested model, or of the first entry of a list of them, with dotted keys."""
     docs = model.field_docs() if issubclass(model, Config) else {}
     for name, field in model.model_fields.items():
+        if name in _FILLED_IN:
+            continue
         inner = next(
             (part for part in _parts(field.annotation) if isinstance(part, type) and issubclass(part, Config)), None
         )

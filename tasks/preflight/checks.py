@@ -162,7 +162,7 @@ def refused_setting(error: ValidationError, name: str) -> UsageError:
     first = error.errors()[0]
     key = ".".join(map(str, first["loc"]))
     what = "is missing" if first["type"] == "missing" else first["msg"].lower()
-    return UsageError(f"{name}: the setting {key} {what}", hint="`gradus methods` says more")
+    return UsageError(f"{name}: the setting {key} {what}", hint="`gradus settings` says more")
 
 
 def check_name(name: str, what: str) -> None:

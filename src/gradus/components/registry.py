@@ -4,8 +4,8 @@
     find("filter", "mine.py:short")              # a function of a user's file
     function_of(find("advantage", "grpo"))       # imports its module
 
-Ours are the decorated functions in the folder of their kind; a new file there is found, no table names it. Those of
-installed packages are entry points of the group `gradus.KIND` (a space in a kind is an underscore):
+Ours are the decorated functions in the folder of their kind and its subfolders; a new file there is found, no table
+names it. Those of installed packages are entry points of the group `gradus.KIND` (a space in a kind is an underscore):
 
     [project.entry-points."gradus.filter"]
     short = "my_package.filters:short"
@@ -42,7 +42,22 @@ FOLDERS: Mapping[Kind, str] = {
 }
 """Where our own components of a kind are."""
 
-_ROOT = Path(gradus.__file__).parent
+SETTINGS: Mapping[Kind, str] = {
+    "filter": "curate.filters.0",
+    "ranking": "curate.rank",
+    "sampler": "curate.sampler",
+    "hint strategy": "hint.strategy",
+    "reward": "score.rewards.0",
+    "advantage": "update.advantage",
+    "loss": "update.loss",
+    "aggregation": "update.aggregation",
+    "importance weights": "update.correction",
+    "token weights": "update.weights.0",
+    "optimizer": "update.optimizer",
+}
+"""The setting of a recipe that names a component of a kind; behind a list of them stands .0."""
+
+ROOT = Path(gradus.__file__).parent
 
 
 class UnknownComponentError(ValueError):
@@ -123,12 +138,12 @@ def _ours(kind: Kind, name: str) -> Component | None:
 
 
 def _of(kind: Kind, file: Path) -> Iterator[Component]:
-    module = ".".join(("gradus", *file.relative_to(_ROOT).with_suffix("").parts)).removesuffix(".__init__")
+    module = ".".join(("gradus", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
     return (replace(each, module=module) for each in described(file) if each.kind == kind)
 
 
 def _files(kind: Kind) -> list[Path]:
-    return sorted((_ROOT / FOLDERS[kind]).glob("*.py"))
+    return sorted((ROOT / FOLDERS[kind]).rglob("*.py"))
 
 
 @cache

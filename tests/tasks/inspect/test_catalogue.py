@@ -1,26 +1,24 @@
 """The catalogue: everything registered has a sentence of its own, settings with type, default and doc."""
 
 import re
-from typing import Any
 
 import pytest
 
-from gradus.flows.console.methods_table import render_methods
+from gradus.components import KINDS
+from gradus.data.errors import UsageError
+from gradus.flows.console.methods_table import render_methods, render_settings
+from gradus.flows.recipe.method_list import selected
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.inspect.catalogue import REQUIRED, Component, catalogue
 from gradus.tasks.stages.registry import STAGES
-from tests.code_versions import versions
 
 FOUND = catalogue()
 ALL = [(kind, name, component) for kind, named in FOUND.items() for name, component in named.items()]
 
 
-def test_every_stage_and_every_component_that_has_a_version_is_listed() -> None:
+def test_every_stage_and_every_kind_is_listed() -> None:
     assert list(FOUND["stage"]) == list(STAGES)
-    named = {(kind, name) for kind, name, _ in ALL}
-    for label in versions():
-        kind, name = label.split("/")
-        assert kind == "shared" or (kind, name) in named
+    assert all(FOUND[kind] for kind in KINDS)
 
 
 def test_each_has_a_sentence_that_no_other_has() -> None:
@@ -53,10 +51,41 @@ def test_settings_are_those_of_the_models_and_functions() -> None:
     assert FOUND["reward"]["exact"]["what"].startswith("1 if")
 
 
-def test_the_list_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    shown: dict[str, Any] = {**FOUND}
-    render_methods(shown)
+def test_a_line_for_each_method_and_component(capsys: pytest.CaptureFixture[str]) -> None:
+    render_methods(selected())
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert any(line.startswith("reward math") for line in lines)
+    dapo = next(line for line in lines if line.startswith("dapo "))
+    assert dapo.split()[1:5] == ["method", "arXiv", "2503.14476", "known"]
+    assert any(line.startswith("clip ") and "tests/models/objectives/test_" in line for line in lines)
+    assert {name for kind, name, _ in ALL if kind != "stage"} <= {line.split()[0] for line in lines}
+
+
+def test_all_about_one(capsys: pytest.CaptureFixture[str]) -> None:
+    render_methods(selected("fixed_length"), "fixed_length")
+    shown = capsys.readouterr().out
+    for text in ("1 / (rows * limit)", "length_tokens", "models/objectives/", "tests/models/objectives/"):
+        assert text in shown
+    assert """--set 'update.aggregation={name = "fixed_length", length_tokens = ...}'""" in shown
+    render_methods(selected("dapo"), "dapo")
+    shown = capsys.readouterr().out
+    assert "gradus train demo --method dapo --dry-run" in shown
+    assert 'update.aggregation            "token_mean"' in shown
+
+
+def test_a_search() -> None:
+    found = selected("2503.14476")
+    assert {"dapo", "clip_higher"} <= set(found["method"])
+    assert set(selected(kind="loss", paper="1707.06347")) == {"loss"}
+    with pytest.raises(UsageError, match="there is no kind 'los'") as refused:
+        selected(kind="los")
+    assert "loss" in refused.value.hint
+    with pytest.raises(UsageError, match="nothing matches drgrpo") as refused:
+        selected("drgrpo")
+    assert "dr_grpo" in refused.value.hint
+
+
+def test_settings_that_a_stage_fills_in_are_hidden(capsys: pytest.CaptureFixture[str]) -> None:
+    render_settings(FOUND["stage"])
+    shown = capsys.readouterr().out
+    assert "source_sha256" not in shown
+    assert "minibatch_groups" in shown

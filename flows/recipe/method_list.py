@@ -1,0 +1,97 @@
+"""What a run can be made of: methods as overlays, components of each kind and engines, to be listed and searched.
+
+selected("entropy")                # kind -> name -> facts, of all whose name, sentence, formula or paper has the word
+selected("gspo")                   # those of this name alone
+selected(kind="loss", paper="2507.18071")
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypedDict, cast
+
+from gradus.components import Kind
+from gradus.data.errors import UsageError, shortened
+from gradus.data.nearest import did_you_mean
+from gradus.flows.recipe.overlays import Overlay, find_overlays, overlay_files
+from gradus.tasks.inspect.catalogue import Component, catalogue, kind_of
+
+METHOD = "method"
+
+
+class Method(TypedDict):
+    """One overlay."""
+
+    what: str
+    paper: str
+    trust: str
+    deviates: str
+    settings: dict[str, object]
+    """What it sets, by dotted key."""
+    where: str
+    """Its file."""
+
+
+Facts = Mapping[str, Mapping[str, Component | Method]]
+"""Kind -> name -> facts; the kind of an overlay is `method`."""
+
+
+def listed() -> Facts:
+    """Return everything: overlays, stages, components of each kind, engines."""
+    return {METHOD: {each.name: _method(each) for each in find_overlays(list(overlay_files()))}, **catalogue()}
+
+
+def selected(word: str = "", kind: str = "", paper: str = "") -> Facts:
+    """Return what has a name, or else a word in it, of a kind and a paper; all without one.
+
+    Raise UsageError if there is nothing.
+    """
+    everything = listed()
+    if kind and kind not in everything:
+        known = list(everything)
+        raise UsageError(
+            f"there is no kind {shortened(kind)!r}", hint=did_you_mean(kind, known, f"it is one of {', '.join(known)}")
+        )
+    some = {each: named for each, named in everything.items() if each == (kind or each)}
+    if word or kind or paper:
+        some = _picked(some, lambda _, facts: paper.lower() in facts["paper"].lower())
+        some.pop("stage" if kind != "stage" else "", None)
+    exact = _picked(some, lambda name, _: name == word)
+    found = exact if any(exact.values()) else _picked(some, lambda name, facts: _has(name, facts, word))
+    if not any(found.values()):
+        names = [name for named in everything.values() for name in named]
+        wanted = " ".join(filter(None, (word, f"--kind {kind}" * bool(kind), f"--paper {paper}" * bool(paper))))
+        raise UsageError(f"nothing matches {shortened(wanted)}", hint=did_you_mean(word, names, "see `gradus methods`"))
+    return {each: named for each, named in found.items() if named}
+
+
+def named_by(method: Method) -> Iterator[tuple[Kind, str]]:
+    """Yield kind and name of each component that an overlay names."""
+    for key, value in method["settings"].items():
+        kind = kind_of(key)
+        for part in cast("list[Any]", value) if isinstance(value, list) else [value]:
+            name = part.get("name", "") if isinstance(part, dict) else part
+            if kind is not None and name:
+                yield kind, str(name)
+
+
+def _method(overlay: Overlay) -> Method:
+    return {
+        "what": overlay.what,
+        "paper": overlay.paper,
+        "trust": overlay.trust,
+        "deviates": overlay.deviates,
+        "settings": overlay.settings,
+        "where": str(overlay.file),
+    }
+
+
+def _picked(
+    found: Facts, wanted: Callable[[str, Component | Method], bool]
+) -> dict[str, dict[str, Component | Method]]:
+    return {
+        kind: {name: facts for name, facts in named.items() if wanted(name, facts)} for kind, named in found.items()
+    }
+
+
+def _has(name: str, facts: Component | Method, word: str) -> bool:
+    texts = (name, facts["what"], facts["paper"], str(facts.get("doc", "")), str(facts.get("deviates", "")))
+    return any(word.lower() in text.lower() for text in texts)
