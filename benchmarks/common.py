@@ -1,4 +1,4 @@
-"""What several benchmarks need: the checkout, an environment for its program, ratios round by round, peak memory."""
+"""Helpers of several benchmarks: the checkout, an environment for its program, ratios round by round, peak memory."""
 
 import os
 import statistics
@@ -15,7 +15,7 @@ def environment(home: Path, **extra: str) -> dict[str, str]:
 
 
 def ratio(own: Sequence[float], others: Sequence[float]) -> str:
-    """How many times as long the others took, round by round: median, least and most."""
+    """Return the ratio of the others' times, round by round: median, least and most."""
     if not others:
         return "-"
     found = sorted(other / mine for mine, other in zip(own, others, strict=True))

@@ -1,4 +1,4 @@
-"""How often the intervals of `gradus compare` hold the true difference of two methods.
+"""Coverage of the intervals of `gradus compare`: how often they hold the true difference of two methods.
 
     python benchmarks/coverage.py                      # 2,000 repetitions a row
     python benchmarks/coverage.py --repetitions 200 --bootstrap 200

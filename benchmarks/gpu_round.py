@@ -77,7 +77,7 @@ def peak_of_memory() -> Generator[list[int]]:
 
 
 def gradus(home: Path, *words: str) -> Any:
-    """What a command prints with --json."""
+    """Return the output of a command with --json."""
     environment = {**os.environ, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-m", "gradus", *words, "--json"]
     ran = subprocess.run(command, cwd=home, env=environment, stdout=subprocess.PIPE, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What reading takes in a home of 10,000 artifacts: seconds and peak memory of `sql`, `runs` and `show`.
+"""Cost of reading in a home of 10,000 artifacts: seconds and peak memory of `sql`, `runs` and `show`.
 
     python benchmarks/large_home.py                    # 100 runs of 20 rounds of five artifacts
     python benchmarks/large_home.py --runs 10 --turns 3

@@ -1,4 +1,4 @@
-"""What Prefect, MLflow, journal and store add: to a stage, to a round and a reused run of the demo, to rollouts.
+"""Overhead of Prefect, MLflow, journal and store: on a stage, on a round and a reused run of the demo, on rollouts.
 
     python benchmarks/overhead.py              # everything: runs the whole demo once (minutes)
     python benchmarks/overhead.py --no-demo

@@ -113,7 +113,7 @@ def directly(engine: Engine, shards: Sequence[Sequence[Request]]) -> float:
 
 
 class Watched:
-    """How long an engine's answers are waited for, beside what was asked of it."""
+    """Seconds waited for an engine's answers, beside the requests made."""
 
     def __init__(self, engine: Engine) -> None:
         self.asked: list[list[Request]] = []

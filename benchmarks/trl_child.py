@@ -118,7 +118,7 @@ def padded(lists: list[list[int]], *, left: bool) -> tuple[torch.Tensor, torch.T
 
 
 def batch_of(rows: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """What `compute_loss` is called with."""
+    """Return the arguments of `compute_loss`."""
     found = {"advantages": torch.tensor(rows["advantages"])}
     for side in ("prompt", "completion"):
         found[f"{side}_ids"], found[f"{side}_mask"] = padded(rows[f"{side}s"], left=side == "prompt")

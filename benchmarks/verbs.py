@@ -1,4 +1,4 @@
-"""What a command costs beside its stage, in units of `python -c "import prefect"`, measured in turns.
+"""Cost of a command beside its stage, in units of `python -c "import prefect"`, measured in turns.
 
     python benchmarks/verbs.py                 # five turns
     python benchmarks/verbs.py --turns 3
@@ -42,7 +42,7 @@ class Cost(NamedTuple):
 
 
 def seconds(command: list[str], home: Path, idle_s: int = 0, code: int = 0) -> Cost:
-    """What a command costs that must end with this exit code."""
+    """Return the seconds of a command that must end with this exit code."""
     with tempfile.TemporaryFile() as words:
         started = time.perf_counter()
         process = subprocess.Popen(
@@ -58,7 +58,7 @@ def seconds(command: list[str], home: Path, idle_s: int = 0, code: int = 0) -> C
 
 
 def of_home(home: Path, *words: str) -> bool:
-    """Whether a process of this home runs whose command line has one of these words."""
+    """Return whether a process of this home runs whose command line has one of these words."""
     for process in psutil.process_iter():
         try:
             line = process.cmdline()

@@ -1,1 +1,1 @@
-"""What we know about problems and rollouts: schemas, the store, sources, curation, hints, metrics."""
+"""Data of problems and rollouts: schemas, the store, sources, curation, hints, metrics."""

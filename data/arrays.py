@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
-"""What a table returns for a column, and what is computed from one."""
+"""A column of a table, or a result computed from one."""
 Operand: TypeAlias = Column | pa.Scalar | str | float | None
 """A column, or one value for every row."""
 

@@ -38,7 +38,7 @@ class CorruptArtifactError(GradusError):
 
 
 OnDamage: TypeAlias = Callable[[CorruptArtifactError], None]
-"""What a reader does about damage: raise it (`refuse`), or note it and go on with what is there."""
+"""Reaction of a reader to damage: raise it (`refuse`), or note it and continue with the undamaged rows."""
 
 
 def refuse(damage: CorruptArtifactError) -> None:
@@ -102,7 +102,7 @@ _SYSTEM = {
     errno.EIO: ("the disk failed to read or write {}", "check the disk; then repeat the command"),
     errno.EPIPE: ("the other end of {} is closed", "repeat the command"),
 }
-"""What the operating system's errors mean, by number, and what to do."""
+"""Messages and remedies for the operating system's errors, by number."""
 _WRONG_USE = frozenset({errno.ENAMETOOLONG, errno.EISDIR})
 
 

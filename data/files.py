@@ -11,7 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 TEMPORARY = ".tmp"
-"""How the name of a temporary file ends; it begins with a dot."""
+"""Suffix of the name of a temporary file; the name begins with a dot."""
 
 
 @contextlib.contextmanager

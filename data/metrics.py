@@ -1,4 +1,4 @@
-"""What stages report: unbiased pass@k, majority votes, groups without variance. All vectorised over problems."""
+"""Metrics of stages: unbiased pass@k, majority votes, groups without variance. All vectorised over problems."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What was probably meant: the names nearest to one that does not exist, and the one that a beginning stands for."""
+"""Suggestions for a mistyped name: the nearest existing names, and the one that a beginning stands for."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches

@@ -115,7 +115,7 @@ def holder(folder: Path) -> Holder | None:
 
 
 def left_by_the_dead(folder: Path) -> bool:
-    """Whether a process held the folder and ended without letting go."""
+    """Return whether a process held the folder and ended without releasing it."""
     path = folder / LOCK
     return path.exists() and path.stat().st_size > 0 and holder(folder) is None
 
@@ -142,7 +142,7 @@ def _locked(file: IO[str]) -> bool:
 
 
 def _is_at(file: IO[str], path: Path) -> bool:
-    """Whether an open file is the one at a path, and no longer lies below a removed folder."""
+    """Return whether an open file is the one at a path, and no longer lies below a removed folder."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""When and in which order: Prefect flows, recipes and the command line."""
+"""Order of the stages: Prefect flows, recipes and the command line."""

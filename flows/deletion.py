@@ -27,7 +27,7 @@ from gradus.tasks.tracking.state import STATE
 
 
 def plan_deleting(home: Home, run: str) -> Deleted:
-    """What deleting a run would remove; nothing is changed."""
+    """Return the files that deleting a run would remove; nothing is changed."""
     store, folder = Store(home.lake), run_folder(home.runs, run)
     going, staying = _planned(home, store, folder)
     return _deleted(folder.name, _own_bytes(folder), _sizes(store, going), staying, done=False)
@@ -68,7 +68,7 @@ class _Users:
         self._used: set[Ref] | None = None
 
     def now(self) -> set[Ref]:
-        """What the journals name, and everything that it was made of."""
+        """Return the artifacts that the journals name, and everything that they were made of."""
         seen = {folder: proof_of(folder) for folder in run_folders(self._home.runs)}
         if self._used is None or seen != self._seen:
             used = _with_parents(self._store, used_by(seen))

@@ -56,7 +56,7 @@ def prepare(home: Home) -> None:
 
 @contextlib.contextmanager
 def api(*, guest: bool = False) -> Generator[Callable[[], None]]:
-    """What a verb needs that runs flows: an interrupt that is not lost, and `prefect_api` of its home.
+    """Prepare to run flows: handle Ctrl-C and connect to the home's Prefect server, `prefect_api`.
 
     with api() as ready:
         from gradus.flows import stages

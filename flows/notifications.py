@@ -27,7 +27,7 @@ HEARTBEAT_S = 30
 SILENT_S = 3 * HEARTBEAT_S
 """A run that is silent for so long is said to have crashed."""
 PAYLOAD = '{"text": {{ (flow_run.name ~ ": " ~ flow_run.state.message) | tojson }}}'
-"""What is sent, a template of Prefect's: the field that Slack, Mattermost and Discord's /slack addresses read."""
+"""Body of a notification, a template of Prefect's: the field that Slack, Mattermost and Discord's /slack URLs read."""
 
 _OF_TRAININGS: dict[str, str | list[str]] = {"prefect.resource.role": "flow", "prefect.resource.name": FLOW}
 _RUN: dict[str, str | list[str]] = {"prefect.resource.id": "prefect.flow-run.*"}

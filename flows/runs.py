@@ -90,14 +90,14 @@ def _started(stages: Stages, session: Session, recipe: Recipe) -> Beginning:
 
 
 def _how(trained: Trained) -> str:
-    """How the best policy was chosen, in a line for the registry."""
+    """Return a line for the registry: the selection of the best policy."""
     if trained.stopped:
         return f"the best policy before {trained.stopped}"
     return (trained.choice.remark or trained.choice.how) if trained.choice else "the last checkpoint"
 
 
 def _outside(run: str, trained: Trained) -> GateError:
-    """What a run says that a guard, or rounds without signal, ended."""
+    """Return the message of a run that a guard, or rounds without signal, ended."""
     following = trained.best_round + 1
     message = f"{trained.stopped}; the best policy so far is that of round {trained.best_round}, {trained.best}"
     if trained.rounds in trained.skipped:

@@ -1,4 +1,4 @@
-"""What `gradus serve` prints of its runs: a line when one starts, and one when it ends, by its name in `gradus runs`.
+"""Lines that `gradus serve` prints: one when a run starts, and one when it ends, by its name in `gradus runs`.
 
 Prefect calls `say_ended` in the process of the run, or in that of `serve` for one that was killed or cancelled. The
 runs of commands are no deployments', and print nothing here.
@@ -36,7 +36,7 @@ def say_ended(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Non
 
 
 def _how(state: State[Any]) -> str:
-    """How a run ended, with the sentence of one that failed."""
+    """Return the outcome of a run, with the error message of one that failed."""
     if state.is_completed():
         return "finished"
     if state.is_cancelling() or state.is_cancelled():
@@ -46,7 +46,7 @@ def _how(state: State[Any]) -> str:
 
 
 def _next(verb: str, run: str) -> str:
-    """What to type next about a run that failed; nothing if it never began."""
+    """Return the command to type next about a run that failed; nothing if it never began."""
     if not (Home.from_environment().runs / run / "run.json").is_file():
         return ""
     return f"; see `gradus {'report' if verb == 'train' else 'show'} {run}`"

@@ -35,7 +35,7 @@ from gradus.tasks.tracking.facts import REPORT_PAGE
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What identifies a run and may not change while it keeps its name."""
+    """Identity of a run: settings that may not change while it keeps its name."""
 
     name: str
     verb: str
@@ -45,11 +45,11 @@ class RunSpec:
     """Of a recipe: each setting that is not the default, with the default and its value."""
     forced: frozenset[tuple[str, int, str]] = frozenset()
     reported: bool = False
-    """Whether a report is written at the end; a failing report fails no run."""
+    """True if a report is written at the end; a failing report fails no run."""
     same: Callable[[RunSettings, RunSettings], bool] = eq
-    """Whether a body, stored by this version or an earlier one, and that of the command are of the same run."""
+    """Function that returns whether two bodies are of one run: one stored, perhaps by an earlier version, and ours."""
     rounds: int = 0
-    """How many rounds progress is shown of; 0 if that is not known, or there are none."""
+    """Number of rounds in the progress display; 0 if it is unknown, or there are none."""
 
 
 @contextlib.contextmanager
@@ -111,7 +111,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
 
 
 def _is_reported(folder: Path, status: Status, outcomes: Sequence[Outcome]) -> bool:
-    """Whether there is nothing new to report: nothing measured, or everything reused and the report there already."""
+    """Return whether there is nothing new to report: nothing measured, or all reused and the report there already."""
     if status not in ("finished", "failed") or not (folder / METRICS).exists():
         return True
     return status == "finished" and all(o.reused for o in outcomes) and (folder / REPORT_PAGE).exists()

@@ -1,1 +1,1 @@
-"""How a policy acts, is judged and learns."""
+"""A policy: sampling, judging, training."""

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from peft import LoraConfig
 
 PREFIX = "base_model.model."
-"""What peft's files put before the name of a module."""
+"""Prefix of the names of modules in peft's files."""
 _TENSOR = re.compile(re.escape(PREFIX) + r"(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
 _BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")
-"""How A and B may have begun; other beginnings (PiSSA, OLoRA, LoftQ) change the base's weights too."""
+"""Supported initialisations of A and B; others (PiSSA, OLoRA, LoftQ) change the base's weights too."""
 _SAME_FRAC = 0.01
 """Share of an adapter's mean change of a matrix by which rounding may put the merged one off."""
 
@@ -79,7 +79,7 @@ class Adapter:
         return max(a.shape[0] for a, _ in self.factors.values())
 
     def scale(self, module: str) -> float:
-        """What B A is multiplied with in a module."""
+        """Return the factor of B A in a module."""
         rank = self.factors[module][0].shape[0]
         patterns: Mapping[str, float] = self.config.alpha_pattern or {}
         own = (alpha for key, alpha in patterns.items() if re.fullmatch(rf"(.*\.)?({key})", module))
@@ -189,7 +189,7 @@ def _config(path: Path) -> "LoraConfig":
 
 
 def _refuse_unsupported(path: Path, config: "LoraConfig") -> None:
-    """What changes the base or computes otherwise, though the matrices do not show it."""
+    """Refuse configurations that change the base or compute otherwise, though the matrices do not show it."""
     variants = [field.name for field in fields(config) if field.metadata.get("is_lora_variant")]
     for name in (*variants, "layer_replication"):
         if getattr(config, name):
@@ -234,7 +234,7 @@ def refuse_unfit(model: PreTrainedModel, adapter: Adapter) -> None:
 
 
 def _refuse_other(held: Mapping[str, Tensor], adapter: Adapter) -> None:
-    """What peft took must be what the file has: it passes over names that it does not expect, and warns of others."""
+    """Refuse names that peft skipped: it passes over those that it does not expect, and warns of others."""
     given = {
         f"{PREFIX}{module}.lora_{side}.weight": tensor
         for module, pair in adapter.factors.items()

@@ -1,4 +1,4 @@
-"""Where a policy computes: the accelerator of this machine, if it has one, or its CPU.
+"""Device of a policy: the accelerator of this machine, if it has one, or its CPU.
 
     model.to(resolve_device("auto"))
 
@@ -33,6 +33,6 @@ def give_back() -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, the accelerator's or the machine's."""
+    """Return whether memory ran out, the accelerator's or the machine's."""
     # PyTorch's allocator on a CPU raises a plain RuntimeError.
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)

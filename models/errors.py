@@ -1,4 +1,4 @@
-"""What is raised if a policy cannot be used, and how an error of a library reads in a sentence."""
+"""Errors of a policy that cannot be used, and the errors of libraries in a sentence."""
 
 _SHOWN_CHARS = 300
 

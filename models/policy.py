@@ -45,11 +45,11 @@ _DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class PromptSide:
-    """What prompts and completions need of a policy, without its weights."""
+    """Parts of a policy that prompts and completions need, without its weights."""
 
     tokenizer: PreTrainedTokenizerBase
     context_tokens: int
-    """How many tokens the model can attend to; sys.maxsize where its configuration sets no limit."""
+    """Maximum number of tokens the model can attend to; sys.maxsize where its configuration sets no limit."""
     end_tokens: tuple[int, ...]
     """Token ids that end a completion."""
 
@@ -140,7 +140,7 @@ def load_prompt_side(folder: Path) -> PromptSide:
 
 
 def _is_part(key: str, model: PreTrainedModel) -> bool:
-    """Whether a weight that the model has no place for would belong to one of its layers, not to a head beside it."""
+    """Return whether a weight without a place in the model belongs to one of its layers, not to a head beside it."""
     modules = {name for name, _ in model.named_modules()} - {"", model.base_model_prefix}
     parents = key.split(".")[:-1]
     return any(".".join(parents[:count]) in modules for count in range(1, len(parents) + 1))

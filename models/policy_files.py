@@ -21,7 +21,7 @@ TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model", "special_tokens_map.json"
 WHOLE = "name a folder with config.json, its tokenizer and its weights (*.safetensors)"
 """The hint for a folder that is no policy."""
 WEIGHTS_INDEX = ".safetensors.index.json"
-"""How the name of a file ends that says which file holds which weights."""
+"""Suffix of the file that says which file holds which weights."""
 _TOKENIZERS = ("tokenizer*", "vocab.*", "*.model")
 _TOKENIZER = "tokenizer.json"
 _OBJECTS = ("tokenizer_config.json", "generation_config.json", "special_tokens_map.json")
@@ -202,7 +202,7 @@ def _refuse_shape(config: Path, path: Path, tensors: Body) -> None:
 
 
 def _end_of(tensor: object) -> int | None:
-    """Where a tensor ends within its file; None if it is none."""
+    """Return the offset at which a tensor ends within its file; None if it is none."""
     body = cast("Body", tensor) if isinstance(tensor, dict) else {}
     shape, offsets = body.get("shape"), body.get("data_offsets")
     if not (_is_text(body.get("dtype")) and _are_whole(shape) and _are_whole(offsets)):

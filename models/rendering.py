@@ -41,7 +41,7 @@ _WALL = 10
 
 @dataclass(frozen=True)
 class Asked:
-    """What a prompt is made of; see gradus.models.policy.prompt_text."""
+    """Parts of a prompt; see gradus.models.policy.prompt_text."""
 
     question: str | None
     messages: list[dict[str, str]] | None = None
@@ -102,7 +102,7 @@ def _rendered(made: Callable[[int], str], count: int, limit_s: int, template: st
 
 
 def _read(line: bytes) -> str | dict[str, str]:
-    """What a line says; an object without an error if the process ended within it."""
+    """Return the message in a line; an object without an error if the process ended within it."""
     try:
         return json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-r"""How a question becomes a prompt: a system message, and a template with the places of the question and its hint.
+r"""Prompt of a question: a system message, and a template with the places of the question and its hint.
 
     filled("Question: {question}\nAnswer:", "1 + 2 =")     # "Question: 1 + 2 =\nAnswer:"
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 QUESTION, HINT = "question", "hint"
 _PLACES = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|\{([A-Za-z_]\w*)\}")
 _ARGUMENT = re.compile(r"(?:\\[A-Za-z]+(?:\[[^\]]*\])?(?:\{[^{}]*\})*|[\\^_])\Z")
-"""What stands before the braces of an argument in LaTeX: a command with its other arguments, a power, an index."""
+"""Text before the braces of an argument in LaTeX: a command with its other arguments, a power, an index."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class PromptStyle:
 
     @property
     def places_hint(self) -> bool:
-        """Whether the template says where the hint goes."""
+        """Return whether the template says where the hint goes."""
         return HINT in _named(self.template)
 
 

@@ -1,1 +1,1 @@
-"""Which problems are sampled next: difficulty, filters, rankings, samplers, plans."""
+"""Selection of the problems to sample next: difficulty, filters, rankings, samplers, plans."""

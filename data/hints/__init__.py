@@ -15,7 +15,7 @@ REVEALS = "every hint would reveal the answer"
 
 @dataclass(frozen=True)
 class NoHint:
-    """Why a problem has no hint."""
+    """Reason that a problem has no hint."""
 
     reason: str
 
@@ -49,6 +49,6 @@ def hints_of(problem: Problem, strategy: Strategy, fractions: Sequence[float]) -
 
 
 def states_early(problem: Problem) -> bool:
-    """Whether a step of the worked solution before the last states the gold answer, so that hints end before it."""
+    """Return whether a step before the last states the gold answer, so that hints end before it."""
     steps = [line for line in (problem["solution"] or "").split("\n") if line.strip()]
     return leaks("\n".join(steps[:-1]), problem["answer"] or "", problem["question"] or "") if steps[1:] else False

@@ -1,4 +1,4 @@
-"""Whether a text reveals the answer: exact values for numbers, the words themselves for anything else.
+"""Detection of texts that reveal the answer: exact values for numbers, the words themselves for anything else.
 
 A value that the question already states is no leak: showing it again reveals nothing.
 Left out: answers worked out in words, or revealed by an expression that is never evaluated (`30*40`).
@@ -8,7 +8,7 @@ from gradus.data.answers import normalised_gold, number, numbers_in
 
 
 def leaks(text: str, answer: str, question: str) -> bool:
-    """Whether `text` states `answer` although `question` does not.
+    """Return whether `text` states `answer` although `question` does not.
 
     >>> leaks("so there are 1,200 of them", "1200", "How many?")
     True

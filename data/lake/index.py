@@ -1,4 +1,4 @@
-"""What the manifests of a lake say, kept in a file for each table: none is opened by two queries.
+"""Index of the manifests of a lake, a file for each table: none is opened by two queries.
 
     found = Index(store).find(ref)     # its parents and files; None if the artifact is not finished
 
@@ -126,7 +126,7 @@ class Index:
 
 
 def _read(path: Path) -> _Table:
-    """What was kept of a table; nothing if the file is lost, damaged or of another version."""
+    """Return the index of a table; nothing if the file is lost, damaged or of another version."""
     try:
         checksum, _, content = path.read_bytes().partition(b"\n")
         if checksum == _checksum(content):

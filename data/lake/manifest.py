@@ -67,7 +67,7 @@ class Manifest(BaseModel):
     digest: str
     schema_version: int
     identity: dict[str, Any] = Field(default_factory=dict)
-    """What the digest was computed from; empty for what no stage made."""
+    """Data that the digest was computed from; empty for an artifact that no stage made."""
     config: dict[str, Any] = Field(default_factory=dict)
     """All settings of the attempt, those that its result does not depend on included."""
     parents: dict[str, list[Annotated[str, AfterValidator(_reference)]]] = Field(default_factory=dict)

@@ -16,7 +16,7 @@ from gradus.data.lake.names import file_name
 
 @dataclass(frozen=True)
 class Pruned:
-    """What was removed of an artifact, and on which day."""
+    """Names of the files that were removed of an artifact, and the day."""
 
     files: frozenset[str] = frozenset()
     at: str = ""

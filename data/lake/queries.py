@@ -33,7 +33,7 @@ class Relation:
     """Rows that a query may name."""
 
     columns: pa.Schema
-    """What `describe` shows where the rows are not read."""
+    """Columns that `describe` shows where the rows are not read."""
     read: Callable[[], pa.Table | ds.Dataset]
     """Called once, and only if the query needs the rows."""
     projection: str = "*"

@@ -49,7 +49,7 @@ class Column:
 
     @property
     def wanted(self) -> str:
-        """What a value must be, in words."""
+        """Return the type that a value must have, in words."""
         return f"{kind_of(self.type)} {self.bounds}".strip()
 
 
@@ -257,7 +257,7 @@ UPDATES = TableSchema(
         Column("logprobs", pa.list_(pa.float32()), "trainer's log-prob of each token before the update, if kept"),
     ),
 )
-"""What an update did with each row: a file of its checkpoint, ROWS_FILE, and a table of `gradus sql`."""
+"""Use of each row in an update: a file of its checkpoint, ROWS_FILE, and a table of `gradus sql`."""
 ROWS_FILE = "rows.parquet"
 
 TABLES = {t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, DIFFICULTY, EVALUATIONS)}
@@ -297,7 +297,7 @@ def kind_of(wanted: pa.DataType) -> str:
 
 
 def misfit(found: pa.Schema, schema: TableSchema) -> str:
-    """Which column of a file has a type that its table cannot have; empty if none has.
+    """Return the column of a file whose type its table cannot have; empty if none has.
 
     Numbers may be wider than stated, and whatever has a text may stand for one.
 

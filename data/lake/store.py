@@ -98,7 +98,7 @@ class Store:
         return manifest
 
     def content_key(self, ref: Ref, columns: Sequence[str] | None = None) -> str:
-        """What a stage that reads the artifact depends on: the bytes of a table, the identity of a checkpoint.
+        """Return the input key of a stage that reads the artifact: the bytes of a table, the identity of a checkpoint.
 
         Of a stage that reads some columns alone, their values.
 

@@ -33,12 +33,12 @@ _BEFORE = {
     "critic_optimizer.state": "critic_optimizer.safetensors",
     "state.json": "state.json",
 }
-"""What these files were called beside the weights."""
+"""Earlier names of these files, beside the weights."""
 _WEIGHTS = "weights"
 
 
 def state_identity(checkpoint: Ref) -> JsonObject:
-    """What the name of a checkpoint's train state is computed from."""
+    """Return the identity from which the name of a checkpoint's train state is computed."""
     return {"table": TRAIN_STATES, CHECKPOINT: str(checkpoint)}
 
 
@@ -57,12 +57,12 @@ def pointer(checkpoint: Ref, *, step: int, optimizer: str, threads: int, repeats
 
 
 def is_trained(store: Store, checkpoint: Ref) -> bool:
-    """Whether a training made the checkpoint, so that it has, or had, a train state."""
+    """Return whether a training made the checkpoint, so that it has, or had, a train state."""
     return bool({POINTER, *_BEFORE} & _names(store, checkpoint))
 
 
 def is_skipped(store: Store, checkpoint: Ref) -> bool:
-    """Whether the update of that name was skipped, so that it has a report and no policy."""
+    """Return whether the update of that name was skipped, so that it has a report and no policy."""
     manifest = store.find(checkpoint)
     return manifest is not None and [entry.name for entry in manifest.files] == [REPORT]
 
@@ -120,24 +120,24 @@ def refuse_unrepeatable(store: Store, ref: Ref, updates: Iterable[Ref]) -> None:
 
 
 def has_weights(store: Store, checkpoint: Ref) -> bool:
-    """Whether no weights of a checkpoint were pruned."""
+    """Return whether no weights of a checkpoint were pruned."""
     return not store.pruned(checkpoint) - set(_BEFORE)
 
 
 def is_whole(store: Store, checkpoint: Ref) -> bool:
-    """Whether a checkpoint has its weights and, if a training made it, its train state."""
+    """Return whether a checkpoint has its weights and, if a training made it, its train state."""
     if not has_weights(store, checkpoint):
         return False
     return not is_trained(store, checkpoint) or state_files(store, checkpoint) is not None
 
 
 def begin_afresh(checkpoint: Ref) -> str:
-    """What to do to train a policy without what its training left."""
+    """Return the remedy to train a policy without the train state of its training."""
     return f"for a fresh optimiser train what `gradus export {checkpoint} --to FOLDER` writes"
 
 
 def weights_config(entries: Iterable[FileEntry]) -> JsonObject:
-    """What the manifest of a train state says of the weights that it belongs to."""
+    """Return the digests of the weights that a train state belongs to, as its manifest stores them."""
     return {_WEIGHTS: weight_sums(entries)}
 
 
@@ -158,7 +158,7 @@ def num_threads(store: Store, checkpoint: Ref) -> int:
 
 
 def repeats(store: Store, checkpoint: Ref) -> bool:
-    """Whether the update that made a checkpoint makes the same bits again; an earlier version did not say."""
+    """Return whether the update that made a checkpoint makes the same bits again; an earlier version did not say."""
     said = _pointer(store, checkpoint)
     return said is None or said.repeats
 
@@ -170,7 +170,7 @@ def _named(store: Store, checkpoint: Ref) -> Ref:
 
 
 class _Pointer(BaseModel):
-    """What a checkpoint says of its train state and of the update that made both."""
+    """Reference in a checkpoint to its train state and the update that made both."""
 
     train_state: str
     threads: int

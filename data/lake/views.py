@@ -1,4 +1,4 @@
-"""What `gradus sql` shows of the lake: the tables with ids that are unique in it, and the view `samples`.
+"""Views of `gradus sql`: the tables with ids that are unique in the lake, and the view `samples`.
 
 `rollouts` and `scores` show every id with the beginning of its artifact's digest, also those of files that users
 bring and of lakes whose ids repeat between artifacts; so a join on `rollout_id` pairs a rollout with its own scores.
@@ -90,14 +90,14 @@ class _Scan:
 
 
 class Lake(Protocol):
-    """Which artifacts a query may read; asked only for what the query names."""
+    """Artifacts that a query may read; looked up only for tables that the query names."""
 
     def artifacts(self, table: str) -> Sequence[Ref]:
         """The finished artifacts of a table."""
         ...
 
     def files(self, ref: Ref) -> Sequence[FileEntry]:
-        """What the manifest of an artifact names; none if it is damaged or missing."""
+        """Return the files that the manifest of an artifact names; none if it is damaged or missing."""
         ...
 
     def schema(self, ref: Ref, shard: Path) -> pa.Schema:
@@ -159,7 +159,7 @@ def _updates_schema() -> pa.Schema:
 
 
 def _updates(store: Store, lake: Lake) -> ds.Dataset:
-    """What updates did with their rows, each with the digest of the checkpoint that it ended in."""
+    """Return a query of the rows of updates, each with the digest of the checkpoint that it ended in."""
     shards = [
         (path, ds.field("checkpoint") == ref.digest)
         for ref in lake.artifacts(CHECKPOINTS)

@@ -1,1 +1,1 @@
-"""Where problems come from: files, Hugging Face datasets, reasoning-gym families; each format read row by row."""
+"""Sources of problems: files, Hugging Face datasets, reasoning-gym families; each format read row by row."""

@@ -134,7 +134,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _within(column: Column, value: object) -> bool:
-    """Whether the numbers of a value are within the bounds of its column."""
+    """Return whether the numbers of a value are within the bounds of its column."""
     if column.low is column.high is column.above is None:
         return True
     numbers = cast("list[float]", value if isinstance(value, list) else [value])

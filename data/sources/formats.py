@@ -20,7 +20,7 @@ FIELDS = (
     *("problem_id", "question", "messages", "answer", "solution", "domain", "source", "extra", "problem"),
     *("level", "type", "idx", "id", "reward_model", "rollout_reward_list", "difficulty_bucket", "metadata", *_TIERS),
 )
-"""What the formats read of a row."""
+"""Columns of a row that the formats read."""
 
 
 class UnusableRowError(ValueError):

@@ -18,7 +18,7 @@ from gradus.data.sources.columns import column_of, other_column
 
 MAX_EXAMPLES = 5
 MAPPED = tuple(dict.fromkeys(column.name for table in (ROLLOUTS, PROBLEMS) for column in table.columns))
-"""What columns of a file of rollouts may be renamed to: what is read of rollouts, and of problems beside them."""
+"""Columns that columns of a file of rollouts may be renamed to: those of rollouts, and of problems beside them."""
 _TEXTS = frozenset(column.name for column in PROBLEMS.columns if column.type == pa.string())
 """Columns of problems that rollouts may carry along: they mean the same there."""
 
@@ -235,7 +235,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _is_unicode(row: Row) -> bool:
-    """Whether every text of a row can be stored: JSON may escape half of a character."""
+    """Return whether every text of a row can be stored: JSON may escape half of a character."""
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:

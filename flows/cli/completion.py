@@ -1,4 +1,4 @@
-"""What a shell offers at the Tab key: runs, recipes, stages and artifacts, by listing folders alone."""
+"""Complete words at the Tab key: runs, recipes, stages and artifacts, by listing folders alone."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -257,7 +257,7 @@ def _coverage(evaluation: Evaluation) -> str:
 
 
 def _gain(versus: Versus) -> None:
-    """What the policy gained over the one it started from, on the same problems and seeds."""
+    """Return the gain of the policy over the one it started from, on the same problems and seeds."""
     if "gain" not in versus:
         return
     gain = versus["gain"]

@@ -1,1 +1,1 @@
-"""What `import gradus` offers, and the verbs of the command line stand on: a function for each of them."""
+"""The API of `import gradus`, on which the verbs of the command line are built: one function for each verb."""

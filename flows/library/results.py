@@ -1,4 +1,4 @@
-"""What calls of the library return: artifacts and runs, whose rows are Arrow tables."""
+"""Results of library calls: artifacts and runs, whose rows are Arrow tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gradus.tasks.inspect.reasons import Explained
 
 _NAMES = {"champion": "best", "newest": "newest"}
-"""What a run calls its checkpoints, and what they are called here."""
+"""Names of checkpoints in a run's files, and their names here."""
 _ROUNDS = """
 select round, purpose, count(distinct (rollouts_artifact, problem_id, group_id)) as groups, count(*) as rollouts,
     avg(correct::int) as correct, avg(reward) as reward, count(*) filter (hint_level > 0) as hinted,
@@ -51,7 +51,7 @@ class Artifact(str):
     """An artifact by its name, `rollouts/0f3c...`, which any call takes as an input; with what its stage counted."""
 
     summary: Mapping[str, object]
-    """What the command line prints: counts of the stage, whether it was reused, seconds."""
+    """The figures that the command line prints: counts of the stage, whether it was reused, seconds."""
     path: Path
     """Its folder: Parquet files, or the model folder of a checkpoint."""
     __slots__ = ("_lake", "path", "summary")
@@ -78,7 +78,7 @@ class Run:
     name: str
     home: Home = field(repr=False)
     result: TrainAnswer | None = field(default=None, repr=False, compare=False)
-    """What the training that returned this ended with; None for a run that was opened by its name."""
+    """The result of the training that returned this; None for a run that was opened by its name."""
 
     @call
     def summary(self) -> RunStory:
@@ -148,7 +148,7 @@ class Run:
 
     @property
     def _last(self) -> list[Attempt]:
-        """What the run has of each stage, round and purpose: the last that was finished or reused."""
+        """Return the latest artifact, finished or reused, of each stage, round and purpose of the run."""
         done = [row for row in attempts(self._folder) if row["status"] in ("finished", "reused")]
         return list({(row["stage"], row["round"], row["purpose"]): row for row in done}.values())
 

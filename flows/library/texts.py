@@ -28,7 +28,7 @@ def configured(model: type[C], sets: Assignments | None, base: Mapping[str, obje
 def sampled(
     sets: Assignments | None, n: int, temperature: float, max_tokens: int
 ) -> tuple[SampleConfig, dict[str, object]]:
-    """How a verb that also samples does so, by options and `sample.key`; and the other assignments."""
+    """Return the sampling settings of a verb, from options and `sample.key`; and the other assignments."""
     mine, rest = _below("sample.", sets)
     return configured(SampleConfig, mine, {"n": n, "temperature": temperature, "max_tokens": max_tokens}), rest
 
@@ -41,7 +41,7 @@ def of_stage(model: type[Config], sets: Assignments | None) -> tuple[dict[str, o
 
 
 def of_rollouts(sets: Assignments | None, engine: str, device: str) -> tuple[RolloutConfig, dict[str, object]]:
-    """How a verb that also samples does so, by options and `rollout.key`; and the other assignments."""
+    """Return the rollout settings of a verb, from options and `rollout.key`; and the other assignments."""
     mine, rest = _below("rollout.", sets)
     return configured(RolloutConfig, mine, {"engine": engine, "device": device}), rest
 
@@ -119,4 +119,4 @@ READ: Mapping[str, Callable[[Any, str], object]] = {
     "rewards": lambda value, _: [parse_reward(each).model_dump() for each in value],
     "names": lambda value, _: mapping(value),
 }
-"""How the value of a short is read, by `Short.read`; its option is named in errors."""
+"""Functions that read the value of a short, by `Short.read`; errors name its option."""

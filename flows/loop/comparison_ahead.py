@@ -25,7 +25,7 @@ class ForeseenTraining(TypedDict):
 
 
 class ComparisonForecast(TypedDict):
-    """What a comparison would do."""
+    """Forecast of a comparison."""
 
     trainings: list[ForeseenTraining]
     remarks: list[str]

@@ -48,7 +48,7 @@ class Intent:
     margin: float
     cluster: str
     holds_out: bool = False
-    """Whether a part of the evaluated problems is held out for tuning."""
+    """True if a part of the evaluated problems is held out for tuning."""
     tuning: Sequence[str] = ()
     """Runs of a tuning that is still to come; the values of the methods are not chosen before."""
 

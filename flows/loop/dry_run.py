@@ -153,6 +153,6 @@ def _time(seconds: float | None, num_computed: int) -> str:
 
 
 def _unmeasured(result: Forecast) -> str:
-    """How many of the stages to compute the time says nothing about."""
+    """Return the number of stages to compute for which the estimate of time has no measurement."""
     unknown = sum(call["what"] == COMPUTED and call["seconds"] is None for call in result["calls"])
     return f" and {unknown} stages not measured yet" if unknown and result["seconds"] is not None else ""

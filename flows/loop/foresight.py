@@ -1,4 +1,4 @@
-"""What a training would compute: the same loop on a session that looks instead of computing. Nothing of Prefect here.
+"""Forecast of a training: the same loop on a session that looks instead of computing. Does not import Prefect.
 
 Stages that are light, and whose inputs are there, are computed into a folder that is removed afterwards, so that plans
 are exact as far as they do not depend on rollouts that are still to be made, or on code of the user's: that is read and
@@ -183,7 +183,7 @@ class Foresight:
 
 
 def _is_local(call: Call) -> bool:
-    """Whether a stage reads what is on this machine: looking ahead fetches nothing."""
+    """Return whether a stage reads what is on this machine: looking ahead fetches nothing."""
     return call.name != "ingest" or Path(str(call.facts["source"])).exists()
 
 

@@ -1,4 +1,4 @@
-"""What a run starts from: a recipe with its files pinned, its name, and its policy and problems as artifacts.
+"""Inputs of a run: a recipe with its files pinned, its name, and its policy and problems as artifacts.
 
 Nothing of Prefect here.
 """
@@ -86,7 +86,7 @@ def on_other_data(runs: Path, recipe: Recipe) -> str:
 
 
 def _unheard(damage: Exception) -> None:
-    """What a damaged run was trained on is not known."""
+    """Ignore damage: the problems that a damaged run was trained on are unknown."""
 
 
 def start_of(session: Stages, recipe: Recipe) -> Beginning:

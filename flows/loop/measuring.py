@@ -24,7 +24,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Choice:
-    """How the best checkpoint was chosen: on which suite, among which rounds, and what that means for the figures."""
+    """Selection of the best checkpoint: on which suite, among which rounds, and the consequence for the figures."""
 
     suite: str
     round: int

@@ -29,7 +29,7 @@ class Metered:
 
     @property
     def store(self) -> Store:
-        """Where artifacts lie."""
+        """The store of the artifacts."""
         return self.session.store
 
     def stage(

@@ -23,7 +23,7 @@ _RESTORE = "gradus.tasks.stages.update.replay:restored"
 
 
 def plan_pruning(home: Home, run: str, keep: KeepConfig) -> Freed:
-    """What pruning a run would remove, and what having it back would take; nothing is changed."""
+    """Return the files that pruning a run would remove and the cost of restoring them; nothing is changed."""
     store, folder = Store(home.lake), run_folder(home.runs, run)
     return _freed(folder, *_planned(home, store, folder, keep), done=False)
 
@@ -40,7 +40,7 @@ def prune_run(home: Home, run: str, keep: KeepConfig) -> Freed:
 
 
 def plan_restoring(home: Home, name: str) -> Restored:
-    """What having a checkpoint back would take: no update if it is there."""
+    """Return the cost of restoring a checkpoint: no update if it is present."""
     store, ref = Store(home.lake), Ref.parse(name)
     if not is_trained(store, ref):
         raise BadInputError(f"{name} was not made by an update", hint="give a checkpoint of `gradus show RUN`")
@@ -64,7 +64,7 @@ def restore_checkpoint(home: Home, name: str) -> Restored:
 
 
 def _planned(home: Home, store: Store, folder: Path, keep: KeepConfig) -> tuple[list[Removal], list[Made]]:
-    """What a run's checkpoints lose, and those that lose nothing because another run has them too."""
+    """Return the files to remove from a run's checkpoints, and the checkpoints kept because another run uses them."""
     made = [each for each in made_by(folder) if not is_skipped(store, each.ref)]
     rounds = [each.round for each in made]
     best = next((each.round for each in made if str(each.ref) == _champion(folder)), None)
@@ -84,12 +84,12 @@ def _champion(folder: Path) -> str:
 
 
 def used_by_others(home: Home, folder: Path) -> set[Ref]:
-    """What all other runs made, found or were given."""
+    """Return the artifacts that all other runs made, found or were given."""
     return used_by(other for other in run_folders(home.runs) if other != folder)
 
 
 def used_by(folders: Iterable[Path]) -> set[Ref]:
-    """What runs made, found or were given."""
+    """Return the artifacts that runs made, found or were given."""
     found: set[str] = set()
     for folder in folders:
         for event in read_events(folder):

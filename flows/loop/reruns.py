@@ -1,4 +1,4 @@
-"""What `gradus rerun` is asked for, checked against what the run did before anything starts. No Prefect here."""
+"""Check a request of `gradus rerun` against the journal of the run before anything starts. Does not import Prefect."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _GIVEN = {
 
 @dataclass(frozen=True)
 class Rerun:
-    """What to run: the recipe, the run's name (none: that of its settings) and the stages computed in any case."""
+    """A run to repeat: the recipe, the run's name (none: that of its settings) and the stages computed in any case."""
 
     recipe: Recipe
     run: str | None
@@ -61,7 +61,7 @@ class Rounds:
     since: int = 0
 
     def has(self, index: int) -> bool:
-        """Whether a round is among them."""
+        """Return whether a round is among them."""
         return index >= self.since if self.only is None else index == self.only
 
 

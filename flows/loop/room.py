@@ -1,4 +1,4 @@
-"""Which rounds of a training keep the weights and the train state of their checkpoint as it goes on."""
+"""Selection of the rounds of a training whose checkpoints keep their weights and train state."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -22,12 +22,12 @@ from gradus.tasks.stages.registry import stage_spec
 
 C = TypeVar("C", bound=Config)
 Ends = Callable[[int], bool]
-"""Whether a training ends after a round; 0 is before the first."""
+"""Function that returns whether a training ends after a round; 0 is before the first."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training run ends with: its rounds, its last and best policy, the figures of the reported suites by name.
+    """Result of a training run: its rounds, its last and best policy, the figures of the reported suites by name.
 
     Without a choice the best policy is the last one. `stopped` is the sentence of the guard, or of the rounds without
     signal, that ended the run, with the round of the best policy as `best_round`; there are no figures then.
@@ -47,7 +47,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a training run starts from."""
+    """Inputs with which a training run starts."""
 
     policy: Ref
     problems: Ref
@@ -55,7 +55,7 @@ class Beginning:
     """Problems of each evaluation suite by its name."""
     teacher: Ref | None = None
     remarks: tuple[str, ...] = ()
-    """What is to be known beside the figures: evaluated problems that are trained on."""
+    """Warnings to print beside the figures: evaluated problems that are trained on."""
 
 
 def train(session: Stages, recipe: Recipe, start: Beginning, ends: Ends | None = None) -> Trained:
@@ -68,7 +68,7 @@ def train(session: Stages, recipe: Recipe, start: Beginning, ends: Ends | None =
 
 @dataclass(frozen=True)
 class _State:
-    """What a round begins with: a policy, how difficult the problems are, and the round's rollouts if made ahead."""
+    """Inputs of a round: a policy, the difficulty of the problems, and the round's rollouts if made ahead."""
 
     policy: Ref
     difficulty: Ref | None
@@ -205,7 +205,7 @@ class _Training:
 
 @dataclass(frozen=True)
 class _Gathered:
-    """What a round learns from, how difficult the problems are after it, and what its own rollouts measured."""
+    """Training data of a round, the difficulty of the problems after it, and the figures of its own rollouts."""
 
     plans: list[Ref]
     rollouts: list[Ref]

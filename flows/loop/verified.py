@@ -22,7 +22,7 @@ Leaf = tuple[str, object]
 
 
 class Verified(TypedDict):
-    """How much of a comparison was computed again and found as it is kept; a comparison that differs is an error."""
+    """Number of results of a comparison computed again and found equal; a comparison that differs is an error."""
 
     run: str
     figures: int

@@ -19,10 +19,10 @@ HOW = "write --budget rounds=10, --budget tokens=2000000 or --budget seconds=360
 
 
 class Budget(Config):
-    """What a training may spend. It ends after the round in which the budget is reached, evaluation left out."""
+    """Budget of a training. It ends after the round in which the budget is reached, evaluation left out."""
 
     unit: Unit
-    """What is counted: rounds, completion tokens sampled, or seconds of stages."""
+    """Unit of the budget: rounds, completion tokens sampled, or seconds of stages."""
     amount: int = Field(ge=1, le=_MAX_AMOUNT)
     """At how many of them a training ends."""
 

@@ -1,4 +1,4 @@
-"""What of a recipe is looked at before a server, a worker or the first stage starts: files, names, and what fits what.
+"""Check a recipe before a server, a worker or the first stage starts: files, names, and parts that fit one another.
 
 check_recipe(load_recipe("mine.toml"), home.lake)      # UsageError or BadInputError, with what to change
 """

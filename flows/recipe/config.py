@@ -77,29 +77,29 @@ class Recipe(Config):
     problems: str = "bundled:train"
     """Problems to train on: bundled:NAME, a file, a folder or an artifact."""
     ingest: IngestConfig = Field(default_factory=IngestConfig)
-    """How problem files are read."""
+    """Reading of problem files."""
     profile: SampleConfig | None = None
     """Measure difficulty before the first round, with these samples; None starts without a measurement."""
     curate: CurateConfig = Field(default_factory=CurateConfig)
-    """Which problems each round takes."""
+    """Selection of the problems of each round."""
     hint: HintConfig = Field(default_factory=HintConfig)
-    """How hints are built."""
+    """Construction of hints."""
     escalate: tuple[Annotated[int, Field(ge=1, le=MAX_LEVEL)], ...] = (1, 2, 3)
     """Hint levels tried, in order, on groups whose every rollout failed; empty for no hints."""
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
-    """How completions are generated."""
+    """Generation of completions."""
     score: ScoreConfig = Field(default_factory=ScoreConfig)
-    """How completions are judged."""
+    """Judging of completions."""
     given: GivenConfig | None = Field(default=None, exclude_if=_off)
     """Worked solutions of the training problems, as rows of every update; none trains on the policy's own alone."""
     difficulty: DifficultyConfig = Field(default_factory=DifficultyConfig)
-    """How difficulty is kept from round to round."""
+    """Update of the difficulty table from round to round."""
     update: UpdateConfig = Field(default_factory=UpdateConfig)
-    """How the policy learns."""
+    """Training of the policy."""
     teacher: str = Field(default="", exclude_if=_off)
     """The policy that a loss distils from, named as `policy` is; the reference is the starting policy."""
     evaluate: EvaluationPlan = Field(default_factory=EvaluationPlan)
-    """How progress is measured."""
+    """Measurement of progress."""
     overlap: int = Field(default=0, ge=0, le=1, exclude_if=_off)
     """1 generates the next round while an update computes, from the policy that the update began with; 0 waits."""
     save_state_every: int = Field(default=5, ge=1, le=MAX_ROUNDS, exclude_if=partial(eq, 5))
@@ -109,7 +109,7 @@ class Recipe(Config):
     """Rounds in a row without signal (rewards without variance in all groups), each of which skips its update and keeps
     the policy, until the run ends; 1 ends it at the first. A run without one round with signal fails at its end."""
     keep: KeepConfig | None = Field(default=None, exclude_if=_off)
-    """Which checkpoints keep their weights as the training goes on; none for all. Others can be computed again
+    """Checkpoints that keep their weights as the training continues; none for all. Others can be computed again
     (`gradus restore`)."""
     overrides: tuple[Override, ...] = ()
     """Changes of single stages."""

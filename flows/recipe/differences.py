@@ -1,4 +1,4 @@
-"""What of a recipe is not the default."""
+"""Settings of a recipe that differ from the defaults."""
 
 from gradus.flows.recipe.config import Recipe
 from gradus.tasks.tracking.names import flat_params

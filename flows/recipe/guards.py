@@ -28,16 +28,16 @@ Guarded = Literal[
     "reward/frac_zero_std_groups",
     "reward/frac_all_right",
 ]
-"""What a guard may look at, as stages write it: figures of a round's own rollouts and of its update."""
+"""Metrics that a guard may read, as stages write them: figures of a round's own rollouts and of its update."""
 
 
 class Override(Config):
     """A change of one stage's settings (what `gradus rerun --set` writes): in one round, from one on, or in all."""
 
     stage: str
-    """Which stage."""
+    """Name of the stage."""
     round: int | None = Field(default=None, ge=0, le=MAX_ROUNDS)
-    """Which round; none for all, or for those from `from_round` on."""
+    """The round; none for all, or for those from `from_round` on."""
     from_round: int = Field(default=0, ge=0, le=MAX_ROUNDS + 1, exclude_if=empty)
     """The first round with the change."""
     changes: dict[str, Any] = Field(default_factory=dict)
@@ -55,7 +55,7 @@ class Override(Config):
         return self.from_round if self.round is None else self.round
 
     def holds_in(self, index: int) -> bool:
-        """Whether the change holds in a round."""
+        """Return whether the change holds in a round."""
         return index >= self.from_round if self.round is None else index == self.round
 
 
@@ -75,7 +75,7 @@ class Guard(Config):
     changes: dict[str, Any] = Field(default_factory=dict)
     """Settings of the rounds after going back, STAGE.KEY = value."""
     times: int = Field(default=1, ge=1, le=MAX_ROUNDS)
-    """How often the run goes back because of this guard; after that it stops."""
+    """Maximum number of times that this guard sends the run back; after that it stops."""
 
     @model_validator(mode="after")
     def _can_be_kept(self) -> "Guard":

@@ -1,4 +1,4 @@
-"""What a run can be made of: methods as overlays, components of each kind and engines, to be listed and searched.
+"""Parts of a run: methods as overlays, components of each kind and engines, to be listed and searched.
 
 selected("entropy")                # kind -> name -> facts, of all whose name, sentence, formula or paper has the word
 selected("gspo")                   # those of this name alone
@@ -25,7 +25,7 @@ class Method(TypedDict):
     trust: str
     deviates: str
     settings: dict[str, object]
-    """What it sets, by dotted key."""
+    """Its settings, by dotted key."""
     where: str
     """Its file."""
 

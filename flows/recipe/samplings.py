@@ -21,11 +21,11 @@ class Sampling:
     suite: str = ""
     """Name of the evaluation suite that is sampled; empty for the training problems."""
     filtered: bool = False
-    """Whether a filter of the round leaves out problems by the length of their prompts."""
+    """True if a filter of the round leaves out problems by the length of their prompts."""
 
     @property
     def is_tokenised(self) -> bool:
-        """Whether prompts become tokens of the policy here, and not at a server that takes text."""
+        """Return whether prompts become tokens of the policy here, and not at a server that takes text."""
         return self.rollout.engine != "openai" or self.rollout.server.tokens
 
 

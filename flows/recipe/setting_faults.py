@@ -17,7 +17,7 @@ M = TypeVar("M", bound=BaseModel)
 
 _MORE = "`gradus settings` says more"
 _BRANCHES = frozenset({"float", "int", "str", "bool", "list[int]", "[key]"})
-"""What pydantic writes behind a key for each type that its value could have."""
+"""Names that pydantic writes behind a key for each type that its value could have."""
 _LISTED = ("literal[", "tuple[")
 """The beginning of what it writes there for words and for lists."""
 _MUST_BE = {
@@ -39,14 +39,14 @@ _MUST_BE = {
     "string_type": "text",
     "string_unicode": "text",
 }
-"""What pydantic's types of errors ask for."""
+"""Types that pydantic's type errors require."""
 _SAID = {
     "missing": "it is missing",
     "string_pattern_mismatch": "it is not written as it must be",
     "too_short": "it has too few entries",
     "too_long": "it has too many entries",
 }
-"""What its other types of errors mean."""
+"""Meaning of pydantic's other types of errors."""
 
 _ELSEWHERE = {"learning_rate": "lr", "beta": "kl_coef", "num_generations": "n", "max_completion_length": "max_tokens"}
 """Names of TRL's settings, and what they are called here."""
@@ -155,7 +155,7 @@ def _no_such_name(fault: ErrorDetails, where: str) -> UsageError:
 
 
 def _asked(faults: Sequence[ErrorDetails]) -> str:
-    """What a value must be, as the types that it could have say; empty for a sentence of ours."""
+    """Return the types that a value could have, in words; empty for a sentence of ours."""
     kinds = [fault["type"] for fault in faults]
     if kinds[0] == "value_error":
         return ""

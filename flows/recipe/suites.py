@@ -40,15 +40,15 @@ class Suite(Config):
     problems: str = "bundled:heldout"
     """Problem set: bundled:NAME, a file, a folder or an artifact."""
     sample: SampleConfig = Field(default_factory=SampleConfig)
-    """How each problem is sampled; the same seeds for every policy."""
+    """Sampling of each problem; the same seeds for every policy."""
     prompt: PromptConfig | None = Field(default=None, exclude_if=_inherited)
-    """How a problem becomes a prompt, all of it; as in `rollout` unless given."""
+    """Prompt of a problem, all of it; as in `rollout` unless given."""
     stop: Stops | None = Field(default=None, exclude_if=_inherited)
     """Stop strings; as in `rollout` unless given, [] for none."""
     score: ScoreConfig | None = None
-    """How completions are judged; as in training unless given."""
+    """Judging of completions; as in training unless given."""
     report: EvaluateConfig = Field(default_factory=EvaluateConfig)
-    """What is computed."""
+    """Figures to compute."""
     every: int = Field(default=0, ge=0, le=MAX_ROUNDS)
     """Evaluate after every N rounds; 0 only before and after."""
     seed: int = 0
@@ -73,13 +73,13 @@ class Suite(Config):
         return self
 
     def rollout(self, training: RolloutConfig) -> RolloutConfig:
-        """How its problems are rolled out: as in training but for what the suite sets itself."""
+        """Return the settings of its rollouts: as in training except those that the suite sets itself."""
         own = {"prompt": self.prompt, "stop": self.stop}
         return training.model_copy(update={name: value for name, value in own.items() if value is not None})
 
 
 class EvaluationPlan(Config):
-    """When the policy is evaluated, on what, and by what the best checkpoint is chosen."""
+    """Rounds and problems on which the policy is evaluated, and the choice of the best checkpoint."""
 
     suites: tuple[Suite, ...] = Field(default_factory=lambda: (Suite(),))
     """The evaluation suites; the first reported one is the run's main figure."""
@@ -135,7 +135,7 @@ class EvaluationPlan(Config):
         return self.main if self.main.every else None
 
     def purpose(self, suite: Suite) -> str:
-        """What the stages of an evaluation are for: `eval` for the main suite, `eval-NAME` for the others."""
+        """Return the purpose of the stages of an evaluation: `eval` for the main suite, `eval-NAME` for the others."""
         return "eval" if suite.name == self.main.name else f"eval-{suite.name}"
 
 

@@ -1,4 +1,4 @@
-"""What every engine does: finished rollouts for requests, in any order.
+"""Interface of every engine: finished rollouts for requests, in any order.
 
 A new engine is one class with these methods; everything around it (shards, seeds, gates, resuming) stays as it is.
 """
@@ -56,7 +56,7 @@ class Finished:
     finish_reason: FinishReason
     error: str = ""
     text: str | None = None
-    """What was sampled, from an engine that gives neither tokens nor log-probs."""
+    """The sampled text, from an engine that returns neither tokens nor log-probs."""
 
 
 class Engine(Protocol):
@@ -69,12 +69,12 @@ class Engine(Protocol):
 
     @property
     def reproducible(self) -> bool:
-        """Whether the same requests in the same order give the same bits; where not, only their seeds are the same."""
+        """True if the same requests in the same order give the same bits; if not, only their seeds are the same."""
         ...
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What the engine had to do otherwise than asked, a sentence each."""
+        """Return the engine's deviations from its settings, a sentence each."""
         ...
 
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:

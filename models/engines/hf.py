@@ -61,7 +61,7 @@ class HfEngine:
 
     @property
     def remarks(self) -> Sequence[str]:
-        """Where memory ran out and how many rows it went on with."""
+        """Return where memory ran out and with how many rows it continued."""
         return tuple(self._remarks)
 
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:

@@ -14,7 +14,7 @@ CHUNK_ELEMENTS = 1 << 24
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How each row draws: temperature (B, 1) float32, 0 greedy; top_p (B, 1) float64; top_k (B, 1) int64, 0 for all.
+    """Sampling of each row: temperature (B, 1) float32, 0 greedy; top_p (B, 1) float64; top_k (B, 1) int64, 0 for all.
 
     On the CPU wherever the logits are: what is to be done is decided without asking another device.
     Top-k is applied first, then top-p to what it left, each renormalised, which is vLLM's order too.

@@ -28,7 +28,7 @@ _SAME = 1e-6
 _TIMEOUT_S = 600.0
 """Limit of one request."""
 _ODD = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What reading an answer raises that is not as OpenAI's API has it."""
+"""Exceptions of reading an answer that is not as OpenAI's API has it."""
 
 
 class ServerEngine:
@@ -237,7 +237,7 @@ class ServerEngine:
 
 
 def _problem(tokens: Sequence[Any], logprobs: Sequence[Any], num_tokens: int) -> str:
-    """What is wrong with the tokens of an answer; empty for nothing."""
+    """Return the fault in the tokens of an answer; empty for nothing."""
     if not all(isinstance(token, int) and 0 <= token < num_tokens for token in tokens):
         return "the answer has token ids that the policy does not have"
     if len(tokens) != len(logprobs) or not all(isinstance(p, int | float) and math.isfinite(p) for p in logprobs):

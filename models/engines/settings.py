@@ -10,7 +10,7 @@ CPU_CACHE_GIB = 1
 
 
 class VllmConfig(Config):
-    """How vLLM runs; see its own documentation of the arguments of the same name."""
+    """Settings of vLLM; see its own documentation of the arguments of the same name."""
 
     tensor_parallel_size: int = Field(default=1, ge=1, le=MAX_PROCESSES)
     """Accelerators that one copy of the model is spread over."""
@@ -29,7 +29,7 @@ class VllmConfig(Config):
 
 
 class ServerConfig(Config):
-    """Where an OpenAI-compatible server answers and how it is asked."""
+    """Address of an OpenAI-compatible server and the form of requests to it."""
 
     url: str = "http://127.0.0.1:8000/v1"
     """Address of its API."""

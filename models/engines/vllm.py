@@ -232,7 +232,7 @@ class VllmEngine:
 
 
 def _fits(running: _Running, base: Path, rank: int) -> bool:
-    """Whether the engine can take them: started with adapters it keeps its base, since vLLM reloads none below them."""
+    """Return whether the engine can take them: one started with adapters keeps its base, which vLLM cannot reload."""
     return rank <= running.cores.max_rank and (not running.cores.max_rank or base == running.base)
 
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Cores:
-    """What a started vLLM is asked; EngineDeadError of vLLM where a core is gone."""
+    """Interface of a started vLLM; EngineDeadError of vLLM where a core is gone."""
 
     def __init__(self, engine: Any, max_rank: int = 0) -> None:
         self.max_rank = max_rank
@@ -130,13 +130,13 @@ def engine_arguments(folder: Path, settings: VllmConfig, dtype: Dtype, max_rank:
 
 
 def can_sleep() -> bool:
-    """Whether vLLM can free this machine's accelerator and stay; on a CPU it cannot."""
+    """Return whether vLLM can free this machine's accelerator and stay; on a CPU it cannot."""
     return bool(vllm("platforms").current_platform.is_sleep_mode_available())
 
 
 @contextlib.contextmanager
 def plain_errors(what: str) -> Generator[None]:
-    """What a worker of vLLM raises arrives as a plain Exception: it becomes an EngineError that begins with `what`."""
+    """Turn an error of a vLLM worker, a plain Exception, into an EngineError that begins with `what`."""
     try:
         yield
     except (EngineError, vllm("v1.engine.exceptions").EngineDeadError):

@@ -1,4 +1,4 @@
-"""What Gradus adds to vLLM's own worker process: what weights it holds, in its own words.
+"""Extension of vLLM's own worker process: checksums of the weights it holds.
 
 Named by its path in the engine's arguments, so that no function has to be pickled into that process.
 """

@@ -1,4 +1,4 @@
-"""What a user's reward consists of, found by a judge process that loads it, looks ahead and ends.
+"""Modules of a user's reward, found by a judge process that loads it, looks ahead and ends.
 
     inspect(resolve("mine.py:f", {})).modules      # {"gradus_user_reward": Module(...), "helpers": Module(...)}
 

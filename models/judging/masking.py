@@ -46,6 +46,6 @@ class Mask:
 
 
 def _overlap(found: bytes, value: bytes) -> int:
-    """How many bytes at the end are the beginning of a value."""
+    """Return the number of bytes at the end that are the beginning of a value."""
     longest = min(len(found), len(value) - 1)
     return next((size for size in range(longest, 0, -1) if found.endswith(value[:size])), 0)

@@ -1,4 +1,4 @@
-"""What a judge and its parent say to each other, a JSON line each; a judge's messages are told apart by their keys."""
+"""Messages between a judge and its parent, a JSON line each; a judge's messages are distinguished by their keys."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict

@@ -24,7 +24,7 @@ from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Row
 
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
-"""What every judge inherits of the environment: no key, token or secret is among them; see RewardSpec.variables."""
+"""Environment variables that judges inherit: no key, token or secret is among them; see RewardSpec.variables."""
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
 SETTLE_S = 1.0
@@ -32,7 +32,7 @@ MEMORY_BYTES = 8 * 1024**3
 APART = 16
 """Stride between rows that are judged one after another after a batch was split."""
 PRINTED_BYTES = 256 * 1024
-"""What one judge prints beyond this is dropped."""
+"""Maximum number of bytes kept of one judge's output; the rest is dropped."""
 _READ_BYTES = 1 << 16
 _FREE_TEXTS = ("fatal", "error", "extracted")
 """Keys of messages whose texts come from judged code."""
@@ -120,7 +120,7 @@ class JudgeProcess:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something waits for the pipe to take more."""
+        """Return whether something waits for the pipe to take more."""
         return bool(self._outbox)
 
     def send(self, chunk: Chunk, rows: Sequence[Row]) -> None:

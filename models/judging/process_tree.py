@@ -12,9 +12,9 @@ import time
 import psutil
 
 STOP_S = 0.5
-"""How long to wait for a process to stop, before its children are looked for all the same (seconds)."""
+"""Seconds to wait for a process to stop, before its children are looked for all the same."""
 GONE_S = 5.0
-"""How long to wait for killed processes to end (seconds): a busy machine takes some, a broken disk for ever."""
+"""Seconds to wait for killed processes to end: a busy machine takes some, a broken disk for ever."""
 _AGAIN_S = 0.005
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 

@@ -1,1 +1,1 @@
-"""What an update minimises: advantages, losses, importance weights, and the batches they are functions of."""
+"""Objective of an update: advantages, losses, importance weights, and the batches they are functions of."""

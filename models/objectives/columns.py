@@ -11,7 +11,7 @@ from typing import Literal
 from gradus.components.description import Component
 
 Place = Literal["update", "step", "pack"]
-"""Where a part is computed: once for all rows of an update, once for those of a step, or in each pack of rows."""
+"""Frequency of a part: once for all rows of an update, once for those of a step, or in each pack of rows."""
 
 
 @dataclass(frozen=True)

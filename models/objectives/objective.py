@@ -46,17 +46,17 @@ class Term:
     loss: Part
     aggregation: Part
     advantage: int = 0
-    """Which of the objective's advantages it takes."""
+    """Index of the objective's advantage that it takes."""
     weights: tuple[Part, ...] = ()
     coefficient: float = 1.0
     name: str = ""
-    """What the names of its metrics begin with."""
+    """Prefix of the names of its metrics."""
     acts_without_advantage: bool = False
     needs_sampler: bool = True
     regulariser: bool = False
-    """Whether no weight multiplies it, that of the correction included."""
+    """True if no weight multiplies it, that of the correction included."""
     over: Literal["step", "term"] = "step"
-    """Whose tokens and rows the aggregation counts: those of the whole step, or of the term alone."""
+    """Tokens and rows that the aggregation counts: those of the whole step, or of the term alone."""
 
 
 @dataclass(frozen=True)

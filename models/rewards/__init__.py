@@ -46,7 +46,7 @@ class RewardSpec:
     """Its function there."""
     version: str = ""
     needs_gold: bool = False
-    """Whether a row without a gold answer cannot be judged."""
+    """True if a row without a gold answer cannot be judged."""
     columns: tuple[str, ...] = ()
     """Columns that it reads beside completion and answer; a function that takes batches is shown them all."""
     path: str = ""
@@ -59,12 +59,12 @@ class RewardSpec:
 
     @property
     def is_user(self) -> bool:
-        """Whether it is a user's function or an installed package's: those take whole batches."""
+        """Return whether it is a user's function or an installed package's: those take whole batches."""
         return not self.module.startswith("gradus.")
 
     @property
     def judges_correctness(self) -> bool:
-        """Whether its 1 and 0 mean right and wrong (a user's function: see gradus.models.rewards.combine)."""
+        """Return whether its 1 and 0 mean right and wrong (a user's function: see gradus.models.rewards.combine)."""
         return self.needs_gold and not self.is_user
 
     @property
@@ -75,11 +75,11 @@ class RewardSpec:
         return f"{self.name}@{self.version}"
 
     def names(self, module: str) -> bool:
-        """Whether a user's module is among those of this reward, with whatever content."""
+        """Return whether a user's module is among those of this reward, with whatever content."""
         return any(module == key.partition(SAME_NAME)[0] for key in (USER_MODULE, *self.modules))
 
     def has_pinned(self, module: str, sha256: str) -> bool:
-        """Whether a user's module is among those of this reward with this content."""
+        """Return whether a user's module is among those of this reward with this content."""
         pinned = {USER_MODULE: self.sha256, **self.modules}
         return any(module == key.partition(SAME_NAME)[0] and sha256 == found for key, found in pinned.items())
 
@@ -92,7 +92,7 @@ class RewardSpec:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_json(self) -> dict[str, object]:
-        """What goes to the judge process."""
+        """Return the request for the judge process."""
         return asdict(self)
 
 

@@ -1,11 +1,11 @@
-"""What a reward says of one completion."""
+"""Verdict of a reward on one completion."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 Outcome = Literal["", "correct", "wrong", "unparsed", "timeout", "error"]
-"""How judging ended; empty where a value was given that makes no claim about correctness."""
+"""Outcome of judging; empty where a value was returned that makes no claim about correctness."""
 
 Row = Mapping[str, Any]
 """One completion with what is known of it: completion, answer, problem_id, question and the file's other columns."""

@@ -194,7 +194,7 @@ def _last_line(text: str, options: Options) -> str | None:
 
 
 def _second_letter(letter: str, rest: str, options: Options) -> bool:
-    """Whether the text behind a letter states another one, or the text of another option."""
+    """Return whether the text behind a letter states another one, or the text of another option."""
     text = rest.strip(" .")
     if options.get(letter) == text:
         return False

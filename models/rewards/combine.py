@@ -24,7 +24,7 @@ from gradus.models.rewards.base import Outcome, Verdict
 
 @dataclass(frozen=True)
 class Score:
-    """What the scores table says of one completion."""
+    """Row of the scores table for one completion."""
 
     reward: float | None
     correct: bool | None

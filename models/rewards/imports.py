@@ -1,4 +1,4 @@
-"""Which modules a user's reward loads from outside the installed packages, and with which content.
+"""Modules that a user's reward loads from outside the installed packages, with their content.
 
     watch(report)                # from here on `report` is called with every such module, before its code runs
     look_ahead(function_file, report)
@@ -85,7 +85,7 @@ def look_ahead(path: Path, loaded: list[Module], report: Report) -> set[str]:
 
 @cache
 def is_installed(path: str) -> bool:
-    """Whether a file belongs to the standard library, to an installed package or to Gradus."""
+    """Return whether a file belongs to the standard library, to an installed package or to Gradus."""
     real = os.path.realpath(path)
     return any(real.startswith(folder + os.sep) for folder in _installed_folders())
 
@@ -171,7 +171,7 @@ def _sha256(content: bytes) -> str:
 
 
 def _package_of(name: str) -> str:
-    """What a relative import in a loaded module starts from."""
+    """Return the package at which a relative import in a loaded module starts."""
     module = sys.modules.get(name)
     return (module.__package__ or "") if module is not None else ""
 
@@ -213,7 +213,7 @@ def _absolute(name: str, level: int, package: str) -> str:
 
 
 def _found(name: str) -> ModuleSpec | None:
-    """Where a name would be loaded from. Finding a module inside a package runs that package's own code."""
+    """Return the file a name would be loaded from. Finding a module inside a package runs that package's own code."""
     try:
         return importlib.util.find_spec(name)
     except (Exception, SystemExit):  # noqa: BLE001 - a package that cannot be imported has no modules to find

@@ -26,7 +26,7 @@ from gradus.models.rewards.text import last_box, last_marked, strip_invisible, v
 MAX_PLAIN_CHARS = 300
 
 Parsed = list[Basic | MatrixBase | str]
-"""What Math-Verify reads in a text: the expressions, then the text itself."""
+"""Result of Math-Verify's parsing of a text: the expressions, then the text itself."""
 
 _DIGITS = r"[0-9]+"
 _PLAIN_INT = re.compile(r"-?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)")

@@ -1,4 +1,4 @@
-r"""Where the answer stands in a completion: after the thinking, behind a marker, in the last box.
+r"""Search for the answer in a completion: after the thinking, behind a marker, in the last box.
 
 All of it is linear in the length of the text, whatever the text is.
 Left out: thinking without tags, boxes inside LaTeX comments, answers marked in other ways than `####` and `\boxed`.

@@ -48,7 +48,7 @@ class RewardFileError(ValueError):
 
 
 class BatchRefusedError(ValueError):
-    """What the function returned cannot be matched with the rows."""
+    """The function returned values that cannot be matched with the rows."""
 
 
 def load_function(path: Path, function: str, sha256: str = "", settings: Mapping[str, object] = {}) -> RewardFunction:
@@ -121,7 +121,7 @@ def _verdict(answer: object) -> Verdict:
 
 
 def _complaint(given: Mapping[object, object], correct: object, extracted: object) -> str:
-    """What is wrong with a mapping; empty if it can be read."""
+    """Return the fault in a mapping; empty if it can be read."""
     unknown = [key for key in given if key not in _KEYS]
     if unknown:
         return f"the key {unknown[0]!r}: the keys are {', '.join(_KEYS)}"

@@ -1,1 +1,1 @@
-"""How a policy learns: train state, optimiser steps, log-probs, checkpoints."""
+"""Training of a policy: train state, optimiser steps, log-probs, checkpoints."""

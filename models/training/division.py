@@ -1,4 +1,4 @@
-"""Which packs of some rows each rank computes.
+"""Division of the packs of some rows among ranks.
 
 Every rank works this out for all ranks from lengths alone, so nothing is exchanged. A rank must call the model exactly
 as often as the others, since each call gathers parameters from all: a rank with fewer packs repeats the smallest one,
@@ -15,7 +15,7 @@ from gradus.models.training.packed.packing import Pack, pack_of, packs, padded_b
 from gradus.models.training.parallel.ranks import Ranks
 
 _ROOM = 1.05
-"""How much the packs' size is raised until there are few enough: packs of exactly equal size rarely exist."""
+"""Factor by which the packs' size is raised until they are few enough: packs of exactly equal size are rare."""
 
 
 class Turn(NamedTuple):

@@ -30,9 +30,9 @@ from gradus.models.training.settings import LoraConfig
 
 ALL_LINEAR = "all-linear"
 _NAME = "default"
-"""What peft calls an adapter that was given no name."""
+"""Name that peft uses for an adapter without one."""
 _ENDINGS = tuple(f".lora_{side}.{_NAME}.weight" for side in "AB")
-"""How the names of A and B end among a model's parameters."""
+"""Suffixes of the names of A and B among a model's parameters."""
 
 
 def add_lora(model: PreTrainedModel, settings: LoraConfig, seed: int, base: str = "") -> None:

@@ -1,4 +1,4 @@
-"""How the log-probs that a sampler recorded differ from the trainer's. N rows, M tokens."""
+"""Difference between the log-probs that a sampler recorded and the trainer's. N rows, M tokens."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from gradus.models.objectives.rows import Rows, all_finite
 
 
 def mismatch(rows: Rows, trainer: Tensor) -> dict[str, float]:
-    """How sampler and trainer (M,) differ on the same tokens; ratio = exp(trainer - sampler), differences in nats.
+    """Compare sampler and trainer (M,) on the same tokens; ratio = exp(trainer - sampler), differences in nats.
 
     kl estimates KL(sampler || trainer) by k3. Tokens whose log-probs are not both finite count in masked_frac alone; if
     no others are left, it is the only metric. Empty if no token is compared.

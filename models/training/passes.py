@@ -34,7 +34,7 @@ class RanksMemoryError(RuntimeError):
 
 @dataclass
 class Budget:
-    """How many tokens go through a model at once: as asked for, then half as many whenever memory runs out."""
+    """Number of tokens that go through a model at once: as asked for, then half as many whenever memory runs out."""
 
     num_tokens: int
     num_halvings: int = 0

@@ -13,7 +13,7 @@ Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class CriticConfig(Config):
-    """How a critic learns, if the advantage needs one (gae). It begins as a copy of the policy with a value head."""
+    """Training of a critic, if the advantage needs one (gae). It begins as a copy of the policy with a value head."""
 
     lr: float = Field(default=1e-5, gt=0.0)
     """AdamW learning rate, constant."""
@@ -52,13 +52,12 @@ class LoraConfig(Config):
 
 
 class StepConfig(Config):
-    """What the optimiser steps of an update read."""
+    """Settings of the optimiser steps of an update."""
 
     optimizer: OptimizerConfig = Field(
         default_factory=OptimizerConfig.usual, exclude_if=lambda given: given == OptimizerConfig.usual()
     )
-    """What steps the weights: adamw; adamw_8bit, whose state is 8-bit (arXiv 2110.02861), by bitsandbytes; sgd; or a
-    function of yours."""
+    """Optimiser: adamw; adamw_8bit, whose state is 8-bit (arXiv 2110.02861), by bitsandbytes; sgd; or your function."""
     lr: float = Field(default=5e-5, gt=0.0)
     """Learning rate after warm-up."""
     warmup_steps: int = Field(default=15, ge=0, le=MAX_ROWS)
@@ -81,7 +80,7 @@ class StepConfig(Config):
     activation_checkpointing: bool = Field(default=False, exclude_if=unset)
     """Keep the inputs of each layer alone and compute the layer again for its gradient: less memory, more time."""
     count_zero_std_groups: bool = Field(default=True, exclude_if=bool)
-    """Whether groups without variance in their rewards count in the denominator of the loss."""
+    """Count groups without variance in their rewards in the denominator of the loss."""
     max_kl: float | None = Field(default=None, gt=0.0, exclude_if=empty)
     """No further step is taken once KL(policy before the update || policy) of a step exceeds this, nats a token."""
     ema_decay: Beta = Field(default=0.0, exclude_if=empty)

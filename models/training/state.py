@@ -34,7 +34,7 @@ class TrainState:
     """
     optimizer: Optimizer
     chosen: OptimizerConfig
-    """How the optimiser was chosen."""
+    """The settings with which the optimiser was chosen."""
     rng: np.random.Generator
     step: int = 0
     ema_decay: float = 0.0

@@ -1,4 +1,4 @@
-"""What a training continues from beside the policy: optimiser, masters, average, random numbers and cursor, as files.
+"""Files of a train state beside the policy: optimiser, masters, average, random numbers and cursor.
 
 Reading is strict: a field that is missing, or one that nobody knows, raises. No pickle is written or read.
 """
@@ -34,7 +34,7 @@ CURSOR = "state.json"
 _RNG_FIELDS = ("state", "inc", "has_uint32", "uinteger")
 _RNG_BYTES = 16
 _NAME, _USUAL = "optimizer", "adamw"
-"""Where a file of state names its optimiser, and the one that it need not name."""
+"""Key that names the optimiser in a file of state, and the optimiser that need not be named."""
 
 Files = Mapping[str, Path]
 
@@ -107,7 +107,7 @@ def _refuse_others(loaded: Mapping[str, Tensor], found: SavedTensors, dtype: tor
 
 
 def _optimizer_files(train_state: TrainState) -> dict[str, Collect]:
-    """What the optimiser keeps of every parameter that a gradient has reached, and its name unless it is AdamW."""
+    """Return the optimiser's state of every parameter that a gradient has reached, and its name unless it is AdamW."""
     state, label = train_state.optimizer.state, train_state.chosen.label
     found = {
         f"{key}.{name}": tensor

@@ -33,7 +33,7 @@ class StepPlan:
 
     @property
     def on_policy(self) -> bool:
-        """Whether the only step is taken by the policy that sampled."""
+        """Return whether the only step is taken by the policy that sampled."""
         return len(self.steps) == 1
 
     @classmethod

@@ -50,7 +50,7 @@ def export(store: Store, ref: Ref, out: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Copy:
-    """What happens in a folder: files of an earlier copy removed, those of the lake written, the manifest last."""
+    """Steps of a copy into a folder: files of an earlier copy removed, those of the lake written, the manifest last."""
 
     out: Path
     source: Path

@@ -122,7 +122,7 @@ def _most_frequent_dtype(tensors: Sequence[_Tensor]) -> str:
 
 
 def _is_adapted(tensor: _Tensor, num_tokens: int | None) -> bool:
-    """Whether this is the weight of a linear layer that LoRA can adapt: no embedding, no output layer, no adapter."""
+    """Return whether this is a linear layer's weight that LoRA can adapt: no embedding, output layer or adapter."""
     return len(tensor.shape) == 2 and tensor.shape[0] != num_tokens and ".lora_" not in tensor.name
 
 

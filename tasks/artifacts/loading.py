@@ -20,7 +20,7 @@ ROOM = "free memory where it computes, or set device to cpu"
 
 @dataclass(frozen=True)
 class PolicyKey:
-    """What a loaded policy depends on: its checkpoint, number format and device, as the settings name them."""
+    """Key of a loaded policy: its checkpoint, number format and device, as the settings name them."""
 
     digest: str
     dtype: Dtype

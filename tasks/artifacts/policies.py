@@ -36,7 +36,7 @@ _DIGEST = re.compile(r"[0-9a-f]+")
 
 
 def base_named_by(folder: Path) -> str:
-    """What an adapter's configuration calls its base, with the revision if it names one; BadInputError if nothing."""
+    """Return the base that an adapter's configuration names, with its revision if any; BadInputError if nothing."""
     name, revision = (_adapter_config(folder).get(key) or "" for key in ("base_model_name_or_path", "revision"))
     if not (name and isinstance(name, str) and isinstance(revision, str)):
         raise BadInputError(

@@ -1,4 +1,4 @@
-"""How many tokens the prompts of problems have, and which do not fit beside their completions."""
+"""Lengths of prompts in tokens, and the problems whose prompts do not fit beside their completions."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

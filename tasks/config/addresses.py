@@ -23,7 +23,7 @@ def check_addresses() -> None:
 
 
 def _is_tracker(text: str) -> bool:
-    """Whether MLflow could keep runs there: a server, a database, a folder, or what an installed plugin knows."""
+    """Return whether MLflow can keep runs there: a server, a database, a folder, or a scheme of an installed plugin."""
     scheme, separator, _ = text.partition(":")
     if scheme in ("http", "https"):
         return is_address(text)

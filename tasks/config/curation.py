@@ -22,7 +22,7 @@ MAX_LEVEL = 1000
 
 
 class SampleConfig(Config):
-    """How completions are sampled."""
+    """Sampling of completions."""
 
     n: int = Field(default=8, ge=1, le=MAX_SAMPLES)
     """Completions per group."""
@@ -33,7 +33,7 @@ class SampleConfig(Config):
 
 
 class CurateConfig(Config):
-    """Which problems, in which order, into a plan."""
+    """Selection and order of the problems of a plan."""
 
     filters: tuple[FilterConfig, ...] = ()
     """Filters applied in order; a row is dropped by the first that refuses it."""
@@ -46,13 +46,13 @@ class CurateConfig(Config):
     draw: int = Field(default=0, ge=0, le=MAX_ROWS)
     """Problems to draw; 0 takes all that are left."""
     sample: SampleConfig = Field(default_factory=SampleConfig)
-    """How each planned problem is sampled."""
+    """Sampling of each planned problem."""
     prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
-    """How a problem becomes the prompt that the filter prompt_tokens counts; in a recipe that of the rollouts."""
+    """Prompt of a problem, as the filter prompt_tokens counts it; in a recipe that of the rollouts."""
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether a filter reads how many tokens of a policy the prompts have."""
+        """Return whether a filter reads how many tokens of a policy the prompts have."""
         return any(chosen.name == "prompt_tokens" for chosen in self.filters)
 
 
@@ -62,11 +62,11 @@ class EscalateConfig(Config):
     level: int = Field(ge=1, le=MAX_LEVEL)
     """Hint level to show."""
     sample: SampleConfig = Field(default_factory=SampleConfig)
-    """How each group is sampled again."""
+    """Sampling of each group that is sampled again."""
 
 
 class HintConfig(Config):
-    """How hints are built from worked solutions."""
+    """Construction of hints from worked solutions."""
 
     strategy: HintStrategyConfig = Field(default_factory=HintStrategyConfig.usual)
     """prefix: the first steps of the solution; tiers: hints that are in the source."""
@@ -75,7 +75,7 @@ class HintConfig(Config):
 
 
 class DifficultyConfig(Config):
-    """How scores become a difficulty table (added to the previous one where given)."""
+    """Computation of a difficulty table from scores (added to the previous one where given)."""
 
     max_unjudged_frac: float = Field(default=0.1, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of the rollouts counted without a verdict fails the stage; 1 accepts rewards alone."""

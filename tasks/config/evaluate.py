@@ -13,7 +13,7 @@ MARGIN = 0.02
 
 
 class EvaluateConfig(Config):
-    """What is computed from the scored rollouts of one policy on one problem set."""
+    """Figures to compute from the scored rollouts of one policy on one problem set."""
 
     ks: tuple[Annotated[int, Field(ge=1, le=MAX_SAMPLES)], ...] = Field(default=(1, 8), min_length=1)
     """The k of pass@k."""

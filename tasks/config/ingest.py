@@ -16,10 +16,10 @@ from gradus.tasks.config.roles import MAPS, counting
 
 
 class IngestConfig(Config):
-    """How a source becomes a problems table."""
+    """Conversion of a source into a problems table."""
 
     format: Literal["auto", "gsm8k", "math", "hints", "plain"] = "auto"
-    """How rows are read: gsm8k (#### gold), math (boxed gold), hints (Scaf-GRPO tiers), plain (columns as named)."""
+    """Format of the rows: gsm8k (#### gold), math (boxed gold), hints (Scaf-GRPO tiers), plain (columns as named)."""
     columns: dict[str, str] = Field(default_factory=dict)
     """Field mapping, ours = theirs; a key of an object is written reward_model.ground_truth."""
     split: str = "train"
@@ -33,7 +33,7 @@ class IngestConfig(Config):
     max_prompt_tokens: int = Field(default=0, ge=0, le=MAX_ROWS, exclude_if=empty)
     """Problems whose prompt, without a hint, has more tokens of the policy are left out and counted; 0 takes any."""
     prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
-    """How a problem becomes the prompt that is measured; in a recipe that of the rollouts."""
+    """Prompt of a problem, as it is measured; in a recipe that of the rollouts."""
     limit: int = Field(default=0, ge=0, le=MAX_ROWS)
     """Rows to read at most; 0 for all."""
     streaming: bool = False

@@ -1,4 +1,4 @@
-"""Which checkpoints of a training stay on the disk."""
+"""Retention of the checkpoints of a training."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from gradus.data.errors import UsageError
 
 
 class KeepConfig(Config):
-    """Which checkpoints keep their weights; every checkpoint keeps its manifest, and can be computed again."""
+    """Checkpoints that keep their weights; every checkpoint keeps its manifest, and can be computed again."""
 
     last: int = Field(default=2, ge=1, le=MAX_ROUNDS)
     """Those of the last N rounds; the newest keeps its train state too."""

@@ -1,4 +1,4 @@
-"""Which environment variables settings may name: keys by their name, others if the user's environment lists them.
+"""Environment variables that settings may name: keys by their name, others if the user's environment lists them.
 
     check_key_variable("MY_TOKEN", "server.api_key_variable")     # UsageError unless GRADUS_KEY_VARIABLES names it
 

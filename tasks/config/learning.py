@@ -67,11 +67,11 @@ class TermConfig(Config):
     weights: tuple[TokenWeightsConfig, ...] | None = Field(default=None, exclude_if=unset)
     """Weights of its tokens."""
     aggregation: AggregationConfig | None = Field(default=None, exclude_if=unset)
-    """How its token losses become one number."""
+    """Reduction of its token losses to one number."""
     over: Literal["term", "step"] = "term"
-    """Whose tokens and rows the aggregation counts: those of the term, or of the whole step."""
+    """Tokens and rows that the aggregation counts: those of the term, or of the whole step."""
     name: str = Field(default="", exclude_if=empty)
-    """What the names of its metrics begin with."""
+    """Prefix of the names of its metrics."""
 
 
 class LaunchConfig(Config):
@@ -110,7 +110,7 @@ class UpdateConfig(StepConfig):
     loss: LossConfig = Field(default_factory=LossConfig.usual)
     """Policy loss of a token: clip, the clipped surrogate on token ratios; reinforce, without ratio and clip."""
     aggregation: AggregationConfig = Field(default_factory=AggregationConfig.usual)
-    """How token losses become one number: token_mean (DAPO), sequence_mean (GRPO), fixed_length (Dr. GRPO)."""
+    """Reduction of token losses to one number: token_mean (DAPO), sequence_mean (GRPO), fixed_length (Dr. GRPO)."""
     kl_coef: float = Field(default=0.0, ge=0.0)
     """Weight of the k3 KL to the reference policy; 0 loads no reference."""
     reference: Literal["given", "ema"] = Field(default="given", exclude_if=partial(eq, "given"))
@@ -136,8 +136,8 @@ class UpdateConfig(StepConfig):
     teacher_top_k: int = Field(default=TEACHER_TOP_K, ge=1, le=MAX_TOKENS, exclude_if=lambda k: k == TEACHER_TOP_K)
     """The teacher's most likely tokens at each place that a loss which needs a teacher (distil) compares."""
     drop_replaced_groups: bool = Field(default=True, exclude_if=bool)
-    """Whether a group of which every rollout failed is left out once its problem was sampled again with a hint, as in
-    GHPO (arXiv 2507.10628); false updates on both groups."""
+    """Leave out a group of which every rollout failed once its problem was sampled again with a hint, as in GHPO (arXiv
+    2507.10628); false updates on both groups."""
     max_age: int = Field(default=0, ge=0, le=MAX_ROUNDS, json_schema_extra=LIMIT)
     """Gate: updates at most between the policy of a rollout and this one; 0 takes only rollouts of this policy."""
     max_logp_diff: float = Field(default=1.0, gt=0.0, json_schema_extra=LIMIT)
@@ -150,27 +150,27 @@ class UpdateConfig(StepConfig):
     """Rewards without variance in all groups: refused fails the update, skipped takes no step and keeps the policy. A
     training skips, see max_skipped_updates."""
     dtype: Literal["float32", "bfloat16"] = Field(default="float32", exclude_if=partial(eq, "float32"))
-    """What the model computes in; bfloat16 keeps float32 master weights beside it, which the optimiser steps."""
+    """Number format of the computation; bfloat16 keeps float32 master weights beside it, which the optimiser steps."""
     saved_dtype: Literal["policy", "float32", "bfloat16"] = Field(default="policy", exclude_if=partial(eq, "policy"))
-    """What the new policy's weights are saved in, and so sampled from; policy takes that of the policy that is updated.
-    If it is not float32 the master weights are saved beside them, and the next update continues from those."""
+    """Number format of the new policy's saved weights, and so of sampling; policy takes that of the policy updated. If
+    it is not float32 the master weights are saved beside them, and the next update continues from those."""
     deterministic: bool = Field(default=False, exclude_if=unset)
     """Take deterministic algorithms alone, so that a GPU, too, computes the same bits twice; an operation that has none
     ends the update."""
     save_state: Literal["now", "behind", "never"] = Field(
         default="now", exclude_if=partial(eq, "now"), json_schema_extra=INCIDENTAL
     )
-    """Whether what the next update continues from is written: before the stage ends, while the next stages compute, or
-    not at all where it can be computed again. A training sets it, see save_state_every."""
+    """When to save the state from which the next update continues: before the stage ends (now), while the next stages
+    compute (behind), or not at all where it can be computed again (never). A training sets it, see save_state_every."""
     keep_logprobs: bool = Field(default=False, exclude_if=empty)
-    """Whether the update's table has the trainer's log-probs of every token, too."""
+    """Write the trainer's log-probs of every token to the update's table, too."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
-    """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
+    """Device on which the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
     between_updates: Literal["device", "host", "disk"] = Field(
         default="device", exclude_if=partial(eq, "device"), json_schema_extra=INCIDENTAL
     )
-    """Where weights and optimiser stay between two updates: on the device; in the host's memory, so that a sampler on
-    the same GPU has all of it; or only on disk, which frees both, ends the processes of a launch and is slowest."""
+    """Place of weights and optimiser between two updates: on the device; in the host's memory, so that a sampler on the
+    same GPU has all of it; or only on disk, which frees both, ends the processes of a launch and is slowest."""
     launch: LaunchConfig = Field(
         default_factory=LaunchConfig, exclude_if=lambda given: given == LaunchConfig(), json_schema_extra=INCIDENTAL
     )
@@ -217,17 +217,17 @@ class UpdateConfig(StepConfig):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether a term of the objective compares the policy with a reference."""
+        """Return whether a term of the objective compares the policy with a reference."""
         return any(name.startswith("reference.") for name in self.needs)
 
     @property
     def needs_teacher(self) -> bool:
-        """Whether a loss compares the policy with a teacher."""
+        """Return whether a loss compares the policy with a teacher."""
         return bool(self.needs & {"teacher.top", "now.top"})
 
     @property
     def needs_critic(self) -> bool:
-        """Whether an advantage reads a critic's values."""
+        """Return whether an advantage reads a critic's values."""
         return "critic.value" in self.needs
 
     @model_validator(mode="after")
@@ -249,7 +249,7 @@ class UpdateConfig(StepConfig):
 
     @property
     def loads_reference(self) -> bool:
-        """Whether that reference is another policy, which must be given."""
+        """Return whether that reference is another policy, which must be given."""
         return self.needs_reference and self.reference == "given"
 
     @model_validator(mode="after")
@@ -277,12 +277,12 @@ class WarmstartConfig(FinetuneConfig):
     heads: int = Field(default=4, ge=1, le=10_000)
     """Attention heads of a new policy."""
     template: str = AS_IT_STANDS
-    """What is made of a solution: {solution} is trained on as it stands; {answer} is the gold answer, which a template
+    """Target made of a solution: {solution} is trained on as it stands; {answer} is the gold answer, which a template
     such as "{solution}\\n#### {answer}" appends."""
     prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
-    """How a problem becomes a prompt: as in the rollouts that follow."""
+    """Prompt of a problem: as in the rollouts that follow."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
-    """Where the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
+    """Device on which the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
 
     _places_the_solution = field_validator("template")(refuse_without_solution)
 
@@ -304,10 +304,10 @@ class GivenConfig(Config):
     rows_sha256: str = Field(default="", exclude_if=empty)
     """Digest of that file, filled in when the stage runs, so that changed content is a changed identity."""
     template: str = AS_IT_STANDS
-    """What is made of a solution: {solution} is trained on as it stands; {answer} is the gold answer, which a template
+    """Target made of a solution: {solution} is trained on as it stands; {answer} is the gold answer, which a template
     such as "{solution}\\n#### {answer}" appends to right and wrong solutions alike."""
     prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
-    """How a problem becomes a prompt; in a recipe that of the rollouts."""
+    """Prompt of a problem; in a recipe that of the rollouts."""
 
     _places_the_solution = field_validator("template")(refuse_without_solution)
 

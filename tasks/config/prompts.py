@@ -9,7 +9,7 @@ from gradus.models.templates import PromptStyle, system_problem, template_proble
 
 
 class PromptConfig(Config):
-    """How a problem becomes a prompt, beside what the policy's own chat template does."""
+    """Prompt of a problem, beside what the policy's own chat template does."""
 
     system: str = Field(default="", exclude_if=empty)
     """System message, unless a problem has its own; without a chat template the prompt's first paragraph."""

@@ -153,7 +153,7 @@ def _variables() -> Iterator[tuple[str, str]]:
 
 
 def _is_path(text: str) -> bool:
-    """Whether a variable names a file that holds a secret rather than the secret."""
+    """Return whether a variable names a file that holds a secret rather than the secret."""
     return text.startswith(("/", "~", ".")) and os.path.exists(os.path.expanduser(text))  # noqa: PTH110, PTH111 - any text
 
 

@@ -28,7 +28,7 @@ class RayConfig(Config):
     gpus: float = Field(default=0.0, ge=0.0, le=MAX_PROCESSES)
     """GPUs that Ray sets aside for a worker; 0 shows it none."""
     max_restarts: int = Field(default=2, ge=0, le=MAX_TRIES)
-    """How often a worker that died is replaced, in one attempt of the stage; only the shard it had is asked again."""
+    """Maximum number of restarts of a worker that died, in one attempt; only the shard it had is sampled again."""
     start_s: float = Field(default=600.0, gt=0.0)
     """Limit until a worker has its place in the cluster and its engine, seconds."""
 
@@ -41,10 +41,10 @@ class RayConfig(Config):
 
 
 class RolloutConfig(Config):
-    """How a plan becomes rollouts."""
+    """Generation of rollouts from a plan."""
 
     engine: Literal["transformers", "vllm", "openai"] = "transformers"
-    """Which engine samples."""
+    """Engine that samples."""
     vllm: VllmConfig = Field(default_factory=VllmConfig)
     """Settings of the engine vllm."""
     server: ServerConfig = Field(default_factory=ServerConfig)
@@ -54,13 +54,13 @@ class RolloutConfig(Config):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the sampler; auto is what the checkpoint was saved in."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
-    """Where the engine transformers computes; auto takes the GPU where PyTorch sees one, else the CPU."""
+    """Device on which the engine transformers computes; auto takes the GPU where PyTorch sees one, else the CPU."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Nucleus mass sampled from."""
     top_k: int = Field(default=0, ge=0, le=MAX_TOKENS)
     """Most probable tokens sampled from; 0 for all."""
     prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
-    """How a problem becomes a prompt."""
+    """Prompt of a problem."""
     stop: Stops = Field(default=(), exclude_if=empty)
     """A completion ends with the first of these texts that it contains, beside the policy's own end."""
     shard_rows: int = Field(default=512, ge=1, le=MAX_ROWS)
@@ -70,7 +70,7 @@ class RolloutConfig(Config):
     flush_s: float = Field(default=10.0, ge=0.0, json_schema_extra=INCIDENTAL)
     """Seconds between two saves of the finished rows of an open shard, by engines that cannot sample the same again."""
     retries: int = Field(default=2, ge=0, le=MAX_TRIES, json_schema_extra=INCIDENTAL)
-    """How often a request that failed is asked again."""
+    """Number of times a failed request is repeated."""
     max_failed_frac: float = Field(default=0.01, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """A larger share of requests that failed for good fails the stage; what was sampled is kept."""
     max_truncated_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)

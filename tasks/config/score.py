@@ -20,7 +20,7 @@ class RewardConfig(Chosen):
     weight: float = 1.0
     """Weight in the sum."""
     decides: bool = Field(default=False, exclude_if=unset)
-    """Whether this reward decides the column `correct`, where several could."""
+    """This reward decides the column `correct`, where several could."""
     variables: tuple[Annotated[str, Field(pattern=VARIABLE)], ...] = Field(default=(), exclude_if=empty)
     """Environment variables that its process sees, such as JUDGE_API_KEY; their values are stored nowhere.
 
@@ -33,7 +33,7 @@ def _math() -> tuple[RewardConfig, ...]:
 
 
 class ScoreConfig(Config):
-    """How rollouts are judged."""
+    """Judging of rollouts."""
 
     rewards: tuple[RewardConfig, ...] = Field(default_factory=_math)
     """The rewards; the one that `decides`, else the first that judges correctness, decides the column `correct`."""
@@ -50,7 +50,7 @@ class ScoreConfig(Config):
     max_error_frac: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of errors and time-outs fails the stage after the good rows are kept."""
     retries: int = Field(default=0, ge=0, le=20, json_schema_extra=INCIDENTAL)
-    """How many times a row that could not be judged (an error or a time-out) is judged again."""
+    """Number of times a row that could not be judged (an error or a time-out) is judged again."""
     retry_wait_s: float = Field(default=1.0, gt=0.0, le=3600.0, json_schema_extra=INCIDENTAL)
     """Wait before the first of these times; doubled before each further one."""
     shard_rows: int = Field(default=4096, ge=1, le=MAX_ROWS)

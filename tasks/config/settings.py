@@ -1,4 +1,4 @@
-"""Where Gradus keeps its things, and how long a stage may take: nothing here changes a result."""
+"""Folders of Gradus and time limits of stages: nothing here changes a result."""
 
 import math
 import os
@@ -11,7 +11,7 @@ from gradus.data.errors import GradusError, UsageError, in_words, shortened
 from gradus.tasks.config.addresses import check_addresses
 
 ROOM_BYTES = 32_000_000
-"""What the databases of a home take, with some of a run's logs; a stage asks for more (gradus.data.lake.store)."""
+"""Free bytes for a home's databases and some logs of a run; a stage asks for more (gradus.data.lake.store)."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def wall_limit_s() -> float:
 
 
 def server_idle_s() -> float:
-    """How long Prefect's server stays for the next command: GRADUS_SERVER_IDLE_S, or five minutes; 0 is not at all."""
+    """Idle seconds after which Prefect's server ends: GRADUS_SERVER_IDLE_S, or five minutes; 0 is at once."""
     return _number("GRADUS_SERVER_IDLE_S", 300.0)
 
 
@@ -77,13 +77,13 @@ def traces_per_round() -> int:
 
 
 def tracking_patience_s() -> float:
-    """How long the reporter tries a tracker that does not answer: GRADUS_TRACKING_PATIENCE_S, or ten seconds."""
+    """Seconds that the reporter retries a tracker that does not answer: GRADUS_TRACKING_PATIENCE_S, or ten."""
     return _number("GRADUS_TRACKING_PATIENCE_S", 10.0)
 
 
 @dataclass(frozen=True)
 class Prices:
-    """What an hour of a CPU and of a GPU costs, in the user's money; 0 if it is not counted."""
+    """Cost of an hour of a CPU and of a GPU, in the user's money; 0 if it is not counted."""
 
     cpu_h: float = 0.0
     gpu_h: float = 0.0
@@ -130,7 +130,7 @@ def _number(name: str, default: float) -> float:
 
 
 def reports_now() -> bool:
-    """Whether a run is reported to MLflow while it goes on: unless GRADUS_REPORT is `later`."""
+    """Return whether a run is reported to MLflow while it runs: unless GRADUS_REPORT is `later`."""
     chosen = os.environ.get("GRADUS_REPORT", "now")
     if chosen not in ("now", "later"):
         raise UsageError(f"GRADUS_REPORT is {shortened(chosen)!r}", hint="set it to now or later, or not at all")
@@ -138,7 +138,7 @@ def reports_now() -> bool:
 
 
 def gpu_turns() -> str:
-    """Whether runs take turns on this machine's GPUs: GRADUS_GPU_TURNS, `auto` (if one is seen), `on` or `off`."""
+    """Return GRADUS_GPU_TURNS: runs take turns on this machine's GPUs if it is `on`, or `auto` and one is seen."""
     chosen = os.environ.get("GRADUS_GPU_TURNS", "auto")
     if chosen not in ("auto", "on", "off"):
         raise UsageError(f"GRADUS_GPU_TURNS is {shortened(chosen)!r}", hint="set it to auto, on or off, or not at all")
@@ -152,7 +152,7 @@ def run_logs() -> Path | None:
 
 
 def may_wait() -> bool:
-    """Whether a command waits for an artifact that another one computes: unless GRADUS_NO_WAIT is set."""
+    """Return whether a command waits for an artifact that another one computes: unless GRADUS_NO_WAIT is set."""
     return not os.environ.get("GRADUS_NO_WAIT")
 
 

@@ -1,1 +1,1 @@
-"""What every process of ours needs of its host: locks, logs, isolation, interrupts."""
+"""Host services that every process of ours uses: locks, logs, isolation, interrupts."""

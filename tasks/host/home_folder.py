@@ -74,7 +74,7 @@ def _mark(root: Path) -> None:
 
 
 def _is_marked(root: Path) -> bool:
-    """Whether the mark is the one that was made in this very folder."""
+    """Return whether the mark is the one that was made in this very folder."""
     try:
         noted = json.loads((root / _MARKED).read_text(encoding="utf-8"))
         return noted == {"changed_ns": (root / _MARK).lstat().st_ctime_ns}

@@ -1,4 +1,4 @@
-"""What this process and its children do not take from the surroundings that they are started in.
+"""Isolation of this process and its children from the surroundings that they are started in.
 
     isolate(os.environ)                                # once, in the command: what it starts inherits it
     Popen(command, env=child_environment({"A": "b"}))  # every Python process of ours

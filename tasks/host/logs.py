@@ -40,7 +40,7 @@ def last_words(path: Path, since: int = 0) -> str:
 
 
 def reward_log(name: str) -> Path | None:
-    """Where what a reward prints is kept, in the logs of the run that this process works for; None outside a run."""
+    """Return the file for the output of a reward, in the logs of the run of this process; None outside a run."""
     logs = run_logs()
     return logs / log_name(name) if logs else None
 

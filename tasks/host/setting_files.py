@@ -28,7 +28,7 @@ from gradus.data.errors import UsageError, in_words
 
 PROFILES, LOGGING = "PREFECT_PROFILES_PATH", "PREFECT_LOGGING_CONFIG_PATH"
 _LOGGING_BEFORE = "PREFECT_LOGGING_SETTINGS_PATH"
-"""What earlier versions of Prefect call `LOGGING`."""
+"""Name of `LOGGING` in earlier versions of Prefect."""
 
 
 def prefect_files() -> dict[str, str]:
@@ -120,4 +120,4 @@ def _shut() -> None:
 
 
 _opened: list[Callable[[], None]] = []
-"""What opens the sources again."""
+"""Functions that open the sources again."""

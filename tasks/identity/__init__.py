@@ -1,1 +1,1 @@
-"""What a result depends on beside its inputs: the user's modules, libraries, versions of our own code."""
+"""Identity of a result beside its inputs: the user's modules, libraries, versions of our own code."""

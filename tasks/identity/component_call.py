@@ -127,4 +127,4 @@ RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
     "token weights": (f"(M weights, {_METRICS})", _is_of_tokens),
     "optimizer": ("a torch.optim.Optimizer", lambda found, _: hasattr(found, "param_groups")),
 }
-"""What a component of each kind returns, and the check of it against the arguments; a judge checks rewards itself."""
+"""Return type of a component of each kind, and its check against the arguments; a judge checks rewards itself."""

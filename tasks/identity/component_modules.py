@@ -81,7 +81,7 @@ def refuse_unpinned(config: Config) -> None:
 
 
 def _known(source_sha256: str, folder: Path) -> list[tuple[str, Path]]:
-    """What a file with this content was seen to load, as far as it is still there."""
+    """Return the modules that a file with this content was seen to load, as far as they are still there."""
     found = {**remembered("loaded", source_sha256, folder), **remembered("late", source_sha256, folder)}
     return [(name, file) for name, file in found.items() if file.is_file()]
 

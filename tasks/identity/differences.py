@@ -1,4 +1,4 @@
-"""What differs between the identities of two calls of a stage, in words.
+"""Differences between the identities of two calls of a stage, in words.
 
 >>> differences({"config": {"lr": 3e-5}}, {"config": {"lr": 5e-5}})
 ['lr = 3e-05, before 5e-05']

@@ -1,4 +1,4 @@
-"""What files of a user's were seen to load by names that only their run decides, kept beside the lake.
+"""Files of a user's that were seen to be loaded by names computed at run time, kept beside the lake.
 
     remember("late", source_sha256, folder, {"helper": "/home/me/rewards/helper.py"})
     remembered("late", source_sha256, folder)      # {"helper": Path("/home/me/rewards/helper.py")}

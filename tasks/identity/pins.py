@@ -1,4 +1,4 @@
-"""What settings name but do not hold, a user's own files: their digests make them part of a stage's identity.
+"""Digests of a user's own files, which settings name but do not hold: they are part of a stage's identity.
 
 Left out: files that a reward reads as data.
 """

@@ -75,7 +75,7 @@ def _names(modules: Mapping[str, str]) -> str:
 
 
 def _inspected(spec: RewardSpec) -> Inspection:
-    """What a judge found, or found earlier in this process if no file has been touched since."""
+    """Return the modules that a judge found, or found earlier in this process if no file has been touched since."""
     known = _INSPECTED.get((spec.path, spec.function))
     if known is not None and known[0] == _stamp(known[1]):
         return known[1]

@@ -17,7 +17,7 @@ from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.identity.libraries import library_versions
 
 SHARED = {"shared/store": 1}
-"""What every stage's identity holds: how artifacts are written and read."""
+"""Part of every stage's identity: how artifacts are written and read."""
 
 ENGINES = {"transformers": 1, "vllm": 1, "openai": 1}
 

@@ -1,4 +1,4 @@
-"""What there is to choose from: every registered component with its sentence, every setting with type and default.
+"""Catalogue of choices: every registered component with its sentence, every setting with type and default.
 
     catalogue()["filter"]["pass_rate"]["what"]        # "Keep problems whose pass rate lies in [low, high] ..."
 

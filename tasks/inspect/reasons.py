@@ -1,4 +1,4 @@
-"""Why a stage is computed: what its result depends on, beside the nearest call that was computed before.
+"""Reasons that a stage is computed: the inputs of its result beside the nearest call that was computed before.
 
 A difference in an input is followed to its origin: "in update lr = 3e-05, before 5e-05".
 """
@@ -53,7 +53,7 @@ def _explained(
 
 
 def _of_input(store: Store, role: str, new: Sequence[str], old: Sequence[str], seen: frozenset[str]) -> list[str]:
-    """Why an input differs, by what it was made from; nothing if it is the same, and its name counts otherwise."""
+    """Return the reason that an input differs, by its own inputs; nothing if it is the same, and its name counts otherwise."""
     if list(new) == list(old):
         return []
     if len(new) != len(old):

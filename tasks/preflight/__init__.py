@@ -1,1 +1,1 @@
-"""What is refused before a server, a worker or the first stage starts."""
+"""Checks before a server, a worker or the first stage starts."""

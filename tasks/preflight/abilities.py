@@ -1,4 +1,4 @@
-"""What settings ask of each other, of the policy and of what is installed, looked at before anything starts.
+"""Requirements of settings on each other, on the policy and on installed packages, checked before anything starts.
 
     check_length(home.lake, "bundled", 4096)              # UsageError: the policy has 256 positions
     check_engine(RolloutConfig(engine="vllm"))            # UsageError: vllm is not installed
@@ -20,7 +20,7 @@ from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.preflight.checks import REFERENCE, average_of, bundled
 
 _PACKAGES = {"vllm": ("vllm", "gpu"), "openai": ("openai", "openai")}
-"""What an engine needs beside ours, and the extra of pip that has it."""
+"""Packages that an engine needs beside ours, and the extra of pip that has them."""
 
 
 def check_ks(ks: Sequence[int], n: int) -> None:
@@ -67,7 +67,7 @@ def check_learning(rollout: RolloutConfig, update: UpdateConfig) -> None:
 
 
 def _positions(lake: Path, policy: str) -> int | None:
-    """How many tokens a policy on this machine attends to; None if it is elsewhere, an adapter, or does not say."""
+    """Return the context length in tokens of a policy on this machine; None if elsewhere, an adapter, or unknown."""
     text = policy if Path(policy).is_dir() else policy.rpartition("+")[2]
     return positions(
         lake / text if REFERENCE.fullmatch(text) else bundled(text) or average_of(lake, text) or Path(text)

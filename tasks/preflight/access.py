@@ -1,4 +1,4 @@
-"""Whether the servers that a user names accept the credentials of the environment, and what to do if not.
+"""Check that the servers that a user names accept the credentials of the environment, with a remedy if not.
 
     PREFECT_API_URL, PREFECT_API_AUTH_STRING or PREFECT_API_KEY, PREFECT_API_SSL_CERT_FILE
     MLFLOW_TRACKING_URI, MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME and ..._PASSWORD,
@@ -41,7 +41,7 @@ MLFLOW_CA = "set MLFLOW_TRACKING_SERVER_CERT_PATH (or SSL_CERT_FILE) to the file
 
 @dataclass(frozen=True)
 class Access:
-    """What a server answered: `problem` is empty if it is willing; `final` if waiting cannot help."""
+    """Answer of a server: `problem` is empty if it is willing; `final` if waiting cannot help."""
 
     problem: str = ""
     cure: str = ""
@@ -106,7 +106,7 @@ def _asked(uri: str, path: str, login: Login, body: JsonObject | None = None) ->
 
 
 def mlflow_answer(uri: str, status: int | str, login: Login = NO_LOGIN) -> Access:
-    """What a status, or an error code of MLflow's client, means; willing unless it is 401 or 403."""
+    """Return the meaning of a status, or of an error code of MLflow's client; willing unless it is 401 or 403."""
     status = _STATUS.get(status, 0) if isinstance(status, str) else status
     given = bool(_mlflow_headers(login)) or "@" in urlsplit(uri).netloc
     return _answer("MLflow", uri, status, given, MLFLOW_LOGIN)
@@ -127,7 +127,7 @@ def untrusted(server: str, url: str, error: BaseException) -> Access:
 
 
 def prefect_answer(error: BaseException) -> Access:
-    """What an error of Prefect's client says of its server; no problem if it is about something else."""
+    """Return the meaning of an error of Prefect's client for its server; no problem if it is about something else."""
     url = os.environ.get("PREFECT_API_URL", "")
     for cause in _causes(error):
         names = {kind.__name__ for kind in type(cause).__mro__}

@@ -1,4 +1,4 @@
-"""What can be refused before anything starts: names and files of a command, looked at without reading a table.
+"""Refuse a command before anything starts: names and files, looked at without reading a table.
 
     check_input(home.lake, "nowhere.jsonl", "rollouts")   # UsageError: neither a file nor an artifact
     check_source("nowhere.jsonl", IngestConfig())
@@ -149,7 +149,7 @@ def check_components(config: Config) -> None:
 
 
 def _nearest(chosen: Chosen, error: DescriptionError) -> str:
-    """What a file that lacks a function has instead."""
+    """Return the functions that a file has instead of the one it lacks."""
     if not error.known:
         return "correct the file"
     known = [name for name in error.known if name]
@@ -172,7 +172,7 @@ def check_name(name: str, what: str) -> None:
 
 
 def name_problem(name: str) -> str:
-    """Why a run cannot be called so, empty if it can: its name is that of its folder, and shown everywhere."""
+    """Return the reason that a run cannot have this name, which is that of its folder; empty if it can."""
     if not name.strip():
         return "is empty"
     if len(name.encode(errors="replace")) > _NAME_BYTES:

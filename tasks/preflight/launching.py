@@ -1,4 +1,4 @@
-"""What an update on several processes needs, looked at before anything starts; torch is not imported.
+"""Check the requirements of an update on several processes before anything starts; torch is not imported.
 
 check_launch(UpdateConfig.model_validate({"launch": {"processes": 2}, "optimizer": "adamw_8bit"}))     # UsageError
 """

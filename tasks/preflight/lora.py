@@ -1,4 +1,4 @@
-"""Whether an update can train the adapter that its settings ask for, on this machine.
+"""Check that an update can train the adapter that its settings ask for, on this machine.
 
 check_lora(UpdateConfig(lora=LoraConfig(quantize="nf4")))    # UsageError: no GPU here
 """

@@ -1,4 +1,4 @@
-"""Whether the parts of an objective go together, looked at before anything starts; torch is not imported.
+"""Check that the parts of an objective go together before anything starts; torch is not imported.
 
 check_objective(UpdateConfig.model_validate({"advantage": "disco"}))     # UsageError: clip takes no coefficients
 

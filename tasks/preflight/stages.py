@@ -23,7 +23,7 @@ from gradus.tasks.preflight.lora import check_lora
 from gradus.tasks.preflight.objective import check_objective
 
 Named: TypeAlias = Mapping[str, Sequence[str]]
-"""What is given for each role."""
+"""Inputs named by the user, by role."""
 
 
 def check_stage(stage: Stage, settings: Config, inputs: Named) -> None:

@@ -1,1 +1,1 @@
-"""What runs did: their journals, and what is derived from them."""
+"""Records of runs: their journals, and the facts derived from them."""

@@ -1,4 +1,4 @@
-"""What runs there are and what each did, read from their journals."""
+"""History of runs, read from their journals."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from gradus.tasks.runs.run_cache import Facts, KeptFacts, Sizes, keep, proof_of,
 
 AGAIN = "the same command goes on where it stopped"
 OPEN = ""
-"""How a run stands whose last command has not said how it ended: it runs, or it was killed."""
+"""Status of a run without an end in its journal: running or killed."""
 
 
 class Attempt(Label):
@@ -142,12 +142,12 @@ def attempts(folder: Path, on_damage: OnDamage = refuse) -> Iterator[Attempt]:
 
 
 def brief(folder: Path, on_damage: OnDamage = refuse) -> Brief:
-    """What the journal says of a run in short: verb, status, when it began, stages, seconds, why it did not finish."""
+    """Return the summary of a run by its journal: verb, status, beginning, stages, seconds, why it did not finish."""
     return brief_of(folder, read_story(folder, on_damage), on_damage)
 
 
 def brief_of(folder: Path, story: "Story", on_damage: OnDamage = refuse) -> Brief:
-    """What a journal that was read says of a run in short."""
+    """Return the summary of a run from a journal that was read."""
     return _standing(folder, _facts(folder, story, on_damage))
 
 
@@ -184,7 +184,7 @@ class Story:
     pass_at_1: dict[int, float | str | None] = field(default_factory=dict[int, float | str | None])
     """pass@1 of the main suite by round; where an evaluation was reused, its artifact."""
     inputs: dict[str, Mapping[str, list[str]]] = field(default_factory=dict[str, Mapping[str, list[str]]])
-    """What the last attempt that finished or reused an artifact was given, by role."""
+    """Inputs, by role, of the last attempt that finished or reused an artifact."""
 
     @property
     def at_work(self) -> list[Attempt]:
@@ -239,7 +239,7 @@ def _end(story: Story, row: Attempt, event: StageFinished) -> None:
 
 
 def _is_main_evaluation(row: Label) -> bool:
-    """Whether a stage evaluates on the suite of the run's main figure; others are for `eval-NAME`."""
+    """Return whether a stage evaluates on the suite of the run's main figure; others are for `eval-NAME`."""
     return row["stage"] == "evaluate" and row["purpose"] == "eval"
 
 
@@ -274,7 +274,7 @@ def _begun(event: StageStarted | StageReused, start: int, status: str) -> Attemp
 
 
 def _facts(folder: Path, story: Story, on_damage: OnDamage) -> Facts:
-    """What can be said of a run without asking who works on it: of files alone, so that it can be kept."""
+    """Return the facts of a run that depend on files alone, not on who works on it, so that they can be kept."""
     rows = list(story.rows.values())
     reused = sum(row["status"] == "reused" for row in rows)
     return {
@@ -309,7 +309,7 @@ def _standing(folder: Path, facts: Facts) -> Brief:
 
 
 def _listed(folder: Path, sizes: Sizes, on_damage: OnDamage) -> tuple[Listed, dict[str, int]]:
-    """What a list says of a run, and the bytes of its artifacts that are there.
+    """Return the summary of a run for a list, and the bytes of its artifacts that are there.
 
     Read from its journal if what was kept of it is out of date.
     """

@@ -1,4 +1,4 @@
-"""What a run did, line by line, on disk before anybody else hears of it.
+"""Journal of a run, line by line, on disk before anybody else hears of it.
 
 `<run folder>/events.jsonl` holds what happened (runs and stage attempts began, ended, were reused), one object a line;
 `<run folder>/metrics.jsonl` holds the numbers, one row for each optimiser step and one for each finished attempt.
@@ -171,7 +171,7 @@ def write_settings(folder: Path, settings: Mapping[str, object]) -> None:
 
 
 def read_settings(folder: Path, on_damage: OnDamage = refuse) -> RunSettings:
-    """What `run.json` says of a run: its verb, its seed, its recipe if it has one.
+    """Return the settings of a run from `run.json`: its verb, its seed, its recipe if it has one.
 
     It is damage if it is not what was written; where that raises nothing, the verb is a question mark.
     """
@@ -228,7 +228,7 @@ def read_metrics(folder: Path, on_damage: OnDamage = refuse) -> Iterator[MetricR
 
 
 def _is_event(row: JsonObject) -> TypeGuard[Event]:
-    """Whether a row has what readers of events count on."""
+    """Return whether a row has what readers of events count on."""
     kind = row.get("event", "")
     needed = _NEEDED.get(kind, ()) if isinstance(kind, str) else ("event",)
     texts = all(isinstance(row[key], str) for key in _TEXTS & row.keys())

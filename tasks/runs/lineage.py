@@ -1,4 +1,4 @@
-"""Which artifacts belong to which run, and which scores it used for which rollouts: journals and manifests, read once.
+"""Artifacts of each run, and the scores it used for its rollouts: journals and manifests, read once.
 
 A run has, for each stage, round and purpose, what the last command that came so far made or reused. Rollouts are paired
 with scores by the manifest of the scores; where that names other rollouts of the same bytes, with those of the run.
@@ -35,7 +35,7 @@ class Run:
 
     @cached_property
     def brief(self) -> Brief:
-        """What `gradus runs` lists of it."""
+        """Return its line of `gradus runs`."""
         return brief_of(self.folder, self._story, self.on_damage)
 
     @cached_property
@@ -55,7 +55,7 @@ class Run:
         return list(map(_ref, dict.fromkeys((*made, *read))))
 
     def given(self, output: str) -> Mapping[str, Sequence[str]]:
-        """What the run gave the stage that made or reused an artifact, by role; nothing if its journal says nothing."""
+        """Return the inputs, by role, of the stage that made or reused an artifact; nothing if the journal has none."""
         return self._story.inputs.get(output, {})
 
     @cached_property
@@ -129,7 +129,7 @@ class Lineage:
         return found | {ref.digest: parents[0].digest for ref, parents in named.items() if len(parents) == 1}
 
     def used(self) -> pa.Table:
-        """What each run used, and what none did, as rows of the schema USED."""
+        """Return the artifacts that each run used, and those that none did, as rows of the schema USED."""
         return self._used
 
     def rounds(self) -> Mapping[str, int]:
@@ -148,7 +148,7 @@ class Lineage:
         return list({(_key(row), row["output"]): row for row in rows if row["start"] == last[_key(row)]}.values())
 
     def parents(self, ref: Ref, role: str) -> list[Ref]:
-        """What the manifest of an artifact names in a role; nothing where the artifact is gone."""
+        """Return the artifacts that a manifest names in a role; nothing where the artifact is gone."""
         found = self._find(ref)
         return [_ref(text) for text in found.parents.get(role, ())] if found else []
 
@@ -193,7 +193,7 @@ class Lineage:
 
     @property
     def _unnamed(self) -> bool:
-        """Whether there are scores that no stage made, such as a user's file."""
+        """Return whether there are scores that no stage made, such as a user's file."""
         return any(not self.parents(ref, "rollouts") for ref in self.artifacts("scores"))
 
     def _uses(self, run: Run) -> Iterator[Use]:

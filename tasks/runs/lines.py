@@ -123,7 +123,7 @@ def _parsed(line: bytes, check: bytes, above: bytes | None) -> JsonObject | None
 
 
 def _lost_its_end(line: bytes, above: bytes | None) -> bool:
-    """Whether another byte ends a last line that is there with its check, which a kill leaves to no line."""
+    """Return whether another byte ends a last line that is there with its check, which a kill leaves to no line."""
     whole = line[:-1] + b"\n"
     check = _check_of(whole)
     return bool(check) and _parsed(whole, check, above) is not None

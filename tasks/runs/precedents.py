@@ -1,4 +1,4 @@
-"""What was computed before, by the journals of all runs: with whom to compare a call, and what it is likely to cost."""
+"""Earlier computations, by the journals of all runs: the artifact to compare a call with, and its likely cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

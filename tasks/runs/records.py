@@ -1,4 +1,4 @@
-"""What runs keep as JSON: reports of stages, lines of the journal. Types, no code."""
+"""Records that runs keep as JSON: reports of stages, lines of the journal. Types, no code."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, TypeAlias, TypedDict
@@ -11,7 +11,7 @@ Sample: TypeAlias = Mapping[str, object]
 """A row that a report shows to people: any column of a table, and what the stage says of it."""
 
 Status = Literal["finished", "failed", "killed", "cancelled"]
-"""How an attempt of a stage, or a command, ended."""
+"""Outcome of an attempt of a stage, or of a command."""
 
 
 class Coverage(TypedDict):
@@ -48,7 +48,7 @@ class Versus(TypedDict):
 
 
 class EvaluationFigures(TypedDict):
-    """What the stage `evaluate` computes from an evaluations table; figures at k by k as text."""
+    """Figures that the stage `evaluate` computes from an evaluations table; figures at k by k as text."""
 
     suite: str
     rows: int
@@ -103,7 +103,7 @@ class Summary(TypedDict, total=False):
 
 
 class Report(TypedDict, total=False):
-    """What a stage reports beside its artifact; empty for an artifact that no stage made."""
+    """Report of a stage beside its artifact; empty for an artifact that no stage made."""
 
     metrics: Metrics
     summary: Summary
@@ -112,7 +112,7 @@ class Report(TypedDict, total=False):
 
 
 class RunSettings(TypedDict):
-    """What `run.json` says of a run; of a training also its recipe."""
+    """Contents of `run.json`; of a training also its recipe."""
 
     verb: str
     seed: NotRequired[int]
@@ -127,7 +127,7 @@ class Owner(TypedDict, total=False):
 
 
 class Which(TypedDict):
-    """Which call of a stage something is about."""
+    """Key of a call of a stage."""
 
     stage: str
     round: int
@@ -135,7 +135,7 @@ class Which(TypedDict):
 
 
 class Label(Which):
-    """Which call of a stage an event is about, and its artifact."""
+    """Key of the call of a stage that an event is about, and its artifact."""
 
     output: str
 
@@ -187,7 +187,7 @@ class StageReused(Label):
     event: Literal["stage_reused"]
     time: float
     inputs: NotRequired[Mapping[str, list[str]]]
-    """What the stage was given this time; absent in older journals."""
+    """Inputs of the stage in this attempt; absent in older journals."""
 
 
 class ModelAlias(TypedDict):

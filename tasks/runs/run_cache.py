@@ -1,4 +1,4 @@
-"""What was read of a run's journal and artifacts, kept beside the journal so that listing 1,000 runs stays quick.
+"""Cache of a run's journal and artifacts, kept beside the journal so that listing 1,000 runs stays quick.
 
 `<run folder>/.summary.json` holds a checksum and one JSON object: the size and time of the files that it was read from,
 and what was read. One that is damaged, of another version or older than those files is read anew. Nothing else reads
@@ -27,7 +27,7 @@ Proof = list[int]
 
 
 class Facts(TypedDict):
-    """What a journal says of a run, whoever works on it now."""
+    """Facts of a run in its journal, whoever works on it now."""
 
     verb: str
     status: str
@@ -40,7 +40,7 @@ class Facts(TypedDict):
 
 
 class KeptFacts(Facts):
-    """What is kept: bytes by artifact, those that must be there, the gain in pass@1, beside what the journal says."""
+    """Cached facts: bytes by artifact, those that must be there, the gain in pass@1, and the journal's facts."""
 
     outputs: dict[str, int]
     finished: list[str]
@@ -53,7 +53,7 @@ def proof_of(folder: Path) -> Proof:
 
 
 def recall(folder: Path, proof: Proof) -> KeptFacts | None:
-    """What was kept of a run, if it was read from the files as they are."""
+    """Return the cached facts of a run, if they were read from the files as they are."""
     try:
         checksum, _, content = (folder / _NAME).read_bytes().partition(b"\n")
         if checksum != _checksum(content):
@@ -80,7 +80,7 @@ class Sizes:
         self._bytes: dict[str, int | None] = {}
 
     def has(self, ref: str) -> bool:
-        """Whether there is a folder of that name; each table is listed once, since a look at every folder is slow."""
+        """Return whether there is a folder of that name; each table is listed once, since each look is slow."""
         table, _, digest = ref.partition("/")
         if table not in self._there:
             try:

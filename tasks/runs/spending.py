@@ -1,4 +1,4 @@
-"""What a training spends: completion tokens and seconds of its stages, evaluation apart.
+"""Spending of a training: completion tokens and seconds of its stages, evaluation apart.
 
 A stage that is reused counts as much as it cost when it was computed, in whichever run: a training costs the same
 whether it shares its profile with another or not.
@@ -16,7 +16,7 @@ from gradus.tasks.runs.records import Summary
 
 
 def is_evaluation(purpose: str) -> bool:
-    """Whether a stage serves an evaluation: `eval` of the main suite, `eval-NAME` of the others."""
+    """Return whether a stage serves an evaluation: `eval` of the main suite, `eval-NAME` of the others."""
     return purpose == "eval" or purpose.startswith("eval-")
 
 

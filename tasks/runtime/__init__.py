@@ -1,1 +1,1 @@
-"""How a stage is run: its adapter, its process, its supervision."""
+"""Execution of a stage: its adapter, its process, its supervision."""

@@ -31,7 +31,7 @@ _VERSIONED = ("gradus", "torch", "transformers", "math-verify", "pyarrow", "nump
 
 @dataclass(frozen=True)
 class Job:
-    """What one attempt is to do; travels to a worker as JSON."""
+    """Task of one attempt; travels to a worker as JSON."""
 
     stage: str
     lake: str
@@ -40,11 +40,11 @@ class Job:
     config: JsonObject
     seed: int
     identity: JsonObject = field(default_factory=dict)
-    """What the digest of `output` was computed from."""
+    """Data that the digest of `output` was computed from."""
     run: str = ""
     """The run that the job belongs to, named to those who wait for its artifact."""
     facts: JsonObject = field(default_factory=dict[str, Json])
-    """What the run decides for the stage."""
+    """Facts that the run decides for the stage."""
     forced: bool = False
     """Compute even if the artifact exists."""
 

@@ -33,7 +33,7 @@ class Call:
     round: int = 0
     purpose: str = "train"
     facts: JsonObject = field(default_factory=dict[str, Json])
-    """What the run decides for the stage, and its result depends on: a round in its rows, a source, a suite's name."""
+    """Facts decided by the run on which the result depends: a round in its rows, a source, a suite's name."""
 
     @property
     def label(self) -> str:
@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a stage: its artifact, whether it was reused, the seconds spent and its report."""
+    """Outcome of a stage: its artifact, whether it was reused, the seconds spent and its report."""
 
     stage: str
     purpose: str
@@ -72,16 +72,16 @@ class Outcome:
 
     @property
     def label(self) -> str:
-        """How its progress was called."""
+        """Name of the call in the progress display."""
         return label(self.stage, self.round, self.purpose)
 
 
 class Stages(Protocol):
-    """Who runs the stages of a training, or looks what running them would compute."""
+    """Runner of the stages of a training, or forecaster of what running them would compute."""
 
     @property
     def store(self) -> Store:
-        """Where artifacts lie."""
+        """The store of the artifacts."""
         ...
 
     def stage(

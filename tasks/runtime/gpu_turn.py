@@ -25,7 +25,7 @@ from gradus.tasks.config.settings import gpu_turns
 
 LIMIT = "gradus-gpu"
 LEASE_S = 300.0
-"""How long a killed run keeps its slot."""
+"""Seconds that a killed run keeps its slot."""
 
 
 class GpuTurn:
@@ -60,7 +60,7 @@ class GpuTurn:
 
 
 def computes_on_gpu(settings: Config) -> bool:
-    """Whether a stage of these settings computes on a GPU of this machine, as far as can be said without torch."""
+    """Return whether a stage of these settings computes on a GPU of this machine, as far as known without torch."""
     match settings:
         case RolloutConfig(engine="openai"):
             return False
@@ -72,7 +72,7 @@ def computes_on_gpu(settings: Config) -> bool:
 
 
 def _all_taken() -> bool:
-    """Whether every slot of the limit is taken; it is made if it is missing."""
+    """Return whether every slot of the limit is taken; it is made if it is missing."""
     with get_client(sync_client=True) as client:
         try:
             limit = client.read_global_concurrency_limit_by_name(LIMIT)

@@ -1,4 +1,4 @@
-"""What a worker says to its parent, a JSON line each, told apart by `kind`."""
+"""Messages from a worker to its parent, a JSON line each, distinguished by `kind`."""
 
 from typing import Literal, TypedDict
 
@@ -12,7 +12,7 @@ class Sign(TypedDict):
 
 
 class Beat(TypedDict):
-    """How far the stage is: the share done, and the same in words."""
+    """Progress of the stage: the share done, and the same in words."""
 
     kind: Literal["beat"]
     frac: float

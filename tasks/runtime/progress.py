@@ -1,4 +1,4 @@
-"""How far a running stage is, as a progress artifact of its Prefect task run.
+"""Progress of a running stage, as a progress artifact of its Prefect task run.
 
 A call to Prefect's server costs tens of milliseconds, so a stage that ends soon makes none and a long one few.
 """

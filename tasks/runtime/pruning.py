@@ -26,7 +26,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Removal:
-    """What a checkpoint loses, the bytes of it, and the updates and seconds that having it back takes.
+    """Files to delete from a checkpoint, the bytes this frees, and the updates and seconds needed to restore them.
 
     It cannot be had back if one of those updates does not make the same bits again.
     """
@@ -59,7 +59,7 @@ def computed_by(folder: Path) -> frozenset[Ref]:
 def planned_removals(
     store: Store, made: Sequence[Made], weights: Iterable[int], states: Iterable[int], spared: frozenset[Ref]
 ) -> list[Removal]:
-    """What the checkpoints lose if only these rounds keep weights and train states; `spared` ones lose nothing.
+    """Return the removals if only these rounds keep weights and train states; `spared` checkpoints lose nothing.
 
     What is gone already is left out.
     """

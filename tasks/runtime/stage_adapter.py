@@ -143,7 +143,7 @@ class Session:
 
 
 class _Request:
-    """What a Prefect task is given. No dataclass: Prefect walks through those, and so through all earlier outcomes."""
+    """Argument of the Prefect task. Not a dataclass: Prefect would traverse it, and with it every earlier outcome."""
 
     def __init__(self, session: Session, call: Call, seed: int) -> None:
         self.session = session
@@ -152,7 +152,7 @@ class _Request:
 
     @property
     def forced(self) -> bool:
-        """Whether the stage is computed although its artifact exists."""
+        """Return whether the stage is computed although its artifact exists."""
         return self.call.key in self.session.forced
 
 
@@ -184,7 +184,7 @@ def _outcome(request: _Request) -> Outcome:
 
 
 def _is_finished(session: Session, ref: Ref) -> bool:
-    """Whether the artifact is there, after waiting for another command that computes it."""
+    """Return whether the artifact is there, after waiting for another command that computes it."""
     if session.store.find(ref) is not None:
         return True
     wait_until_free(session.store.path(ref), session.on_wait or _ignore)

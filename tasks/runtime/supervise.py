@@ -40,12 +40,12 @@ PRELOAD = {
     "engine": "gradus.tasks.stages.rollout.stage",
     "score": "gradus.tasks.stages.score.stage",
 }
-"""What a kind of worker imports before its first job."""
+"""Modules that a kind of worker imports before its first job."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a worker may take (seconds): one job in all, without a sign of life, and to start."""
+    """Time limits of a worker (seconds): one job in all, without a sign of life, and to start."""
 
     wall_s: float = 24 * 3600.0
     silence_s: float = 120.0
@@ -105,7 +105,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the child still runs."""
+        """Return whether the child still runs."""
         return self._process.poll() is None
 
     def run(self, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> Report:

@@ -1,4 +1,4 @@
-"""What a killed process leaves behind in Prefect: a run that is Running for ever.
+"""Runs that a killed process leaves in Prefect's state Running for ever.
 
     left = left_behind(home.runs)           # before a run of one's own begins
     close_abandoned(left)

@@ -54,19 +54,19 @@ class Found:
     pid: int
     """Its process."""
     began: float
-    """When that process began (seconds since the epoch, as the kernel says)."""
+    """Start of that process (seconds since the epoch, as the kernel says)."""
     lease: str
     """Name of its lease file beside the state file."""
     schedules: bool
-    """Whether it starts scheduled runs."""
+    """True if it starts scheduled runs."""
     prefect_home: str
     """Folder of its database."""
     fingerprint: str
-    """What else a command must have in common with it, see `fingerprint`."""
+    """Condition that a command must also have in common with it, see `fingerprint`."""
 
     @property
     def lives(self) -> bool:
-        """Whether its process is still that process, and of this account."""
+        """Return whether its process is still that process, and of this account."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.began) < _SAME_START_S and process.uids().real == os.getuid()
@@ -76,7 +76,7 @@ class Found:
 
 
 class Proof(Enum):
-    """What a server answers to the question of identity."""
+    """Answer of a server to the question of identity."""
 
     PROVED = "proved"
     WRONG = "wrong"
@@ -192,7 +192,7 @@ def _watch(lease: Path, idle_s: float, last_request_s: Callable[[], float]) -> N
 
 @contextlib.contextmanager
 def _nobody_uses(lease: Path) -> Generator[bool]:
-    """Whether the lease is free; if so no command can take it while this is held."""
+    """Return whether the lease is free; if so no command can take it while this is held."""
     try:
         descriptor = os.open(lease, os.O_RDWR)
     except OSError:

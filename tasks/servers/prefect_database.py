@@ -1,4 +1,4 @@
-"""Whether Prefect's database is known to have the form that this version of Prefect wants.
+"""Note that Prefect's database has the schema that this version of Prefect wants.
 
 Prefect's server looks through all its migrations at every start, which takes a fifth of the start even if there is
 nothing to do. What a server of this version has once brought up to date is noted beside the database, with the revision
@@ -20,7 +20,7 @@ _BUSY_S = 1.0
 
 
 def is_migrated(prefect_home: Path, version: str) -> bool:
-    """Whether a server of this version brought the database up to date, and it is still of that revision."""
+    """Return whether a server of this version brought the database up to date, and it is still of that revision."""
     try:
         noted = json.loads((prefect_home / _NOTE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -51,7 +51,7 @@ def _revision(database: Path) -> str:
 
 
 def _is_default() -> bool:
-    """Whether no setting of this environment or of a profile speaks of a database."""
+    """Return whether no setting of this environment or of a profile speaks of a database."""
     profiles = Path(os.environ.get(PROFILES) or os.devnull)
     settings = profiles.read_text(encoding="utf-8")
     named = any(name.startswith("PREFECT_") and "DATABASE" in name for name in os.environ)

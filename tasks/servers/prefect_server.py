@@ -76,7 +76,7 @@ class Connection:
         self.address = found.address
         self.secret = key
         self.lost = False
-        """Whether the server died and none could be started in its place."""
+        """True if the server died and none could be started in its place."""
         self._home = home
         self._found = found
         self._lease = lease
@@ -207,7 +207,7 @@ def connect(home: Path, *, schedules: bool = False) -> Connection:
 
 
 def has_pages(home: Path) -> bool:
-    """Whether a server of this home runs that has pages and starts scheduled runs."""
+    """Return whether a server of this home runs that has pages and starts scheduled runs."""
     found = read_state(home)
     return found is not None and _usable(found, home, schedules=True)
 
@@ -245,7 +245,7 @@ def prefect_home(home: Path) -> str:
 
 
 def describe(home: Path, address: str, pid: int, lease: str, *, schedules: bool) -> Found:
-    """What the state file says of a server that has just been started."""
+    """Return the contents of the state file of a server that has just been started."""
     began = psutil.Process(pid).create_time()
     return Found(address, pid, began, lease, schedules, prefect_home(home), fingerprint())
 

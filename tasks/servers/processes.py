@@ -66,7 +66,7 @@ class Server:
     name: str
     address: str
     folder: str
-    """Where its data are; with its address and the home's secret the proof that it is ours."""
+    """Folder of its data; with its address and the home's secret the proof that it is ours."""
     home: Path
     log_path: Path
     guard: subprocess.Popen[bytes]

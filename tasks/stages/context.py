@@ -1,4 +1,4 @@
-"""What a stage is given and what it gives back: the contract between the adapter and the stages."""
+"""Inputs and outputs of a stage: the contract between the adapter and the stages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,7 +23,7 @@ class Beat(Protocol):
 
 @dataclass(frozen=True)
 class StageContext:
-    """What one attempt of a stage works with.
+    """Inputs and outputs of one attempt of a stage.
 
     `inputs` maps a role (problems, plan, hints, rollouts, scores, difficulty, policy) to artifacts, in order;
     `out` takes the shards or files of the one artifact that the stage makes;
@@ -61,7 +61,7 @@ class StageContext:
 
 @dataclass(frozen=True)
 class StageResult:
-    """What one attempt reports beside its artifact: metrics by the names of the design, counts, readable samples.
+    """Report of one attempt beside its artifact: metrics by the names of the design, counts, readable samples.
 
     The first four are part of the artifact and must be the same for the same identity; `steps` holds one dict of
     metrics per optimiser step, if the stage has steps. The rest describes this attempt alone and goes to the journal:
@@ -84,7 +84,7 @@ class StageResult:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """What another process sent."""
+        """Return the result that another process sent."""
         parents = {role: Ref.parse(ref) for role, ref in fields.get("parents", {}).items()}
         given: dict[str, Any] = {**fields, "parents": parents}
         return cls(**given)

@@ -88,14 +88,14 @@ def _choose(
 
 
 def _unmeasured(ctx: StageContext, pool: pa.Table, config: CurateConfig) -> dict[str, object]:
-    """How many problems filters on pass rates kept because the difficulty has none of any; nothing if it has one."""
+    """Return the number of problems that filters on pass rates kept for lack of any; nothing if the table has one."""
     filters = any(chosen.name in ("pass_rate", "zero_variance", "group_variance") for chosen in config.filters)
     unknown = pool.column("pass_rate").null_count == pool.num_rows
     return {"unmeasured": pool.num_rows} if filters and unknown and ctx.inputs.get("difficulty") else {}
 
 
 def _ties(values: Floats, config: CurateConfig) -> dict[str, object]:
-    """How many problems rank equal to the last that `top` keeps and are left out, whose ids alone decide that.
+    """Return the number of problems that rank equal to the last that `top` keeps and are left out, by their ids alone.
 
     Nothing without a ranking, or if there is none.
     """

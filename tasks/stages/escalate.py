@@ -75,7 +75,7 @@ def run(ctx: StageContext, config: EscalateConfig) -> StageResult:
 
 
 def _outcomes(plan: pa.Table, rollouts: pa.Table, scores: pa.Table) -> _Groups:
-    """What became of each planned group; rollouts of groups that the plan does not name are left aside."""
+    """Return the outcome of each planned group; rollouts of groups that the plan does not name are left aside."""
     group, names = codes(_group_names(rollouts))
     scored = positions(rollouts.column("rollout_id"), scores.column("rollout_id"))
     verdict = take_or_null(scores.column("correct"), scored)

@@ -1,4 +1,4 @@
-"""What stays loaded in a worker from job to job, one typed record a kind.
+"""Objects that stay loaded in a worker from job to job, one typed record a kind.
 
     @dataclass
     class LoadedPolicies:                  # a stage says what it keeps ...

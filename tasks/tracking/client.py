@@ -1,4 +1,4 @@
-"""What the flow's process knows of the tracker: start the process that tells it, wait for it, ask how far it is.
+"""Client of the reporter in the flow's process: start it, wait for it, read its progress.
 
 MLflow is never imported here: that takes three seconds, and a tracker that is down must delay nothing.
 """
@@ -40,7 +40,7 @@ TRACKER_ENVIRONMENT = {
 
 
 def tracker_environment() -> dict[str, str]:
-    """What MLflow's client is to find in the environment: SSL_CERT_FILE too, which it does not read by itself."""
+    """Return environment variables for MLflow's client: SSL_CERT_FILE too, which it does not read by itself."""
     authority = os.environ.get("SSL_CERT_FILE")
     named = ("MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "MLFLOW_TRACKING_INSECURE_TLS")
     if not authority or any(os.environ.get(name) for name in named):
@@ -54,7 +54,7 @@ def database(home: Path) -> Path:
 
 
 def artifacts_uri(home: Path) -> str:
-    """Where reports and samples lie when the embedded database is used."""
+    """Return the place of reports and samples with the embedded database."""
     return (home.resolve() / "mlflow" / "artifacts").as_uri()
 
 
@@ -117,7 +117,7 @@ def parting_words(sidecar: Sidecar, home: Path) -> str:
 
 
 def _listens(uri: str) -> bool:
-    """Whether a connection to a tracker's address is taken; taken for granted where it is no server, or by a proxy."""
+    """Return whether a tracker accepts connections; assumed for addresses of no server, or behind a proxy."""
     parts = urlsplit(uri)
     host = parts.hostname or ""
     proxied = getproxies().keys() & {parts.scheme, "all"} and not proxy_bypass(host)

@@ -1,4 +1,4 @@
-"""What a journal's events mean for the tracker: which metrics, files and tables follow from them. No MLflow here."""
+"""Translation of a journal's events for the tracker: metrics, files and tables that follow. Does not import MLflow."""
 
 import json
 import math
@@ -51,7 +51,7 @@ def label_of(event: StageStarted) -> Label:
 
 
 def title(call: Which) -> str:
-    """How a stage is called in lists.
+    """Return the name of a stage in lists.
 
     >>> title({"stage": "score", "round": 3, "purpose": "eval"})
     'eval-score-3'
@@ -213,7 +213,7 @@ def end_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
 
 
 def stage_table(folder: Path, end: int) -> tuple[list[tuple[str | float, ...]], dict[str, int]]:
-    """What the commands of a run did up to a place in its journal, stage by stage, and the sums.
+    """Return the table of stages that the commands of a run ran up to a place in its journal, and the sums.
 
     A reused stage has no MLflow run of its own: it is counted here, once, unless the run computed it before; and its
     metrics join the curves of the run.

@@ -92,7 +92,7 @@ class Follower:
             time.sleep(POLL_S)  # the teller of a killed invocation is finishing
 
     def _until_ended(self) -> bool:
-        """Whether everything could be told."""
+        """Return whether everything could be sent."""
         state = State.load(self.folder)
         while True:
             ended = self.owner is None or os.getppid() != self.owner or _ended(self.folder)
@@ -133,7 +133,7 @@ class Follower:
         return True
 
     def _guarded(self, state: State, act: Callable[[Teller], None], *, what: str) -> bool:
-        """Whether it was told, or refused for good and noted; if not, the teller is opened anew the next time."""
+        """Return whether it was sent, or refused for good and noted; if not, the reporter is opened anew next time."""
         try:
             if self._teller is None:
                 self._teller = self.open_teller()
@@ -164,7 +164,7 @@ class Follower:
 
 
 def _orphaned(state: State, owner: int | None) -> bool:
-    """Whether an invocation is still open although its process is gone."""
+    """Return whether an invocation is still open although its process is gone."""
     if not state.parent or not state.owner:
         return False
     if owner is not None:
@@ -173,7 +173,7 @@ def _orphaned(state: State, owner: int | None) -> bool:
 
 
 def _lives(owner: Owner) -> bool:
-    """Whether a process is there; one on another machine is taken to be."""
+    """Return whether a process is there; one on another machine is taken to be."""
     if owner.get("host") != os.uname().nodename or "pid" not in owner:
         return True
     try:
@@ -183,7 +183,7 @@ def _lives(owner: Owner) -> bool:
 
 
 def _ended(folder: Path) -> bool:
-    """Whether the journal's last whole line says that the run ended."""
+    """Return whether the journal's last whole line says that the run ended."""
     path = folder / EVENTS
     if not path.exists():
         return False

@@ -20,7 +20,7 @@ EVERY_STAGE = "every stage"
 REPORTER = "the reporter"
 
 Kind = Literal["train", "eval", "suite", "profile", "hint", "given"]
-"""What a stage is called for: a round's own training, the first suite, a further one, profiling, a hint level, …"""
+"""Purpose of a stage: a round's own training, the first suite, a further one, profiling, a hint level, …"""
 
 _NO_KINDS: tuple[Kind, ...] = ()
 _TRAIN: tuple[Kind, ...] = ("train",)
@@ -78,12 +78,12 @@ class Metric:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether the name has words in capitals."""
+        """Return whether the name has words in capitals."""
         return bool(_CAPITALS.search(self.name))
 
     @property
     def is_open(self) -> bool:
-        """Whether a recipe or a component decides how many such metrics there are."""
+        """Return whether a recipe or a component decides how many such metrics there are."""
         return bool({"K", "COMPONENT", "OWN"} & set(_CAPITALS.findall(self.name)))
 
     @property
@@ -93,7 +93,7 @@ class Metric:
 
     @property
     def step(self) -> str:
-        """What the step of a point means."""
+        """Return the meaning of a point's step."""
         if self.writer == REPORTER:
             return "0"
         if self.compares:

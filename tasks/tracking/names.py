@@ -1,4 +1,4 @@
-"""How our facts are spelled where MLflow restricts the spelling: parameters, metrics, models. Pure functions."""
+"""Spelling of our facts where MLflow restricts it: parameters, metrics, models. Pure functions."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def _key(text: str) -> str:
 
 
 def _settings(value: JsonObject, name: str) -> dict[str, str]:
-    """What a mapping holds below its name, without the name of a component."""
+    """Return the settings in a mapping below its name, without the name of a component."""
     named = bool(_names([value]))
     return flat_params({key: part for key, part in value.items() if not (named and key == "name")}, f"{name}.")
 

@@ -97,7 +97,7 @@ class Rows:
 
 
 class Told:
-    """What the row of a run has from earlier commands, by its journal."""
+    """State of a run's row from earlier commands, by its journal."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

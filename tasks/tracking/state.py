@@ -1,4 +1,4 @@
-"""How far a run is reported to the tracker: a cursor that survives any kill, and the process that reports.
+"""Progress of the reporter: a cursor that survives any kill, and the process that reports.
 
 `<run folder>/tracking.json` is replaced whole after every event that was told. Where it is lost or torn, telling begins
 anew; that repeats nothing, because every event is looked up by its name before it is told (see
@@ -40,7 +40,7 @@ class Refusal(TypedDict):
 
 @dataclass
 class State:
-    """What is remembered between two events.
+    """State of the reporter between two events.
 
     `offset` counts the bytes of the journal that were told; `parent` is the MLflow run of ours while an invocation is
     open, which began at byte `begun_at` and belongs to the process `owner`; `origin` holds the tags that say which
@@ -119,7 +119,7 @@ class State:
 
 @dataclass(frozen=True)
 class Status:
-    """What the tracker does not know of a run yet; `telling` where a process is at it."""
+    """Number of events of a run that the tracker does not have yet; `telling` where a process is sending them."""
 
     run: str
     untold: int
@@ -142,7 +142,7 @@ class Status:
 
 
 def status(folder: Path) -> Status:
-    """What the tracker does not know of a run yet."""
+    """Return the number of events of a run that the tracker does not have yet."""
     state = State.load(folder)
     problem, untold = state.problem, int(bool(state.backlog))
     try:

@@ -1,4 +1,4 @@
-"""What MLflow opens on: a saved view of the experiment that shows trainings, and the address that asks for it.
+"""First page of MLflow: a saved view of the experiment that shows trainings, and the address that asks for it.
 
 MLflow 3.17 keeps a saved view as a tag of the experiment (`mlflow.sharedViewState.KEY`): a JSON object of name and
 times whose `state` is another, as text, of filter, order and columns. An address that names the key opens with it; one
@@ -40,7 +40,7 @@ class _Tag(TypedDict):
 
 
 class _Experiment(TypedDict):
-    """What MLflow answers of an experiment."""
+    """Answer of MLflow about an experiment."""
 
     experiment_id: str
     tags: NotRequired[list[_Tag]]

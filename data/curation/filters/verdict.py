@@ -1,4 +1,4 @@
-"""What a filter answers: for every row kept or the reason it is dropped."""
+"""Answer of a filter: for every row kept or the reason it is dropped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ class Selection:
 
     @property
     def kept(self) -> Bools:
-        """Which rows stay, (N,)."""
+        """Return a mask of the rows that stay, (N,)."""
         return self.code == 0
 
     @property
     def reasons(self) -> pa.Array:
-        """Why each row is dropped, as Arrow text (N,); null for a row that stays."""
+        """Return the reason why each row is dropped, as Arrow text (N,); null for a row that stays."""
         return pa.array([None, *self.labels], pa.string()).take(pa.array(self.code))
 
     def counts(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What a sampler returns."""
+"""Result of a sampler."""
 
 from dataclasses import dataclass
 

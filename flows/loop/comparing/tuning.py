@@ -32,7 +32,7 @@ class Attempted(TypedDict):
 
 
 class TuningRecord(TypedDict):
-    """What a comparison keeps of its tuning, from which the choice is computed again."""
+    """Record of a comparison's tuning, from which the choice is computed again."""
 
     on: str
     methods: dict[str, list[Attempted]]
@@ -40,7 +40,7 @@ class TuningRecord(TypedDict):
 
 @dataclass(frozen=True)
 class Search:
-    """What is tuned: the values of each setting as typed, how many seeds, on which problems."""
+    """Grid of a tuning: the values of each setting as typed, the number of seeds, the problems."""
 
     values: Mapping[str, Sequence[str]]
     num_seeds: int = 1

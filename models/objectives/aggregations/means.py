@@ -36,5 +36,5 @@ def fixed_length(rows: Rows, *, length_tokens: Annotated[int, Ge(1)]) -> Tensor:
 
 
 def _num_rows(rows: Rows) -> int:
-    """How many rows have a token that counts."""
+    """Return the number of rows that have a token that counts."""
     return int((rows.row_tokens > 0).sum())

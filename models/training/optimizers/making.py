@@ -18,7 +18,7 @@ from gradus.models.training.parallel.sharding import divided
 from gradus.models.training.settings import StepConfig
 
 Entry = dict[str, Any]
-"""What an optimiser keeps of one parameter."""
+"""State that an optimiser keeps of one parameter."""
 Make = Callable[[list[Parameter], StepConfig], Optimizer]
 
 
@@ -37,7 +37,7 @@ def new_optimizer(settings: StepConfig, parameters: Iterable[Parameter], make: M
 
 
 def blank_state(optimizer: Optimizer) -> dict[Parameter, Entry]:
-    """What the optimiser keeps of each parameter after a step by nothing, so that its keys and shapes are known.
+    """Return the state of the optimiser after a step by nothing, so that its keys and shapes are known.
 
     Parameters, and what the optimiser keeps, are left as they are; gradients are let go.
     """
@@ -61,7 +61,7 @@ def blank_state(optimizer: Optimizer) -> dict[Parameter, Entry]:
 
 
 def as_tensors(entry: Mapping[str, Any]) -> dict[str, Tensor]:
-    """What is kept of a parameter, as tensors; numbers become tensors without dimensions."""
+    """Return the state of a parameter as tensors; numbers become tensors without dimensions."""
     kept = {key: value for key, value in entry.items() if value is not None}
     return {key: torch.as_tensor(_plain(value)).detach() for key, value in kept.items()}
 

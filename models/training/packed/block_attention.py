@@ -72,7 +72,7 @@ class Bucket:
 
 
 Spans = tuple[Tensor, Tensor]
-"""Where sequences begin and their lengths, both (B,)."""
+"""Starts of sequences and their lengths, both (B,)."""
 
 
 def _bucket(spans: Spans, rows: Tensor) -> Bucket:
@@ -81,7 +81,7 @@ def _bucket(spans: Spans, rows: Tensor) -> Bucket:
 
 @dataclass
 class Blocks:
-    """Which tokens attend to which."""
+    """Attention mask by blocks of tokens."""
 
     causal: list[Bucket]
     """Sequences within which a token attends to itself and to those before it; every token is in one."""

@@ -29,7 +29,7 @@ BLOCK = 128
 
 @dataclass
 class Visible:
-    """Which tokens see which."""
+    """Attention mask as a function of tokens."""
 
     mask: BlockMask
     """Of (B * BLOCK) x (B * BLOCK) tokens."""

@@ -98,12 +98,12 @@ def _packed(model: PreTrainedModel, pack: Pack) -> Tensor:
 
 @dataclass(frozen=True)
 class _Structure:
-    """How a pack's tokens attend on a device."""
+    """Attention structure of a pack on a device."""
 
     name: str
     """The attention's name in transformers."""
     argument: dict[str, Blocks | Visible]
-    """What its layers are called with."""
+    """Keyword argument of the layers' calls."""
     layers: set[int]
     """The layers that have attended by it."""
     num_tokens: int

@@ -51,14 +51,14 @@ class TokenLogprobs(NamedTuple):
 
 @dataclass(frozen=True)
 class Asked:
-    """What is computed beside log-probs and entropies."""
+    """Outputs to compute beside log-probs and entropies."""
 
     entropy_grad: bool = False
-    """Whether the entropy carries a gradient: what it needs costs as much memory as the logits."""
+    """True if the entropy carries a gradient: what it needs costs as much memory as the logits."""
     candidates: Tensor | None = None
     """(M, K) int64 token ids."""
     top_k: int = 0
-    """How many of the most likely tokens, of those with ids below `top_below` (0: of all)."""
+    """Number of the most likely tokens, of those with ids below `top_below` (0: of all)."""
     top_below: int = 0
     logsumexp: bool = False
     mean_logp: bool = False

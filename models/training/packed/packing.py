@@ -98,7 +98,7 @@ def padded_batches(lengths: Tensor, budget_tokens: int) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Pack:
-    """What a forward pass over some rows computes with; see gradus.models.training.packed.forward."""
+    """Inputs of a forward pass over some rows; see gradus.models.training.packed.forward."""
 
     rows: Tensor
     """(R,) int64, in the order of their completion tokens below; the rows of a prompt stand together."""
@@ -121,7 +121,7 @@ class Pack:
         return len(self.input_ids)
 
     def blocks(self) -> Blocks:
-        """Which of the tokens attend to which."""
+        """Return the attention mask of the tokens."""
         return tree_blocks(self.spans, self.positions)
 
     def seen_until(self) -> Tensor:

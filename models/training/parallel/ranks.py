@@ -30,7 +30,7 @@ class Ranks:
 
     @property
     def writes(self) -> bool:
-        """Whether this process reports and writes what is written once: one of them does."""
+        """Return whether this process reports and writes what is written once: one of them does."""
         return self.rank == 0
 
     def wait(self) -> None:

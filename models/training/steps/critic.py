@@ -119,7 +119,7 @@ def value_loss(values: Tensor, before: Tensor, targets: Tensor, *, clip: float) 
 
 
 def _is_output(backbone: PreTrainedModel, parameter: torch.nn.Parameter) -> bool:
-    """Whether a parameter is the output layer's alone (tied to the embeddings it is trained)."""
+    """Return whether a parameter is the output layer's alone (tied to the embeddings it is trained)."""
     output, embeddings = backbone.get_output_embeddings(), backbone.get_input_embeddings()
     own = {id(p) for p in output.parameters()} if isinstance(output, torch.nn.Module) else set[int]()
     return id(parameter) in own - {id(p) for p in embeddings.parameters()}

@@ -21,7 +21,7 @@ TokenMetrics = tuple[Mapping[str, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the terms of a step are made with; tensors of its M tokens."""
+    """Inputs of the terms of a step; tensors of its M tokens."""
 
     rows: Rows
     """The step's rows."""
@@ -40,7 +40,7 @@ class Prepared:
 
 @dataclass
 class PackLoss:
-    """What a pack contributes to its step; m tokens."""
+    """Contribution of a pack to its step; m tokens."""
 
     loss: Tensor
     """The scalar whose gradient is the pack's part of that of the step."""

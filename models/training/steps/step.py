@@ -35,7 +35,7 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step did with its rows."""
+    """Result of a step."""
 
     rows: Tensor
     """(N,) int64: rows of the update."""

@@ -37,7 +37,7 @@ Kind = Literal[
 ]
 
 Carries = Literal["advantage", "coefficient", "return"]
-"""What an advantage is, and what a loss can take: how much better a completion is than expected; a coefficient of its
+"""Quantity of an advantage, and of a loss's input: how much better a completion is than expected; a coefficient of its
 log-probs in a gradient; a reward as it stands."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)

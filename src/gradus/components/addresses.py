@@ -1,4 +1,4 @@
-"""What settings may name: addresses of servers, places of a cluster, environment variables."""
+"""Checks of names in settings: addresses of servers, places of a cluster, environment variables."""
 
 from urllib.parse import urlsplit
 

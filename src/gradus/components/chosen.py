@@ -96,17 +96,17 @@ class Chosen(Config):
 
     @property
     def is_users(self) -> bool:
-        """Whether it is a function of a user's file."""
+        """Return whether it is a function of a user's file."""
         return is_users(self.name)
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is one of Gradus's own."""
+        """Return whether it is one of Gradus's own."""
         return not self.is_users and self.component.module.startswith("gradus.")
 
     @cached_property
     def component(self) -> Component:
-        """What the source declares; see gradus.components.registry.find for what it raises."""
+        """Return the declaration in the source; see gradus.components.registry.find for what it raises."""
         return find(self.kind, self.name)
 
     def identified(self) -> dict[str, Any]:

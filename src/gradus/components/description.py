@@ -1,4 +1,4 @@
-"""What a component is and which settings it takes, read from its source: nothing is imported, nothing is run.
+"""Description of a component and its settings, read from its source: nothing is imported, nothing is run.
 
 described(Path("mine.py"))      # [Component(kind="filter", name="short", settings=<model>, ...)]
 function_in(Path("mine.py"), "short", "filter")
@@ -94,7 +94,7 @@ class _Source:
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict[str, ast.FunctionDef])
     names: set[str] = field(default_factory=set[str])
     refused: dict[str, str] = field(default_factory=dict[str, str])
-    """What cannot be called as a component, by name, with the reason."""
+    """Functions that cannot be called as a component, by name, with the reason."""
 
 
 def described(path: Path) -> list[Component]:
@@ -161,7 +161,7 @@ def _parsed(path: Path, _mtime_ns: int, _size: int) -> _Source:
 
 
 def _refusal(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
-    """Why a call of a definition returns no answer; empty if it does, or if a decorator may see to it."""
+    """Return the reason that a call of a definition returns no answer; empty if it does, or if a decorator may see to it."""
     match node:
         case ast.ClassDef() if any(isinstance(each, ast.FunctionDef) and each.name == "__call__" for each in node.body):
             return f"is a class (write `made = {node.name}()` below it and name that)"

@@ -17,7 +17,7 @@ from gradus.components.registry import FOLDERS, ROOT
 
 _FOLDERS = frozenset("/".join(folder.split("/")[:2]) for folder in FOLDERS.values())
 _Definitions = dict[str, ast.stmt | tuple[str, str]]
-"""What a name of a module stands for: a statement, or a module and a name that is imported from it."""
+"""Definitions of a module's names: a statement, or a module and a name that is imported from it."""
 
 
 def code_digest(component: Component, root: Path = ROOT) -> str:

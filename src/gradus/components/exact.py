@@ -41,7 +41,7 @@ class Exact(BaseModel):
 
 
 def _fault(value: object, annotation: Any) -> _Fault | None:
-    """What is wrong with the types of a value; what else may be wrong with it is left to pydantic."""
+    """Return the fault in the types of a value; other faults are left to pydantic."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _fault(value, parts[0])

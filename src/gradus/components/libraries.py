@@ -1,4 +1,4 @@
-"""What libraries say when they fail, as far as it is in words for people."""
+"""Error messages of libraries, as far as they are in words for people."""
 
 import re
 

@@ -40,7 +40,7 @@ FOLDERS: Mapping[Kind, str] = {
     "token weights": "models/objectives/token_weights",
     "optimizer": "models/training/optimizers",
 }
-"""Where our own components of a kind are."""
+"""Folder of our own components of a kind."""
 
 SETTINGS: Mapping[Kind, str] = {
     "filter": "curate.filters.0",

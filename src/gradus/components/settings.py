@@ -1,4 +1,4 @@
-"""What all settings have in common: frozen, no unknown keys, no credentials, nothing that cannot be stored.
+"""Base of all settings: frozen, no unknown keys, no credentials, nothing that cannot be stored.
 
 And which fields a result depends on.
 """
@@ -143,7 +143,7 @@ _INT_BITS = 63
 
 
 def _unstorable(value: object) -> str:
-    """What is wrong with a number or a text, or with one in lists and mappings; empty if nothing is."""
+    """Return the fault in a number or a text, or in one in lists and mappings; empty if there is none."""
     match value:
         case float() if not math.isfinite(value):
             return "is not a finite number"

@@ -32,13 +32,13 @@ class Role:
     table: str = ""
     """The table of its artifacts, if it is not called as the role is."""
     many: bool = False
-    """Whether it takes several artifacts."""
+    """True if it takes several artifacts."""
     default: str | None = ""
     """The input where none is named; empty if one must be."""
     used: str = ""
     """The property of the settings that says whether the stage reads it; empty if it always does."""
     argument: bool = False
-    """Whether the verb takes it by its place."""
+    """True if the verb takes it by its place."""
 
     @property
     def of_table(self) -> str:
@@ -66,7 +66,7 @@ class Short:
     type: Any = str
     default: Any = None
     read: Literal["", "component", "filters", "rewards", "names"] = ""
-    """How its text is read; empty as it stands."""
+    """Form of its text; empty as it stands."""
     least: float | None = None
     """The smallest value of a number."""
 
@@ -90,14 +90,14 @@ class Stage:
     check: str = ""
     """A function of (settings, inputs by role) as module:function, which refuses them before anything starts."""
     draws: bool = True
-    """Whether the result depends on a seed, which is then part of its identity."""
+    """True if the result depends on a seed, which is then part of its identity."""
     worker: Worker = ""
     other_worker: Callable[[Any], Worker] | None = None
     """The process for settings that need another one; empty for the usual one."""
     verb: bool = True
-    """Whether it is a verb and a flow of its own."""
+    """True if it is a verb and a flow of its own."""
     when: Literal["", "start", "round"] = ""
-    """Where a training runs it if the recipe has its section: before the first round, or after every round's update."""
+    """Moment of a stage in a training with its section: before the first round, or after every round's update."""
     table: str = ""
     """The lake's table that it makes, a gradus.data.lake.schema.Table as module:name, if the package brings its own."""
     distribution: str = ""

@@ -1,4 +1,4 @@
-"""Which engine a rollout's settings ask for, warm where this worker has it, and proof that it holds the policy.
+"""Open the engine of a rollout, warm where this worker has it, and prove that it holds the policy.
 
 Warm: a loaded transformers policy, by digest and number format; a running vLLM, which takes new weights in place.
 """
@@ -36,7 +36,7 @@ class RunningVllm:
 
 
 class Room(Protocol):
-    """Where an engine is opened: a stage, or a worker that samples for one."""
+    """Owner of an engine: a stage, or a worker that samples for one."""
 
     @property
     def store(self) -> Store:
@@ -45,7 +45,7 @@ class Room(Protocol):
 
     @property
     def warm(self) -> Warm:
-        """What stays loaded between two openings."""
+        """Objects that stay loaded between two openings."""
         ...
 
 
@@ -67,7 +67,7 @@ def open_engine(ctx: Room, ref: Ref, config: RolloutConfig) -> tuple[Engine, Pro
 
 
 def prompt_side(ctx: Room, ref: Ref, config: RolloutConfig) -> PromptSide | None:
-    """What prompts need of a checkpoint, without its weights; nothing where the engine takes messages."""
+    """Return the parts of a checkpoint that prompts need, without weights; nothing if the engine takes messages."""
     if config.engine == "openai" and not config.server.tokens:
         return None
     try:

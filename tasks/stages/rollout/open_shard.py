@@ -29,7 +29,7 @@ class OpenShard:
         self._files = sorted(folder.glob(f"{self._stem}-*.parquet")) if folder is not None else []
 
     def rows(self) -> pa.Table:
-        """What earlier attempts kept; a file that cannot be read counts as never written."""
+        """Return the rows that earlier attempts kept; a file that cannot be read counts as never written."""
         found: list[pa.Table] = []
         for path in self._files:
             try:
@@ -40,7 +40,7 @@ class OpenShard:
 
     @property
     def due(self) -> bool:
-        """Whether rows have waited for `every_s` seconds to be kept."""
+        """Return whether rows have waited for `every_s` seconds to be kept."""
         return self._folder is not None and self._clock() - self._last_s >= self._every_s
 
     def keep(self, rows: pa.Table) -> None:

@@ -1,4 +1,4 @@
-"""What runs in a Ray worker: one engine, proved to hold the policy, that samples what it is handed and sends it back.
+"""Ray worker: one engine, proved to hold the policy, that samples the requests it receives and returns the rollouts.
 
 Errors travel as plain data, so that the stage raises them as it would have raised its own.
 """
@@ -35,7 +35,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class FinishedChunk:
-    """What finished since the last one, the tokens sampled so far, and what the engine had to do otherwise."""
+    """Rollouts finished since the last chunk, the tokens sampled so far, and deviations of the engine."""
 
     finished: list[Finished]
     num_tokens: int
@@ -54,7 +54,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class _Room:
-    """What `open_engine` needs of a stage."""
+    """Arguments of `open_engine` in place of a stage."""
 
     store: Store
     warm: Warm = field(default_factory=Warm)

@@ -93,12 +93,12 @@ class RayEngine:
 
     @property
     def reproducible(self) -> bool:
-        """Whether every worker's engine promises the same bits, on this machine and with as many threads as here."""
+        """Return whether every engine promises the same bits, on this machine and with as many threads as here."""
         return self._reproducible
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What the engines had to do otherwise than asked, and which workers were replaced."""
+        """Return the deviations of the engines from their settings, and the workers that were replaced."""
         return tuple(self._remarks)
 
     def open(self) -> None:
@@ -163,7 +163,7 @@ class RayEngine:
                 do(*item)
 
     def _asked(self, worker: _Worker, requests: list[Request], on_tokens: OnTokens | None) -> Iterator[Finished]:
-        """What one worker sends back; _DeathError if it is gone before the end."""
+        """Return the next result of one worker; _DeathError if it is gone before the end."""
         stream = worker.actor.sample.options(num_returns="streaming").remote(requests)
         num_tokens = 0
         while True:
@@ -237,7 +237,7 @@ class RayEngine:
         self._reproducible &= opened.reproducible and alike
 
     def _arrived(self, awaited: object) -> bool:
-        """Whether an answer is there, after half a second at most, in which others have their turn."""
+        """Return whether an answer is there, after half a second at most, in which others have their turn."""
         if self._stopping.is_set():
             raise EngineError("another Ray worker failed", _KEPT)
         self._turn.release()

@@ -44,7 +44,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class SamplerFacts:
-    """Who samples, as every row tells it."""
+    """Facts of the sampler that every row repeats."""
 
     engine: str
     policy: str
@@ -92,7 +92,7 @@ class SamplerFacts:
         return [None if d.finish_reason == "error" else v for d, v in zip(done, values, strict=True)]
 
     def _texts(self, requests: Sequence[Request], done: Sequence[Finished]) -> list[str | None]:
-        """What was sampled, special tokens left out; what the last token has behind a stop string is not in it."""
+        """Return the sampled texts, without special tokens and without text behind a stop string."""
         if self.tokenizer is None:
             texts = [whole(d.text or "") for d in done]
         else:

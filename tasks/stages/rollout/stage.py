@@ -81,7 +81,7 @@ def _rolled_out(
 
 @dataclass
 class _Work:
-    """What is the same for every shard of one attempt, and how far it is."""
+    """State that all shards of one attempt share, and its progress."""
 
     ctx: StageContext
     config: RolloutConfig
@@ -95,7 +95,7 @@ class _Work:
     """Those of unfinished rollouts too."""
     num_failed: int = 0
     counted: dict[int, "_Counts"] = field(default_factory=dict[int, "_Counts"])
-    """What the report needs of every shard, by its index."""
+    """Counts of every shard for the report, by its index."""
     last_beat_s: float = field(default_factory=time.monotonic)
 
     def make(self, index: int, shard: Shard) -> None:
@@ -233,7 +233,7 @@ def _report(ctx: StageContext, facts: Mapping[str, int | str], seconds: float, w
 
 @dataclass(frozen=True)
 class _Counts:
-    """What the report needs of the rows of a shard, or of all."""
+    """Counts of the rows of a shard, or of all, for the report."""
 
     num_rows: int
     num_tokens: int

@@ -1,4 +1,4 @@
-"""What the stage `score` says of its rows: metrics, counts, readable samples.
+"""Report of the stage `score`: metrics, counts, readable samples.
 
 `rollouts` and `scores` are tables with a row for each rollout, in the same order; only rows that are shown become
 Python objects.
@@ -21,7 +21,7 @@ NUM_SAMPLES = 16
 NUM_NAMED = 5
 SAMPLE_CHARS = 4000
 SHOWN = ("question", "hint_text", "completion", "answer")
-"""What a sample shows of a rollout, where it is there."""
+"""Columns of a rollout that a sample shows, where they are there."""
 READ = ("rollout_id", "problem_id", "group_id", *SHOWN)
 """The columns of the rollouts that a report reads."""
 

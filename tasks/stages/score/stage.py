@@ -77,7 +77,7 @@ class _Plan:
     correct_at: float | None
     pools: list[JudgePool]
     waits_s: tuple[float, ...]
-    """How long to wait before each time that failed rows are judged again."""
+    """Seconds to wait before each time that failed rows are judged again."""
 
     @property
     def verifier(self) -> str:
@@ -130,10 +130,10 @@ class _Rows:
 
 @dataclass
 class _Tally:
-    """What is counted from shard to shard."""
+    """Counts kept from shard to shard."""
 
     timeouts_left: int
-    """How many more rows may time out before the stage cannot keep its limit whatever comes."""
+    """Number of further rows that may time out before the stage must exceed its limit."""
     latencies_s: list[float] = field(default_factory=list)
 
 
@@ -326,14 +326,14 @@ def _given_up(spec: RewardSpec, pool: JudgePool, error: HangingRewardError, rows
 
 
 def _obstacle(row: Row, spec: RewardSpec) -> str:
-    """Why this row cannot even be put before a judge; empty where it can."""
+    """Return the reason that no judge can take this row; empty if one can."""
     if "completion" not in row:
         return f"the request failed: {row['error']}" if row.get("error") else "no completion"
     return "no gold answer" if spec.needs_gold and "answer" not in row else ""
 
 
 def _view(row: Row, spec: RewardSpec) -> Row:
-    """What a reward is shown: a user's function everything, ours no more than they read."""
+    """Return the row that a reward sees: a user's function everything, ours no more than they read."""
     if spec.is_user:
         return {"answer": None, **row}
     more = {name: row[name] for name in spec.columns if name in row}

@@ -1,4 +1,4 @@
-"""Which reward decides `correct`, whether any can, and of how many rollouts the verdict is known.
+"""Choice of the reward that decides `correct`, and the share of rollouts whose verdict is known.
 
 Light: nothing here loads a reward, so a command can ask before it starts a server or a worker.
 """

@@ -1,4 +1,4 @@
-"""What each row of an update is: who wrote it, which of its tokens carry loss, and whose log-probs can be compared.
+"""Origin of each row of an update: its author, which of its tokens carry loss, and whose log-probs can be compared.
 
 A row of another origin than the policy (a worked solution, a stronger model's trace) joins the group of the policy's
 own completions of the same problem, unless its table names a group. It is not held against the policy's log-probs.

@@ -45,7 +45,7 @@ _SCRATCH = "scratch"
 
 
 def makes_the_same_bits(config: UpdateConfig, device: torch.device) -> bool:
-    """Whether an update that is repeated in one process ends in the same bits."""
+    """Return whether an update that is repeated in one process ends in the same bits."""
     return config.launch.num_ranks == 1 and (device.type == "cpu" or config.deterministic)
 
 

@@ -1,4 +1,4 @@
-"""What an update reports of its rows and steps."""
+"""Report of an update on its rows and steps."""
 
 from typing import Any
 

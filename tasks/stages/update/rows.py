@@ -279,7 +279,7 @@ def _refuse_text_alone(table: pa.Table, config: UpdateConfig) -> None:
 
 
 def _without_sampler(config: UpdateConfig) -> str:
-    """What to do about rows without a sampler's log-probs."""
+    """Return the remedy for rows without a sampler's log-probs."""
     others = (each for each in config.objective if not each.loss.component.needs_sampler)
     origins = ", ".join(str(each.rows["origin"]) for each in others if "origin" in each.rows)
     known = f"give rows that somebody else wrote the origin {origins}" if origins else "set a loss for their origin"

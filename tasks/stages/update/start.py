@@ -1,4 +1,4 @@
-"""What an update begins with, from this worker's last one or from disk (the same bits), and what it leaves loaded."""
+"""Initial state of an update, from this worker's last one or from disk (the same bits), and the state kept after it."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,7 +31,7 @@ class Start:
     device: Device
     lora: LoraConfig | None
     away: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
-    """What brings its models back to their device, while they lie in the host's memory."""
+    """Functions that bring its models back to their device, while they lie in the host's memory."""
 
     def to_host(self) -> None:
         """Move everything to the host's memory; what is there already stays."""
@@ -50,7 +50,7 @@ class Start:
                 self.away.pop()()
 
     def fits(self, config: UpdateConfig) -> bool:
-        """Whether an update with these settings can go on from here."""
+        """Return whether an update with these settings can continue from here."""
         same = (self.dtype, self.device, self.lora) == (config.dtype, config.device, config.lora)
         return same and self.train_state.chosen == config.optimizer
 
@@ -74,7 +74,7 @@ def loaded(
     seed: int,
     ranks: Ranks = ALONE,
 ) -> Start:
-    """What a checkpoint and the files of its train state hold; a fresh optimiser without such files."""
+    """Return the state in a checkpoint and the files of its train state; a fresh optimiser without such files."""
     train_state, policy = new_train_state(store, ref, config, seed, ranks)
     if files:
         with ranks.in_turns():
@@ -86,7 +86,7 @@ def loaded(
 
 @dataclass
 class KeptTraining:
-    """What a worker keeps of the last update for the next."""
+    """State of the last update that a worker keeps for the next."""
 
     digest: str = ""
     """The checkpoint that it ended in."""

@@ -45,7 +45,7 @@ class Work:
     zero_std: Bools
     """Groups without variance in their rewards."""
     mismatch_metrics: dict[str, float] = field(default_factory=dict)
-    """How sampler and trainer differ."""
+    """Differences between sampler and trainer."""
     named: dict[str, str] = field(default_factory=dict)
     """The rows that differ most."""
     steps: list[StepMetrics] = field(default_factory=list)

@@ -20,7 +20,7 @@ from gradus.tasks.stages.update.launch.mail import Mail, Writer
 
 _RANK = "gradus.tasks.stages.update.launch.rank"
 _JOIN_S = 900
-"""How long torchrun waits for the other hosts (seconds)."""
+"""Seconds that torchrun waits for the other hosts."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How the other hosts of a run hear of an update that they are to take part in: a file in the run's folder.
+"""Invitation of the other hosts of a run to an update: a file in the run's folder.
 
 with invited(path, config.launch, run_logs()): ...       # on the first host
 invitation(run_folder)                                   # the job's path on another one; None: none at present

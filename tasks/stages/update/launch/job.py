@@ -1,4 +1,4 @@
-"""What every rank of an update is to do; travels as JSON files, one an update, in the folder that the ranks share."""
+"""Task of every rank of an update; travels as JSON files, one an update, in the folder that the ranks share."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from gradus.data.records import JsonObject
 from gradus.tasks.config.learning import UpdateConfig
 
 RANK_PARENT = "GRADUS_RANK_PARENT_PID"
-"""Where a rank finds the process id of the torchrun that started it."""
+"""Variable with the process id of the torchrun that started a rank."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class RankJob:
     config: JsonObject
     seed: int
     num_tokens: int
-    """How many tokens go through the model at once: the settings' `micro_tokens`, or less after memory ran out."""
+    """Number of tokens at once in the model: the settings' `micro_tokens`, or less after memory ran out."""
     num_halvings: int = 0
     number: int = 0
-    """How many jobs the same ranks did before."""
+    """Number of jobs that the same ranks did before."""
     stays: bool = False
-    """Whether the ranks wait for another job after this one."""
+    """True if the ranks wait for another job after this one."""
 
     def update_config(self) -> UpdateConfig:
         """The settings of the update."""

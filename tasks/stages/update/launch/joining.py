@@ -23,7 +23,7 @@ from gradus.tasks.stages.update.launch.starting import start_agent
 _AGAIN_S = 0.5
 _LEAVE_S = 5.0
 _GRACE_S = 30.0
-"""How long a run that goes on may be without a process: the same command, started again, takes it over."""
+"""Seconds that an open run may be without a process: the same command, started again, takes it over."""
 
 
 def joined(run_folder: Path, say: Callable[[str], None], wait_s: float) -> int:
@@ -66,11 +66,11 @@ class _FirstHost:
 
     @property
     def seen(self) -> bool:
-        """Whether a process has held the run."""
+        """Return whether a process has held the run."""
         return self._seen_at is not None
 
     def is_lost(self) -> bool:
-        """Whether a process has held the run, and none has for the time of grace."""
+        """Return whether a process has held the run, and none has for the time of grace."""
         if holder(self._folder) is not None:
             self._seen_at = time.monotonic()
         return self._seen_at is not None and time.monotonic() - self._seen_at > _GRACE_S
@@ -131,7 +131,7 @@ def _read(path: Path) -> RankJob | None:
 
 @dataclass(frozen=True)
 class _Standing:
-    """What the journal of a run says: whether it goes on, how it ended if it did, and how much there is."""
+    """Status of a run by its journal: whether it is open, its outcome if it ended, and the journal's size."""
 
     goes_on: bool
     ending: RunFinished | None

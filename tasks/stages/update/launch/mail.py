@@ -1,4 +1,4 @@
-"""What ranks say to the stage that launched them: JSON lines in one file a rank, in a folder that all hosts share.
+"""Messages from ranks to the stage that launched them: JSON lines in one file a rank, in a folder that all hosts share.
 
     Mail(folder).writer("rank-1").send({"kind": "here", "rank": 1, "host": "node-2", "pid": 4711})
     Mail(folder).new()                       # messages that were not read before

@@ -31,18 +31,18 @@ class RankGroup:
     mail: Mail
     stays: bool
     notes: list[Note] = field(default_factory=list[Note])
-    """What they said but for beats: of their start, and of the last job."""
+    """Their messages except beats: of their start, and of the last job."""
     num_jobs: int = 1
     """Jobs that they were asked to do."""
     _invitation: ExitStack = field(default_factory=ExitStack)
 
     @property
     def is_done(self) -> bool:
-        """Whether they said that the last job is done."""
+        """Return whether they said that the last job is done."""
         return any(note["kind"] == "done" for note in self.notes)
 
     def serves(self, config: UpdateConfig) -> bool:
-        """Whether an update with these settings can be theirs: all live, as many and where the settings want them."""
+        """Return whether this group can run the update: same number of ranks and device, all alive."""
         return self.agent.poll() is None and (self.launch, self.device) == (config.launch, config.device)
 
     def ask(self, job: RankJob) -> None:

@@ -1,4 +1,4 @@
-"""How torchrun is started for this host's ranks of a job."""
+"""Command that starts torchrun for this host's ranks of a job."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from gradus.tasks.host.isolation import child_environment
 
 _AGENT = "gradus.tasks.stages.update.launch.agent"
 Role = Literal["host", "guest"]
-"""Whether the ranks of several hosts meet here, or elsewhere."""
+"""Role of this host: the ranks of several hosts meet here, or elsewhere."""
 
 
 def start_agent(job: Path, launch: LaunchConfig, role: Role) -> "subprocess.Popen[bytes]":

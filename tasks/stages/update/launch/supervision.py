@@ -23,7 +23,7 @@ from gradus.tasks.stages.update.replay import kept_files
 
 _AGAIN_S = 0.1
 _LATE_S = 5.0
-"""How long to wait for what another host says of a rank that died (seconds)."""
+"""Seconds to wait for another host's report of a rank that died."""
 _AGAIN = "repeat the command: it begins this update anew"
 
 
