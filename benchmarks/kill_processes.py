@@ -5,7 +5,7 @@
 Each of the processes `KINDS` is killed with SIGKILL that often, in a training of its own with the tiny recipe of the
 tests; a training in which none was there at the moment or later is compared too, and another one follows. Prints a line
 for each: the process, the moment, how the command ended, and whether every manifest has the same bytes (it names the
-digest of every file); for the reporter also what MLflow has not been told after `gradus sync`. It takes a minute or so
+digest of every file); for the reporter also what MLflow lacks after `gradus sync`. It takes a minute or so
 for each kill, so the tests hold a few such kills (tests/e2e) and this is run by hand.
 """
 
@@ -134,8 +134,8 @@ def main() -> None:
                 code, repeats = program.run("train", str(RECIPE))[0], repeats + 1
             same = program.manifests() == wanted
             num_same += same
-            told = f", {untold(program)} events not told" if program.reports else ""
-            print(f"{number}: {kind} {ended}: {'same' if same else 'DIFFERENT'}{told}", flush=True)
+            unsent = f", {untold(program)} events not sent" if program.reports else ""
+            print(f"{number}: {kind} {ended}: {'same' if same else 'DIFFERENT'}{unsent}", flush=True)
         print(f"{num_same} of {number} the same")
         sys.exit(num_same != number)
 

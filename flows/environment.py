@@ -63,8 +63,8 @@ def api(*, guest: bool = False) -> Generator[Callable[[], None]]:
         ready()
         stages.hint("problems.jsonl")
 
-    A guest in a process that goes on afterwards sees to its own interrupts; Prefect's last events are sent, and its
-    server is let go of, before the block ends.
+    A guest in a process that continues afterwards handles its own interrupts; Prefect's last events are sent, and its
+    server is released, before the block ends.
     """
     if not guest:
         stop_at_once()  # nothing is begun that would have to be ended
@@ -138,7 +138,7 @@ def prefect_api(home: Home, *, schedules: bool = False, leave: bool = False) -> 
 
     Yields a function to call once the flows are imported: it waits until the server may be spoken to.
     A server that somebody named is used as it is; this home's secret is sent to this home's server alone. With `leave`
-    the home's own is let go of at the end of the block.
+    the home's own is released at the end of the block.
     """
     named = _named_api()
     if named:

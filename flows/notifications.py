@@ -25,7 +25,7 @@ FAILED, KILLED = "gradus: a training failed", "gradus: a training was killed"
 HEARTBEAT_S = 30
 """The most often that Prefect sends one."""
 SILENT_S = 3 * HEARTBEAT_S
-"""A run that is silent for so long is said to have crashed."""
+"""Silence after which a run is reported as crashed."""
 PAYLOAD = '{"text": {{ (flow_run.name ~ ": " ~ flow_run.state.message) | tojson }}}'
 """Body of a notification, a template of Prefect's: the field that Slack, Mattermost and Discord's /slack URLs read."""
 

@@ -35,7 +35,7 @@ def train_flow(
 ) -> TrainAnswer:
     """Rounds of curate, rollout, score and update as a recipe says, or until a budget is reached.
 
-    The same recipe goes on where it stopped; with more rounds, from the last one.
+    The same recipe continues where it stopped; with more rounds, from the last one.
     """
     started = time.perf_counter()
     refuse_unjudged(recipe)
@@ -111,7 +111,7 @@ def _outside(run: str, trained: Trained) -> GateError:
 
 
 def _same(stored: RunSettings, body: RunSettings) -> bool:
-    """Return whether a run that this version stored, or an earlier one, goes on with the settings of a command."""
+    """Return whether a run that this version stored, or an earlier one, continues with the settings of a command."""
     if "recipe" not in stored or "recipe" not in body:
         return stored == body
     one, other = (parse_recipe(each["recipe"], "the run's recipe") for each in (stored, body))

@@ -36,8 +36,8 @@ def gradus_flow(name: str) -> Callable[[Callable[P, R]], Flow[P, R]]:
                 given = inspect.signature(function).bind(*args, **kwargs).arguments
                 return cast("Callable[..., R]", function)(**_typed(name, function, given))
             except (GradusError, OSError) as error:
-                told = in_words(error)
-                return cast("R", Failed(message=str(told), data=told))
+                plain = in_words(error)
+                return cast("R", Failed(message=str(plain), data=plain))
             except Exception as error:  # noqa: BLE001 - the caller gets it; Prefect gets a sentence
                 return cast("R", Failed(message=str(in_words(error)), data=error))
 

@@ -276,7 +276,7 @@ def prompt_text(
 
 
 def _continued(question: str, hint: str, style: PromptStyle) -> str:
-    """A prompt that the completion goes on from, for a policy without a chat template."""
+    """A prompt that the completion continues, for a policy without a chat template."""
     text = filled(style.template, question, hint) if style.template else f"{question}\n"
     if not hint or style.places_hint:
         return text

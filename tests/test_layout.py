@@ -123,3 +123,32 @@ def test_prose_is_plain(path: Path) -> None:
 def test_phrases_are_found_in_docstrings_and_comments_alone() -> None:
     text = 'def f():\n    """Take so many rows.\n\n    Gives their sum.\n    """\n    return "so many"  # told of it\n'
     assert [number for number, line in prose(text) if PHRASES.search(line)] == [2, 4, 6]
+
+
+WRITTEN = [
+    *SOURCES,
+    *(p for part in ("src/gradus/components", "benchmarks") for p in sorted((ROOT / part).rglob("*.py"))),
+]
+OPENING = re.compile(r"\s*(What|Whether|How|Where|Which|Who|Whose|Why|When)\b")
+
+
+def clauses(text: str) -> Iterator[tuple[int, str]]:
+    """Lines of docstrings that open with a clause, and of variables named `told`."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(written))) if OPENING.match(written):
+                yield node.lineno, written.strip().splitlines()[0]
+            case ast.Name(id="told") | ast.arg(arg="told") | ast.FunctionDef(name="told"):
+                yield node.lineno, "told"
+            case _:
+                pass
+
+
+def test_docstrings_open_with_a_verb_or_a_noun() -> None:
+    found = [(path, *clause) for path in WRITTEN for clause in clauses(path.read_text())]
+    assert [f"{path}:{number}: {line}" for path, number, line in found] == []
+
+
+def test_clauses_are_found_in_docstrings_and_names_alone() -> None:
+    text = '"""What it is."""\n\n\ndef f():\n    """Return how."""\n    told = "What"\n    return told.told  # What\n'
+    assert [number for number, _ in clauses(text)] == [1, 6, 7]

@@ -145,7 +145,7 @@ def read_manifest(folder: Path, cure: str = CURE) -> Manifest:
             f"{folder} has no manifest: the stage that writes it did not finish", hint="run that stage again"
         ) from None
     except ValidationError as error:
-        raise CorruptArtifactError(f"{path} cannot be read as a manifest ({_told(error)})", hint=cure) from None
+        raise CorruptArtifactError(f"{path} cannot be read as a manifest ({_fault(error)})", hint=cure) from None
     except ValueError:  # a number that JSON has no words for
         raise CorruptArtifactError(f"{path} cannot be read as a manifest (1 problems)", hint=cure) from None
     if flaw:
@@ -153,7 +153,7 @@ def read_manifest(folder: Path, cure: str = CURE) -> Manifest:
     return manifest
 
 
-def _told(error: ValidationError) -> str:
+def _fault(error: ValidationError) -> str:
     """Return our own words for what is wrong in a manifest, the number of problems if there are none."""
     for each in error.errors(include_url=False, include_input=False):
         if each["type"] == "value_error":

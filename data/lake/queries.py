@@ -100,7 +100,7 @@ def locked(
 def select(relations: Mapping[str, Relation], views: Mapping[str, View], sql: str) -> Generator[Answer]:
     """The answer to one SELECT; UsageError for anything else and for SQL that does not run."""
     names = [*views, *(name for name in relations if not name.startswith("_"))]
-    with locked(relations, views, sql) as connection, _told(names):
+    with locked(relations, views, sql) as connection, _plain_errors(names):
         statements = connection.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise UsageError("only one query that reads can be run", hint="write a single SELECT")
@@ -127,18 +127,18 @@ def _unread(name: str, columns: pa.Schema) -> pa.RecordBatchReader:
 
 
 def _batches(found: duckdb.DuckDBPyRelation, names: list[str]) -> Iterator[pa.RecordBatch]:
-    with _told(names):
+    with _plain_errors(names):
         yield from found.to_arrow_reader(BATCH_ROWS)
 
 
 def _table(found: duckdb.DuckDBPyRelation, names: list[str]) -> pa.Table:
-    with _told(names):
+    with _plain_errors(names):
         return found.to_arrow_table()
 
 
 @contextlib.contextmanager
-def _told(names: list[str]) -> Generator[None]:
-    """A query that does not run is a mistake of who wrote it, told without DuckDB's drawing of the place."""
+def _plain_errors(names: list[str]) -> Generator[None]:
+    """Raise UsageError for a query that fails, without DuckDB's source excerpt."""
     try:
         yield
     except duckdb.Error as error:

@@ -110,8 +110,8 @@ class Store:
         manifest = self.manifest(ref)
         if columns is not None:
             return f"{ref.table}:{self._values_digest(manifest, columns)}"
-        told = "".join(f"{f.name}\0{f.sha256}\n" for f in manifest.shards)
-        return f"{ref.table}:{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+        listed = "".join(f"{f.name}\0{f.sha256}\n" for f in manifest.shards)
+        return f"{ref.table}:{hashlib.sha256(listed.encode()).hexdigest()[:32]}"
 
     def _values_digest(self, manifest: Manifest, columns: Sequence[str]) -> str:
         """The digest of the values of some columns, computed once for the same bytes."""
@@ -175,7 +175,7 @@ class Store:
         return path.read_bytes() if (path := self.file(ref, name)) else None
 
     def writer(self, ref: Ref) -> ShardWriter:
-        """Begin, or go on with, an artifact whose lock the caller holds."""
+        """Begin, or continue, an artifact whose lock the caller holds."""
         return ShardWriter(self.path(ref), ref)
 
     def discard(self, ref: Ref) -> None:

@@ -40,8 +40,8 @@ def problems_table(
     if strict and refused.reasons:
         raise BadInputError(refused.examples[0], hint="correct that row or leave out --strict")
     if not batches:
-        told = ", ".join(f"{reason}: {n}" for reason, n in refused.reasons.most_common()) or "it has no rows"
-        raise BadInputError(f"no row of {name} can be used ({told})", hint=_renaming(refused, first))
+        reasons = ", ".join(f"{reason}: {n}" for reason, n in refused.reasons.most_common()) or "it has no rows"
+        raise BadInputError(f"no row of {name} can be used ({reasons})", hint=_renaming(refused, first))
     table = pa.Table.from_batches(batches)
     as_compared = table.column(_GIVEN).null_count == table.num_rows
     return cast_to_schema(table.drop_columns(_GIVEN) if as_compared else table, PROBLEMS)

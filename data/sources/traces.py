@@ -34,9 +34,9 @@ def read_traces(path: Path, problems: Sequence[Problem], refused: Refused) -> li
         else:
             refused.add(trace, located.place)
     if not found:
-        told = "; ".join(refused.examples) or "it has no rows"
+        reasons = "; ".join(refused.examples) or "it has no rows"
         raise BadInputError(
-            f"no row of {path} is a completion of a training problem: {told}",
+            f"no row of {path} is a completion of a training problem: {reasons}",
             hint="give the columns problem (its id or its question) and text, and source if there are several",
         )
     return found

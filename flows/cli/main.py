@@ -111,9 +111,9 @@ def _run(words: Sequence[str]) -> None:
     except (GradusError, OSError) as error:
         if interrupted_by():
             raise
-        told = in_words(error, place=os.environ.get("GRADUS_HOME", ".gradus"))
-        _say(f"gradus: {told}")
-        sys.exit(told.exit_code)
+        plain = in_words(error, place=os.environ.get("GRADUS_HOME", ".gradus"))
+        _say(f"gradus: {plain}")
+        sys.exit(plain.exit_code)
     except Exception as error:
         if interrupted_by():
             raise
@@ -135,8 +135,8 @@ def _refuse_unreadable(words: Sequence[str]) -> None:
 
 
 def _say(text: str) -> None:
-    told = shortened(terminal_safe(hide(text)), MAX_CHARS)
-    print(told, file=sys.stderr)  # noqa: T201 - the program's voice
+    shown = shortened(terminal_safe(hide(text)), MAX_CHARS)
+    print(shown, file=sys.stderr)  # noqa: T201 - the program's voice
 
 
 def _no_room() -> str:

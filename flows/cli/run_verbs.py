@@ -53,7 +53,7 @@ def train(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a recipe, or go on with a run: the same command goes on where it stopped, --rounds with more rounds."""
+    """Run a recipe, or resume a run: the same command continues where it stopped, --rounds with more rounds."""
     plan = run_calls.planned(
         recipe, method=method or [], set=sets, rounds=rounds, engine=engine, overlap=overlap, run=run
     )

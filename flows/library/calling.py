@@ -8,7 +8,7 @@
             return made(stages.hint(named(problems)))
 
 A guest leaves environment variables, signal handlers, logging and the settings of other libraries as it found them,
-lets go of Prefect's server, and prints nothing unless `progress` asks for it. A signal reaches the handler that was
+releases Prefect's server, and prints nothing unless `progress` asks for it. A signal reaches the handler that was
 there once the run is closed. Calls of several threads take turns, since they share the environment.
 """
 
@@ -76,9 +76,9 @@ def call(function: Callable[P, R]) -> Callable[P, R]:
             open_home(Home.from_environment())
             return function(*args, **kwargs)
         except (GradusError, OSError) as error:
-            told = in_words(error, place=os.environ.get("GRADUS_HOME", ".gradus"))
+            plain = in_words(error, place=os.environ.get("GRADUS_HOME", ".gradus"))
             _let_go(error, handled)
-            raise type(told)(hide(told.message), hint=hide(told.hint)) from None  # the sentence says it all
+            raise type(plain)(hide(plain.message), hint=hide(plain.hint)) from None  # the sentence says it all
         except KeyboardInterrupt as stopped:
             _let_go(stopped, handled)
             raise KeyboardInterrupt from None

@@ -24,7 +24,7 @@ def train(
     overlap: int | None = None,
     run: str | None = None,
 ) -> Run:
-    """Run a recipe, or go on with a run: the same call goes on where it stopped, more `rounds` after the last one.
+    """Run a recipe, or resume a run: the same call continues where it stopped, more `rounds` after the last one.
 
     `recipe` is a .toml file, a bundled recipe or a run; `method` lays methods over it, by name or .toml file; `set`
     changes settings, `{"update.lr": 1e-4}`.

@@ -46,7 +46,7 @@ def compared_trainings(
         for name, runs in methods
     ]
     variants = [Variant(name, stored_recipe(home.runs, runs[0])) for name, runs in methods]
-    told = [*remarks, *other_judges(variants), *_of_budget(found, conditions.budget)]
+    notes = [*remarks, *other_judges(variants), *_of_budget(found, conditions.budget)]
     terms = Terms(
         budget=str(conditions.budget) if conditions.budget else "",
         margin=conditions.margin,
@@ -55,7 +55,7 @@ def compared_trainings(
         settings=_differing_settings(variants),
         tuned=conditions.tuned,
     )
-    return compare(found, terms, told)
+    return compare(found, terms, notes)
 
 
 def compared_runs(home: Home, names: Sequence[str], conditions: Conditions, on_damage: OnDamage = refuse) -> Comparison:
@@ -108,8 +108,8 @@ def _of_budget(methods: Sequence[Method], budget: Budget | None) -> list[str]:
         return []
     if budget.unit == "seconds":
         return ["a budget in seconds does not repeat: another machine, or another hour, trains for other rounds"]
-    told = [f"{m.name} {_over(m.trainings, budget.amount)}" for m in methods]
-    return [f"a training ends after the round in which it reaches {budget}; tokens over it: {', '.join(told)}"]
+    overspent = [f"{m.name} {_over(m.trainings, budget.amount)}" for m in methods]
+    return [f"a training ends after the round in which it reaches {budget}; tokens over it: {', '.join(overspent)}"]
 
 
 def _over(trainings: Sequence[Training], tokens: int) -> str:

@@ -128,12 +128,12 @@ def _reasons(calls: Sequence[ForeseenCall]) -> list[str]:
     for call in calls:
         if call["what"] == COMPUTED and call not in follows:
             causes.setdefault(call["why"], []).append(label(call["stage"], call["round"], call["purpose"]))
-    told = [f"{_listed(labels)}: {why}" for why, labels in causes.items()]
+    lines = [f"{_listed(labels)}: {why}" for why, labels in causes.items()]
     if follows:
         stages = Counter(call["stage"] for call in follows)
         counted = ", ".join(f"{count} {stage}" for stage, count in stages.items())
-        told.append(f"because of these: {counted}; what turns out the same as before is reused all the same")
-    return told
+        lines.append(f"because of these: {counted}; what turns out the same as before is reused all the same")
+    return lines
 
 
 def _listed(labels: Sequence[str]) -> str:

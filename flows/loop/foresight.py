@@ -158,9 +158,9 @@ class Foresight:
     def _expected(self, call: Call, before: list[Precedent]) -> Summary:
         """The counts of a stage that is not computed: those of the nearest one that was."""
         if before:
-            told = dict(before[0].summary)
-            told.pop("skipped_updates", None)  # whether rewards will vary is not known
-            return cast("Summary", told)
+            expected = dict(before[0].summary)
+            expected.pop("skipped_updates", None)  # whether rewards will vary is not known
+            return cast("Summary", expected)
         if call.name == "evaluate":
             nothing = {"suite": call.purpose, "judged": 0, "rollouts": 0, "pass_at": {"1": {"value": 0.0}}}
             return cast("Summary", nothing)

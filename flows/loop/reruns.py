@@ -41,7 +41,7 @@ class Rerun:
 def read_recipe(
     runs: Path, name: str, assignments: Assignments, methods: Sequence[str] = (), **changes: object
 ) -> tuple[Recipe, str | None]:
-    """Return a recipe by its file or name, or that of a run, and the run's own name if it is gone on with.
+    """Return a recipe by its file or name, or that of a run, and the run's own name if it is continued.
 
     With other settings it is another run. Raises UsageError as `load_recipe` does.
     """
@@ -76,7 +76,7 @@ def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: As
     stage_spec(stage)
     done = _calls(runs / run)
     calls = _chosen(done, run, stage, rounds, changed=bool(assignments))
-    # The run may have gone on further than its last command asked for.
+    # The run may have continued further than its last command asked for.
     longest = recipe.model_copy(update={"rounds": max([recipe.rounds, *(index for _, index, _ in done)])})
     if not assignments:
         return Rerun(longest, run, tuple(calls))

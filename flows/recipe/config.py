@@ -103,7 +103,7 @@ class Recipe(Config):
     overlap: int = Field(default=0, ge=0, le=1, exclude_if=_off)
     """1 generates the next round while an update computes, from the policy that the update began with; 0 waits."""
     save_state_every: int = Field(default=5, ge=1, le=MAX_ROUNDS, exclude_if=partial(eq, 5))
-    """Rounds between two train states (optimiser, masters) that are kept on disk, beside the newest; a run that goes on
+    """Rounds between two train states (optimiser, masters) that are kept on disk, beside the newest; a run that resumes
     from a round between repeats the updates since, to the same bits. A GPU without update.deterministic keeps each."""
     max_skipped_updates: int = Field(default=10, ge=1, exclude_if=partial(eq, 10))
     """Rounds in a row without signal (rewards without variance in all groups), each of which skips its update and keeps
@@ -190,7 +190,7 @@ def lasting(recipe: Recipe) -> JsonObject:
 
 
 def same_run(stored: Recipe, recipe: Recipe) -> bool:
-    """Return whether a run goes on with a recipe; what its files held is unknown of a run of an earlier version."""
+    """Return whether a run continues with a recipe; what its files held is unknown of a run of an earlier version."""
     return lasting(stored) == lasting(recipe if stored.files else recipe.model_copy(update={"files": {}}))
 
 

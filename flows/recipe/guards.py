@@ -71,7 +71,7 @@ class Guard(Config):
     from_round: int = Field(default=1, ge=1, le=MAX_ROUNDS)
     """The first round that is looked at."""
     then: Literal["stop", "back"] = "stop"
-    """stop ends the run; back goes on from the best policy so far with `changes`."""
+    """stop ends the run; back continues from the best policy so far with `changes`."""
     changes: dict[str, Any] = Field(default_factory=dict)
     """Settings of the rounds after going back, STAGE.KEY = value."""
     times: int = Field(default=1, ge=1, le=MAX_ROUNDS)

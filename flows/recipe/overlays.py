@@ -95,7 +95,7 @@ def find_overlays(names: Sequence[str]) -> list[Overlay]:
 def overlaid(body: Mapping[str, object], overlays: Sequence[Overlay]) -> dict[str, object]:
     """Return a recipe's body with the settings of methods; raise UsageError if two set a key differently.
 
-    The recipe's name gains those of the methods, so that its run is told apart from the recipe's own.
+    The recipe's name gains those of the methods, so that its run differs from the recipe's own.
     """
     for one, other in combinations(overlays, 2):
         _refuse_conflict(one, other)

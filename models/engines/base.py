@@ -14,7 +14,7 @@ OnTokens = Callable[[int], None]
 
 
 class EngineError(RuntimeError):
-    """An engine that cannot go on; the sentence says why, the hint what to do."""
+    """An engine that cannot continue; the sentence says why, the hint what to do."""
 
     def __init__(self, message: str, hint: str = "sample from an earlier checkpoint") -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class Finished:
     """One sampled completion: token ids with the end token, and each token's log-prob (nats) as sampled from.
 
     `index` is the place of its request in the sequence given to `generate`. A request that failed by itself, while the
-    engine goes on, comes back with `finish_reason` "error" and the reason in `error`.
+    engine continues, comes back with `finish_reason` "error" and the reason in `error`.
     """
 
     index: int

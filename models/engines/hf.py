@@ -201,7 +201,7 @@ class _Forward:
 
 @dataclass
 class _Batch:
-    """Completions in the making, kept on the CPU. Rows move as others leave; `places` (B,) says where results go."""
+    """Unfinished completions, kept on the CPU. Rows move as others leave; `places` (B,) says where results go."""
 
     indices: Sequence[int]
     forward: _Forward

@@ -23,7 +23,7 @@ class Batch(TypedDict):
 
 
 class Fatal(TypedDict):
-    """The judge cannot start, or can go on no longer."""
+    """The judge cannot start, or cannot continue."""
 
     fatal: str
 

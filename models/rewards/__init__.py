@@ -34,7 +34,7 @@ class UnknownRewardError(ValueError):
 
 @dataclass(frozen=True)
 class RewardSpec:
-    """A reward with its settings: all that a judge process is told."""
+    """A reward with its settings: all that a judge process receives."""
 
     name: str
     settings: dict[str, object] = field(default_factory=dict)

@@ -29,8 +29,8 @@ def visible_text(completion: str, max_chars: int = 0) -> str | None:
     """Return what follows the last `</think>`; None if a `<think>` was never closed, so that there is no answer.
 
     Longer texts are cut to their last `max_chars` characters (0: not at all), after the thinking was taken off.
-    A completion whose `<think>` belongs to the prompt and that was cut off while thinking cannot be told from an
-    ordinary one.
+    A completion whose `<think>` belongs to the prompt and that was cut off while thinking cannot be
+    distinguished from an ordinary one.
     """
     end = 0
     for match in _THINK_CLOSE.finditer(completion):

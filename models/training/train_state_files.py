@@ -40,7 +40,7 @@ Files = Mapping[str, Path]
 
 
 class OtherOptimizerError(CheckpointError):
-    """A checkpoint with the state of another optimiser than the one that is to go on from it."""
+    """A checkpoint with the state of another optimiser than the one that is to continue from it."""
 
     def __init__(self, saved: str, wanted: str) -> None:
         super().__init__(f"the saved state is of {saved}, and the optimizer is {wanted}")

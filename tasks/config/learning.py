@@ -160,7 +160,7 @@ class UpdateConfig(StepConfig):
     save_state: Literal["now", "behind", "never"] = Field(
         default="now", exclude_if=partial(eq, "now"), json_schema_extra=INCIDENTAL
     )
-    """When to save the state from which the next update continues: before the stage ends (now), while the next stages
+    """Saving of the state from which the next update continues: before the stage ends (now), while the next stages
     compute (behind), or not at all where it can be computed again (never). A training sets it, see save_state_every."""
     keep_logprobs: bool = Field(default=False, exclude_if=empty)
     """Write the trainer's log-probs of every token to the update's table, too."""

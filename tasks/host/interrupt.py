@@ -62,6 +62,6 @@ def _stopped(number: int, _frame: FrameType | None) -> None:
         sys.stdout.flush()
     except (OSError, ValueError, RuntimeError):
         pass  # a reader that is gone, or the signal came while this stream was written to
-    if not _pending:  # its sentence is said already
+    if not _pending:  # its message is printed already
         os.write(2, f"{SENTENCES[signal.Signals(number)]}\n".encode())
     os._exit(128 + number)

@@ -99,7 +99,7 @@ class _BeforePrefect(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002 - the protocol of finders
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Find nothing; Python goes on to the next finder."""
+        """Find nothing; Python continues with the next finder."""
         if fullname == "prefect.settings":
             _shut()
         return None

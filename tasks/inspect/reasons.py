@@ -53,7 +53,7 @@ def _explained(
 
 
 def _of_input(store: Store, role: str, new: Sequence[str], old: Sequence[str], seen: frozenset[str]) -> list[str]:
-    """Return the reason that an input differs, by its own inputs; nothing if it is the same, and its name counts otherwise."""
+    """Return the reason that an input differs, by its own inputs; nothing if it is the same and its name counts."""
     if list(new) == list(old):
         return []
     if len(new) != len(old):

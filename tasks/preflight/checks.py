@@ -82,7 +82,7 @@ def artifacts_of(lake: Path, table: str) -> list[str]:
 
 
 def check_inputs(lake: Path, **named: str | list[str] | None) -> None:
-    """Check several inputs, each by its role; nothing is said of one that was not named."""
+    """Check several inputs, each by its role; inputs that were not named are not checked."""
     for role, texts in named.items():
         table = CHECKPOINTS if role in ("policy", "reference", "teacher", "against") else role
         for text in [texts] if isinstance(texts, str) else texts or []:

@@ -104,17 +104,17 @@ class Journal:
         """
         if status not in STATUSES:
             raise ValueError(f"an attempt cannot end as {status!r}; it ends as one of {sorted(STATUSES)}")
-        told: Report = report or {}
-        rows = [*enumerate(told.get("steps", ())), (None, told.get("metrics", {}))]
+        known: Report = report or {}
+        rows = [*enumerate(known.get("steps", ())), (None, known.get("metrics", {}))]
         checked = [(step, _finite(attempt, metrics)) for step, metrics in rows if metrics]
         body = {
             "attempt": attempt,
             "status": status,
             "seconds": seconds,
-            "compute_s": told.get("metrics", {}).get("perf/compute_s", 0.0),
+            "compute_s": known.get("metrics", {}).get("perf/compute_s", 0.0),
             "error": hide(error),
             "folder": folder,
-            "summary": told.get("summary", {}),
+            "summary": known.get("summary", {}),
         }
         _line(body)  # refused before anything is written
         label = self._labels.pop(attempt, {"attempt": attempt})

@@ -57,7 +57,7 @@ def execute(job: Mapping[str, Any], warm: Warm, beat: Beat) -> Report:
     """Run a job, commit its artifact and return the full report of the attempt (perf/compute_s included).
 
     If another command is computing the same artifact, wait for it and return the report that it kept. A failure leaves
-    what the next attempt can go on from, and no folder if there is nothing.
+    what the next attempt can continue from, and no folder if there is nothing.
     """
     task = Job(**job)
     store, ref = Store(Path(task.lake)), Ref.parse(task.output)

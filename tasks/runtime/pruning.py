@@ -28,7 +28,7 @@ class Made:
 class Removal:
     """Files to delete from a checkpoint, the bytes this frees, and the updates and seconds needed to restore them.
 
-    It cannot be had back if one of those updates does not make the same bits again.
+    They cannot be restored if one of those updates is not reproducible.
     """
 
     made: Made

@@ -92,14 +92,14 @@ def _work(execute: Executor, job: Job, warm: Warm, channel: Channel) -> None:
         channel.send({"kind": "done", "result": execute(job, warm, beat)})
     except Exception as error:  # noqa: BLE001 - whatever a stage raises must reach the parent
         traceback.print_exc()
-        told = in_words(error)
+        plain = in_words(error)
         channel.send(
             {
                 "kind": "error",
                 "type": type(error).__name__,
                 "known": isinstance(error, GradusError),
-                "message": hide(told.message),
-                "hint": told.hint,
+                "message": hide(plain.message),
+                "hint": plain.hint,
             }
         )
 
@@ -180,7 +180,7 @@ def _leave_guardian() -> None:
             time.sleep(_AGAIN_S)  # what they had begun to start meanwhile
         remove_folders(worker)
     finally:
-        os._exit(0)  # whatever went wrong, this must not go on as a second worker
+        os._exit(0)  # whatever went wrong, this must not continue as a second worker
 
 
 def _living(session: int) -> list[int]:

@@ -51,8 +51,8 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     verdict = apply_filters(pool, [load(chosen) for chosen in config.filters])
     choice, reasons, ties = _choose(pool, verdict, config, derive_seed(ctx.seed, "curate", ctx.round))
     if not len(choice.index):
-        told = "; ".join(f"{reason}: {count}" for reason, count in reasons.items()) or "there are no problems"
-        raise GateError(f"no problem is left to plan ({told})", hint="loosen the filters or measure more problems")
+        causes = "; ".join(f"{reason}: {count}" for reason, count in reasons.items()) or "there are no problems"
+        raise GateError(f"no problem is left to plan ({causes})", hint="loosen the filters or measure more problems")
     ctx.beat(0.6, f"planning {len(choice.index)} problems")
     chosen = pool.take(pa.array(choice.index))
     plan = plan_rows(

@@ -36,7 +36,7 @@ TRACKER_ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-"""Told at once, not asynchronously, which a kill would lose; a dead server shows at once, not after many retries."""
+"""Log synchronously, so that a kill loses nothing, and fail fast if the server is down."""
 
 
 def tracker_environment() -> dict[str, str]:
@@ -65,16 +65,16 @@ def tracking_uri(home: Path) -> str:
 
 @dataclass(frozen=True)
 class Sidecar:
-    """The process that tells MLflow about a run."""
+    """The process that reports a run to MLflow."""
 
     folder: Path
     process: subprocess.Popen[bytes]
 
 
 def start_sidecar(folder: Path, login: Mapping[str, str] | None = None) -> Sidecar:
-    """Start the teller in a session of its own: neither Ctrl-C nor the death of this process loses what it has to tell.
+    """Start the reporter in a session of its own: neither Ctrl-C nor the death of this process loses an event.
 
-    `login` are variables of MLflow's client that go before those of the environment. What the teller prints goes to
+    `login` are variables of MLflow's client that go before those of the environment. What the reporter prints goes to
     `logs/tracking.log` of the run.
     """
     log_path = folder / "logs" / "tracking.log"
@@ -95,7 +95,7 @@ def start_sidecar(folder: Path, login: Mapping[str, str] | None = None) -> Sidec
 
 
 def wait(sidecar: Sidecar, timeout_s: float) -> Status:
-    """Wait until the journal is told, at most so long, and say what is left; the process goes on where time is up."""
+    """Wait up to `timeout_s` for the reporter and return what is still unsent. The reporter keeps running."""
     try:
         sidecar.process.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -108,7 +108,7 @@ def wait(sidecar: Sidecar, timeout_s: float) -> Status:
 def parting_words(sidecar: Sidecar, home: Path) -> str:
     """Return the message at a command's end if the tracker does not answer, or refused something; else empty.
 
-    The reporter goes on without the command, so a tracker that is well is not waited for.
+    The reporter continues without the command, so a tracker that is well is not waited for.
     """
     found = wait(sidecar, timeout_s=0)
     if found.untold and found.telling and not found.problem and not _listens(tracking_uri(home)):

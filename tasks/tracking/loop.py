@@ -1,7 +1,7 @@
-"""Follow a journal and tell each event once: the cursor, patience with a tracker that is down, and when to end.
+"""Send every journal event to a tracker exactly once: keep a cursor, retry while the tracker is down.
 
-Knows nothing of MLflow: a Teller does the telling and says whether a failure is the tracker's (wait, try again) or the
-event's (note it, go on).
+Does not know MLflow: a Teller sends the events and says whether a failure is the tracker's (wait, try again) or the
+event's (note it, continue).
 """
 
 import os
@@ -22,7 +22,7 @@ from gradus.tasks.tracking.state import State, sole_teller
 POLL_S = 0.25
 MAX_BACKOFF_S = 30.0
 STILL_UNTOLD = 75
-"""Exit code of a teller that had to leave something untold (EX_TEMPFAIL)."""
+"""Exit code of a reporter that left something unsent (EX_TEMPFAIL)."""
 _TAIL_BYTES = 1 << 16
 
 
@@ -35,14 +35,14 @@ class RefusedError(Exception):
 
 
 class Teller(Protocol):
-    """Tells a tracker about events; every method may raise UnreachableError, `tell` also RefusedError."""
+    """Sends events to a tracker; every method may raise UnreachableError, `tell` also RefusedError."""
 
     def tell(self, event: Event, state: State) -> None:
-        """Tell one event and note in the state what the next ones need."""
+        """Send one event and note in the state what the next ones need."""
         ...
 
     def flush(self, state: State) -> None:
-        """Tell what waits in the state's backlog."""
+        """Send the state's backlog."""
         ...
 
     def close_as_killed(self, state: State) -> None:
@@ -52,16 +52,16 @@ class Teller(Protocol):
 
 @dataclass
 class Follower:
-    """Tells one run's journal through tellers that it opens as needed.
+    """Sends one run's journal through tellers that it opens as needed.
 
-    `owner` is the process whose end ends the telling; none when only what is there shall be told.
+    `owner` is the process whose end ends the reporting; none to send only what is there.
     """
 
     folder: Path
     open_teller: Callable[[], Teller]
     owner: int | None = None
     patience_s: float = 10.0
-    told: int = 0
+    num_sent: int = 0
     _teller: Teller | None = None
     _failing_since: float | None = None
     _backoff_s: float = field(default=POLL_S)
@@ -69,14 +69,14 @@ class Follower:
     def drain(self, wait_s: float = 0.0) -> int:
         """Report what is there; return the number of events reported.
 
-        The reporter of a command that has just ended is waited for; LockedError if another process tells for longer.
+        The reporter of a command that has just ended is waited for; LockedError if another process reports for longer.
         """
         until = time.monotonic() + wait_s
         while True:
             with sole_teller(self.folder) as mine:
                 if mine:
                     self._until_ended()
-                    return self.told
+                    return self.num_sent
             if time.monotonic() >= until:
                 raise LockedError(
                     f"another process is telling MLflow about {self.folder.name}", hint="wait for it to end"
@@ -96,13 +96,13 @@ class Follower:
         state = State.load(self.folder)
         while True:
             ended = self.owner is None or os.getppid() != self.owner or _ended(self.folder)
-            told = self._tell_all(state)
-            if told and ended:
+            is_sent = self._tell_all(state)
+            if is_sent and ended:
                 return self._end(state)
             if ended and self._patience_is_over():
                 return False
             time.sleep(POLL_S)
-            if not told:
+            if not is_sent:
                 self._back_off(ended)
 
     def _end(self, state: State) -> bool:
@@ -117,7 +117,7 @@ class Follower:
             if not self._guarded(state, lambda teller, e=event: teller.tell(e, state), what=event["event"]):
                 return False
             state.offset = offset
-            self.told += 1
+            self.num_sent += 1
             state.save(self.folder)
             if len(state.backlog) >= METRICS_PER_CALL and not self._flush(state):
                 return False

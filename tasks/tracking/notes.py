@@ -57,7 +57,7 @@ def changes_text(changes: Mapping[str, Change]) -> str:
 
 
 def run_note(state: State, ended: RunFinished | None, counts: Mapping[str, int]) -> str:
-    """Return the note of a command's run: what it was, how it ended, what it found, its settings, what goes on."""
+    """Return the note of a command's run: what it was, how it ended, what it found, its settings, how to resume."""
     what, *changed = state.about or ["A run."]
     training = bool(changed)
     lines = [what, _ended(state, ended, counts), *([_found(state.figures)] if training else []), *changed]

@@ -1,12 +1,12 @@
 """The reporter: reads a run's journal and logs it to MLflow, in a process of its own.
 
     python -m gradus.tasks.tracking.reporter RUN_FOLDER --owner PID     # follows a living run, ends with it
-    python -m gradus.tasks.tracking.reporter RUN_FOLDER --drain         # tells what is there and ends
+    python -m gradus.tasks.tracking.reporter RUN_FOLDER --drain         # sends what is there and ends
 
-Told exactly once, whatever is killed: the cursor is saved after every event; the first event after a start is looked up
-by its name before anything is created (tag gradus.attempt); a metric carries the time of its journal row, and MLflow
-keeps one point for each name, time, step and value; files are logged whole, under the same names. While the tracker is
-down the journal waits.
+Each event is sent exactly once, whatever is killed: the cursor is saved after every event; the first event after a
+start is looked up by its name before anything is created (tag gradus.attempt); a metric carries the time of its journal
+row, and MLflow keeps one point for each name, time, step and value; files are logged whole, under the same names. While
+the tracker is down the journal waits.
 Left out on purpose: rollouts beyond a few samples (Parquet holds them all) and the weights (logged by reference).
 """
 
@@ -61,7 +61,7 @@ from gradus.tasks.tracking.lineage import CHECKPOINTS, LoggedLineage
 from gradus.tasks.tracking.loop import Follower, RefusedError, UnreachableError
 from gradus.tasks.tracking.names import model_name
 from gradus.tasks.tracking.notes import CHANGES_FILE, changes_text, opening, reused_note, run_note, stage_note
-from gradus.tasks.tracking.rows import FIRST, Rows, Told, computes, experiment_of, first_invocation
+from gradus.tasks.tracking.rows import FIRST, EarlierCalls, Rows, computes, experiment_of, first_invocation
 from gradus.tasks.tracking.state import Live, State, setup_lock, status
 from gradus.tasks.tracking.traces import Traces
 
@@ -87,11 +87,11 @@ def drain(folder: Path, wait_s: float = 0.0) -> int:
 
     A reporter that is at it is waited for; LockedError if it takes longer than `wait_s`.
     """
-    told = _follower(folder, owner=None).drain(wait_s)
+    num_sent = _follower(folder, owner=None).drain(wait_s)
     left = status(folder)
     if left.untold:
         raise StageError(left.sentence, hint="start the tracker first (`gradus ui`), or see MLFLOW_TRACKING_URI")
-    return told
+    return num_sent
 
 
 def forget(folder: Path) -> int:
@@ -100,16 +100,16 @@ def forget(folder: Path) -> int:
 
 
 class MlflowTeller:
-    """Tells MLflow: a parent run for each run of ours, a child run for each stage attempt."""
+    """Reports to MLflow: a parent run for each run of ours, a child run for each stage attempt."""
 
     def __init__(self, folder: Path, home: Home) -> None:
         self._folder = folder
         self._store = Store(home.lake)
-        # After a start nobody knows what an earlier teller told beyond the cursor, so things are looked up before they
-        # are created, until the first run that is not there: nothing behind it is.
+        # A previous reporter may have died after creating a run and before saving the cursor: look runs up until the
+        # first one that is missing.
         self._looks_first = True
         self._prices = prices()
-        self._told = Told(folder)
+        self._earlier = EarlierCalls(folder)
         self._place = hashlib.sha256(f"{socket.gethostname()}:{folder.resolve()}".encode()).hexdigest()[:16]
         _settle()
         with _classified(opening=True):
@@ -254,7 +254,7 @@ class MlflowTeller:
         self._curves(run_id, live, rows, state)
         count_usage(event["summary"], found, state)
         if event["status"] == "finished":
-            if not self._told.has(live, state):
+            if not self._earlier.has(live, state):
                 to_parent(live, event["time"], found, state)
             self._trained(live, (run_id, state.parent), state)
         self._client.set_terminated(run_id, _ENDED[event["status"]], end_time=in_ms(event["time"]))
@@ -282,7 +282,7 @@ class MlflowTeller:
                 self._lineage.log_output(run_id, model_id, call["round"])
 
     def _stage_reused(self, event: records.StageReused, state: State) -> None:
-        if self._told.has(event, state):
+        if self._earlier.has(event, state):
             return
         ref = Ref.parse(event["output"])
         metrics = read_report(self._store, ref).get("metrics", {})
@@ -334,7 +334,7 @@ class MlflowTeller:
         self._rows.note(state.parent, state.note, **texts, error=ended.get("error", ""))
 
     def _attempt(self, name: str, title: str, time_ms: int, tags: Mapping[str, str]) -> str:
-        """Create the run of an attempt, or take up the one that an earlier teller created."""
+        """Create the run of an attempt, or take up the one that an earlier reporter created."""
         if self._looks_first:
             if found := self._rows.find("gradus.attempt", name):
                 self._rows.go_on(found, {})

@@ -47,8 +47,8 @@ class Rows:
 
     def begin(self, title: str, time_ms: int, tags: Mapping[str, str]) -> str:
         """Create a row, with those tags that have a value."""
-        told = {key: cut(value, MAX_TAG_CHARS) for key, value in tags.items() if value}
-        run = self._client.create_run(self._experiment, start_time=time_ms, tags=told, run_name=visible(title, 200))
+        cut_tags = {key: cut(value, MAX_TAG_CHARS) for key, value in tags.items() if value}
+        run = self._client.create_run(self._experiment, start_time=time_ms, tags=cut_tags, run_name=visible(title, 200))
         return run.info.run_id
 
     def go_on(self, run_id: str, tags: Mapping[str, str]) -> None:
@@ -60,8 +60,8 @@ class Rows:
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set those tags that have a value."""
-        told = [RunTag(key, cut(text, MAX_TAG_CHARS)) for key, text in tags.items() if text]
-        self._client.log_batch(run_id, tags=told)
+        cut_tags = [RunTag(key, cut(text, MAX_TAG_CHARS)) for key, text in tags.items() if text]
+        self._client.log_batch(run_id, tags=cut_tags)
 
     def params(self, run_id: str, config: JsonObject, *, again: bool = False) -> None:
         """Log settings; MLflow keeps the first value of each for good, so `again` logs those that are not there."""
@@ -96,8 +96,8 @@ class Rows:
         return num_rows
 
 
-class Told:
-    """State of a run's row from earlier commands, by its journal."""
+class EarlierCalls:
+    """Calls of earlier commands whose metrics are in the run's row, by its journal."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

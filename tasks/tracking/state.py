@@ -1,7 +1,7 @@
 """Progress of the reporter: a cursor that survives any kill, and the process that reports.
 
-`<run folder>/tracking.json` is replaced whole after every event that was told. Where it is lost or torn, telling begins
-anew; that repeats nothing, because every event is looked up by its name before it is told (see
+`<run folder>/tracking.json` is replaced whole after every event that was sent. If it is lost or torn, reporting begins
+anew; that repeats nothing, because every event is looked up by its name before it is sent (see
 gradus.tasks.tracking.reporter).
 """
 
@@ -42,7 +42,7 @@ class Refusal(TypedDict):
 class State:
     """State of the reporter between two events.
 
-    `offset` counts the bytes of the journal that were told; `parent` is the MLflow run of ours while an invocation is
+    `offset` counts the bytes of the journal that were sent; `parent` is the MLflow run of ours while an invocation is
     open, which began at byte `begun_at` and belongs to the process `owner`; `origin` holds the tags that say which
     launch and which commit it is; `runs` maps an attempt of it to its MLflow run, `live` holds the facts of those still
     open; `traces` counts traces by round; `backlog` holds metrics of the parent (name, value, time in ms, step) that
@@ -51,8 +51,8 @@ class State:
     how long its commands took; the invocation began at `begun_ms` and last said something at `time_ms`; `resumed` is
     whether an earlier one has its metrics in the same row, `note` what it left there, `reuses` the number since then
     that computed nothing; `ends_only` is whether it evaluates at its ends alone; `figures` is what its evaluations of
-    the first suite found; `about` the lines of its note that are known from its beginning; `datasets` what it was told
-    to have as an input; `refused` what MLflow would not take, with its reason.
+    the first suite found; `about` the lines of its note that are known from its beginning; `datasets` its reported
+    inputs; `refused` what MLflow would not take, with its reason.
     """
 
     offset: int = 0
@@ -83,7 +83,7 @@ class State:
     problem: str = ""
 
     def begin(self, run: str, owner: Owner, origin: dict[str, str], *, resumed: bool) -> None:
-        """Begin with the next invocation; what is known of the run is forgotten unless it goes on in the same row."""
+        """Begin with the next invocation; what is known of the run is forgotten unless it continues in the same row."""
         self.origin, self.resumed = origin, resumed
         self.run, self.owner, self.parent, self.begun_at = run, owner, "", self.offset
         self.runs, self.live, self.backlog = {}, {}, []
@@ -155,7 +155,7 @@ def status(folder: Path) -> Status:
 
 @contextlib.contextmanager
 def sole_teller(folder: Path) -> Generator[bool]:
-    """Hold the run's tracking lock; False where another process tells already. The kernel frees it with its process."""
+    """Hold the run's tracking lock; False if another process reports already. The kernel frees it at exit."""
     with (folder / _LOCK).open("a", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
 """A model whose parameters are divided among ranks by FSDP2: each holds its part and gathers a layer while it computes.
 
 PyTorch FSDP (arXiv 2304.11277), parameter by parameter (`fully_shard`). Two things are set that are not its defaults:
-gradients are summed over ranks, since the denominators of a loss are those of the whole step; and the root lets go of
+gradients are summed over ranks, since the denominators of a loss are those of the whole step; and the root releases
 its gathered parameters after each forward pass, too: after one without gradient nothing else would make it do so, and
 the next pass would compute with embeddings from before the optimiser's step.
 """

@@ -161,7 +161,7 @@ def _parsed(path: Path, _mtime_ns: int, _size: int) -> _Source:
 
 
 def _refusal(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
-    """Return the reason that a call of a definition returns no answer; empty if it does, or if a decorator may see to it."""
+    """Return the reason that a definition returns no answer; empty if it does, or if a decorator may see to it."""
     match node:
         case ast.ClassDef() if any(isinstance(each, ast.FunctionDef) and each.name == "__call__" for each in node.body):
             return f"is a class (write `made = {node.name}()` below it and name that)"
@@ -256,7 +256,7 @@ def _facts(source: _Source, call: ast.Call) -> dict[str, Any]:
 
 def _settings(source: _Source, function: ast.FunctionDef, doc: str) -> tuple[type[Settings], frozenset[str]]:
     """The model of the keyword-only arguments, and the names of those marked as incidental."""
-    told = {name: " ".join(text.split()) for name, text in _ARGUMENT.findall(doc.partition("Args:")[2])}
+    documented = {name: " ".join(text.split()) for name, text in _ARGUMENT.findall(doc.partition("Args:")[2])}
     fields: dict[str, Any] = {}
     incidental: set[str] = set()
     for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
@@ -267,7 +267,7 @@ def _settings(source: _Source, function: ast.FunctionDef, doc: str) -> tuple[typ
         if INCIDENTAL in getattr(annotation, "__metadata__", ()):
             incidental.add(argument.arg)
         value = ... if default is None else _value(source, default, where)
-        fields[argument.arg] = (annotation, Field(default=value, description=told.get(argument.arg, "")))
+        fields[argument.arg] = (annotation, Field(default=value, description=documented.get(argument.arg, "")))
     if not fields:
         return Settings, frozenset()
     return create_model(f"{function.name}_settings", __base__=Settings, **fields), frozenset(incidental)

@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema
 from gradus.components.exact import Exact
 
 INCIDENTAL: dict[str, Any] = {"incidental": True}
-"""Marks a field that the result does not depend on: it may change while an artifact is in the making."""
+"""Marks a field that the result does not depend on: it may change while an artifact is unfinished."""
 
 
 LIMIT: dict[str, Any] = {"limit": True}

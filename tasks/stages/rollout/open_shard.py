@@ -1,4 +1,4 @@
-"""Finished rollouts of the shard in the making, kept every few seconds by engines that cannot sample the same again.
+"""Finished rollouts of the unfinished shard, kept every few seconds by engines that cannot sample the same again.
 
 An engine that promises the same bits needs none of this: its open shard is made again. For the others a crash loses
 what finished since the last time, and the next attempt asks only for the rest.
@@ -55,7 +55,7 @@ class OpenShard:
         self._files.append(path)
 
     def close(self) -> None:
-        """The shard is whole under its own name: let go of its beginnings."""
+        """Delete the partial files once the shard is committed."""
         for path in self._files:
             path.unlink(missing_ok=True)
         self._files.clear()

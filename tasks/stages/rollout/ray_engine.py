@@ -186,13 +186,13 @@ class RayEngine:
         while True:
             self._ray.kill(worker.actor)  # out of reach is not dead
             worker.deaths += 1
-            told = f"Ray worker {worker.number} of {len(self._workers)} died"
+            event = f"Ray worker {worker.number} of {len(self._workers)} died"
             if worker.deaths > self._config.max_restarts:
                 raise EngineError(
-                    f"{told} {worker.deaths} times, more than ray.max_restarts = {self._config.max_restarts}: {death}",
+                    f"{event} {worker.deaths} times, more than ray.max_restarts = {self._config.max_restarts}: {death}",
                     f"if memory ran out, lower ray.workers, batch_rows or max_tokens; {_KEPT}",
                 )
-            self._remarks.append(f"{told} and was replaced: {death}")
+            self._remarks.append(f"{event} and was replaced: {death}")
             self._make(worker)
             try:
                 return self._open(worker)

@@ -176,12 +176,12 @@ class _Work:
         if not chosen:
             return
         asked = [requests[i] for i in chosen]
-        told = 0
+        counted_before = 0
 
         def on_tokens(num_tokens: int) -> None:
-            nonlocal told
-            self.tokens_sampled += num_tokens - told
-            told = num_tokens
+            nonlocal counted_before
+            self.tokens_sampled += num_tokens - counted_before
+            counted_before = num_tokens
             if time.monotonic() - self.last_beat_s >= BEAT_S:
                 self.beat()
 

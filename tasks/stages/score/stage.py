@@ -259,10 +259,10 @@ def _judge(plan: _Plan, rows: list[Row], progress: Callable[[int], None], tally:
     columns: list[list[TimedVerdict]] = []
     for turn, (spec, pool) in enumerate(zip(plan.specs, plan.pools, strict=True)):
 
-        def told(done: int, turn: int = turn) -> None:
+        def report(done: int, turn: int = turn) -> None:
             progress(int((len(rows) * turn + done) / len(plan.specs)))
 
-        columns.append(_column(spec, pool, rows, told, tally, plan.waits_s))
+        columns.append(_column(spec, pool, rows, report, tally, plan.waits_s))
     return [
         combine(plan.names, plan.weights, [column[i].verdict for column in columns], plan.deciding, plan.correct_at)
         for i in range(len(rows))
@@ -273,7 +273,7 @@ def _column(
     spec: RewardSpec,
     pool: JudgePool,
     rows: list[Row],
-    told: Callable[[int], None],
+    report: Callable[[int], None],
     tally: _Tally,
     waits_s: Sequence[float],
 ) -> list[TimedVerdict]:
@@ -282,9 +282,9 @@ def _column(
     able = wanted = [i for i, row in enumerate(rows) if not _obstacle(row, spec)]
     for wait_s in (0.0, *waits_s):
         if wait_s and wanted:
-            _pause(wait_s, partial(told, len(able) - len(wanted)))
+            _pause(wait_s, partial(report, len(able) - len(wanted)))
         try:
-            found = _ask(pool, [_view(rows[i], spec) for i in wanted], told, tally.timeouts_left)
+            found = _ask(pool, [_view(rows[i], spec) for i in wanted], report, tally.timeouts_left)
         except HangingRewardError as error:
             raise _given_up(spec, pool, error, [rows[wanted[at]] for at in error.rows]) from error
         for i, judged in zip(wanted, found, strict=True):
@@ -302,9 +302,9 @@ def _pause(seconds: float, beat: Callable[[], None]) -> None:
         time.sleep(min(left, _BEAT_S))
 
 
-def _ask(pool: JudgePool, rows: list[Row], told: Callable[[int], None], max_timeouts: int) -> list[TimedVerdict]:
+def _ask(pool: JudgePool, rows: list[Row], report: Callable[[int], None], max_timeouts: int) -> list[TimedVerdict]:
     try:
-        return pool.judge(rows, told, max_timeouts)
+        return pool.judge(rows, report, max_timeouts)
     except UnpinnedModulesError as error:
         raise refusal(pool.spec, error) from error
     except JudgeStartError as error:

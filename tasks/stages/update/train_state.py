@@ -1,6 +1,6 @@
 """The train state of an update on disk: how it begins from a checkpoint, and the checkpoint that it ends in.
 
-What a checkpoint needs to go on from is an artifact beside it (gradus.data.lake.train_states), which may be left
+The state that training continues from is an artifact beside it (gradus.data.lake.train_states), which may be left
 out where computing it again makes the same bits (gradus.tasks.stages.update.replay).
 """
 

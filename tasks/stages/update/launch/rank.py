@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _failed(error: Exception, rank: int) -> Note:
-    told = in_words(error)
+    plain = in_words(error)
     return {
         "kind": "error",
         "rank": rank,
@@ -49,8 +49,8 @@ def _failed(error: Exception, rank: int) -> Note:
         "pid": os.getpid(),
         "type": type(error).__name__,
         "known": isinstance(error, GradusError),
-        "message": hide(told.message),
-        "hint": told.hint,
+        "message": hide(plain.message),
+        "hint": plain.hint,
     }
 
 

@@ -17,7 +17,7 @@ from gradus.tasks.stages.warm import Warm
 def work(path: Path, writer: Writer) -> Note | None:
     """Do the job of a file, and those after it while the ranks stay.
 
-    Return what to say if memory ran out, else None: what was done is said.
+    Return a message if memory ran out, else None: the result was sent.
     """
     job, warm = RankJob.read(path), Warm()
     try:
