@@ -206,7 +206,7 @@ def _is_number(value: object) -> bool:
 
 
 def refuse_variants(model: torch.nn.Module) -> None:
-    """PolicyError if a layer that peft has put into a model is another than plain LoRA of a linear layer."""
+    """Raise PolicyError if a layer that peft has put into a model is another than plain LoRA of a linear layer."""
     lora, tuners = peft().tuners.lora, peft().tuners.tuners_utils
     plain = [lora.Linear, *(getattr(lora, name) for name in ("Linear4bit",) if hasattr(lora, name))]
     module: Any
@@ -218,7 +218,7 @@ def refuse_variants(model: torch.nn.Module) -> None:
 
 
 def refuse_unfit(model: PreTrainedModel, adapter: Adapter) -> None:
-    """PolicyError for layers that the base does not have, or in another shape, and for those of shared weights."""
+    """Raise PolicyError for layers that the base lacks or has in another shape, and for those of shared weights."""
     ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
     layers = dict(model.named_modules())
     for module, (a, b) in adapter.factors.items():

@@ -54,7 +54,7 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def refuse_broken(folder: Path) -> None:
-    """FileError if the folder of a policy or an adapter lacks a file, or has one that cannot be what it is called."""
+    """Raise FileError if the folder of a policy or an adapter lacks a file, or has one of the wrong kind."""
     if not is_adapter(folder) and not has_tokenizer(folder):
         raise FileError(f"{folder} has no tokenizer (tokenizer.json, or vocab files)")
     if not is_adapter(folder) and not any(folder.glob("*.safetensors")):
@@ -153,7 +153,7 @@ def _refuse_adapter(path: Path, body: Body) -> None:
 
 
 def refuse_index(path: Path) -> None:
-    """FileError if an index of weights names a file that is not beside it."""
+    """Raise FileError if an index of weights names a file that is not beside it."""
     files = read_object(path).get("weight_map")
     names: Iterable[object] = cast("Body", files).values() if isinstance(files, dict) else [None]
     for name in set(map(str, names)) if all(map(_is_text, names)) else {""}:
@@ -190,7 +190,7 @@ def _refuse_weights(path: Path) -> Body:
 
 
 def _refuse_shape(config: Path, path: Path, tensors: Body) -> None:
-    """FileError if the embedding has another shape than the configuration says; quantised ones are left out.
+    """Raise FileError if the embedding has another shape than the configuration says; quantised ones are left out.
 
     Architectures that call it otherwise, or whose sizes stand elsewhere, are found when the model is loaded.
     """

@@ -98,7 +98,8 @@ def test_the_unsafe_patterns_are_found_where_they_occur(tmp_path: Path) -> None:
 
 PHRASES = re.compile(
     r"\bso many\b(?! that)|\bwho waits\b|\bwhere it takes\b|\bthe one before\b|\bwhat is asked\b|\ba person\b|"
-    r"\btold of\b|(?:^|; )gives\b|Error where\b|\bnone where\b",
+    r"\btold\b|(?:^|; )gives\b|Error where\b|\bnone where\b|\b(?:go|goes|gone) on\b|\blets? go of\b|\bin the making\b|"
+    r"\bhad back\b",
     re.IGNORECASE,
 )
 """Say `N rows`, `Return ...`, `Raise ... if`, the field's own words."""
@@ -110,6 +111,8 @@ def prose(text: str) -> Iterator[tuple[int, str]]:
         match node:
             case ast.Expr(value=ast.Constant(value=str(written))):
                 yield from enumerate(map(str.strip, written.splitlines()), node.lineno)
+            case _:
+                pass
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string.lstrip("# ")

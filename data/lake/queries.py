@@ -117,7 +117,7 @@ def _needed(relations: set[str], views: Mapping[str, View], sql: str) -> set[str
 
 
 def _unread(name: str, columns: pa.Schema) -> pa.RecordBatchReader:
-    """Columns without rows: an error if a query comes to them by a name that it computes, never an empty table."""
+    """Return a reader with the schema only; reading it raises UsageError: the query did not name the table."""
 
     def refuse() -> Iterator[pa.RecordBatch]:
         raise UsageError(f"the query reads {name} without naming it", hint="write the name of every table as it is")

@@ -109,7 +109,7 @@ def updates_since_kept(store: Store, ref: Ref) -> list[Ref]:
 
 
 def refuse_unrepeatable(store: Store, ref: Ref, updates: Iterable[Ref]) -> None:
-    """Raise StageError if one of the updates that a checkpoint is to be computed again by does not repeat itself."""
+    """Raise StageError if restoring the checkpoint needs an update that is not reproducible."""
     for update in updates:
         if not repeats(store, update):
             raise StageError(

@@ -2,8 +2,8 @@
 
 `rollouts` and `scores` show every id with the beginning of its artifact's digest, also those of files that users
 bring and of lakes whose ids repeat between artifacts; so a join on `rollout_id` pairs a rollout with its own scores.
-`samples` is one row for each rollout that a run used, with the scores that the same run used: a rollouts artifact that
-was scored twice, or is used by two runs, doubles no row of a run. Which run used what is handed in (`USED`).
+`samples` is one row for each rollout that a run used, with the scores that the same run used: each run's rows appear
+once, even if an artifact was scored twice or is shared by runs. `USED` says which run used which artifacts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

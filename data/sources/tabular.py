@@ -46,7 +46,7 @@ class Located:
 
 
 def refuse_fields(columns: Mapping[str, str], fields: Collection[str], table: str) -> None:
-    """UsageError if columns are to be renamed to something that nobody reads; `fields` are read of a table."""
+    """Raise UsageError if columns are to be renamed to something that nobody reads; `fields` are read of a table."""
     for ours in columns:
         if ours not in fields:
             known = list(fields)
@@ -75,7 +75,7 @@ class Renamed:
         return {**row, **{ours: _value(row, theirs) for ours, theirs in self.columns.items()}}
 
     def refuse_unknown(self) -> None:
-        """BadInputError if no row had a column that was to be renamed."""
+        """Raise BadInputError if no row had a column that was to be renamed."""
         for ours, theirs in self.columns.items() if self.seen else ():
             if theirs not in self.found:
                 known = list(self.seen)

@@ -123,7 +123,7 @@ def _run(words: Sequence[str]) -> None:
 
 
 def _refuse_unreadable(words: Sequence[str]) -> None:
-    """UsageError if a word is not text in UTF-8: it could neither be stored nor sent to a server."""
+    """Raise UsageError if a word is not text in UTF-8: it could neither be stored nor sent to a server."""
     for word in words:
         try:
             word.encode()

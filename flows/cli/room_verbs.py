@@ -27,9 +27,9 @@ def prune(
 ) -> None:
     """Free room: remove weights and train states of a run's checkpoints, which can be computed again.
 
-    Says first what is freed, and what having it back takes. The last checkpoint, and those of `every`, keep their train
-    states. What another run has too stays. Rollouts, scores and reports always stay; `gradus restore` computes a pruned
-    checkpoint again.
+    Prints the room to be freed and the cost of restoring it. The last checkpoint, and those of `every`, keep their
+    train states. Files that another run has too stay. Rollouts, scores and reports always stay; `gradus restore`
+    computes a pruned checkpoint again.
     """
     planned = room_calls.dry_prune(run, keep=keep)
     asked = not (yes or dry_run or as_json) and sys.stdin.isatty() and bool(planned["checkpoints"])
@@ -46,7 +46,7 @@ def prune(
 def restore(checkpoint: Checkpoint, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Compute a pruned checkpoint again, weights and train state, by repeating the updates since the last kept one.
 
-    What is put back has the very bytes that were removed, by their SHA-256; nothing else is put back.
+    Each restored file must have its recorded SHA-256; otherwise the command fails.
     """
     planned = room_calls.dry_restore(checkpoint)
     if dry_run or not planned["updates"]:

@@ -141,7 +141,7 @@ def _end_quietly() -> NoReturn:
 
 @contextlib.contextmanager
 def _watching(gone: threading.Event, interrupt: Callable[[], None] | None) -> Generator[None]:
-    """Look, while this lasts, whether the reader of a pipe has gone; it need not be written to for that."""
+    """Watch for a closed stdout pipe without writing to it."""
     if interrupt is None or not _is_pipe():
         yield
         return

@@ -109,7 +109,7 @@ def start_of(session: Stages, recipe: Recipe) -> Beginning:
 
 
 def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref, suites: Mapping[str, Ref]) -> None:
-    """BadInputError if a stage could draw a problem whose prompt does not fit; a filter of curate may see to that."""
+    """Raise BadInputError if a stage could draw a problem whose prompt does not fit; a curate filter may prevent it."""
     limit = positions(session.store.path(base_ref(session.store, policy) or policy))
     if limit is None:
         return

@@ -74,7 +74,7 @@ def warm_up_remark(recipe: Recipe, rounds: int) -> list[str]:
 
 
 def _check_groups(recipe: Recipe, index: int) -> None:
-    """UsageError if the advantage compares the rows of a group, and no group of a round has two that could differ."""
+    """Raise UsageError if the advantage compares the rows of a group, and no group of a round has two that differ."""
     update = stage_config(recipe, "update", index, recipe.update)
     terms = [term for term in update.objective if not term.loss.component.regulariser]
     if any(term.loss.component.acts_without_advantage for term in terms):
@@ -116,7 +116,7 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
 
 
 def _check_given(recipe: Recipe, update: UpdateConfig) -> None:
-    """UsageError if an update lacks a loss for the rows that it is given."""
+    """Raise UsageError if an update lacks a loss for the rows that it is given."""
     if recipe.given is None:
         return
     given = stage_config(recipe, "given", 0, recipe.given)

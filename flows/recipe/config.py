@@ -59,7 +59,7 @@ _NOT_LASTING = ("rounds", "guards", "save_state_every", "max_skipped_updates", "
 
 
 def _off(value: object) -> bool:
-    """Left out of what is written: a recipe without an optional setting is, and is called, what it was before."""
+    """Exclude unset options when serialising, so that digests of older recipes stay valid."""
     return not value
 
 
@@ -242,7 +242,7 @@ def with_guards_changes(recipe: Recipe) -> Recipe:
 
 
 def _refused(error: ValidationError, origin: str, evaluate: object) -> UsageError:
-    """The first fault of a recipe, its only suite called as it is written there."""
+    """Return the first validation error, with the keys as the user wrote them."""
     known = [*settings_of(Recipe), *installed_names(), *settings_of(Suite, "evaluate.")]
     if not isinstance(evaluate, dict) or "suites" in evaluate:
         return refusal(error, origin, known)
@@ -251,7 +251,7 @@ def _refused(error: ValidationError, origin: str, evaluate: object) -> UsageErro
 
 
 def refuse_unjudged(recipe: Recipe) -> None:
-    """UsageError if the rewards of a round can never say what is correct where the recipe has to know it.
+    """Raise UsageError if the rewards of a round can never say what is correct where the recipe has to know it.
 
     That is in every suite, for escalation, and for difficulty unless rewards alone are accepted there.
     """

@@ -28,7 +28,7 @@ _FAMILIES = ("reward", "length", "data", "verifier", "perf", "policy", "mismatch
 
 
 def _inherited(value: object) -> bool:
-    """Left out of what is written: a suite without settings of its own is what it was before it could have any."""
+    """Exclude inherited settings when serialising; digests of older suites stay valid."""
     return value is None
 
 

@@ -52,7 +52,7 @@ class GrowingLayer(DynamicLayer):
 
 
 def empty_cache(config: PretrainedConfig) -> Cache:
-    """A cache for a model: in place where every layer keeps all it has seen, transformers' own otherwise."""
+    """Return an in-place cache if all layers use full attention, else transformers' default."""
     own = DynamicCache(config=config)
     if all(type(layer) is DynamicLayer for layer in own.layers):
         return Cache(layer_class_to_replicate=GrowingLayer)

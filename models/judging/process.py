@@ -48,7 +48,7 @@ class Chunk:
     singly: bool = False
 
     def split(self) -> list["Chunk"]:
-        """The unanswered rows, each in a chunk of its own, neighbours apart: rows of one problem may hang together."""
+        """Split into single-row chunks, interleaved so that rows of one problem are not judged in sequence."""
         left = self.indices[self.answered :]
         return [Chunk([index], singly=True) for start in range(APART) for index in left[start::APART]]
 

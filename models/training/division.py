@@ -1,8 +1,7 @@
 """Division of the packs of some rows among ranks.
 
-Every rank works this out for all ranks from lengths alone, so nothing is exchanged. A rank must call the model exactly
-as often as the others, since each call gathers parameters from all: a rank with fewer packs repeats the smallest one,
-and what comes of it does not count.
+Every rank computes this for all ranks from lengths alone, so nothing is exchanged. FSDP needs equal numbers of forward
+passes: a rank with fewer packs repeats the smallest and discards the result.
 """
 
 from typing import NamedTuple

@@ -133,7 +133,7 @@ def _set(layer: Any, a: Tensor, b: Tensor) -> None:
 
 
 def _refuse_targets(model: PreTrainedModel, targets: str | Iterable[str]) -> None:
-    """PolicyError if a name is that of no linear layer, or of one that is not adapted."""
+    """Raise PolicyError if a name is that of no linear layer, or of one that is not adapted."""
     if targets == ALL_LINEAR:
         return
     ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}

@@ -36,7 +36,7 @@ class LoadedPolicies:
     """The last one whose weights were compared with the files of its checkpoint."""
 
     def clear(self) -> None:
-        """Let go of all of them."""
+        """Release all of them."""
         self.by_key.clear()
         self.verified = None
 
@@ -72,7 +72,7 @@ def divided_policy(store: Store, ref: Ref, dtype: Dtype, ranks: Ranks, compute_d
 
 @contextmanager
 def oom_as_stage_error(what: str, hint: str) -> Generator[None]:
-    """StageError with this hint where memory runs out inside; what only the inside needed is given back after it."""
+    """Raise StageError with this hint if memory runs out inside; then free the memory that only the inside needed."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

@@ -65,7 +65,7 @@ def adopt_adapter(store: Store, folder: Path, files: Mapping[str, Path], base: R
 
 
 def _refuse_other_base(folder: Path, base: Ref) -> None:
-    """BadInputError if an adapter of a lake names its base by digest, and that is another one."""
+    """Raise BadInputError if the adapter names another base than the one given."""
     named = str(_adapter_config(folder).get("base_model_name_or_path") or "").removeprefix("../").removeprefix("../")
     if len(named) == len(base.digest) and _DIGEST.fullmatch(named) and named != base.digest:
         raise BadInputError(
@@ -90,7 +90,7 @@ def verify_policy(store: Store, ref: Ref) -> None:
 
 
 def refuse_skipped(store: Store, ref: Ref) -> None:
-    """BadInputError if an update was skipped, so that its artifact holds no policy."""
+    """Raise BadInputError if an update was skipped, so that its artifact holds no policy."""
     if is_skipped(store, ref):
         (kept,) = store.manifest(ref).parents["policy"]
         raise BadInputError(f"{ref} is an update that was skipped, without a policy", hint=f"give {kept}")
@@ -110,7 +110,7 @@ def policy_files(folder: Path) -> dict[str, Path]:
 
 
 def refuse_other_weights(files: Mapping[str, Path]) -> None:
-    """BadInputError if an index of weights names a file that is not one of the policy's."""
+    """Raise BadInputError if an index of weights names a file that is not one of the policy's."""
     for name, path in files.items():
         if name.endswith(WEIGHTS_INDEX):
             try:
@@ -131,7 +131,7 @@ def _average_files(folder: Path) -> dict[str, Path]:
 
 
 def refuse_training(store: Store, ref: Ref, lora: LoraConfig | None = None) -> None:
-    """BadInputError if a policy is an adapter and no such adapter is to be trained."""
+    """Raise BadInputError if a policy is an adapter and no such adapter is to be trained."""
     if base_ref(store, ref) is None:
         return
     config = _adapter_config(store.path(ref))

@@ -31,7 +31,7 @@ def prompt_lengths(policy: Path, problems: Sequence[Problem], style: PromptStyle
 
 
 def refuse_long(store: Store, policy: Ref, problems: Ref, style: PromptStyle, room_tokens: int, setting: str) -> None:
-    """BadInputError if prompts have more tokens than there is room for beside the `setting` of completions.
+    """Raise BadInputError if prompts have more tokens than there is room for beside the `setting` of completions.
 
     A token is at least a byte of text, so that no tokenizer is loaded where all questions are short.
     """

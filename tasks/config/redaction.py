@@ -55,7 +55,7 @@ def hide(text: str) -> str:
 
 
 def refuse_credentials(words: Sequence[str]) -> None:
-    """UsageError if a word of a command line holds credentials: it would be stored with every result."""
+    """Raise UsageError if a word of a command line holds credentials: it would be stored with every result."""
     for word in words:
         held = next((name for name, value in _variables() if len(value) >= _REFUSED_CHARS and value in word), "")
         if held or credentials_in(word):

@@ -95,14 +95,14 @@ def prices() -> Prices:
 
 
 def check_environment() -> None:
-    """UsageError if a variable of ours has a value that it cannot have."""
+    """Raise UsageError if a GRADUS_* variable is invalid."""
     for read in (wall_limit_s, server_idle_s, traces_per_round, tracking_patience_s, prices, reports_now, gpu_turns):
         read()
     check_addresses()
 
 
 def check_room(home: Home) -> None:
-    """GradusError if there is no room for the databases of a home: a server would fail over it without saying so."""
+    """Raise GradusError if there is no room for the databases of a home: a server would fail without a message."""
     free_bytes = shutil.disk_usage(home.root).free
     if free_bytes < ROOM_BYTES:
         raise GradusError(

@@ -139,7 +139,7 @@ class RunRows:
 
 
 def _refused(error: duckdb.Error) -> UsageError:
-    """A filter that does not run is a mistake of its writer, stated without DuckDB's drawing of the place."""
+    """Return a UsageError for an invalid filter, without DuckDB's source excerpt."""
     said = " ".join(re.split(r"\nLINE |\. Detail: Python", str(error))[0].split())
     return UsageError(f"the filter does not run: {said}", hint=f"the columns are {', '.join(COLUMNS)}")
 

@@ -24,7 +24,7 @@ _PACKAGES = {"vllm": ("vllm", "gpu"), "openai": ("openai", "openai")}
 
 
 def check_ks(ks: Sequence[int], n: int) -> None:
-    """UsageError if pass@k would need more samples of a problem than there are."""
+    """Raise UsageError if pass@k would need more samples of a problem than there are."""
     if max(ks) > n:
         raise UsageError(
             f"pass@{max(ks)} needs {max(ks)} samples of each problem, and n is {n}",
@@ -33,7 +33,7 @@ def check_ks(ks: Sequence[int], n: int) -> None:
 
 
 def check_length(lake: Path, policy: str, max_tokens: int, setting: str = "max_tokens") -> None:
-    """UsageError if not even a prompt of one token fits beside the completion into what the policy attends to."""
+    """Raise UsageError if not even a prompt of one token fits beside the completion into what the policy attends to."""
     limit = _positions(lake, policy)
     if limit is not None and max_tokens >= limit:
         raise UsageError(
@@ -43,7 +43,7 @@ def check_length(lake: Path, policy: str, max_tokens: int, setting: str = "max_t
 
 
 def check_engine(config: RolloutConfig) -> None:
-    """UsageError if an engine's package is not installed, or its server has a key it may not have."""
+    """Raise UsageError if an engine's package is not installed, or its server has a key it may not have."""
     check_key_variable(config.server.api_key_variable, "server.api_key_variable")
     needed = [_PACKAGES[config.engine]] if config.engine in _PACKAGES else []
     for package, extra in [*needed, *([("ray", "ray")] if config.ray.workers else [])]:
@@ -52,7 +52,7 @@ def check_engine(config: RolloutConfig) -> None:
 
 
 def check_learning(rollout: RolloutConfig, update: UpdateConfig) -> None:
-    """UsageError if an update would refuse every rollout that is sampled with these settings."""
+    """Raise UsageError if an update would refuse every rollout that is sampled with these settings."""
     if rollout.engine == "openai" and not rollout.server.tokens:
         raise UsageError(
             "server.tokens = false samples text without log-probs, and an update needs them",

@@ -54,7 +54,7 @@ class Access:
 
 
 def require_mlflow(uri: str, login: Login = NO_LOGIN) -> None:
-    """StageError if the MLflow server refuses the credentials; one that is down is reported to later."""
+    """Raise StageError if the MLflow server refuses the credentials; one that is down is reported to later."""
     answer = ask_mlflow(uri, login)
     if answer.final:
         raise StageError(answer.problem, hint=answer.cure)

@@ -41,7 +41,7 @@ _NUM_LISTED = 8
 
 
 def check_input(lake: Path, text: str, table: str) -> None:
-    """UsageError if `text` names neither an artifact of a table nor a file or folder that could be read as one."""
+    """Raise UsageError if `text` names neither an artifact of a table nor a file or folder to read as one."""
     if not text.strip():
         raise UsageError(f"the name of the {table} is empty", hint="give a file or an artifact")
     if REFERENCE.fullmatch(text):
@@ -90,7 +90,7 @@ def check_inputs(lake: Path, **named: str | list[str] | None) -> None:
 
 
 def check_source(source: str, config: IngestConfig) -> None:
-    """UsageError if a source is neither there nor the name of something that can be fetched or generated."""
+    """Raise UsageError if a source is neither there nor the name of something that can be fetched or generated."""
     if not source.strip():
         raise UsageError("the name of the source is empty", hint="give a file, a folder or a dataset")
     if source.startswith(_GYM):
@@ -101,7 +101,7 @@ def check_source(source: str, config: IngestConfig) -> None:
 
 
 def check_out(out: str | None) -> None:
-    """UsageError if nothing can be written where the result is to be copied to."""
+    """Raise UsageError if --out is not writable."""
     if out is None:
         return
     path = Path(out).absolute()
@@ -166,7 +166,7 @@ def refused_setting(error: ValidationError, name: str) -> UsageError:
 
 
 def check_name(name: str, what: str) -> None:
-    """UsageError if no folder may be called so."""
+    """Raise UsageError if no folder may be called so."""
     if problem := name_problem(name):
         raise UsageError(f"{what} {shortened(name)!r} {problem}", hint="give it another name")
 
@@ -246,6 +246,6 @@ def _check_policy(lake: Path, text: str) -> None:
 
 
 def check_webhook(url: str) -> None:
-    """UsageError if this is not an address that can be called over HTTP."""
+    """Raise UsageError if this is not an address that can be called over HTTP."""
     if not is_address(url):
         raise UsageError("--notify needs the address of a webhook", hint="such as https://hooks.example.com/T0/B0")

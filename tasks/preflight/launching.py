@@ -11,7 +11,7 @@ from gradus.tasks.config.learning import UpdateConfig
 
 
 def check_launch(config: UpdateConfig) -> None:
-    """UsageError if an update asks for several processes and for what they cannot do, or for more GPUs than there are.
+    """Raise UsageError if several processes cannot do the update, or if it asks for more GPUs than there are.
 
     GPUs of other hosts are counted there.
     """

@@ -10,7 +10,7 @@ from gradus.tasks.config.learning import UpdateConfig
 
 
 def check_lora(config: UpdateConfig) -> None:
-    """UsageError if a package or a GPU is missing, or if another part of the update trains all weights."""
+    """Raise UsageError if a package or a GPU is missing, or if another part of the update trains all weights."""
     if config.lora is None:
         return
     if config.needs_critic:

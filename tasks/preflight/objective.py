@@ -22,7 +22,7 @@ _WORDS = {"advantage": "advantages", "coefficient": "coefficients of log-probs",
 
 
 def check_objective(config: UpdateConfig) -> None:
-    """UsageError if a part is handed nothing of what it needs, or stands beside parts that train another objective."""
+    """Raise UsageError if a part lacks an input, or stands beside parts that train another objective."""
     for part in config.parts:
         _refuse_needs(part)
     for term in config.objective:

@@ -1,7 +1,7 @@
 """Artifacts of each run, and the scores it used for its rollouts: journals and manifests, read once.
 
-A run has, for each stage, round and purpose, what the last command that came so far made or reused. Rollouts are paired
-with scores by the manifest of the scores; where that names other rollouts of the same bytes, with those of the run.
+For each stage, round and purpose a run owns the artifact of the latest command that reached that stage. Rollouts are
+paired with scores by the manifest of the scores; if it names other rollouts of the same bytes, with those of the run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -217,7 +217,7 @@ class Lineage:
             yield Use(run.name, round_, purpose, rollouts, scores)
 
     def _given(self, rollouts: Ref, scores: Sequence[Ref]) -> Ref | None:
-        """Of the scores that a stage was given, those of these rollouts; a user's, which name none, may be anyone's."""
+        """Return the scores of these rollouts. Scores from a user's file name no rollouts and match any."""
         named = [ref for ref in scores if rollouts in self.parents(ref, "rollouts")]
         return next(iter([*named, *(ref for ref in scores if not self.parents(ref, "rollouts"))]), None)
 

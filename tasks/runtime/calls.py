@@ -1,4 +1,4 @@
-"""A call of a stage: its name, its identity and what became of it. Nothing of Prefect here.
+"""One call of a stage: its settings, its identity and its outcome. Does not import Prefect.
 
 job = planned(store, Call("score", config, {"rollouts": [ref]}, round=3), run="tiny-1", seed=0)
 store.find(Ref.parse(job.output))      # the artifact, if the call was computed before

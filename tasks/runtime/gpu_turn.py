@@ -5,7 +5,7 @@
     turn.end()              # with the run: its stages, one after the other or at once, share one turn
 
 The limit is made if it is missing, with one slot; a larger number set in Prefect's pages stays. A run that is killed
-keeps its slot until its lease ends. That a lease could not be renewed, as while the server starts again, ends no run.
+keeps its slot until its lease ends. A run continues if its lease cannot be renewed.
 """
 
 from collections.abc import Callable

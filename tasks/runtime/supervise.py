@@ -271,7 +271,7 @@ class WorkerPool:
             worker.kill()
 
     def raise_if_halted(self) -> None:
-        """HaltedError once `halt` was called."""
+        """Raise HaltedError once `halt` was called."""
         if self._halted.is_set():
             raise HaltedError("ended, because what ran beside it did not end well") from None
 

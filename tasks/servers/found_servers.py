@@ -1,9 +1,9 @@
 """The Prefect server of a home: discovery, leases, exit when idle.
 
 `<home>/servers/state.json` names the one server of a home: address, process, what it can do. Whoever uses it holds a
-shared lock on its lease file, which the kernel releases even after kill -9. A server that was started by a command
-leaves when nobody holds its lease and nobody asked it anything for a while. If the state file does not name it any more
-(`gradus ui` took its place) it leaves as soon as its lease is free, and if the home is deleted, at once.
+shared lock on its lease file, which the kernel releases even after kill -9. A server started by a command
+exits once it is idle: no lease is held and no request has come for a while. If the state file does not name it any more
+(`gradus ui` took its place) it exits as soon as its lease is free, and if the home is deleted, at once.
 A server found in this way is sent nothing but a nonce until it has proved that it knows the home's secret.
 """
 

@@ -1,9 +1,8 @@
 """Note that Prefect's database has the schema that this version of Prefect wants.
 
 Prefect's server looks through all its migrations at every start, which takes a fifth of the start even if there is
-nothing to do. What a server of this version has once brought up to date is noted beside the database, with the revision
-that the database itself names; the two are compared before the next start. Left out: databases other than Prefect's
-default one, which are always left to Prefect.
+nothing to do. After a successful start the database's revision is saved beside it. If both agree at the next start,
+migrations are skipped. Left out: databases other than Prefect's default one, which are always left to Prefect.
 """
 
 import contextlib

@@ -111,7 +111,7 @@ class Connection:
         threading.Thread(target=self._keep, daemon=True).start()
 
     def close(self) -> None:
-        """Let go of the server; it stays for the next command."""
+        """Release the server; it stays for the next command."""
         self._closed.set()
         self._lease.close()
         self._let_go()

@@ -2,8 +2,8 @@
 
 GHPO (arXiv 2507.10628) shows a longer prefix of the solution while a group stays all wrong; the new group, with its
 hint kept in the plan, takes the failed one's place. Roles: rollouts and scores of the previous level, its plan, hints.
-A group with any unjudged rollout did not fail for certain and is skipped; so is one whose next hint is missing, states
-the answer, or is the text it has already seen. Nothing to escalate is a good result: the plan is empty.
+Groups with unjudged rollouts are skipped, and those whose next hint is missing, reveals the answer, or was already
+shown. Nothing to escalate is a good result: the plan is empty.
 """
 
 from dataclasses import dataclass

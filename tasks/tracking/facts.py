@@ -73,7 +73,7 @@ def to_parent(call: Which, seconds: float, metrics: Metrics, state: State) -> No
 
 
 def _put(name: str, point: Point, state: State) -> None:
-    """Put a point in the backlog; where 0 is nothing to look at, zeros wait until there is something else."""
+    """Queue a point. Zeros of quiet metrics are held back until the first non-zero value."""
     spelled, value, time_ms, step = point
     metric = find(name)
     if metric is not None and metric.quiet and spelled not in state.loud:

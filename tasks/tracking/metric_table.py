@@ -72,7 +72,7 @@ class Metric:
     by_step: bool = False
     """Also measured for each optimiser step, on the run of the stage."""
     quiet: bool = False
-    """0 is nothing to look at: the run shows the metric once it was something else."""
+    """Show this metric only after its first non-zero value."""
     compares: bool = False
     """Compares with the evaluation of the starting policy: an end value if a training evaluates only at its ends."""
 

@@ -24,7 +24,7 @@ _NAME_CHARS = 40
 
 
 def check_plot(path: Path) -> None:
-    """UsageError if no picture can be written there."""
+    """Raise UsageError if no picture can be written there."""
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"--plot {path}: there is no such format", hint=f"end it in {', '.join(FORMATS)}")
     if not path.absolute().parent.is_dir():

@@ -1,7 +1,6 @@
 """The name of an exported adapter's base: the user's own name for it, so that the folder can be taken elsewhere.
 
-The lake names a policy by its content alone. What the user called it stands in the recipe of the run that made the
-first adapter on it; after `gradus update` alone nothing knows it.
+Policies are content-addressed; the user's name for a base is only in the recipe of the run that first adapted it.
 """
 
 from collections.abc import Callable

@@ -46,7 +46,7 @@ def reader(name: str) -> Format:
 def check_source(
     path: Path, name: str, tokenizer: Path | None, policy: str | None, columns: Mapping[str, str] | None = None
 ) -> None:
-    """UsageError if there is nothing to read, no tokenizer where there are no texts, or a policy where there are."""
+    """Raise UsageError if there is nothing to read, tokens without a tokenizer, or a policy beside texts."""
     found = reader(name)
     refuse_fields(columns or {}, found.columns, f"a file of {name}")
     if not path.exists():

@@ -43,7 +43,7 @@ class Written:
 
 
 def check_format(name: str, where: str | None = None) -> None:
-    """UsageError if rollouts are not written in that format, or if failures would be written as examples to imitate."""
+    """Raise UsageError if no rollouts are written in that format, or failures would be examples to imitate."""
     known = [*(each for each, found in FORMATS.items() if found.write is not None), PARQUET]
     if name not in known:
         listed = f"give one of: {', '.join(known)}"

@@ -39,9 +39,9 @@ _SETTINGS = {
 
 @contextmanager
 def cluster(config: RayConfig) -> Generator[ModuleType]:
-    """Ray's module, connected: to the cluster of `address`, or to a Ray of our own that ends with the context.
+    """Connect to the cluster at `address`, or start a local one for the duration of the context.
 
-    StageError if the package is missing, the cluster cannot be reached, or this machine lacks the accelerators.
+    Raise StageError if the package is missing, the cluster cannot be reached, or this machine lacks the accelerators.
     """
     with _joined(config.address) if config.address else _own(config) as ray:
         yield ray

@@ -63,7 +63,7 @@ class _DeathError(Exception):
 
 @dataclass
 class _Worker:
-    """One place for a worker: the actor that has it now, and how many died there."""
+    """A worker slot: its current actor and how often it was restarted."""
 
     number: int
     actor: Any = None
@@ -184,7 +184,7 @@ class RayEngine:
     def _replace(self, worker: _Worker, death: _DeathError) -> None:
         """Another actor in the place of a dead one, open; EngineError if too many died there."""
         while True:
-            self._ray.kill(worker.actor)  # out of reach is not dead
+            self._ray.kill(worker.actor)  # an unreachable actor may still be running
             worker.deaths += 1
             event = f"Ray worker {worker.number} of {len(self._workers)} died"
             if worker.deaths > self._config.max_restarts:

@@ -38,7 +38,7 @@ def decider(config: ScoreConfig, specs: Sequence[RewardSpec]) -> int | None:
 
 
 def refuse_without_verdicts(config: ScoreConfig, purpose: str, max_unjudged_frac: float = 0.0) -> None:
-    """UsageError if these rewards can never say what is correct and `purpose` does not accept that.
+    """Raise UsageError if these rewards can never say what is correct and `purpose` does not accept that.
 
     A user's function alone may return verdicts; what it returned is known after the first scoring, at the gate.
     """

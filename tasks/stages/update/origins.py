@@ -88,7 +88,7 @@ def _of_tokens(table: pa.Table, what: str) -> Bools:
 
 
 def refuse_spans(table: pa.Table, rows: Sequence[str]) -> None:
-    """BadInputError names the first row whose spans do not cover its tokens one after the other."""
+    """Raise BadInputError naming the first row whose spans do not cover its tokens one after the other."""
     offsets, spans = ragged(table.column("spans"))
     counts = np.diff(offsets)
     given = np.flatnonzero(counts)

@@ -1,10 +1,9 @@
 """The rows of an update: rollouts joined with their scores, each refused or kept with a reason that names it.
 
 Rows of other origins than the policy (gradus.tasks.stages.update.origins) join the groups of its own.
-A problem whose unhinted group failed whole and was tried again under a hint (GHPO, arXiv 2507.10628) is learnt from
-without the failed group, unless `drop_replaced_groups` is false: of the groups of one problem, an all-wrong one that a
-later one replaced is dropped, and the last always stays. Later means a higher hint level, then the order of the inputs.
-All wrong means that every rollout was judged and none is right, which is what escalation asks too.
+If a problem was retried with a hint (GHPO, arXiv 2507.10628), its earlier all-wrong groups are dropped, unless
+`drop_replaced_groups` is false; its last group is always kept. Later means a higher hint level, then the order of the
+inputs. All wrong means that every rollout was judged and none is right, as in escalation.
 """
 
 from collections import Counter
@@ -219,7 +218,7 @@ def _ages(table: pa.Table, known: Mapping[str, int], expected: str) -> Ints:
 
 
 def refuse_unknown_tokens(table: pa.Table, vocab_size: int) -> None:
-    """BadInputError names the first row with a token id that is not below `vocab_size`."""
+    """Raise BadInputError naming the first row with a token id that is not below `vocab_size`."""
     for column, tokens in (
         ("prompt_tokens", prompts_of(table)),
         ("completion_tokens", tokens_of(table, "completion_tokens")),
@@ -231,7 +230,7 @@ def refuse_unknown_tokens(table: pa.Table, vocab_size: int) -> None:
 
 
 def refuse_truncated(table: pa.Table, config: UpdateConfig) -> None:
-    """BadInputError names the first row sampled with top_p or top_k.
+    """Raise BadInputError naming the first row sampled with top_p or top_k.
 
     Its log-probs are renormalised over what was left, the trainer's over all: the ratio of both is biased (trl#6789).
     """
@@ -248,7 +247,7 @@ def truncated(table: pa.Table) -> Bools:
 
 
 def _refuse_unusable(table: pa.Table, config: UpdateConfig) -> None:
-    """BadInputError names the first row that lacks something, or whose reward or tokens make no sense."""
+    """Raise BadInputError naming the first row that lacks something, or whose reward or tokens make no sense."""
     rows, made = table.column("rollout_id").to_pylist(), "update from rollouts that `gradus rollout` made"
     for name in _NEEDED:
         _refuse(nulls(table.column(name)), rows, f"has no {name}", made)
@@ -268,7 +267,7 @@ def _refuse_unusable(table: pa.Table, config: UpdateConfig) -> None:
 
 
 def _refuse_text_alone(table: pa.Table, config: UpdateConfig) -> None:
-    """BadInputError if rows of the policy have no tokens: files of other programs often hold text alone."""
+    """Raise BadInputError if rows of the policy have no tokens: files of other programs often hold text alone."""
     bare = np.flatnonzero(nulls(table.column("completion_tokens")) & is_own(table))
     if len(bare):
         raise BadInputError(

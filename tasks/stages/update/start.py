@@ -55,7 +55,7 @@ class Start:
         return same and self.train_state.chosen == config.optimizer
 
     def adopted(self, store: Store, ref: Ref, config: UpdateConfig, ranks: Ranks) -> "Start":
-        """Go on with other settings from the checkpoint that this is, as what is read from disk does."""
+        """Continue from this checkpoint with other settings, as a state that is read from disk does."""
         self.to_device()
         self.train_state.adopt(config)
         critic = self.critic if config.needs_critic else None

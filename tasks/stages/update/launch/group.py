@@ -81,7 +81,7 @@ def next_job(ranks: Ranks, folder: Path, number: int) -> RankJob:
 
 
 def refuse_disagreement(ranks: Ranks, job: RankJob) -> None:
-    """StageError names the first rank that has other settings, inputs or code than rank 0."""
+    """Raise StageError naming the first rank that has other settings, inputs or code than rank 0."""
     own = {"host": socket.gethostname(), **_digests(job)}
     first, *others = (json.loads(content) for content in ranks.gathered(json.dumps(own).encode()))
     for rank, other in enumerate(others, 1):

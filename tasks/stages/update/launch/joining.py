@@ -29,7 +29,7 @@ _GRACE_S = 30.0
 def joined(run_folder: Path, say: Callable[[str], None], wait_s: float) -> int:
     """Take part in every update of a run until it ends; return in how many.
 
-    StageError if the run fails or its process is killed, or if it neither goes on nor begins within `wait_s`.
+    StageError if the run fails or its process is killed, or if it neither continues nor begins within `wait_s`.
     """
     began, seen, num_joined = time.time(), list[str](), 0
     first_host, at_first = _FirstHost(run_folder), _standing(run_folder)
@@ -51,7 +51,7 @@ def joined(run_folder: Path, say: Callable[[str], None], wait_s: float) -> int:
                 f"the run {run_folder.name} did not begin within {wait_s:g} s",
                 hint="start it on the first host, with the same GRADUS_HOME",
             )
-        # The journal moves, though nobody holds the run: locks of other hosts are not seen here, and say nothing.
+        # File locks of other hosts are invisible here, so judge liveness by whether the journal grows.
         if first_host.is_lost() or (waited and not first_host.seen and now.num_events == at_first.num_events):
             raise _killed(run_folder)
         time.sleep(_AGAIN_S)
