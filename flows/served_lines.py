@@ -1,7 +1,7 @@
 """Lines that `gradus serve` prints: one when a run starts, and one when it ends, by its name in `gradus runs`.
 
 Prefect calls `say_ended` in the process of the run, or in that of `serve` for one that was killed or cancelled. The
-runs of commands are no deployments', and print nothing here.
+runs of commands are not those of deployments, and print nothing here.
 """
 
 from typing import Any

@@ -19,7 +19,7 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model", "special_tokens_map.json", "chat_template*", "merges.txt")
 """Patterns of the files that an adapter may have beside it, for a tokenizer of its own."""
 WHOLE = "name a folder with config.json, its tokenizer and its weights (*.safetensors)"
-"""The hint for a folder that is no policy."""
+"""The hint for a folder that is not a policy."""
 WEIGHTS_INDEX = ".safetensors.index.json"
 """Suffix of the file that says which file holds which weights."""
 _TOKENIZERS = ("tokenizer*", "vocab.*", "*.model")

@@ -50,7 +50,7 @@ def filled(template: str, question: str, hint: str = "") -> str:
 def template_problem(template: str) -> str:
     r"""Return what is wrong with a template, empty for nothing.
 
-    A name in braces that is no placeholder is refused, unless it is an argument in LaTeX, as in `\boxed{answer}`.
+    A name in braces that is not a placeholder is refused, unless it is an argument in LaTeX, as in `\boxed{answer}`.
 
     >>> template_problem("Q: {problem}")
     'has the unknown placeholder {problem}; there are {question} and {hint}, and {{problem}} is {problem} literally'

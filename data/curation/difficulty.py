@@ -61,7 +61,7 @@ def measure(scores: pa.Table, rollouts: pa.Table | None = None) -> Measurement:
     """Count judged and correct rollouts per problem, and sum up their rewards; those with a hint are left out.
 
     A score whose `correct` is null (time-out, error, a reward without a verdict) counts neither way; one whose `reward`
-    is null is no part of mean and variance. Rollouts, if passed, hold the policy and the hint level;
+    is null is not part of mean and variance. Rollouts, if passed, hold the policy and the hint level;
     without them every score is taken as unhinted.
     Raises BadInputError for a score without its rollout, and for rollouts of more than one policy.
     """

@@ -38,7 +38,7 @@ class Format:
     ours: str | None = ""
     """The field of an object that holds our own fields; empty for the row itself, None for none."""
     known: tuple[str, ...] = ()
-    """Numbers that are no part of the reward."""
+    """Numbers that are not part of the reward."""
     more: Callable[[Row], Mapping[str, Any]] | None = None
     """Returns further fields of ours, read from those in `also`."""
     also: tuple[str, ...] = ()

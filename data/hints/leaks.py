@@ -1,6 +1,6 @@
 """Detection of texts that reveal the answer: exact values for numbers, the words themselves for anything else.
 
-A value that the question already states is no leak: showing it again reveals nothing.
+A value that the question already states is not a leak: showing it again reveals nothing.
 Left out: answers worked out in words, or revealed by an expression that is never evaluated (`30*40`).
 """
 

@@ -88,7 +88,7 @@ class Index:
         return Listed(kept["parents"], named)
 
     def schema(self, ref: Ref, shard: Path) -> pa.Schema:
-        """Return the schema of a verified shard of an artifact that was found; pa.ArrowInvalid if it is no Parquet."""
+        """Return the schema of a verified shard of an artifact that was found; pa.ArrowInvalid if it is not Parquet."""
         table = self._tables[ref.table]
         kept = table["entries"][ref.digest]["schemas"]
         if shard.name not in kept:

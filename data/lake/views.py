@@ -101,7 +101,7 @@ class Lake(Protocol):
         ...
 
     def schema(self, ref: Ref, shard: Path) -> pa.Schema:
-        """The schema of a verified shard; pa.ArrowInvalid if it is no Parquet."""
+        """The schema of a verified shard; pa.ArrowInvalid if it is not Parquet."""
         ...
 
     def damaged(self, ref: Ref, damage: CorruptArtifactError) -> None:

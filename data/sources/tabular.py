@@ -105,7 +105,7 @@ def _inner(row: Row, name: str) -> tuple[Row, str] | None:
 
 
 def read_rows(path: Path, refused: Refused) -> Iterator[Located]:
-    """The rows of a JSONL or Parquet file; lines that are no JSON object are counted as refused and skipped."""
+    """The rows of a JSONL or Parquet file; lines that are not JSON objects are counted as refused and skipped."""
     if not path.is_file():
         raise BadInputError(f"there is no file {path}", hint="give a .jsonl or .parquet file")
     if path.suffix == ".parquet":

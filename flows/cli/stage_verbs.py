@@ -115,7 +115,7 @@ def register_stages(app: typer.Typer) -> None:
 
 
 def installed_verb(name: str) -> TyperCommand | None:
-    """Return the verb of an installed package's stage; None if there is no such stage, or it is no verb."""
+    """Return the verb of an installed package's stage; None if there is no such stage, or it is not a verb."""
     if name not in installed_names() or not (stage := stage_spec(name)).verb:
         return None
     command = CommandInfo(name, callback=may_wait(verb(stage)))

@@ -61,7 +61,7 @@ def compared_trainings(
 def compared_runs(home: Home, names: Sequence[str], conditions: Conditions, on_damage: OnDamage = refuse) -> Comparison:
     """Compare runs that are there; those that differ in nothing but their seed are one method.
 
-    Raise UsageError for a run that does not exist or is no training, and for runs that cannot be compared.
+    Raise UsageError for a run that does not exist or is not a training, and for runs that cannot be compared.
     """
     runs = list(dict.fromkeys(run_folder(home.runs, name).name for name in names))
     by_settings: dict[str, list[tuple[int, str, Variant]]] = {}

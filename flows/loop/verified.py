@@ -33,7 +33,7 @@ class Verified(TypedDict):
 def verify_comparison(home: Home, name: str) -> Verified:
     """Compute a kept comparison again, and count the verdicts of its evaluations in their scores.
 
-    Raise UsageError if the run is no comparison, BadInputError for a figure that is not what the lake says.
+    Raise UsageError if the run is not a comparison, BadInputError for a figure that is not what the lake says.
     """
     folder = run_folder(home.runs, name)
     body = json.loads((folder / "run.json").read_bytes())

@@ -36,7 +36,7 @@ class Budget(Config):
 
 
 def parse_budget(text: str) -> Budget:
-    """Read `rounds=10`; UsageError for another unit or an amount that is no whole number from 1 on."""
+    """Read `rounds=10`; UsageError for another unit or an amount that is not a whole number from 1 on."""
     unit, _, amount = (part.strip() for part in text.partition("="))
     if unit not in UNITS:
         raise UsageError(f"--budget {shortened(text)}: there is no such budget", hint=did_you_mean(unit, UNITS, HOW))

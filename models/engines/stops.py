@@ -1,6 +1,6 @@
 """Stop strings, looked for in the text of a completion's last tokens, so that a step costs the same however long it is.
 
-A completion ends with the first token that completes one of them. Special tokens are no text.
+A completion ends with the first token that completes one of them. Special tokens are not text.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from gradus.models.policy import completion_texts
 
 MARGIN_TOKENS = 8
-"""Tokens beyond those that a stop string can have: some tokens are no text, and the first may lose a space."""
+"""Tokens beyond those that a stop string can have: some tokens are not text, and the first may lose a space."""
 
 
 def tail_tokens(stop: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ class WeightChecker:
     model_runner: Any
 
     def gradus_tensors(self) -> dict[str, tuple[str, list[int]]]:
-        """Name, number format and shape of every parameter; fused and repacked ones are no tensor of a checkpoint."""
+        """Name, number format and shape of every parameter; fused and repacked ones are not tensors of a checkpoint."""
         return {name: (str(p.dtype).removeprefix("torch."), list(p.shape)) for name, p in self._parameters().items()}
 
     def gradus_sums(self, rows: dict[str, int]) -> dict[str, str]:

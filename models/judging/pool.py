@@ -207,7 +207,7 @@ class JudgePool:
             if judge.has_unsent:
                 selector.register(judge.stdin, EVENT_WRITE, judge)
         deadlines = [j.deadline for j in self._judges if j.deadline is not None]
-        # Read before checking deadlines, so that a verdict that arrived while we were busy is no time-out.
+        # Read before checking deadlines, so that a verdict that arrived while we were busy is not a time-out.
         now = time.monotonic()
         patience_s = min([1.0, *(max(0.0, d - now) for d in deadlines)])
         ready = selector.select(patience_s)

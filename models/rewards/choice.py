@@ -78,7 +78,7 @@ def judge(row: Row, gold: str, max_chars: int) -> Verdict:
 
 
 def read_gold(gold: str, options: Options) -> str | None:
-    """The gold letter, lower case; None if it cannot be read, is no option, or could mean two options."""
+    """The gold letter, lower case; None if it cannot be read, is not an option, or could mean two options."""
     marked = marked_answer(gold, words=True)
     phrase = gold if marked is None else marked
     letter, named = read_phrase(phrase, {}), _option(_fold(phrase), options)

@@ -36,7 +36,7 @@ _ENDINGS = tuple(f".lora_{side}.{_NAME}.weight" for side in "AB")
 
 
 def add_lora(model: PreTrainedModel, settings: LoraConfig, seed: int, base: str = "") -> None:
-    """Put new LoRA layers into a model in place and freeze the rest; PolicyError if a target is no linear layer.
+    """Put new LoRA layers into a model in place and freeze the rest; PolicyError if a target is not a linear layer.
 
     `base` is what the adapter's configuration will call the model.
     """

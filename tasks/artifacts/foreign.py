@@ -78,7 +78,7 @@ def _wanted(store: Store, folder: Path) -> list[_Verified]:
 
 
 def _refuse_misfits(found: _Verified) -> None:
-    """Raise BadInputError if a shard is no Parquet, or has other types than its table."""
+    """Raise BadInputError if a shard is not Parquet, or has other types than its table."""
     table = found.manifest.table
     for shard in found.manifest.shards if table in TABLES else ():
         path = found.files[shard.name]

@@ -14,7 +14,7 @@ _TRACKERS = frozenset({"file", "databricks", "databricks-uc", "uc"})
 
 
 def check_addresses() -> None:
-    """Raise UsageError if a variable names a server by something that is no address."""
+    """Raise UsageError if a variable names a server by something that is not an address."""
     prefect, tracker = (os.environ.get(name, "") for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"))
     if prefect and not is_address(prefect):
         raise _refused("PREFECT_API_URL", prefect, "http://127.0.0.1:4200/api")

@@ -20,7 +20,7 @@ def listed_variables() -> frozenset[str]:
 
 
 def check_key_variable(name: str, setting: str) -> None:
-    """Raise UsageError if a setting names a variable that is no key by its name and that the user did not list."""
+    """Raise UsageError if a setting names a variable that is not a key by its name and that the user did not list."""
     if name.endswith(_SUFFIX) or name in listed_variables():
         return
     raise UsageError(

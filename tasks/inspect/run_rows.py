@@ -105,7 +105,7 @@ class RunRows:
         """Return SQL for the rows of `sampled` that meet a user's condition, in brackets.
 
         The condition may name the columns of `sampled`; if it names others, those of `samples`, whose texts are then
-        read. Raise UsageError if it is no condition.
+        read. Raise UsageError if it is not a condition.
         """
         if not condition.strip() or _ALONE.match(condition) or self._statements(condition) != 1:
             raise UsageError(

@@ -220,7 +220,7 @@ def no_source(source: str) -> UsageError:
 
 
 def no_policy(text: str) -> UsageError:
-    """The error for a policy that is no folder, and of which no revision was named."""
+    """The error for a policy that is not a folder, and of which no revision was named."""
     name = shortened(text)
     return UsageError(f"{name} is no folder; a policy on the hub needs its revision", hint=f"write {name}@<commit>")
 

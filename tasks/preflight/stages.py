@@ -59,7 +59,7 @@ def check_rollout(config: RolloutConfig, inputs: Named) -> None:
 
 
 def check_score(config: ScoreConfig, inputs: Named) -> None:
-    """Raise UsageError if a reward's settings cannot be used, such as a pattern that is no regular expression."""
+    """Raise UsageError if a reward's settings cannot be used, such as a pattern that is not a regular expression."""
     del inputs
     for reward in config.rewards:
         try:

@@ -201,7 +201,7 @@ def _check_of(settings: JsonObject) -> str:
 def read_events(folder: Path, on_damage: OnDamage = refuse) -> Iterator[Event]:
     """Yield every event of a run in order; nothing if the run has no journal yet.
 
-    A line that is no event is damage, and so are metrics without a journal.
+    A line that is not an event is damage, and so are metrics without a journal.
     """
     path, begin = folder / EVENTS, 0
     if not path.exists() and (folder / METRICS).exists():

@@ -110,7 +110,7 @@ class Lineage:
         return found.files if found else ()
 
     def schema(self, ref: Ref, shard: Path) -> pa.Schema:
-        """The schema of a verified shard; pa.ArrowInvalid if it is no Parquet."""
+        """The schema of a verified shard; pa.ArrowInvalid if it is not Parquet."""
         return self._index.schema(ref, shard)
 
     def damaged(self, ref: Ref, damage: CorruptArtifactError) -> None:

@@ -183,7 +183,7 @@ def start_mlflow(home: Path, port: int) -> Server:
     """Start MLflow's server with the database and the artifacts of this home."""
     database(home).parent.mkdir(parents=True, exist_ok=True)
     address = f"http://{LOOPBACK}:{port}"
-    # The database's address is no argument: it may have a password, and every account reads a process's arguments.
+    # The database's address is not an argument: it may have a password, and every account reads a process's arguments.
     env = {
         **server_environment(),
         "GRADUS_HOME": str(home.resolve()),

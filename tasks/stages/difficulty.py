@@ -1,7 +1,7 @@
 """Stage difficulty: judged rollouts of one policy become, or are added to, a difficulty table.
 
 Roles: scores; rollouts (optional: policy and hint level of each completion); difficulty (optional: the table so far).
-Scores without a verdict are no part of n and k, their rewards are part of mean and variance. Too many of them breach
+Scores without a verdict are not part of n and k, their rewards are part of mean and variance. Too many of them breach
 the gate; that no score has a verdict or a reward is a failure.
 """
 

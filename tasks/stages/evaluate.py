@@ -1,7 +1,7 @@
 """Stage evaluate: judged rollouts of one policy on one problem set become pass@k, maj@k and lengths with intervals.
 
 Roles: problems, rollouts, scores; baseline (optional): the evaluations of another checkpoint on the same problems,
-for the gain, paired by problem. Rollouts without a verdict are no part of pass@k and maj@k; the share that has
+for the gain, paired by problem. Rollouts without a verdict are not part of pass@k and maj@k; the share that has
 one is the coverage, and too small a share breaches the gate. A problem with fewer judged rollouts than k is left out of
 pass@k and counted in the summary; a k that no problem reaches for want of verdicts is left out, for want of rollouts an
 error. The mean reward is that of every rollout with a reward, judged or not.

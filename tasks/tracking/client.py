@@ -99,7 +99,7 @@ def wait(sidecar: Sidecar, timeout_s: float) -> Status:
     try:
         sidecar.process.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        # The reporter sends the rest on its own; reaped here, it is no zombie if it ends before this process.
+        # The reporter sends the rest on its own; reaped here, it is not a zombie if it ends before this process.
         threading.Thread(target=sidecar.process.wait, daemon=True).start()
         return replace(status(sidecar.folder), telling=True)
     return status(sidecar.folder)

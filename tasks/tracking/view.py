@@ -19,7 +19,7 @@ QUERY = f"workflowType=machine_learning&viewStateShareKey={KEY}"
 """Without it the page shows traces of agents."""
 
 ONLY_TRAININGS = "tags.`gradus.stage` IS NULL AND tags.`gradus.verb` = 'train'"
-"""Runs that are no stage's, and no single verb's."""
+"""Runs that are neither of a stage nor of a single verb."""
 _CREATED_MS = 1_795_392_000_000
 """A constant: the tag is the same whoever writes it."""
 _DESCRIPTION = "attributes.`Description`"

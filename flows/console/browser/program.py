@@ -13,7 +13,7 @@ from gradus.tasks.preflight.checks import REFERENCE
 
 
 def browse_run(home: Home, run: str, say: Callable[[str], None], on_damage: OnDamage = refuse) -> None:
-    """Browse a run, or the rows of an artifact; UsageError if this is no terminal or there is no such run."""
+    """Browse a run, or the rows of an artifact; UsageError if this is not a terminal or there is no such run."""
     is_artifact = bool(REFERENCE.fullmatch(run))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         instead = (

@@ -16,7 +16,7 @@ def is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
         port = parts.port
-    except ValueError:  # a port that is no number, half an IPv6 address
+    except ValueError:  # a port that is not a number, half an IPv6 address
         return False
     spaced = any(char.isspace() for char in text)
     return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not spaced

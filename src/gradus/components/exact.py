@@ -1,4 +1,4 @@
-"""The base of settings: true is no number, a fraction no whole number, and a number neither true nor false.
+"""The base of settings: true is not a number, a fraction is not a whole number, a number is neither true nor false.
 
 pydantic alone would read `limit = true` as 1. Its strict mode would also refuse what the command line writes as text
 (`lr=.5`) and a list where a tuple is declared.

@@ -14,7 +14,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.tasks.inspect.comparing.trainings import Training, problem_ids
 
 TEMPLATE = "template"
-"""The column that is taken unless another is named: problems written from one template are no independent ones."""
+"""The column that is taken unless another is named: problems written from one template are not independent."""
 _FEW = 10
 
 

@@ -162,7 +162,7 @@ def edge_remark(methods: Sequence[TunedMethod]) -> list[str]:
 
 
 def _end(value: str, tried: Sequence[str]) -> str:
-    """Return which end of the numbers tried a value is at; empty for one between, or what is no number."""
+    """Return which end of the numbers tried a value is at; empty for one between, or what is not a number."""
     try:
         numbers = sorted({float(each) for each in tried})
     except ValueError:

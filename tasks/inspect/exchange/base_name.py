@@ -68,7 +68,7 @@ def _before(store: Store, ref: Ref) -> Ref | None:
 def _named(store: Store, base: Ref, policy: str, *, is_adapted: bool) -> BaseName | None:
     """The base's name by a starting policy, which is the base or an adapter on it.
 
-    None if that is no name (an artifact, the bundled policy), or that of a folder with other files now.
+    None if that is not a name (an artifact, the bundled policy), or that of a folder with other files now.
     """
     text = _base_in(policy) if is_adapted else policy
     if not text or REFERENCE.fullmatch(text) or bundled(text) is not None:
