@@ -63,8 +63,11 @@ def prompt_of(value: object, name: str) -> str:
     """Return a prompt that is a text or a list of turns."""
     if not isinstance(value, list):
         return text_of(value, name)
-    texts = [turn.get("content") for turn in value if isinstance(turn, dict)]
-    return "\n".join(text for text in texts if isinstance(text, str))
+    contents = [turn.get("content") for turn in value if isinstance(turn, dict)]
+    texts = [text for text in contents if isinstance(text, str)]
+    if not texts:
+        raise UnusableRowError(f"{name} is neither a text nor a conversation")
+    return "\n".join(texts)
 
 
 def completion_of(value: object, name: str) -> str:

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from gradus.flows.console.output import View, fields, line, safe
 from gradus.flows.recipe.method_list import METHOD, Facts, Method, named_by
+from gradus.flows.recipe.overlays import overlay_files
 from gradus.tasks.inspect.catalogue import REQUIRED, Component, Setting
 
 _COLUMNS = ("name", "kind", "paper", "trust", "what", "test")
@@ -71,7 +72,9 @@ def _about(kind: str, name: str, facts: Component | Method) -> None:
 
 
 def _command(name: str, component: Component) -> str:
-    """The command that tries a component, with a place for each setting that has no default."""
+    """The command that tries a component: by the method of its name, or with a place for settings without a default."""
+    if name in overlay_files():
+        return f"gradus train demo --method {name} --dry-run"
     required = [key for key, setting in component["settings"].items() if setting["default"] == REQUIRED]
     settings = "".join(f", {key} = ..." for key in required)
     value = f'{{name = "{name}"{settings}}}' if required else f'"{name}"'

@@ -53,7 +53,9 @@ def methods_of(
 def refuse_unpaired(methods: Sequence[Variant]) -> None:
     """Raise UsageError for methods that cannot be compared: the same, or evaluated in other ways."""
     for one, other in combinations(methods, 2):
-        if one.name == other.name or {**lasting(one.recipe), "name": ""} == {**lasting(other.recipe), "name": ""}:
+        # Methods over one recipe give its copies names of their own; two recipes may differ in nothing but their names.
+        ours = {"name": ""} if one.name.partition("+")[0] == other.name.partition("+")[0] else {}
+        if one.name == other.name or {**lasting(one.recipe), **ours} == {**lasting(other.recipe), **ours}:
             raise UsageError(f"{one.name} and {other.name} are the same method", hint="leave one of them out")
     first = methods[0]
     for other in methods[1:]:

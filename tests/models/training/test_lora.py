@@ -206,7 +206,7 @@ def test_an_adapter_that_the_settings_do_not_describe_is_refused(tmp_path: Path)
     for settings, message in cases:
         with pytest.raises(PolicyError, match=message):
             continue_lora(tiny("qwen2"), settings, adapter)
-    partial = adapted("qwen2", settings=LoraConfig(3, 6, ("q_proj", "v_proj")))
+    partial = adapted("qwen2", settings=LoraConfig(rank=3, alpha=6, targets=("q_proj", "v_proj")))
     less = read_adapter(written(moved(partial), tmp_path / "less"))
     with pytest.raises(PolicyError, match=r"does not adapt .*down_proj, other than update\.lora"):
         continue_lora(tiny("qwen2"), SETTINGS, less)

@@ -11,7 +11,6 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Ref
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.update import UPDATE
-from gradus.tasks.identity import loading
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.preflight.stages import check_stage
 from gradus.tasks.stages.warm import Warm
@@ -56,10 +55,7 @@ def pinned_settings(optimizer: Any) -> dict[str, Any]:
     return {"optimizer": config.model_dump(mode="json")["optimizer"]}
 
 
-def test_an_optimizer_of_the_users_trains_and_continues(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loading, "_MODULES", [])  # what other tests of this process loaded
+def test_an_optimizer_of_the_users_trains_and_continues(house: House, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "import torch\n\n\ndef ball(parameters, update, *, momentum: float = 0.5):\n"
