@@ -35,7 +35,7 @@ def train(
         recipe: A .toml file, relative to the folder that `gradus serve` was started in, or a bundled recipe (demo).
         set: Settings to change in the recipe, each as key=value, for example update.lr=1e-4.
         rounds: Rounds of curate, rollout, score, update; the recipe's if empty.
-        engine: Which engine samples; the recipe's if empty.
+        engine: Engine that samples; the recipe's if empty.
         overlap: 1 generates the next round during an update; the recipe's if empty.
         run: Name of the run; the recipe's name and digest if empty.
         method: Methods laid over the recipe, each a bundled name (`gradus methods`) or a .toml file.

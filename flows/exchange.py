@@ -43,7 +43,7 @@ def import_rollouts(
 
     Args:
         source: A file, or a folder of files, that the other system wrote.
-        system: Which system wrote them.
+        system: System that wrote them.
         columns: Names of their columns that mean another one, theirs by the name that is read.
         tokenizer: Folder of the model whose tokenizer makes texts of token ids; the policy's if there is one.
         policy: The policy that sampled them, so that it can learn from them: a folder or a checkpoint artifact.

@@ -124,9 +124,9 @@ def profile(
     Args:
         problems: A file, a folder, an artifact, bundled:train or bundled:heldout.
         policy: bundled, a folder, a checkpoint artifact, or id@revision.
-        sample: How each problem is sampled.
-        config: How difficulty is counted.
-        score_config: How completions are judged.
+        sample: Sampling of each problem.
+        config: Counting of difficulty.
+        score_config: Judging of completions.
         seed: Every other seed derives from it.
         out: Also write the result here (.parquet, .jsonl or a folder).
         rollout_config: With which engine, where and how completions are sampled.
@@ -158,9 +158,9 @@ def evaluate(
         problems: A file, a folder, an artifact, bundled:train or bundled:heldout.
         policy: bundled, a folder, a checkpoint artifact, or id@revision.
         against: Another policy, evaluated on the same problems and seeds.
-        sample: How each problem is sampled.
+        sample: Sampling of each problem.
         config: Settings of the stage; what is left out keeps its default.
-        score_config: How completions are judged.
+        score_config: Judging of completions.
         seed: Every other seed derives from it.
         out: Also write the result here (.parquet, .jsonl or a folder).
         rollout_config: With which engine, where and how completions are sampled.

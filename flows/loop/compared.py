@@ -1,4 +1,4 @@
-"""Trainings that are there, side by side: read from their journals and the lake. No Prefect here."""
+"""Trainings that are there, side by side: read from their journals and the lake. Does not import Prefect."""
 
 import json
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Inputs of a run: a recipe with its files pinned, its name, and its policy and problems as artifacts.
 
-Nothing of Prefect here.
+Does not import Prefect.
 """
 
 import hashlib

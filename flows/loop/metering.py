@@ -1,4 +1,4 @@
-"""A session that counts what a training spends, for a budget. Nothing of Prefect here."""
+"""A session that counts what a training spends, for a budget. Does not import Prefect."""
 
 import threading
 from collections.abc import Mapping

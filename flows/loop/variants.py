@@ -1,4 +1,4 @@
-"""The methods of a comparison: recipes, and the values of settings that are given several of. No Prefect here.
+"""The methods of a comparison: recipes, and the values of settings that are given several of. Does not import Prefect.
 
 methods_of(home.runs, ["demo"], ["escalate=[2]", "escalate=[]", "update.lr=1e-4"], rounds=3)
     # two methods: demo escalate=[2] and demo escalate=[]

@@ -2,7 +2,7 @@
 
 MLflow 3.17 keeps a saved view as a tag of the experiment (`mlflow.sharedViewState.KEY`): a JSON object of name and
 times whose `state` is another, as text, of filter, order and columns. An address that names the key opens with it; one
-that names a filter or an order of its own does not. Nothing of MLflow is imported here.
+that names a filter or an order of its own does not. Does not import MLflow.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`compare --tune`: the values tried of each method, their trainings, and the choice among them. No Prefect here.
+"""`compare --tune`: the values tried of each method, their trainings, and the choice among them. Imports no Prefect.
 
 Tuning has seeds of its own, those after the seeds of the comparison. It reads problems that the comparison leaves out:
 those of `--tune-on`, or a part of the evaluated ones.

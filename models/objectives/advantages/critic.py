@@ -29,7 +29,7 @@ def gae(
     Args:
         gamma: Discount of a later reward, a token.
         lam: 1 trusts the reward, 0 the next value.
-        whiten: Whether advantages are shifted and scaled to mean 0 and standard deviation 1 over the step's tokens
+        whiten: True if advantages are shifted and scaled to mean 0 and standard deviation 1 over the step's tokens
             (ddof 1, eps 1e-8 in the variance, as in verl).
     """
     advantage = gae_advantages(rows, gamma=gamma, lam=lam)

@@ -39,7 +39,7 @@ def disco(
     aggregation `sequence_mean` takes the step. A row is positive if its reward is above 0.5.
 
     Args:
-        score: What separates right from wrong.
+        score: Score that separates right from wrong.
         tau: Temperature of the soft maximum over wrong answers.
         max_kl: Bound on KL(old || policy), nats a token, below which the penalty is 0.
         kl_penalty: Weight of the squared excess of the bound.

@@ -28,7 +28,7 @@ def dpo(rows: Rows, *, beta: Annotated[float, Gt(0.0)] = 0.1) -> Tensor:
     the aggregation `sequence_mean` takes the step. Deviation: pairs come from the step's rollouts, not from a data set.
 
     Args:
-        beta: How strongly the policy is kept to the reference.
+        beta: Strength of the pull to the reference.
     """
     h = rows.row_sum((rows["now.logp"] - rows["reference.logp"]).double())
     group, reward = rows.by("group").of, rows["reward"]

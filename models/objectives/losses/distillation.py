@@ -31,7 +31,7 @@ def distil(rows: Rows, *, beta: Annotated[float, Ge(0.0), Le(1.0)] = 0.0) -> tup
     eq. 1 and 3. Deviation: all tokens beyond the K count as one. Metric: teacher_mass, that of the K under the teacher.
 
     Args:
-        beta: Where between forward (0) and reverse KL (1).
+        beta: Position between forward (0) and reverse KL (1).
     """
     teacher, policy = with_rest(rows["teacher.top"]), with_rest(rows["now.top"])
     if beta == 0.0:

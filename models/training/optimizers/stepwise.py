@@ -23,7 +23,7 @@ def adamw(
 
     Args:
         eps: Added to the root of the second moment.
-        amsgrad: Whether the second moment is the largest so far (arXiv 1904.09237).
+        amsgrad: True if the second moment is the largest so far (arXiv 1904.09237).
     """
     fused = {"fused": True} if parameters[0].device.type == "cuda" else {}
     return torch.optim.AdamW(
@@ -62,7 +62,7 @@ def sgd(
     Args:
         momentum: Share of the last step that is taken again.
         dampening: Share of the gradient that momentum leaves out.
-        nesterov: Whether the gradient is that after the momentum's step.
+        nesterov: True if the gradient is that after the momentum's step.
     """
     if update.betas != StepConfig.model_fields["betas"].default:
         raise ValueError("it takes no betas: leave update.betas out")

@@ -77,25 +77,25 @@ def component(
     Every argument must be a literal, since it is read from the source.
 
     Args:
-        kind: What it is; decides where a recipe may name it and how it is called.
+        kind: Its kind; decides where a recipe may name it and how it is called.
         name: Name in recipes, if not that of the function.
         paper: Source of the method, such as an arXiv id.
         version: Raised if a result changes for the same inputs and settings; part of every identity that names it.
         libraries: Installed distributions that decide the result; their versions are part of the identity.
         columns: Columns of a row that a reward reads beside completion and answer.
-        needs_gold: Whether a reward cannot judge a row without a gold answer.
+        needs_gold: True if a reward cannot judge a row without a gold answer.
         needs: Columns that a part of an objective reads (gradus.models.objectives.columns); others are refused, and
             what no part needs is not computed. None reads what costs nothing.
-        per: Whether an advantage is one a row or one a token.
-        when: Whether an advantage is made once an update, or anew for every step.
-        returns: What an advantage can be taken as.
-        takes: What a loss can take as its advantage; () takes none.
-        mean_over: What an aggregation weighs alike; what an advantage or a loss is defined with, or "" for either.
-        regulariser: Whether no weight multiplies a loss.
-        acts_without_advantage: Whether a loss has a gradient where the advantage is 0.
-        needs_sampler: Whether a loss needs rows with the log-probs of a sampler; False for losses of given texts.
-        compares_group: Whether an advantage compares the rows of a group: of one row, or of equal ones, it makes none.
-        elementwise: Whether an optimiser steps every number by itself, so that a rank can step its part of a parameter.
+        per: Granularity of an advantage: one a row or one a token.
+        when: Time of an advantage: once an update, or anew for every step.
+        returns: Quantities that an advantage can be taken as.
+        takes: Quantities that a loss can take as its advantage; () takes none.
+        mean_over: Units that an aggregation weighs alike; those that an advantage or a loss needs, or "" for either.
+        regulariser: True if no weight multiplies a loss.
+        acts_without_advantage: True if a loss has a gradient where the advantage is 0.
+        needs_sampler: True if a loss needs rows with the log-probs of a sampler; False for losses of given texts.
+        compares_group: True if an advantage compares the rows of a group: of one row, or of equal ones, it makes none.
+        elementwise: True if an optimiser steps every number by itself, so that a rank can step its part of a parameter.
     """
     if kind not in KINDS:
         raise ValueError(f"there is no kind of component {kind!r}: it is one of {', '.join(KINDS)}")
