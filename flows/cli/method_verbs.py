@@ -1,5 +1,6 @@
-"""The verbs about what a run can be made of: methods, settings."""
+"""The verbs about the parts of a run: methods, settings, new."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -44,7 +45,20 @@ def settings(
     answer({stage: stages[stage]} if stage else stages, as_json, render_settings)
 
 
+def new(
+    kind: Annotated[str, typer.Argument(help="filter, reward, advantage, loss ... (gradus methods)")],
+    name: Annotated[str, typer.Argument(help="its name, in lower case with underscores")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a component of your own into this folder: its function, its test and its method, ready to run."""
+    from gradus.flows.library.new_component import write_component
+
+    files = [file.name for file in write_component(kind, name, Path())]
+    commands = {"test": f"pytest {files[1]}", "try": f"gradus train demo --method {files[2]} --dry-run"}
+    answer({"files": files, **commands}, as_json)
+
+
 def register_methods(app: typer.Typer) -> None:
     """Add these verbs to the program."""
-    for verb in (methods, settings):
+    for verb in (methods, settings, new):
         app.command(verb.__name__)(verb)
