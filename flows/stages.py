@@ -20,6 +20,7 @@ from gradus.components.stage import CHECKPOINTS, Role, Stage, take_parameters
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import problems_of, problems_ref
+from gradus.flows.recipe.suites import Suite
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.artifacts.copies import export
@@ -174,7 +175,7 @@ def evaluate(
         def of(name: str, baseline: list[Ref]) -> Outcome:
             table, rollouts, scores = _sampled(session, problems, name, sample, score_config, rollout_config)
             inputs = {"problems": [table], "rollouts": [rollouts], "scores": [scores], "baseline": baseline}
-            return session.stage("evaluate", settings, inputs)
+            return session.stage("evaluate", settings, inputs, facts={"suite": Suite().name})
 
         baseline = [of(against, []).ref] if against else []
         return _answer(session, of(policy, baseline), out, started)

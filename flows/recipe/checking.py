@@ -20,7 +20,7 @@ from gradus.tasks.config.rollout import ROLLOUT
 from gradus.tasks.config.score import SCORE
 from gradus.tasks.config.update import UPDATE
 from gradus.tasks.preflight.abilities import check_learning, check_length
-from gradus.tasks.preflight.checks import check_inputs
+from gradus.tasks.preflight.checks import check_components, check_inputs
 from gradus.tasks.preflight.stages import check_stage
 from gradus.tasks.stages.registry import stage_spec
 
@@ -51,6 +51,7 @@ def check_settings(recipe: Recipe, lake: Path) -> None:
 
 def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:
     """Refuse settings with what the recipe names for the roles of the stage."""
+    check_components(settings)  # before anything asks what they read
     named = {
         "problems": recipe.problems,
         "policy": recipe.policy,

@@ -228,7 +228,7 @@ def test_the_functions_find_what_the_verbs_do_and_refuse_what_they_refuse(
     assert again["differences"][0]["difference"] == found["differences"][0]["difference"]
     (page,) = gradus.run(found["methods"][0]["runs"][0]).report(tmp_path / "page.html")
     assert "<svg" in page.read_text()
-    for wrong, said in (({"methods": []}, "nothing to compare"), ({"methods": ["demo"], "seeds": 0}, "seeds = 0")):
+    for wrong, said in (({"recipes": []}, "nothing to compare"), ({"recipes": ["demo"], "seeds": 0}, "seeds = 0")):
         with pytest.raises(gradus.GradusError, match=said):
             gradus.compare(**wrong)
 

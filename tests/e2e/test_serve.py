@@ -200,7 +200,7 @@ def test_serve_alone_starts_a_server_that_fires_schedules(new_program: Callable[
 
             until(deployed, "deployments")
             printed = program.home / "stdout"
-            until(lambda: "serving ingest, hint" in printed.read_text(), "what is served")
+            until(lambda: "serving ingest, curate" in printed.read_text(), "what is served")
             said = printed.read_text().splitlines()
             assert said[0] == f"Prefect  {found.address}"
             every = {"active": True, "schedule": {"interval": 15}, "parameters": {"source": "rows.jsonl"}}
