@@ -18,6 +18,7 @@ UPDATE = Stage(
         Role("teacher", "policy that a loss distils from", CHECKPOINTS, default=None, used="needs_teacher"),
     ),
     check="gradus.tasks.preflight.stages:check_update",
+    incidental=("save",),
     worker="policy",
     run="gradus.tasks.stages.update.stage:run",
 )

@@ -33,7 +33,8 @@ class Call:
     round: int = 0
     purpose: str = "train"
     facts: JsonObject = field(default_factory=dict[str, Json])
-    """Facts decided by the run on which the result depends: a round in its rows, a source, a suite's name."""
+    """Facts decided by the run: a round in its rows, a source, a suite's name. Unless the stage declares them
+    incidental, the result depends on them."""
 
     @property
     def label(self) -> str:
@@ -134,8 +135,8 @@ def planned(
         "config": call.config.identified(),
         "parents": {role: [key_of(ref, reads.get(role)) for ref in refs] for role, refs in given.items()},
     }
-    if call.facts:
-        identity["facts"] = call.facts
+    if facts := {name: fact for name, fact in call.facts.items() if name not in spec.incidental}:
+        identity["facts"] = facts
     if spec.draws:
         identity["seed"] = seed
     if reads and store.find(Ref(spec.makes, identity_digest(identity))) is None:

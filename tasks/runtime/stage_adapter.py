@@ -246,7 +246,7 @@ def _started(job: Job, request: _Request) -> str:
         round=request.call.round,
         purpose=request.call.purpose,
         output=job.output,
-        config={**job.config, **job.facts},
+        config={**job.config, **job.identity.get("facts", {})},
         inputs=job.inputs,
     )
 

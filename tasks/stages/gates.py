@@ -81,8 +81,6 @@ def update_breach(report: Mapping[str, Any], config: UpdateConfig) -> str:
             f"max_logp_diff = {config.max_logp_diff:g} (most in rollout {summary.get('most_mismatched')})"
         )
     num_groups, num_uniform = summary.get("groups", 0), summary.get("zero_std_groups", 0)
-    if summary.get("skipped_updates") and config.without_signal == "refused":
-        return f"all {num_groups} groups have rewards without variance: there is nothing to learn from"
     if num_uniform > config.max_zero_std_frac * num_groups:
         first = summary.get("first_zero_std")
         return (

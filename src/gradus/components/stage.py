@@ -89,6 +89,8 @@ class Stage:
     """Its inputs and the shorts of its settings, in the order of the verb's options."""
     check: str = ""
     """A function of (settings, inputs by role) as module:function, which refuses them before anything starts."""
+    incidental: tuple[str, ...] = ()
+    """Facts of a call on which its result does not depend, and which its identity leaves out."""
     draws: bool = True
     """True if the result depends on a seed, which is then part of its identity."""
     worker: Worker = ""

@@ -134,7 +134,8 @@ def _put_back(store: Store, ref: Ref, folder: Path, manifest: Manifest) -> None:
 def _repeated(store: Store, ref: Ref, before: Start | None, out: ShardWriter, beat: Beat) -> Start:
     """Take the steps of an update again, from `before` or from the train state of its policy on disk."""
     manifest = store.manifest(ref)
-    config = UpdateConfig.model_validate(manifest.config)
+    facts = manifest.identity.get("facts", {})
+    config = UpdateConfig.model_validate({k: value for k, value in manifest.config.items() if k not in facts})
     inputs = {role: tuple(map(Ref.parse, texts)) for role, texts in manifest.parents.items()}
     ctx = StageContext(store, inputs, out, int(manifest.identity["seed"]), Warm(), beat)
     try:

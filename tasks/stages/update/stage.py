@@ -52,9 +52,8 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageRes
     """Do the same in this process, which may be one of several ranks: all take the steps, and rank 0 reports."""
     started = time.perf_counter()
     work = Work.of(ctx, config)
-    skipped = not work.has_signal()
-    work.refuse_uniform(skipped=skipped)
-    if skipped:
+    work.refuse_uniform()
+    if not work.has_signal():
         return _skipped(work)
     start = _start(ctx, config, budget.ranks)
     refuse_unknown_tokens(work.judged.table, vocabulary(start.policy.model))
@@ -97,8 +96,8 @@ def _start(ctx: StageContext, config: UpdateConfig, ranks: Ranks) -> Start:
 
 def _save_state(ctx: StageContext, config: UpdateConfig, start: Start, ranks: Ranks) -> None:
     """Keep what the next update continues from: at once, while other stages compute, or not on disk at all."""
-    same = makes_the_same_bits(config, start.train_state.model.device)
-    if config.save_state == "never" and same:
+    same, when = makes_the_same_bits(config, start.train_state.model.device), ctx.facts.get("save", "now")
+    if when == "never" and same:
         return
     dtype = saved_in(ctx.store, ctx.one("policy"), config)
     contents = state_contents(start.train_state, dtype, files_of_critic(start))
@@ -109,7 +108,7 @@ def _save_state(ctx: StageContext, config: UpdateConfig, start: Start, ranks: Ra
         with hold(store.path(own), "", lambda text: ctx.beat(1.0, text)):
             write_train_state(store.writer(own), ref, files, contents, ranks)
 
-    if config.save_state == "behind" and same:
+    if when == "behind" and same:
         ctx.warm.of(KeptTraining).save_behind(save)
     else:
         save()

@@ -72,10 +72,13 @@ class Work:
         varied = ~torch.from_numpy(self.zero_std)[self.rows["group"]] | self.config.needs_critic
         return bool(((self.rows.lengths > 0) & self.objective.may_learn(self.rows, varied)).any())
 
-    def refuse_uniform(self, *, skipped: bool) -> None:
-        """Raise GateError if too many groups have no variance, or a skipped update is to be refused."""
-        summary = {**self.uniform_groups(), "skipped_updates": int(skipped)}
-        if sentence := update_breach({"summary": summary}, self.config):
+    def refuse_uniform(self) -> None:
+        """Raise GateError if too many groups have no variance, or all where the run does not let an update skip."""
+        found = self.uniform_groups()
+        sentence = update_breach({"summary": found}, self.config)
+        if not (self.has_signal() or self.ctx.facts.get("may_skip")):
+            sentence = f"all {found['groups']} groups have rewards without variance: there is nothing to learn from"
+        if sentence:
             raise GateError(sentence, hint=WITHOUT_SIGNAL)
 
     def uniform_groups(self) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class House:
         )
         return self.store.put("scores", table.take(pa.array(range(len(rows))[::-1])))
 
-    def job(self, inputs: dict[str, list[Ref]], **config: Any) -> dict[str, Any]:
+    def job(self, inputs: dict[str, list[Ref]], facts: dict[str, Any] | None = None, **config: Any) -> dict[str, Any]:
         self.runs += 1
         identity: JsonObject = {"stage": "update", "seed": 5, "number": self.runs}
         return Job(
@@ -134,6 +134,7 @@ class House:
             config=config,
             seed=5,
             identity=identity,
+            facts=facts or {},
         ).to_json()
 
     def run(self, job: dict[str, Any], warm: Warm | None = None) -> tuple[Path, dict[str, Any]]:
