@@ -48,8 +48,11 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     return launched(ctx, config)
 
 
-def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageResult:
-    """Do the same in this process, which may be one of several ranks: all take the steps, and rank 0 reports."""
+def updated(ctx: StageContext, config: UpdateConfig, budget: Budget, *, saves: bool = True) -> StageResult:
+    """Do the same in this process, which may be one of several ranks: all take the steps, and rank 0 reports.
+
+    `saves`: with the train state on disk, unless the run leaves it out.
+    """
     started = time.perf_counter()
     work = Work.of(ctx, config)
     work.refuse_uniform()
@@ -70,7 +73,8 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageRes
         ctx.out.write_file(ROWS_FILE, work.rows_file())
         if config.between_updates == "host" and budget.ranks.num_ranks == 1:
             start.to_host()  # before the state is written while other stages compute
-        _save_state(ctx, config, start, budget.ranks)
+        if saves:
+            _save_state(ctx, config, start, budget.ranks)
     else:
         give_checkpoint(start.policy, start.train_state, dtype)
         written(

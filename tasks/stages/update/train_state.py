@@ -110,7 +110,7 @@ def write_checkpoint(
     `repeats`: whether the same update makes the same bits again.
     """
     with disk_errors(out.folder):
-        write_weights(policy, train_state, dtype, _empty(out.scratch / _WORK), out.move_file)
+        _write_weights(policy, train_state, dtype, _empty(out.scratch / _WORK), out.move_file)
     named = pointer(
         out.ref,
         step=train_state.step,
@@ -121,7 +121,7 @@ def write_checkpoint(
     out.write_file(POINTER, named)
 
 
-def write_weights(policy: Policy, train_state: TrainState, dtype: SavedDtype, scratch: Path, take: TakeFile) -> None:
+def _write_weights(policy: Policy, train_state: TrainState, dtype: SavedDtype, scratch: Path, take: TakeFile) -> None:
     """Write the policy, and its average below EMA, to an empty folder, and let `take` move each file."""
     if has_lora(policy.model):
         write_adapter(policy, train_state.masters, scratch, take)
