@@ -32,7 +32,6 @@ from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.context import Beat, StageContext
 from gradus.tasks.stages.update.start import KeptTraining
 from gradus.tasks.stages.update.train_state import policy_dtype, state_contents, write_train_state
-from gradus.tasks.stages.update.work import files_of_critic
 from gradus.tasks.stages.warm import Warm
 
 
@@ -72,7 +71,7 @@ def restore_checkpoint(store: Store, ref: Ref, beat: Beat) -> None:
                 shutil.rmtree(folder)
             start = warm.of(KeptTraining).take(ref)
             assert start is not None
-            contents = state_contents(start.train_state, policy_dtype(store.path(ref)), files_of_critic(start))
+            contents = state_contents(start.train_state, start.critic, policy_dtype(store.path(ref)))
             write_train_state(out, ref, store.manifest(ref).files, contents)
         except Exception:
             shutil.rmtree(out.scratch, ignore_errors=True)

@@ -19,8 +19,8 @@ from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.passes import Budget, OnRows, all_tokens
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic
-from gradus.models.training.steps.critic_files import CRITIC, restore_critic
 from gradus.models.training.tensor_files import CheckpointError
+from gradus.models.training.train_state_files import CRITIC, restore_critic
 from gradus.tasks.artifacts.adapters import refers_to_base
 from gradus.tasks.artifacts.loading import divided_policy, loaded_policy
 from gradus.tasks.config.learning import UpdateConfig

@@ -32,7 +32,7 @@ from gradus.tasks.stages.update.train_state import (
     write_checkpoint,
     write_train_state,
 )
-from gradus.tasks.stages.update.work import Work, files_of_critic
+from gradus.tasks.stages.update.work import Work
 
 
 def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
@@ -78,7 +78,7 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget, *, saves: b
     else:
         give_checkpoint(start.policy, start.train_state, dtype)
         written(
-            state_contents(start.train_state, dtype, files_of_critic(start)),
+            state_contents(start.train_state, start.critic, dtype),
             ctx.store.path(state_ref(ctx.out.ref)),
             budget.ranks,
         )
@@ -104,7 +104,7 @@ def _save_state(ctx: StageContext, config: UpdateConfig, start: Start, ranks: Ra
     if when == "never" and same:
         return
     dtype = saved_in(ctx.store, ctx.one("policy"), config)
-    contents = state_contents(start.train_state, dtype, files_of_critic(start))
+    contents = state_contents(start.train_state, start.critic, dtype)
     store, ref, files = ctx.store, ctx.out.ref, ctx.out.entries
 
     def save() -> None:

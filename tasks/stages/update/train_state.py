@@ -24,6 +24,7 @@ from gradus.models.training.optimizers.making import OptimizerError
 from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.recomputation import layers_of
 from gradus.models.training.state import TrainState
+from gradus.models.training.steps.critic import Critic
 from gradus.models.training.tensor_files import CheckpointError, Collect
 from gradus.models.training.train_state_files import OtherOptimizerError, restore_train_state, train_state_files
 from gradus.tasks.artifacts.adapters import adapted_policy, write_adapter
@@ -34,8 +35,6 @@ from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.identity.loading import load
 
 _WORK = "policy"
-Contents = Mapping[str, Collect]
-"""Files by name and how each is brought together."""
 
 
 def new_train_state(store: Store, ref: Ref, config: UpdateConfig, seed: int, ranks: Ranks) -> tuple[TrainState, Policy]:
@@ -141,7 +140,11 @@ def _write_weights(policy: Policy, train_state: TrainState, dtype: SavedDtype, s
 
 
 def write_train_state(
-    out: ShardWriter, checkpoint: Ref, policy_files: Iterable[FileEntry], files: Contents, ranks: Ranks = ALONE
+    out: ShardWriter,
+    checkpoint: Ref,
+    policy_files: Iterable[FileEntry],
+    files: Mapping[str, Collect],
+    ranks: Ranks = ALONE,
 ) -> None:
     """Write and commit the train state of a checkpoint that consists of these files of a policy.
 
@@ -155,10 +158,10 @@ def write_train_state(
     )
 
 
-def state_contents(train_state: TrainState, dtype: SavedDtype, others: Contents) -> dict[str, Collect]:
+def state_contents(train_state: TrainState, critic: Critic | None, dtype: SavedDtype) -> dict[str, Collect]:
     """The files of a train state beside a policy that is saved in `dtype`."""
     rounded = dtype != "float32" and not has_lora(train_state.model)  # an adapter's file has its matrices as they are
-    return {**train_state_files(train_state, masters=rounded), **others}
+    return train_state_files(train_state, critic, masters=rounded)
 
 
 def saved_in(store: Store, ref: Ref, config: UpdateConfig) -> SavedDtype:

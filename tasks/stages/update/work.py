@@ -15,9 +15,7 @@ from gradus.models.objectives.rows import Rows
 from gradus.models.training.mismatch import mismatch, row_differences
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.steps.critic import UpdateError
-from gradus.models.training.steps.critic_files import critic_files
 from gradus.models.training.steps.step import StepResult
-from gradus.models.training.tensor_files import Collect
 from gradus.models.training.update import StepPlan, optimise
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
@@ -152,8 +150,3 @@ class Work:
         return update_table(
             self.judged.table, self.rows, self.results, self.trainer, keep_logprobs=self.config.keep_logprobs
         )
-
-
-def files_of_critic(start: Start) -> dict[str, Collect]:
-    """Files of the critic by name; none without one."""
-    return {} if start.critic is None else critic_files(start.critic)
