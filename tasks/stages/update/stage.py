@@ -26,11 +26,11 @@ from gradus.tasks.stages.update.report import extreme_samples, last_and_worst, o
 from gradus.tasks.stages.update.rows import refuse_unknown_tokens
 from gradus.tasks.stages.update.start import KeptTraining, Start, keep_warm, loaded
 from gradus.tasks.stages.update.train_state import (
-    give_checkpoint,
     saved_in,
     state_contents,
     write_checkpoint,
     write_train_state,
+    write_weights,
 )
 from gradus.tasks.stages.update.work import Work
 
@@ -76,7 +76,7 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget, *, saves: b
         if saves:
             _save_state(ctx, config, start, budget.ranks)
     else:
-        give_checkpoint(start.policy, start.train_state, dtype)
+        write_weights(start.policy, start.train_state, dtype, None)
         written(
             state_contents(start.train_state, start.critic, dtype),
             ctx.store.path(state_ref(ctx.out.ref)),

@@ -23,7 +23,7 @@ from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.gates import update_breach
 from gradus.tasks.stages.update.objective import objective_of
 from gradus.tasks.stages.update.report import StepMetrics, uniform_groups
-from gradus.tasks.stages.update.roles import RolePasses
+from gradus.tasks.stages.update.roles import role_columns
 from gradus.tasks.stages.update.rows import Judged, judged_rows, learning_rows_of, refuse_truncated, truncated
 from gradus.tasks.stages.update.start import Start
 from gradus.tasks.stages.update.table import update_table
@@ -93,8 +93,7 @@ class Work:
         if not plan.on_policy:
             known["old.logp"] = all_tokens(state.model, rows, budget, self.on_rows).logp
             self.check_mismatch(torch.arange(rows.num_rows), known["old.logp"])
-        passes = RolePasses(self.ctx, config, self.judged.table, rows, start.policy, budget, self.on_rows)
-        known |= passes.columns(state, start.critic)
+        known |= role_columns(self, start, budget)
         num_tokens, before = 0, time.perf_counter()
         try:
             for result in optimise(
