@@ -9,7 +9,7 @@ from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROW
 from gradus.components.stage import Role, Short, Stage
 from gradus.data.errors import shortened
 from gradus.models.engines.settings import ServerConfig, VllmConfig
-from gradus.tasks.config.prompts import PromptConfig, Stops
+from gradus.tasks.config.prompts import PROMPT_COLUMNS, PromptConfig, Stops
 from gradus.tasks.config.roles import POLICY, PROBLEMS
 
 
@@ -77,6 +77,11 @@ class RolloutConfig(Config):
     """Gate: a larger share of completions cut off by max_tokens fails the stage."""
 
 
+COLUMNS = {
+    "plan": ("problem_id", "group_id", "n", "hint_level", "hint_text", "temperature", "max_tokens", "seed"),
+    "problems": PROMPT_COLUMNS,
+}
+"""The columns that a rollout reads, by role."""
 ROLLOUT = Stage(
     "rollout",
     "Generate the completions of a plan.",
@@ -90,6 +95,8 @@ ROLLOUT = Stage(
         Short("engine", "which engine samples", default="transformers"),
     ),
     check="gradus.tasks.preflight.stages:check_rollout",
+    gate="gradus.tasks.stages.gates:rollout_breach",
+    reads=lambda _: COLUMNS,
     worker="policy",
     other_worker=lambda settings: "engine" if settings.engine == "vllm" else "",
     run="gradus.tasks.stages.rollout.stage:run",

@@ -16,7 +16,6 @@ from gradus.data.records import Json, JsonObject
 from gradus.tasks.identity.versions import code_identity
 from gradus.tasks.runs.records import Evaluation, Report, Summary
 from gradus.tasks.runtime.attempt import Job
-from gradus.tasks.stages.reads import columns_read
 from gradus.tasks.stages.registry import stage_spec
 
 Inputs = Mapping[str, Sequence[Ref]]
@@ -126,7 +125,7 @@ def planned(
     `content_key` replaces the store's for inputs that are not in the store.
     """
     spec, key_of = stage_spec(call.name), content_key or store.content_key
-    reads = columns_read(call.config)
+    reads = spec.reads(call.config)
     given = {role: refs for role, refs in sorted(call.inputs.items()) if refs}
     identity: dict[str, Json] = {
         "stage": spec.name,

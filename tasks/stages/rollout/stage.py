@@ -16,10 +16,9 @@ from gradus.data.lake.schema import ROLLOUTS
 from gradus.models.engines.base import Engine, EngineError, Finished, Request
 from gradus.models.policy import PromptSide
 from gradus.tasks.config.key_variables import check_key_variable
-from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.rollout import COLUMNS, RolloutConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.runs.records import Sample
-from gradus.tasks.stages import reads
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.rollout.engines import open_engine, release_accelerator
 from gradus.tasks.stages.rollout.groups import Group, Planned
@@ -60,7 +59,7 @@ def _rolled_out(
 ) -> StageResult:
     """`each` calls a function with every shard, one by one or as many at once as the engine has workers."""
     # All prompts before the first token: a row that cannot be used is reported now, not in the last shard.
-    plan, problems = (ctx.table(role, reads.ROLLOUT[role]) for role in ("plan", "problems"))
+    plan, problems = (ctx.table(role, COLUMNS[role]) for role in ("plan", "problems"))
     planned = Planned(plan, problems, side, config, ctx.seed, ctx.round)
     sampler = SamplerFacts(
         engine.name,

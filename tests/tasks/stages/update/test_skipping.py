@@ -9,8 +9,8 @@ from gradus.data.lake.train_states import is_skipped
 from gradus.data.records import Json
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.update import UPDATE
 from gradus.tasks.runtime.calls import Call, planned
-from gradus.tasks.stages.gates import breach
 from tests.tasks.stages.update.conftest import House
 
 EQUAL = [1.0] * 4 + [0.0] * 8
@@ -31,7 +31,7 @@ def test_a_skipped_update_keeps_the_policy_and_is_refused_wherever_it_is_not_all
     )
     assert (metrics["trained/skipped_updates"], metrics["trained/frac_zero_std_groups"]) == (1.0, 1.0)
     assert is_skipped(house.store, ref)
-    assert breach("update", report, UpdateConfig()) == ""
+    assert UPDATE.breach(report, UpdateConfig()) == ""
     with pytest.raises(GateError, match="all 3 groups have rewards without variance: there is nothing to learn from"):
         house.run(house.job(inputs))  # of `gradus update`
     with pytest.raises(BadInputError, match="an update that was skipped, without a policy") as error:
