@@ -4,7 +4,6 @@ import keyword
 import re
 import sys
 from pathlib import Path
-from typing import cast
 
 from gradus.components import KINDS, Kind
 from gradus.components.registry import SETTINGS
@@ -18,14 +17,13 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 def write_component(kind: str, name: str, folder: Path) -> list[Path]:
     """Write NAME.py, test_NAME.py and NAME.toml into a folder; UsageError for another kind or name, or a file there."""
-    known = {each.replace(" ", "_"): each for each in KINDS}
-    if kind.replace(" ", "_") not in known:
-        listed = f"it is one of {', '.join(known)}"
-        raise UsageError(f"there is no kind of component {kind!r}", hint=did_you_mean(kind, list(known), listed))
+    if kind not in KINDS:
+        listed = f"it is one of {', '.join(KINDS)}"
+        raise UsageError(f"there is no kind of component {kind!r}", hint=did_you_mean(kind, list(KINDS), listed))
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in sys.stdlib_module_names:
         hint = "take lower-case letters, digits and _, a letter first, and no word or module of Python's"
         raise UsageError(f"{name!r} cannot name a component", hint=hint)
-    texts = _texts(cast("Kind", known[kind.replace(" ", "_")]), name)
+    texts = _texts(kind, name)
     if there := [file for file in texts if (folder / file).exists()]:
         raise UsageError(f"{there[0]} is there already, and is not overwritten", hint="take another name")
     for file, text in texts.items():

@@ -76,10 +76,10 @@ def NAME(candidates: pa.Table, num: int, rng: np.random.Generator):
     assert draw.weight.tolist() == [1.0, 1.0]
 """,
     ),
-    "hint strategy": Template(
+    "hint": Template(
         "from gradus.components import component\n",
         '''
-@component("hint strategy")
+@component("hint")
 def NAME(problem, fraction: float):
     """Return the first share of the worked solution's words; None for a problem without one."""
     words = (problem["solution"] or "").split()
@@ -153,11 +153,11 @@ def NAME(rows: Rows):
     assert torch.allclose(NAME(rows), torch.full((3,), 1 / 3))
 """,
     ),
-    "importance weights": Template(
+    "correction": Template(
         "from typing import Annotated\n\nfrom annotated_types import Gt\n\n"
         "from gradus.components import component\nfrom gradus.models.objectives.rows import Rows\n",
         '''
-@component("importance weights", needs=("old.logp", "sampler.logp"))
+@component("correction", needs=("old.logp", "sampler.logp"))
 def NAME(rows: Rows, *, cap: Annotated[float, Gt(0.0)] = 2.0):
     """Return min(p_trainer / p_sampler, cap) of each token, (M,), and a metric of the weights.
 
@@ -174,11 +174,11 @@ def NAME(rows: Rows, *, cap: Annotated[float, Gt(0.0)] = 2.0):
     assert weight.tolist() == [1.0, 1.5]
 """,
     ),
-    "token weights": Template(
+    "weight": Template(
         "from typing import Annotated\n\nimport torch\nfrom annotated_types import Gt, Le\n\n"
         "from gradus.components import component\nfrom gradus.models.objectives.rows import Rows\n",
         '''
-@component("token weights", needs=("now.logp",))
+@component("weight", needs=("now.logp",))
 def NAME(rows: Rows, *, frac: Annotated[float, Gt(0.0), Le(1.0)] = 0.5):
     """Return 1 for the least probable tokens of the step, 0 for the others, (M,), and a metric.
 
