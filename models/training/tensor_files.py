@@ -19,8 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gradus.models.training.parallel.gathering import gathered
-from gradus.models.training.parallel.sharding import divided
+from gradus.models.training.parallel.sharding import divided, gathered
 
 FILE_BYTES = 512 << 20
 """A file takes tensors up to this size together, and at least one.

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradus.components.chosen import AdvantageConfig, Chosen
 from gradus.data.arrays import Bools
 from gradus.data.errors import GateError, StageError
 from gradus.data.metrics import zero_std_groups
-from gradus.models.objectives.objective import Objective
+from gradus.models.objectives.columns import columns_of
+from gradus.models.objectives.objective import Advantage, Objective, Part, Term
 from gradus.models.objectives.rows import Rows
 from gradus.models.training.mismatch import mismatch, row_differences
 from gradus.models.training.passes import Budget, all_tokens
@@ -19,9 +21,10 @@ from gradus.models.training.steps.step import StepResult
 from gradus.models.training.update import StepPlan, optimise
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
+from gradus.tasks.identity.loading import load
+from gradus.tasks.preflight.objective import check_objective
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.gates import update_breach
-from gradus.tasks.stages.update.objective import objective_of
 from gradus.tasks.stages.update.report import StepMetrics, uniform_groups
 from gradus.tasks.stages.update.roles import role_columns
 from gradus.tasks.stages.update.rows import Judged, judged_rows, learning_rows_of, refuse_truncated, truncated
@@ -149,3 +152,39 @@ class Work:
         return update_table(
             self.judged.table, self.rows, self.results, self.trainer, keep_logprobs=self.config.keep_logprobs
         )
+
+
+def objective_of(config: UpdateConfig) -> Objective:
+    """Return the objective; UsageError if its parts do not go together."""
+    check_objective(config)
+    terms = config.objective
+    chosen = list(dict.fromkeys(str(each.advantage) for each in terms))
+    advantages = {str(each.advantage): each.advantage for each in terms if each.advantage is not None}
+    return Objective(
+        advantages=tuple(_advantage(advantages[text]) for text in chosen),
+        terms=tuple(
+            Term(
+                loss=_part(each.loss),
+                aggregation=_part(each.aggregation or config.aggregation),
+                advantage=chosen.index(str(each.advantage)),
+                weights=tuple(_part(part) for part in each.weights or ()),
+                coefficient=each.coefficient,
+                name=each.name,
+                acts_without_advantage=each.loss.component.acts_without_advantage,
+                needs_sampler=each.loss.component.needs_sampler,
+                regulariser=each.loss.component.regulariser,
+                over=each.over,
+            )
+            for each in terms
+        ),
+        correction=None if config.correction is None else _part(config.correction),
+    )
+
+
+def _advantage(chosen: AdvantageConfig) -> Advantage:
+    return Advantage(_part(chosen), chosen.component.when, chosen.component.per)
+
+
+def _part(chosen: Chosen) -> Part:
+    component = chosen.component
+    return Part(load(chosen), f"{component.kind} {chosen.label}", columns_of(component))
