@@ -18,7 +18,7 @@ from gradus.models.training.mismatch import mismatch, row_differences
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.steps.critic import UpdateError
 from gradus.models.training.steps.step import StepResult
-from gradus.models.training.update import StepPlan, optimise
+from gradus.models.training.update import optimise, planned_steps
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.identity.loading import load
@@ -89,11 +89,12 @@ class Work:
     def take_steps(self, start: Start, budget: Budget) -> int:
         """Take every step; return the completion tokens trained on in all of them."""
         config, rows, state = self.config, self.rows, start.train_state
-        plan = StepPlan.of(rows, self.objective, config, state.rng)
-        num_passes = (not plan.on_policy) + config.needs_reference + config.needs_teacher + config.needs_critic
-        self._rows_in_all = sum(map(len, plan.steps)) * (1 + config.needs_critic) + rows.num_rows * num_passes
+        steps = planned_steps(rows, self.objective, config, state.rng)
+        on_policy = len(steps) == 1
+        num_passes = (not on_policy) + config.needs_reference + config.needs_teacher + config.needs_critic
+        self._rows_in_all = sum(map(len, steps)) * (1 + config.needs_critic) + rows.num_rows * num_passes
         known: dict[str, Tensor] = {}
-        if not plan.on_policy:
+        if not on_policy:
             known["old.logp"] = all_tokens(state.model, rows, budget, self.on_rows).logp
             self.check_mismatch(torch.arange(rows.num_rows), known["old.logp"])
         known |= role_columns(self, start, budget)
@@ -102,7 +103,7 @@ class Work:
             for result in optimise(
                 state,
                 rows.adding(of_tokens=known),
-                plan,
+                steps,
                 self.objective,
                 config,
                 check=self.check_mismatch,
@@ -116,7 +117,7 @@ class Work:
                 fault_point("update:after_step")
                 step_tokens = int(rows.lengths[result.rows].sum())
                 num_tokens += step_tokens
-                self._beat(f"step {len(self.steps)} of {len(plan.steps)}: {step_tokens / step_s:,.0f} tokens/s")
+                self._beat(f"step {len(self.steps)} of {len(steps)}: {step_tokens / step_s:,.0f} tokens/s")
         except UpdateError as error:
             hint = "lower update.lr, or look at the rollouts and the rewards"
             raise StageError(f"the update was refused: {error}", hint=hint) from None
