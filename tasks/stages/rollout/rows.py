@@ -1,28 +1,20 @@
 """Finished completions as rows of the table rollouts, built column by column: a row costs microseconds, not dicts."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from gradus.data.lake.schema import ROLLOUTS
 from gradus.data.unicode import num_halves, whole
-from gradus.models.engines.base import Finished, Request
+from gradus.models.engines.base import Finished
 from gradus.models.engines.stops import cut_behind
 from gradus.models.policy import completion_texts
 from gradus.tasks.config.redaction import hide
-from gradus.tasks.stages.rollout.groups import Group
+from gradus.tasks.stages.rollout.groups import Asked
 
 V = TypeVar("V")
-
-
-class Asked(NamedTuple):
-    """A request of a shard with its group and its place in that."""
-
-    group: Group
-    sample: int
-    request: Request
 
 
 def rollouts_table(
@@ -46,8 +38,8 @@ def rollouts_table(
 
     columns: dict[str, Sequence[object]] = {
         "rollout_id": [each.request.rollout_id for each in asked],
-        "problem_id": [each.group.problem_id for each in asked],
-        "group_id": [each.group.group_id for each in asked],
+        "problem_id": [each.row["problem_id"] for each in asked],
+        "group_id": [each.row["group_id"] for each in asked],
         "sample": [each.sample for each in asked],
         "round": [round_] * num_rows,
         "completion": _texts(rows, tokenizer),
@@ -56,8 +48,8 @@ def rollouts_table(
         "logprobs": known(d.logprobs for d in done),
         "finish_reason": [d.finish_reason for d in done],
         "error": [hide(whole(remark)) if remark else None for remark in remarks],
-        "hint_level": [each.group.hint_level for each in asked],
-        "hint_text": [each.group.hint_text for each in asked],
+        "hint_level": [each.row["hint_level"] for each in asked],
+        "hint_text": [each.row["hint_text"] for each in asked],
         "policy": [whole(policy)] * num_rows,
         "engine": [whole(engine)] * num_rows,
         "temperature": [each.request.temperature for each in asked],

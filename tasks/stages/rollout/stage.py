@@ -23,9 +23,9 @@ from gradus.tasks.host.faults import fault_point
 from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.rollout.engines import open_engine, release_accelerator
-from gradus.tasks.stages.rollout.groups import Group, Planned
+from gradus.tasks.stages.rollout.groups import Asked, Planned
 from gradus.tasks.stages.rollout.open_shard import OpenShard
-from gradus.tasks.stages.rollout.rows import Asked, rollouts_table
+from gradus.tasks.stages.rollout.rows import rollouts_table
 
 NUM_SAMPLES, NUM_NAMED = 16, 3
 BEAT_S = 1.0
@@ -113,7 +113,7 @@ class _Work:
             self.count_done(index)
             return
         fault_point("rollout:before_shard")
-        self.write(index, self.planned.groups(*shard))
+        self.write(index, self.planned.asked(*shard, self.ctx.out.ref.digest))
         fault_point("rollout:after_shard")
 
     def count_done(self, index: int) -> None:
@@ -122,14 +122,8 @@ class _Work:
         self.num_failed += counts["failed"]
         self.rows_done += counts["rows"]
 
-    def write(self, index: int, groups: Sequence[Group]) -> None:
+    def write(self, index: int, asked: Sequence[Asked]) -> None:
         """Make one shard, from what an earlier attempt kept of it and what is missing, in the order of the plan."""
-        digest = self.ctx.out.ref.digest
-        asked = [
-            Asked(group, sample, request)
-            for group in groups
-            for sample, request in enumerate(group.requests(self.config, digest))
-        ]
         ids = [each.request.rollout_id for each in asked]
         folder = None if self.engine.reproducible else self.ctx.out.scratch
         opened = OpenShard(folder, index, self.config.flush_s)
