@@ -69,8 +69,6 @@ class RolloutConfig(Config):
     """Rollouts generated together."""
     flush_s: float = Field(default=10.0, ge=0.0, json_schema_extra=INCIDENTAL)
     """Seconds between two saves of the finished rows of an open shard, by engines that cannot sample the same again."""
-    retries: int = Field(default=2, ge=0, le=MAX_TRIES, json_schema_extra=INCIDENTAL)
-    """Number of times a failed request is repeated."""
     max_failed_frac: float = Field(default=0.01, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """A larger share of requests that failed for good fails the stage; what was sampled is kept."""
     max_truncated_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)

@@ -29,6 +29,8 @@ from gradus.tasks.stages.rollout.rows import rollouts_table
 
 NUM_SAMPLES, NUM_NAMED = 16, 3
 BEAT_S = 1.0
+RETRIES = 2
+"""Number of times a failed request is repeated; a server's own are `server.retries`."""
 
 _COUNTED = ["rollout_id", "hint_level", "finish_reason", "completion_tokens", "error"]
 _SHOWN = ["rollout_id", "problem_id", "hint_level", "hint_text", "completion", "finish_reason"]
@@ -160,7 +162,7 @@ class _Work:
     def finished(self, requests: Sequence[Request], missing: Sequence[int]) -> Iterator[tuple[int, Finished]]:
         """Every missing request once: sampled, or after the retries failed; StageError if too many fail."""
         failed: dict[int, Finished] = {}
-        for _ in range(1 + self.config.retries):
+        for _ in range(1 + RETRIES):
             failed = {}
             for i, done in self.sampled(requests, missing):
                 if done.finish_reason == "error":
