@@ -16,7 +16,7 @@ class Template:
     test: str
 
 
-_TABLES = "import pyarrow as pa\nimport pyarrow.compute as pc\n"
+_CANDIDATES = "import numpy as np\n\nfrom gradus.components.rows import Rows\n"
 _ROWS = "import torch\n\nfrom gradus.models.objectives.rows import Rows\n"
 _TWO_ROWS = """\
     columns = {"reward": torch.tensor([1.0, 0.0]), "group": torch.tensor([0, 0])}
@@ -26,52 +26,52 @@ _LOGP = "    logp = torch.tensor([-1.0, -2.0, -4.0])\n"
 
 TEMPLATES: Mapping[Kind, Template] = {
     "filter": Template(
-        "from typing import Annotated\n\n" + _TABLES + "from annotated_types import Ge\n\n"
-        "from gradus.components import component\nfrom gradus.data.curation.filters.verdict import selection\n",
+        "from typing import Annotated\n\nimport numpy as np\nfrom annotated_types import Ge\n\n"
+        "from gradus.components import component\nfrom gradus.data.curation.results import selection\n"
+        "from gradus.components.rows import Rows\n",
         '''
-@component("filter")
-def NAME(candidates: pa.Table, *, max_chars: Annotated[int, Ge(1)] = 400):
+@component("filter", needs=("question",))
+def NAME(candidates: Rows, *, max_chars: Annotated[int, Ge(1)] = 400):
     """Keep problems whose question has at most `max_chars` characters.
 
     Args:
-        candidates: Problems with their measurements.
         max_chars: Longest question that is kept.
     """
-    chars = pc.utf8_length(candidates["question"]).to_numpy()
+    chars = np.array([len(question or "") for question in candidates["question"]])
     return selection(candidates.num_rows, [(chars > max_chars, "NAME: a longer question")])
 ''',
-        "import pyarrow as pa\n",
+        _CANDIDATES,
         """
-    found = NAME(pa.table({"question": ["1 + 1 =", "1 + 2 + 3 ="]}), max_chars=8)
+    found = NAME(Rows({"question": np.array(["1 + 1 =", "1 + 2 + 3 ="])}), max_chars=8)
     assert found.kept.tolist() == [True, False]
 """,
     ),
     "ranking": Template(
-        _TABLES + "\nfrom gradus.components import component\n",
+        "import numpy as np\n\nfrom gradus.components import component\nfrom gradus.components.rows import Rows\n",
         '''
-@component("ranking")
-def NAME(candidates: pa.Table):
+@component("ranking", needs=("question",))
+def NAME(candidates: Rows):
     """Return the negative length of each question, (N,): the shortest is ranked first."""
-    return -pc.utf8_length(candidates["question"]).to_numpy().astype(float)
+    return -np.array([float(len(question or "")) for question in candidates["question"]])
 ''',
-        "import pyarrow as pa\n",
+        _CANDIDATES,
         """
-    assert NAME(pa.table({"question": ["1 + 1 =", "2 ="]})).tolist() == [-7.0, -3.0]
+    assert NAME(Rows({"question": np.array(["1 + 1 =", "2 ="])})).tolist() == [-7.0, -3.0]
 """,
     ),
     "sampler": Template(
-        "import numpy as np\nimport pyarrow as pa\n\nfrom gradus.components import component\n"
-        "from gradus.data.curation.samplers import Draw\n",
+        "import numpy as np\n\nfrom gradus.components import component\n"
+        "from gradus.data.curation.results import Draw\nfrom gradus.components.rows import Rows\n",
         '''
-@component("sampler")
-def NAME(candidates: pa.Table, num: int, rng: np.random.Generator):
+@component("sampler", needs=())
+def NAME(candidates: Rows, num: int, rng: np.random.Generator):
     """Draw problems with equal probability and without repetition; every weight is 1."""
     index = rng.permutation(candidates.num_rows)[:num]
     return Draw(index, np.ones(len(index)), np.zeros(len(index), dtype=bool))
 ''',
-        "import numpy as np\nimport pyarrow as pa\n",
+        _CANDIDATES,
         """
-    draw = NAME(pa.table({"problem_id": ["a", "b", "c"]}), 2, np.random.default_rng(0))
+    draw = NAME(Rows({"problem_id": np.array(["a", "b", "c"])}), 2, np.random.default_rng(0))
     assert len(set(draw.index.tolist())) == 2
     assert draw.weight.tolist() == [1.0, 1.0]
 """,

@@ -7,7 +7,7 @@ is not named every byte counts.
 from collections.abc import Mapping
 
 from gradus.components.settings import Config
-from gradus.data.worked import needs_answer
+from gradus.data.sources.worked import needs_answer
 from gradus.tasks.config.learning import GivenConfig, UpdateConfig, WarmstartConfig
 from gradus.tasks.config.rollout import RolloutConfig
 
