@@ -130,5 +130,6 @@ DIFFICULTY = Stage(
     settings=DifficultyConfig,
     draws=False,
     verb=False,
+    gate="gradus.tasks.stages.gates:verdict_breach",
     run="gradus.tasks.stages.difficulty:run",
 )

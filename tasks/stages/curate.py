@@ -7,7 +7,6 @@ An empty plan is a failure that names what dropped the problems.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,14 +31,6 @@ _NUM_IDS, _NUM_PLANNED, _NUM_DROPPED = 100, 12, 4
 """Problem ids in the summary; planned and dropped rows among the samples."""
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """Rows taken, in plan order: indices (T,) into the candidates, and what put them there (T,)."""
-
-    index: Ints
-    why: Column
-
-
 def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     """Choose problems and write the plan; raise GateError if none is left."""
     ctx.beat(0.0, "reading problems and difficulty")
@@ -50,15 +41,15 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     pool = candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)
     ctx.beat(0.3, f"filtering {pool.num_rows} problems")
     verdict = apply_filters(pool, [_reading(chosen) for chosen in config.filters])
-    choice, reasons, ties = _choose(pool, verdict, config, derive_seed(ctx.seed, "curate", ctx.round))
-    if not len(choice.index):
+    taken, why, reasons, ties = _choose(pool, verdict, config, derive_seed(ctx.seed, "curate", ctx.round))
+    if not len(taken):
         causes = "; ".join(f"{reason}: {count}" for reason, count in reasons.items()) or "there are no problems"
         raise GateError(f"no problem is left to plan ({causes})", hint="loosen the filters or measure more problems")
-    ctx.beat(0.6, f"planning {len(choice.index)} problems")
-    chosen = pool.select(choice.index).table
+    ctx.beat(0.6, f"planning {len(taken)} problems")
+    chosen = pool.select(taken).table
     plan = plan_rows(
         chosen.column("problem_id"),
-        reasons=pc.binary_join_element_wise(_measured_text(chosen), choice.why, ", "),
+        reasons=pc.binary_join_element_wise(_measured_text(chosen), why, ", "),
         hint_levels=np.zeros(chosen.num_rows, dtype=np.int64),
         hint_texts=pa.nulls(chosen.num_rows, pa.string()),
         rounds=np.full(chosen.num_rows, ctx.round),
@@ -94,18 +85,21 @@ def _reading(chosen: Chosen) -> Callable[..., Any]:
 
 def _choose(
     pool: Candidates, verdict: Selection, config: CurateConfig, seed: int
-) -> tuple[_Choice, dict[str, int], dict[str, object]]:
-    """Rank, cut and draw what the filters left; with the reasons of all rows that are not taken, and equal ranks."""
+) -> tuple[Ints, Column, dict[str, int], dict[str, object]]:
+    """Rank, cut and draw what the filters left: rows taken, in plan order, and what put each there, (T,) both.
+
+    With them the reasons of all rows that are not taken, and equal ranks.
+    """
     reasons = verdict.counts()
     index, why, values = _ranked(pool, verdict.kept, config)
     ties = _ties(values, config)
     if config.top and len(index) > config.top:
         reasons[f"top: below the first {config.top}"] = len(index) - config.top
         index, why = index[: config.top], why[: config.top]
-    choice = _drawn(pool, index, why, config, seed)
-    if len(choice.index) < len(index):
-        reasons[f"{config.sampler.label}: not drawn"] = len(index) - len(choice.index)
-    return choice, reasons, ties
+    taken, why = _drawn(pool, index, why, config, seed)
+    if len(taken) < len(index):
+        reasons[f"{config.sampler.label}: not drawn"] = len(index) - len(taken)
+    return taken, why, reasons, ties
 
 
 def _unmeasured(ctx: StageContext, pool: Candidates, config: CurateConfig) -> dict[str, object]:
@@ -142,16 +136,16 @@ def _ranked(pool: Candidates, kept: Bools, config: CurateConfig) -> tuple[Ints, 
     return index, why, scores[index]
 
 
-def _drawn(pool: Candidates, index: Ints, why: Column, config: CurateConfig, seed: int) -> _Choice:
+def _drawn(pool: Candidates, index: Ints, why: Column, config: CurateConfig, seed: int) -> tuple[Ints, Column]:
     chosen = config.sampler
     draw: Draw = _reading(chosen)(pool.select(index), config.draw or len(index), np.random.default_rng(seed))
     place = why.take(pa.array(draw.index))
     if draw.in_order:
-        return _Choice(index[draw.index], place)
+        return index[draw.index], place
     how = pc.if_else(pa.array(draw.explored), "drawn to explore", f"drawn by {chosen.label}")
     if config.rank is not None:
         how = pc.binary_join_element_wise(place, how, ", ")
-    return _Choice(index[draw.index], how)
+    return index[draw.index], how
 
 
 def _measured_text(chosen: pa.Table) -> Column:
