@@ -85,8 +85,8 @@ def compare(
     runs that are there. Differences are paired by problem and seed.
     """
     from gradus.flows.console.comparison_tables import render_comparison
-    from gradus.tasks.inspect.comparing.plot import check_plot
-    from gradus.tasks.inspect.comparing.plot import plot as write_plot
+    from gradus.tasks.inspect.comparing.files import check_plot
+    from gradus.tasks.inspect.comparing.files import plot as write_plot
 
     if plot is not None:
         check_plot(plot)

@@ -143,7 +143,8 @@ def _asked(recipes: Sequence[Input | Run], asked: Asked) -> Asked:
 
 def _there(home: Home, asked: Asked, on_damage: OnDamage) -> "Comparison":
     """Compare runs that are there; nothing is computed."""
-    from gradus.flows.loop.compared import Conditions, compared_runs
+    from gradus.flows.loop.compared import compared_runs
+    from gradus.tasks.inspect.comparing.report import Terms
 
     if asked.tune or asked.tune_on or asked.tune_seeds != 1:
         raise UsageError("--tune trains recipes", hint="give a budget, for example --budget rounds=10")
@@ -152,5 +153,4 @@ def _there(home: Home, asked: Asked, on_damage: OnDamage) -> "Comparison":
     for name in asked.names:
         if name.endswith(".toml") or (RECIPES / f"{name}.toml").is_file():
             raise UsageError(f"{name} is a recipe, and there is no budget to train it with", hint=HOW)
-    conditions = Conditions(margin=asked.margin / 100, cluster=asked.cluster)
-    return compared_runs(home, asked.names, conditions, on_damage)
+    return compared_runs(home, asked.names, Terms(asked.margin / 100, asked.cluster), on_damage)
