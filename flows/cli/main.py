@@ -19,14 +19,8 @@ from typing import Annotated
 import typer
 
 from gradus.data.errors import GradusError, UsageError, in_words, shortened
-from gradus.flows.cli.compare_verbs import register_comparison
-from gradus.flows.cli.exchange_verbs import register_exchange
-from gradus.flows.cli.method_verbs import register_methods
-from gradus.flows.cli.reading_verbs import register_reading
-from gradus.flows.cli.room_verbs import register_room
-from gradus.flows.cli.run_verbs import register_runs
-from gradus.flows.cli.service_verbs import register_service
-from gradus.flows.cli.stage_verbs import register_stages
+from gradus.flows.cli import compare_verbs, exchange_verbs, method_verbs, run_verbs, service_verbs
+from gradus.flows.cli.stage_verbs import stage_verbs
 from gradus.flows.cli.usage import Verbs
 from gradus.flows.environment import prepare
 from gradus.flows.library.calling import as_program
@@ -69,14 +63,16 @@ def _options(
     del show
 
 
-register_stages(app)
-register_runs(app)
-register_methods(app)
-register_reading(app)
-register_comparison(app)
-register_exchange(app)
-register_room(app)
-register_service(app)
+for verb in (
+    *stage_verbs(),
+    *(run_verbs.train, run_verbs.demo, run_verbs.rerun, run_verbs.show, run_verbs.why, run_verbs.sql, run_verbs.runs),
+    *(method_verbs.methods, method_verbs.settings, method_verbs.new),
+    *(run_verbs.report, run_verbs.browse, compare_verbs.compare),
+    *(exchange_verbs.export, exchange_verbs.import_, run_verbs.prune, run_verbs.restore),
+    *(service_verbs.ui, service_verbs.serve, service_verbs.doctor),
+    *(service_verbs.setup, service_verbs.sync, service_verbs.join),
+):
+    app.command(verb.__name__.rstrip("_"))(verb)
 imported()
 
 

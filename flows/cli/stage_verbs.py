@@ -9,8 +9,7 @@ from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
 from gradus.components.stage import Role, Short, Stage, take_parameters
-from gradus.flows.cli.completion import artifacts
-from gradus.flows.cli.waiting import may_wait
+from gradus.flows.cli.options import AsJson, Sets, artifacts, may_wait
 from gradus.flows.console.output import answer
 from gradus.flows.library import stage_calls
 from gradus.tasks.stages.registry import STAGES, installed_names, stage_spec
@@ -28,10 +27,7 @@ Policy = Annotated[
     ),
 ]
 Out = Annotated[str | None, typer.Option(help="also write the result here (.parquet, .jsonl or a folder)")]
-Sets = Annotated[list[str] | None, typer.Option("--set", help="a setting of the stage, key=value; repeatable")]
 Seed = Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="every other seed derives from it")]
-AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
-Maps = Annotated[list[str] | None, typer.Option("--map", help="rename a column, ours=theirs; repeatable")]
 Rewards = Annotated[list[str] | None, typer.Option("--reward", help="NAME[=WEIGHT]; repeatable")]
 Samples = Annotated[int, typer.Option("-n", "--samples", min=1, help="completions for each problem")]
 Temperature = Annotated[float, typer.Option(min=0.0, help="sampling temperature; 0 is greedy")]
@@ -107,11 +103,11 @@ def evaluate(
     answer(stage_calls.measured("evaluate", {**locals(), "set": sets}).summary, as_json)
 
 
-def register_stages(app: typer.Typer) -> None:
-    """Add the stage verbs to the program."""
-    for name in ("ingest", "profile", "curate", "hint", "rollout", "score", "update", "warmstart", "evaluate"):
-        made = {"profile": profile, "evaluate": evaluate}.get(name) or verb(STAGES[name])
-        app.command(name)(may_wait(made))
+def stage_verbs() -> list[Callable[..., None]]:
+    """Return the verbs of our stages in the order of a round."""
+    names = ("ingest", "profile", "curate", "hint", "rollout", "score", "update", "warmstart", "evaluate")
+    written = {"profile": profile, "evaluate": evaluate}
+    return [may_wait(written.get(name) or verb(STAGES[name])) for name in names]
 
 
 def installed_verb(name: str) -> TyperCommand | None:
