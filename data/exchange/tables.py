@@ -18,8 +18,9 @@ _ROLLOUTS = ROLLOUTS.arrow.append(pa.field("question", pa.string())).append(pa.f
 def tables_of(rows: Sequence[Exchanged], system: str, correct_at: float | None = None) -> dict[str, pa.Table]:
     """Return rollouts, problems, and scores of rows that have a reward or a verdict, if there are any.
 
-    Ids that were not given come from prompts, rounds and places in a group. A problem without an id is named by its prompt; rollouts of one problem and round are a group. A row without a
-    verdict is correct if its reward is at least `correct_at`.
+    Ids that were not given come from prompts, rounds and places in a group. A problem without an id is named by its
+    prompt; rollouts of one problem and round are a group. A row without a verdict is correct if its reward is at least
+    `correct_at`.
     """
     named = [_judged(row, correct_at) for row in _named(rows)]
     judged = [row for row in named if row.reward is not None or row.correct is not None]
