@@ -17,7 +17,7 @@ from gradus.data.lake.store import Ref
 from gradus.tasks.inspect.comparing.clusters import clusters_of
 from gradus.tasks.inspect.comparing.figures import Tried, TunedMethod, Tuning, TuningCost
 from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, problem_ids
-from gradus.tasks.inspect.overlap import IDENTITY, recognised
+from gradus.tasks.inspect.remarks import IDENTITY, recognised
 
 _FRAC, _MIN = 0.2, 50
 

@@ -124,18 +124,18 @@ def render(page: Page) -> str:
 
 def coloured(rollout: Rollout) -> Markup:
     """Return a completion as HTML, its tokens coloured by their probability if that is known."""
-    if rollout.pieces is None:
-        return escape(visible(rollout.completion))
+    if rollout["pieces"] is None:
+        return escape(visible(rollout["completion"]))
     found: list[str] = []
     left = MAX_CELL_CHARS
-    for piece, logprob in rollout.pieces:
+    for piece, logprob in rollout["pieces"]:
         text = escape(visible(piece[:left], MAX_CELL_CHARS))
         kind = next(name for least, name in UNSURE if math.exp(min(logprob, 0.0)) >= least)
         found.append(f'<span class="{kind}" title="{logprob:.2f}">{text}</span>' if kind and text else text)
         left -= len(piece)
         if left <= 0:
             break
-    return Markup("".join([*found, more(rollout.completion, MAX_CELL_CHARS)]))  # noqa: S704 - escaped above
+    return Markup("".join([*found, more(rollout["completion"], MAX_CELL_CHARS)]))  # noqa: S704 - escaped above
 
 
 def _story(rows: RunRows, ending: Mapping[str, str] | None) -> str:
