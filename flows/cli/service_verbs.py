@@ -97,10 +97,10 @@ def doctor(as_json: AsJson = False) -> None:
     found = checks(home, mlflow_login(home, tracking_uri(home)))
 
     def render(_: object) -> None:
-        rows = [(each.name, "yes" if each.ok else "no", each.detail, each.cure) for each in found]
+        rows = [(each["name"], "yes" if each["ok"] else "no", each["detail"], each["cure"]) for each in found]
         table("", ("can", "", "detail", "what to do"), rows)
 
-    answer({"checks": [vars(c) for c in found]}, as_json, render)
+    answer({"checks": found}, as_json, render)
 
 
 def setup() -> None:

@@ -12,9 +12,9 @@ from rich.text import Text
 from gradus.data.records import Figure
 from gradus.flows.console.answers import Deleted, Freed, FreedCheckpoint, Restored, SuiteFigures, TrainAnswer
 from gradus.flows.console.output import View, fields, line, safe, table
-from gradus.tasks.formats import points, short, size, terminal_safe
+from gradus.tasks.formats import interval, points, short, size, terminal_safe
 from gradus.tasks.runs.history import RunList, RunStory
-from gradus.tasks.runs.records import DomainFigures, Evaluation, Versus
+from gradus.tasks.runs.records import DomainFigures, Versus
 
 REASONS = 5
 """For how many runs, newest first, `gradus runs` says why they did not finish."""
@@ -53,7 +53,7 @@ def render_run_story(run: RunStory) -> None:
     View().print(
         safe(f"{run['run']}: "),
         Text(run["status"], _style(run["status"])),
-        safe(_because(run["error"])),
+        safe(f": {run['error']}" if run["error"] else ""),
         sep="",
         soft_wrap=True,
     )
@@ -176,10 +176,6 @@ def _style(status: str) -> str:
     return STYLES.get(status, OTHERWISE)
 
 
-def _because(error: str) -> str:
-    return f": {error}" if error else ""
-
-
 def _when(seconds: float | None) -> str:
     """Local time of day; for another year than this one, the date alone."""
     if seconds is None:
@@ -195,12 +191,9 @@ def _suite(name: str, figures: SuiteFigures, *, chosen: bool) -> None:
     rows = [(d, *(_accuracy(each["per_domain"].get(d)) for each in shown.values())) for d in domains]
     rows.append(("all", *(_accuracy(each["pass_at"].get("1")) for each in shown.values())))
     if any(each["unjudged"] for each in shown.values()):
-        rows.append(("judged rollouts", *(_coverage(each) for each in shown.values())))
+        judged = (f"{each['judged']} of {each['rollouts']}" for each in shown.values())
+        rows.append(("judged rollouts", *judged))
     table(f"pass@1 on {name} (95 % interval)", ("domain", *shown), rows)
-
-
-def _coverage(evaluation: Evaluation) -> str:
-    return f"{evaluation['judged']} of {evaluation['rollouts']}"
 
 
 def _gain(versus: Versus) -> None:
@@ -224,7 +217,7 @@ def _accuracy(cell: Figure | DomainFigures | None) -> str:
     if not cell:
         return "-"
     value = cell["value"] if "value" in cell else cell["pass_at_1"]
-    return f"{value:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]"
+    return interval({"value": value, "low": cell["low"], "high": cell["high"]})
 
 
 def _back(checkpoint: FreedCheckpoint) -> str:

@@ -75,12 +75,10 @@ def _use_of(store: Store, runs: Path, ref: Ref, scores: str | None, on_damage: O
     lineage = Lineage(store, every, whole_lake=True, on_damage=on_damage)
     known = list(dict.fromkeys(use.scores for use in lineage.uses if use.rollouts == ref and use.scores))
     if len(known) > 1:
-        raise UsageError(f"{ref} was scored {len(known)} times", hint=f"give --scores, one of {_listed(known)}")
+        raise UsageError(
+            f"{ref} was scored {len(known)} times", hint=f"give --scores, one of {', '.join(map(str, known[:5]))}"
+        )
     return Use(None, None, None, ref, known[0] if known else None)
-
-
-def _listed(refs: Sequence[Ref]) -> str:
-    return ", ".join(map(str, refs[:5]))
 
 
 def write_rollouts(

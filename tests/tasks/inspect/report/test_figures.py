@@ -107,9 +107,9 @@ def test_costs_by_stage_and_purpose(rows: Rows) -> None:
 
 def test_what_was_newly_solved_and_lost_with_its_texts(rows: Rows) -> None:
     (found,) = flips(rows, Tokenizers(rows.store))
-    assert (found.suite, found.first_round, found.last_round) == ("sums", 0, 2)
-    assert (found.num_solved, found.num_lost) == (1, 1)
-    solved, lost = found.shown
+    assert (found["suite"], found["first_round"], found["last_round"]) == ("sums", 0, 2)
+    assert (found["num_solved"], found["num_lost"]) == (1, 1)
+    solved, lost = found["shown"]
     assert [(one[0], one[1].key.problem_id) for one in (solved, lost)] == [(True, "d"), (False, "e")]
     assert [group.rollouts[0]["completion"] for group in solved[1:]] == ["d0 of eval 0", "d0 of eval 2"]
     assert [group.rollouts[0]["correct"] for group in lost[1:]] == [True, False]
