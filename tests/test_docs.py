@@ -131,7 +131,7 @@ def test_the_page_on_components_names_the_columns_that_each_kind_sees() -> None:
     }
     seen = {
         "filter, ranking, sampler": no_candidates().column_names,
-        "hint strategy": [column.name for column in TABLES["problems"].columns],
+        "hint": [column.name for column in TABLES["problems"].columns],
         "reward": rollouts | {"question", "messages", "answer", "solution", "domain", "source", "extra"},
     }
     assert {kind: shown[kind] for kind in seen} == {kind: set(names) for kind, names in seen.items()}

@@ -1,8 +1,4 @@
-"""Hint strategies: `(problem, fraction, *, settings) -> text`, or why there is none.
-
-A strategy may return NoHint with a reason, or None if every text would reveal the answer. A text that states the
-answer is never shown, whatever strategy made it.
-"""
+"""Hints of a problem: the texts of a strategy, a level each. A text that states the answer is never shown."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from gradus.components import KINDS, Kind
 from gradus.components.registry import SETTINGS
@@ -87,10 +86,10 @@ def NAME(candidates: pa.Table, num: int, rng: np.random.Generator):
     assert draw.weight.tolist() == [1.0, 1.0]
 """,
     ),
-    "hint strategy": Template(
+    "hint": Template(
         "from gradus.components import component\n",
         '''
-@component("hint strategy")
+@component("hint")
 def NAME(problem, fraction: float):
     """Return the first share of the worked solution's words; None for a problem without one."""
     words = (problem["solution"] or "").split()
@@ -164,11 +163,11 @@ def NAME(rows: Rows):
     assert torch.allclose(NAME(rows), torch.full((3,), 1 / 3))
 """,
     ),
-    "importance weights": Template(
+    "correction": Template(
         "from typing import Annotated\n\nfrom annotated_types import Gt\n\n"
         "from gradus.components import component\nfrom gradus.models.objectives.rows import Rows\n",
         '''
-@component("importance weights", needs=("old.logp", "sampler.logp"))
+@component("correction", needs=("old.logp", "sampler.logp"))
 def NAME(rows: Rows, *, cap: Annotated[float, Gt(0.0)] = 2.0):
     """Return min(p_trainer / p_sampler, cap) of each token, (M,), and a metric of the weights.
 
@@ -185,11 +184,11 @@ def NAME(rows: Rows, *, cap: Annotated[float, Gt(0.0)] = 2.0):
     assert weight.tolist() == [1.0, 1.5]
 """,
     ),
-    "token weights": Template(
+    "weight": Template(
         "from typing import Annotated\n\nimport torch\nfrom annotated_types import Gt, Le\n\n"
         "from gradus.components import component\nfrom gradus.models.objectives.rows import Rows\n",
         '''
-@component("token weights", needs=("now.logp",))
+@component("weight", needs=("now.logp",))
 def NAME(rows: Rows, *, frac: Annotated[float, Gt(0.0), Le(1.0)] = 0.5):
     """Return 1 for the least probable tokens of the step, 0 for the others, (M,), and a metric.
 
@@ -233,14 +232,13 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 def write_component(kind: str, name: str, folder: Path) -> list[Path]:
     """Write NAME.py, test_NAME.py and NAME.toml into a folder; UsageError for another kind or name, or a file there."""
-    known = {each.replace(" ", "_"): each for each in KINDS}
-    if kind.replace(" ", "_") not in known:
-        listed = f"it is one of {', '.join(known)}"
-        raise UsageError(f"there is no kind of component {kind!r}", hint=did_you_mean(kind, list(known), listed))
+    if kind not in KINDS:
+        listed = f"it is one of {', '.join(KINDS)}"
+        raise UsageError(f"there is no kind of component {kind!r}", hint=did_you_mean(kind, list(KINDS), listed))
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in sys.stdlib_module_names:
         hint = "take lower-case letters, digits and _, a letter first, and no word or module of Python's"
         raise UsageError(f"{name!r} cannot name a component", hint=hint)
-    texts = _texts(cast("Kind", known[kind.replace(" ", "_")]), name)
+    texts = _texts(kind, name)
     if there := [file for file in texts if (folder / file).exists()]:
         raise UsageError(f"{there[0]} is there already, and is not overwritten", hint="take another name")
     for file, text in texts.items():

@@ -58,7 +58,7 @@ def place_of(component: Component) -> Place:
     """Return where a part of an objective is computed."""
     if component.kind == "advantage":
         return component.when
-    return "pack" if component.kind in ("loss", "importance weights") else "step"
+    return "pack" if component.kind in ("loss", "correction") else "step"
 
 
 def columns_of(component: Component) -> frozenset[str]:

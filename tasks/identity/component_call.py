@@ -119,12 +119,12 @@ RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
     "filter": ("a Selection of N reason codes and their sentences", _is_selection),
     "ranking": ("an array of N numbers", _is_ranking),
     "sampler": ("a Draw of at most `num` different rows, with a weight and a mark for each", _is_draw),
-    "hint strategy": ("text, NoHint or None", lambda found, _: found is None or isinstance(found, str | NoHint)),
+    "hint": ("text, NoHint or None", lambda found, _: found is None or isinstance(found, str | NoHint)),
     "advantage": ("a tensor of N advantages, or of M", _is_advantage),
     "loss": (f"(M token losses, {_METRICS})", _is_of_tokens),
     "aggregation": ("a tensor of M numbers", lambda found, given: _is_tensor(found, tuple(given[0].row.shape))),
-    "importance weights": (f"(M weights, {_METRICS})", _is_of_tokens),
-    "token weights": (f"(M weights, {_METRICS})", _is_of_tokens),
+    "correction": (f"(M weights, {_METRICS})", _is_of_tokens),
+    "weight": (f"(M weights, {_METRICS})", _is_of_tokens),
     "optimizer": ("a torch.optim.Optimizer", lambda found, _: hasattr(found, "param_groups")),
 }
 """Return type of a component of each kind, and its check against the arguments; a judge checks rewards itself."""

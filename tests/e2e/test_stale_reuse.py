@@ -69,7 +69,7 @@ def test_a_module_loaded_only_while_judging_fails_once_and_then_counts(
     assert program.json(*command)["mean_reward"] == 0.75
 
 
-HELPER = """from gradus.models.rewards.numeric import judge
+HELPER = """from gradus.models.rewards.judges.numeric import judge
 def judged(rows): return [judge(row, row["answer"], 100000).value for row in rows]
 """
 

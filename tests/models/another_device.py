@@ -19,7 +19,7 @@ from gradus.models.adapters import proof_of_merged, read_adapter
 from gradus.models.engines.base import Finished, Request
 from gradus.models.engines.hf import HfEngine
 from gradus.models.host_memory import to_host
-from gradus.models.objectives.importance_sampling.truncated import token_truncated
+from gradus.models.objectives.corrections.truncated import token_truncated
 from gradus.models.objectives.ragged import Ragged
 from gradus.models.objectives.rows import Rows
 from gradus.models.policy import Policy, load_policy, new_policy

@@ -26,13 +26,13 @@ Kind = Literal[
     "filter",
     "ranking",
     "sampler",
-    "hint strategy",
+    "hint",
     "reward",
     "advantage",
     "loss",
     "aggregation",
-    "importance weights",
-    "token weights",
+    "correction",
+    "weight",
     "optimizer",
 ]
 
@@ -41,7 +41,7 @@ Carries = Literal["advantage", "coefficient", "return"]
 log-probs in a gradient; a reward as it stands."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-OF_ROWS: tuple[Kind, ...] = ("advantage", "loss", "aggregation", "importance weights", "token weights")
+OF_ROWS: tuple[Kind, ...] = ("advantage", "loss", "aggregation", "correction", "weight")
 """Parts of an objective, which are functions of gradus.models.objectives.rows.Rows."""
 
 REGEX = "regex"

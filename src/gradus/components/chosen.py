@@ -157,7 +157,7 @@ class SamplerConfig(Chosen):
 class HintStrategyConfig(Chosen):
     """A hint strategy with its settings."""
 
-    kind: ClassVar[Kind] = "hint strategy"
+    kind: ClassVar[Kind] = "hint"
     default: ClassVar[str] = "prefix"
 
 
@@ -185,13 +185,13 @@ class AggregationConfig(Chosen):
 class TokenWeightsConfig(Chosen):
     """Token weights with their settings."""
 
-    kind: ClassVar[Kind] = "token weights"
+    kind: ClassVar[Kind] = "weight"
 
 
 class ImportanceConfig(Chosen):
     """Importance weights with their settings."""
 
-    kind: ClassVar[Kind] = "importance weights"
+    kind: ClassVar[Kind] = "correction"
 
 
 class OptimizerConfig(Chosen):

@@ -5,7 +5,7 @@
     function_of(find("advantage", "grpo"))       # imports its module
 
 Ours are the decorated functions in the folder of their kind and its subfolders; a new file there is found, no table
-names it. Those of installed packages are entry points of the group `gradus.KIND` (a space in a kind is an underscore):
+names it. Those of installed packages are entry points of the group `gradus.KIND`:
 
     [project.entry-points."gradus.filter"]
     short = "my_package.filters:short"
@@ -31,13 +31,13 @@ FOLDERS: Mapping[Kind, str] = {
     "filter": "data/curation/filters",
     "ranking": "data/curation/rankings",
     "sampler": "data/curation/samplers",
-    "hint strategy": "data/hints",
-    "reward": "models/rewards",
+    "hint": "data/hints/strategies",
+    "reward": "models/rewards/judges",
     "advantage": "models/objectives/advantages",
     "loss": "models/objectives/losses",
     "aggregation": "models/objectives/aggregations",
-    "importance weights": "models/objectives/importance_sampling",
-    "token weights": "models/objectives/token_weights",
+    "correction": "models/objectives/corrections",
+    "weight": "models/objectives/weights",
     "optimizer": "models/training/optimizers",
 }
 """Folder of our own components of a kind."""
@@ -46,13 +46,13 @@ SETTINGS: Mapping[Kind, str] = {
     "filter": "curate.filters.0",
     "ranking": "curate.rank",
     "sampler": "curate.sampler",
-    "hint strategy": "hint.strategy",
+    "hint": "hint.strategy",
     "reward": "score.rewards.0",
     "advantage": "update.advantage",
     "loss": "update.loss",
     "aggregation": "update.aggregation",
-    "importance weights": "update.correction",
-    "token weights": "update.weights.0",
+    "correction": "update.correction",
+    "weight": "update.weights.0",
     "optimizer": "update.optimizer",
 }
 """The setting of a recipe that names a component of a kind; behind a list of them stands .0."""
@@ -152,7 +152,7 @@ def _text(file: Path) -> str:
 
 
 def _group(kind: Kind) -> str:
-    return f"gradus.{kind.replace(' ', '_')}"
+    return f"gradus.{kind}"
 
 
 @cache

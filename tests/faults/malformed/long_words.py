@@ -29,7 +29,7 @@ TOO_LONG: Mapping[str, Callable[[str], tuple[str, ...]]] = {
     "ingest --set key": lambda text: setting("ingest", f"{text}=1"),
     "ingest --set value": lambda text: setting("ingest", f"limit={text}"),
     "ingest --set format": lambda text: setting("ingest", f"format={text}"),
-    "hint strategy": lambda text: setting("hint", f"strategy={text}"),
+    "hint": lambda text: setting("hint", f"strategy={text}"),
     "hint problems": lambda text: ("hint", "--problems", text),
     "curate filter": lambda text: ("curate", *P, "--filter", text),
     "curate filter key": lambda text: ("curate", *P, "--filter", f"pass_rate:{text}=1"),

@@ -23,7 +23,7 @@ def test_a_new_component_passes_its_test_and_is_taken_by_a_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    name = f"mine_{kind.replace(' ', '_')}"
+    name = f"mine_{kind}"
     write_component(kind, name, tmp_path)
     try:
         getattr(importlib.import_module(f"test_{name}"), f"test_{name}")()
@@ -38,7 +38,7 @@ def test_a_new_component_passes_its_test_and_is_taken_by_a_run(
 
 def test_the_verb_says_what_it_wrote_and_how_to_try_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["new", "token_weights", "rare", "--json"])
+    done = CliRunner().invoke(app, ["new", "weight", "rare", "--json"])
     assert done.exit_code == 0
     assert json.loads(done.stdout) == {
         "files": ["rare.py", "test_rare.py", "rare.toml"],

@@ -9,7 +9,7 @@ from torch import Tensor
 from gradus.models.objectives.advantages.discriminative import disco
 from gradus.models.objectives.aggregations.means import sequence_mean
 from gradus.models.objectives.rows import Rows
-from gradus.models.objectives.token_weights.entropy import top_entropy
+from gradus.models.objectives.weights.entropy import top_entropy
 
 LENGTHS = [3, 1, 2, 1, 2]
 """Five rows: right, wrong, wrong in group 0; right alone in group 1; wrong alone in group 2."""

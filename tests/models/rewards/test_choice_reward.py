@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.models.rewards import choice, load, resolve
-from gradus.models.rewards.choice import judge, read_answer, read_options
+from gradus.models.rewards import load, resolve
+from gradus.models.rewards.judges import choice
+from gradus.models.rewards.judges.choice import judge, read_answer, read_options
 
 OPTIONS = {"options": ["ibuprofen", "aspirin", "E. coli", "Vitamin C", "B cells"]}
 

@@ -4,8 +4,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gradus.data.answers import number
-from gradus.models.rewards.numeric import read_number
-from gradus.models.rewards.symbolic import compare_plain
+from gradus.models.rewards.judges.numeric import read_number
+from gradus.models.rewards.judges.symbolic import compare_plain
 
 _DIGITS = st.integers(0, 10**7).map(str)
 _GROUPED = st.integers(0, 10**12).map("{:,}".format)

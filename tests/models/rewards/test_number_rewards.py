@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.models.rewards import exact, numeric, pattern, symbolic
+from gradus.models.rewards.judges import exact, numeric, pattern, symbolic
 from gradus.models.rewards.text import last_box
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from gradus.components.registry import names
-from gradus.models.rewards import UnknownRewardError, exact, load, pattern, resolve, user
+from gradus.models.rewards import UnknownRewardError, load, resolve, user
 from gradus.models.rewards.base import Verdict
 from gradus.models.rewards.combine import combine, component_names, deciding_reward
+from gradus.models.rewards.judges import exact, pattern
 from gradus.models.rewards.text import last_box, last_marked, visible_text
 
 # --- where the answer stands -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradus.models.objectives.advantages.critic import gae
 from gradus.models.objectives.aggregations.means import sequence_mean, token_mean
-from gradus.models.objectives.importance_sampling.truncated import token_truncated
+from gradus.models.objectives.corrections.truncated import token_truncated
 from gradus.models.objectives.losses.bellman import tbrm
 from gradus.models.objectives.losses.distillation import distil
 from gradus.models.objectives.losses.given import luffy, sft

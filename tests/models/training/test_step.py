@@ -14,7 +14,7 @@ from gradus.models.objectives.advantages.discriminative import disco
 from gradus.models.objectives.aggregations.means import sequence_mean, token_mean
 from gradus.models.objectives.losses.linear import reinforce
 from gradus.models.objectives.rows import Rows
-from gradus.models.objectives.token_weights.entropy import top_entropy
+from gradus.models.objectives.weights.entropy import top_entropy
 from tests.models.training.saved import weights_bytes
 from tests.models.training.test_update import (
     ONE_STEP,

@@ -19,7 +19,7 @@ from gradus.models.objectives.aggregations.means import sequence_mean, token_mea
 from gradus.models.objectives.losses.distillation import distil
 from gradus.models.objectives.ragged import Ragged
 from gradus.models.objectives.rows import Rows
-from gradus.models.objectives.token_weights.entropy import top_entropy
+from gradus.models.objectives.weights.entropy import top_entropy
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.learning_rows import learning_rows

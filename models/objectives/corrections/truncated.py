@@ -19,7 +19,7 @@ from gradus.models.objectives.rows import Rows
 Cap = Annotated[float, Ge(1.0)]
 
 
-@component("importance weights", paper="arXiv 1802.01561", needs=("old.logp", "sampler.logp"))
+@component("correction", paper="arXiv 1802.01561", needs=("old.logp", "sampler.logp"))
 def token_truncated(rows: Rows, *, cap: Cap = 2.0) -> tuple[Tensor, Metrics]:
     """Weight each token by min(w, cap).
 
@@ -30,7 +30,7 @@ def token_truncated(rows: Rows, *, cap: Cap = 2.0) -> tuple[Tensor, Metrics]:
     return weight, _metrics(weight, cap)
 
 
-@component("importance weights", needs=("old.logp", "sampler.logp"))
+@component("correction", needs=("old.logp", "sampler.logp"))
 def token_masked(rows: Rows, *, cap: Cap = 2.0) -> tuple[Tensor, Metrics]:
     """Weight each token by w if 1 / cap <= w <= cap, else by 0.
 
@@ -41,7 +41,7 @@ def token_masked(rows: Rows, *, cap: Cap = 2.0) -> tuple[Tensor, Metrics]:
     return weight, _metrics(weight, cap)
 
 
-@component("importance weights", paper="arXiv 1802.01561", needs=("old.logp", "sampler.logp"))
+@component("correction", paper="arXiv 1802.01561", needs=("old.logp", "sampler.logp"))
 def sequence_truncated(rows: Rows, *, cap: Cap = 2.0) -> tuple[Tensor, Metrics]:
     """Weight each token by min(w, cap), w of its whole completion.
 
@@ -52,7 +52,7 @@ def sequence_truncated(rows: Rows, *, cap: Cap = 2.0) -> tuple[Tensor, Metrics]:
     return weight, _metrics(weight, cap)
 
 
-@component("importance weights", needs=("old.logp", "sampler.logp"))
+@component("correction", needs=("old.logp", "sampler.logp"))
 def sequence_masked(rows: Rows, *, cap: Cap = 2.0) -> tuple[Tensor, Metrics]:
     """Weight each token by w if 1 / cap <= w <= cap, else by 0; w of its whole completion.
 

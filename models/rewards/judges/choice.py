@@ -30,7 +30,7 @@ from collections.abc import Mapping
 
 from gradus.components import component
 from gradus.models.rewards.base import Row, Verdict, failed, judged, unparsed
-from gradus.models.rewards.exact import normalise
+from gradus.models.rewards.judges.exact import normalise
 from gradus.models.rewards.text import last_match, marked_answer, strip_invisible, visible_text
 
 Options = Mapping[str, str]

@@ -11,7 +11,7 @@ from gradus.models.objectives.losses import Metrics
 from gradus.models.objectives.rows import Rows
 
 
-@component("token weights", paper="arXiv 2506.01939", needs=("now.entropy",))
+@component("weight", paper="arXiv 2506.01939", needs=("now.entropy",))
 def top_entropy(rows: Rows, *, frac: Annotated[float, Gt(0.0), Le(1.0)] = 0.2) -> tuple[Tensor, Metrics]:
     """Weigh the tokens of highest entropy 1 and all others 0: 1[H_t >= tau], tau the (1 - frac) quantile of H.
 

@@ -1,0 +1,1 @@
+"""Rewards: `(row, gold, max_chars, *, settings) -> Verdict`."""
