@@ -18,7 +18,7 @@ from gradus.components.chosen import (
 )
 from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, MAX_TOKENS, Config, empty, unset
 from gradus.data.lake.schema import OWN
-from gradus.data.worked import AS_IT_STANDS
+from gradus.data.sources.worked import AS_IT_STANDS
 from gradus.models.training.settings import CriticConfig, FinetuneConfig, LoraConfig, StepConfig
 from gradus.tasks.config.prompts import PromptConfig
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from gradus.components.settings import Config, empty
-from gradus.data.worked import needs_answer
+from gradus.data.sources.worked import needs_answer
 from gradus.models.templates import PromptStyle, system_problem, template_problem
 
 PROMPT_COLUMNS = ("problem_id", "question", "messages")

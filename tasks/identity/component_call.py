@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.components import Kind
-from gradus.data.curation.filters import Selection
-from gradus.data.curation.samplers import Draw
+from gradus.data.curation.results import Draw, Selection
 from gradus.data.errors import BadInputError, GradusError
 from gradus.data.hints import NoHint
 from gradus.models.rewards.user import describe, line_of

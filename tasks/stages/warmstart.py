@@ -9,7 +9,7 @@ from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.whole_files import disk_errors
 from gradus.data.records import Problem
 from gradus.data.seeds import derive_seed
-from gradus.data.worked import needs_answer, worked_text
+from gradus.data.sources.worked import needs_answer, worked_text
 from gradus.models.policy import Policy, new_policy, prompt_tokens
 from gradus.models.rendering import Asked, PromptError, prompt_texts
 from gradus.models.templates import PromptStyle
