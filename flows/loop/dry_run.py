@@ -30,7 +30,7 @@ N = TypeVar("N", int, float)
 
 def look_ahead(home: Home, plan: Rerun) -> Forecast:
     """Return what a training run would do, as `--json` prints it; UsageError if its name is that of another run."""
-    recipe = as_run(plan.recipe, run_rewards=False)
+    recipe = as_run(plan.recipe)
     named = name_of_rerun(home.runs, plan.run, recipe) if plan.run and plan.forced else plan.run
     folder = home.runs / (named or run_name(recipe))
     goes_on = (folder / "run.json").is_file()

@@ -75,7 +75,7 @@ class Foresight:
         facts: Mapping[str, Json] = {},
     ) -> Outcome:
         """Note one stage and return its outcome, as it is in the lake or as it is likely to be."""
-        call = Call(name, pinned(config, run_rewards=False), inputs, round, purpose, facts)
+        call = Call(name, pinned(config), inputs, round, purpose, facts)
         with self._lock:  # of the two threads of a run that overlaps
             forced = call.key in self.forced
             use = self.seed if seed is None else seed
