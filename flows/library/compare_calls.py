@@ -117,7 +117,7 @@ def planned_comparison(asked: Asked) -> "Plan":
     from gradus.flows.loop.comparison_plan import plan_of
 
     home = Home.from_environment()
-    return plan_of(home, checked(home, asked).intent())
+    return plan_of(home, checked(home, asked))
 
 
 def foreseen_comparison(asked: Asked) -> "ComparisonForecast":

@@ -5,13 +5,12 @@ Nothing starts, and nothing is written: no server, no worker, no line in the run
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from gradus.components.chosen import chosen_in
 from gradus.flows.console.answers import Costs, Forecast, ForeseenCall, Memory
 from gradus.flows.console.output import fields, line, table
-from gradus.flows.loop.foresight import COMPUTED, Foreseen, Foresight
+from gradus.flows.loop.foresight import COMPUTED, Foresight
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
 from gradus.flows.loop.reruns import Rerun, other_settings, stored_recipe
 from gradus.flows.loop.training import Beginning, train
@@ -45,15 +44,15 @@ def look_ahead(home: Home, plan: Rerun) -> Forecast:
         start = start_of(session, recipe)
         trained = train(session, recipe, start)
         memory = _memory(session, recipe, start)
-    computed = [call for call in session.calls if call.what == COMPUTED]
+    total, stages = _costs(session.calls), dict.fromkeys(call["stage"] for call in session.calls)
     return {
         "run": folder.name,
         "goes_on": goes_on,
-        "stages": _by_stage(session.calls),
-        "calls": [cast("ForeseenCall", asdict(call)) for call in session.calls],
-        "rollouts": _sum(call.rollouts for call in computed if call.stage == "rollout"),
-        "tokens": _sum(call.tokens for call in computed if call.stage == "rollout"),
-        "seconds": _sum(call.seconds for call in computed),
+        "stages": {stage: _costs([call for call in session.calls if call["stage"] == stage]) for stage in stages},
+        "calls": session.calls,
+        "rollouts": total["rollouts"],
+        "tokens": total["tokens"],
+        "seconds": total["seconds"],
         "memory": memory,
         "remarks": [*session.remarks, *([f"the run ends: {trained.stopped}"] if trained.stopped else [])],
     }
@@ -104,20 +103,14 @@ def _memory(session: Foresight, recipe: Recipe, start: Beginning) -> Memory:
     return {"rollout": most.rollout, "update": most.update, "machine": most.machine, "warning": most.warning}
 
 
-def _by_stage(calls: Sequence[Foreseen]) -> dict[str, Costs]:
-    """Counts and costs by stage, in the order in which the stages first come."""
-    stages = dict.fromkeys(call.stage for call in calls)
-    return {stage: _costs([call for call in calls if call.stage == stage]) for stage in stages}
-
-
-def _costs(calls: Sequence[Foreseen]) -> Costs:
-    computed = [call for call in calls if call.what == COMPUTED]
+def _costs(calls: Sequence[ForeseenCall]) -> Costs:
+    computed = [call for call in calls if call["what"] == COMPUTED]
     return {
         "reused": len(calls) - len(computed),
         "computed": len(computed),
-        "rollouts": _sum(call.rollouts for call in computed),
-        "tokens": _sum(call.tokens for call in computed),
-        "seconds": _sum(call.seconds for call in computed),
+        "rollouts": _sum(call["rollouts"] for call in computed),
+        "tokens": _sum(call["tokens"] for call in computed),
+        "seconds": _sum(call["seconds"] for call in computed),
     }
 
 
