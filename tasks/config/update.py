@@ -17,7 +17,7 @@ UPDATE = Stage(
         Role("reference", "reference policy for the KL term", CHECKPOINTS, default=None, used="loads_reference"),
         Role("teacher", "policy that a loss distils from", CHECKPOINTS, default=None, used="needs_teacher"),
     ),
-    check="gradus.tasks.preflight.stages:check_update",
+    check="gradus.tasks.preflight.updates:check_update",
     worker="policy",
     run="gradus.tasks.stages.update.stage:run",
 )

@@ -5,7 +5,7 @@ from gradus.models.objectives.columns import columns_of
 from gradus.models.objectives.objective import Advantage, Objective, Part, Term
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.identity.loading import load
-from gradus.tasks.preflight.objective import check_objective
+from gradus.tasks.preflight.updates import check_objective
 
 
 def objective_of(config: UpdateConfig) -> Objective:
