@@ -98,7 +98,7 @@ def compare(
 
         answer(planned_comparison(asked), as_json, render_plan)
     elif dry_run:
-        from gradus.flows.loop.comparison_ahead import render_comparison_ahead
+        from gradus.flows.loop.dry_run import render_comparison_ahead
 
         answer(foreseen_comparison(asked), as_json, render_comparison_ahead)
     else:

@@ -13,7 +13,7 @@ from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
 
 if TYPE_CHECKING:
-    from gradus.flows.loop.comparison_ahead import ComparisonForecast
+    from gradus.flows.loop.dry_run import ComparisonForecast
     from gradus.tasks.inspect.comparing.figures import Comparison
     from gradus.tasks.inspect.comparing.planning import Plan
 
@@ -104,13 +104,13 @@ def planned_comparison(asked: Asked) -> "Plan":
     from gradus.flows.loop.comparison_plan import plan_of
 
     home = Home.from_environment()
-    return plan_of(home, checked(home, asked).intent())
+    return plan_of(home, checked(home, asked))
 
 
 def foreseen_comparison(asked: Asked) -> "ComparisonForecast":
     """Return what a comparison would do."""
     from gradus.flows.loop.comparing.checked import checked
-    from gradus.flows.loop.comparison_ahead import look_ahead_comparison
+    from gradus.flows.loop.dry_run import look_ahead_comparison
 
     home = Home.from_environment()
     return look_ahead_comparison(home, checked(home, asked))

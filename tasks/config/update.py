@@ -20,7 +20,7 @@ UPDATE = Stage(
         Role("reference", "reference policy for the KL term", CHECKPOINTS, default=None, used="loads_reference"),
         Role("teacher", "policy that a loss distils from", CHECKPOINTS, default=None, used="needs_teacher"),
     ),
-    check="gradus.tasks.preflight.stages:check_update",
+    check="gradus.tasks.preflight.updates:check_update",
     gate="gradus.tasks.stages.gates:update_breach",
     reads=lambda _: {"scores": SCORE_COLUMNS},
     incidental=("save",),

@@ -20,7 +20,7 @@ from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.records import Json, JsonObject
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.host.waiting import hold
-from gradus.tasks.identity.component_modules import refuse_unpinned
+from gradus.tasks.identity.loading import refuse_unpinned
 from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.context import Beat, StageContext, StageResult
 from gradus.tasks.stages.registry import installed, stage_spec
