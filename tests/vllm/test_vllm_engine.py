@@ -193,7 +193,7 @@ def test_rollouts_with_the_adapter_and_with_the_merged_weights_are_the_same_and_
         return np.concatenate([np.array(row) for row in answer]), greedy(engine, prompts)
 
     beside, rollouts = found_with(store.path(adapter))
-    assert_a_stale_adapter_is_caught(engine, *(str(store.path(ref)) for ref in (adapters[2], adapters[0])))
+    assert_a_stale_adapter_is_caught(engine, str(store.path(adapters[2])), str(store.path(adapter)))
     merged, expected = found_with(tmp_path / "merged")
     for prompt, (found, given), (other, wanted) in zip(prompts, rollouts, expected, strict=True):
         num_same = same_but_for_a_tie(engine, prompt, found, other)
@@ -205,8 +205,8 @@ def test_rollouts_with_the_adapter_and_with_the_merged_weights_are_the_same_and_
     assert sum(a != b for (a, _), (b, _) in zip(rollouts, of_base, strict=True)) > len(rows) // 2
 
 
-def assert_a_stale_adapter_is_caught(engine: Do, folder: str, other: str) -> None:
-    stale = engine("load_under_the_number_of", folder=folder, other=other)
+def assert_a_stale_adapter_is_caught(engine: Do, folder: str, loaded: str) -> None:
+    stale = engine("load_under_the_number_of", folder=folder, other=loaded)
     assert "vLLM does not hold the policy's weights: 0 of 12 matrices are those of" in stale["error"]
     assert "no policy is loaded" in engine("generate", requests=asked())["error"]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
 from torch.nn import Parameter
 
 from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.parallel.replicas import sum_gradients
-from tests.models.training.parallel.cases import CASES, Taken, model, rounded, taken
+from tests.models.training.parallel.cases import CASES, Taken, model, on_ranks, rounded, taken
 
 WORLDS = {2: ("grpo with kl", "critic", "adapter"), 3: tuple(CASES)}
 """Numbers of ranks and their cases: three divide all unevenly."""
@@ -21,7 +21,6 @@ Worlds = dict[int, list[dict[str, Taken]]]
 
 def run_rank(rank: int, folder: str) -> None:
     """All cases of one rank, among two and then among three."""
-    torch.set_num_threads(1)
     for num_ranks, cases in WORLDS.items():
         if rank < num_ranks:
             meet = f"file://{folder}/meet{num_ranks}"
@@ -50,7 +49,7 @@ def assert_gradients_are_summed(ranks: Ranks) -> None:
 @pytest.fixture(scope="module")
 def found_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.spawn(run_rank, (str(folder),), max(WORLDS))
+    on_ranks(run_rank, folder, max(WORLDS))
     return folder
 
 
