@@ -12,7 +12,7 @@ A writer is used under the artifact's lock (gradus.data.runlock). Left out: obje
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -122,19 +122,10 @@ class Store:
             self._contents[known] = values_digest(_selected(shard, columns) for shard in shards)
         return self._contents[known]
 
-    def verify(self, ref: Ref) -> Manifest:
-        """Check every file of an artifact against its SHA-256; CorruptArtifactError names the first that differs."""
-        return self._verified_files(ref, frozenset())
-
-    def verify_kept(self, ref: Ref) -> Manifest:
-        """Check every file of an artifact that was not pruned."""
-        return self._verified_files(ref, self.pruned(ref))
-
-    def _verified_files(self, ref: Ref, but: frozenset[str]) -> Manifest:
+    def verify(self, ref: Ref, but: Collection[str] = ()) -> Manifest:
+        """Check every file of an artifact but some against its SHA-256; CorruptArtifactError names the first odd."""
         manifest = self.manifest(ref)
-        for entry in manifest.files:
-            if entry.name not in but:
-                self._verify_file(ref, entry)
+        self.verified(ref, [entry for entry in manifest.files if entry.name not in but])
         return manifest
 
     def files(self, ref: Ref) -> list[Path]:
@@ -183,15 +174,8 @@ class Store:
 
         The manifest goes first, so that no reader sees half of an artifact; what begins with a dot (locks) stays.
         """
-        folder = self.path(ref)
-        if not (folder / FILE_NAME).exists():
-            return
-        (folder / FILE_NAME).unlink()
-        for path in (each for each in folder.iterdir() if not each.name.startswith(".")):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+        if (self.path(ref) / FILE_NAME).exists():
+            self._clear(ref, lambda name: name.startswith("."))
 
     def reopen(self, ref: Ref) -> None:
         """Let a finished artifact be written again by an attempt that begins with its shards, verified."""
@@ -256,19 +240,19 @@ class Store:
             if self.find(ref) is not None:
                 yield None
                 return
-            self._clear(ref)
+            self._clear(ref, lambda name: name == LOCK)
             try:
                 yield self.writer(ref)
             except BaseException:
-                self._clear(ref)
+                self._clear(ref, lambda name: name == LOCK)
                 self.remove_empty(ref)
                 raise
 
-    def _clear(self, ref: Ref) -> None:
-        """Remove everything of an artifact but its lock; the manifest goes first."""
+    def _clear(self, ref: Ref, stays: Callable[[str], bool]) -> None:
+        """Remove everything of an artifact but names that stay; the manifest goes first."""
         folder = self.path(ref)
         (folder / FILE_NAME).unlink(missing_ok=True)
-        for path in (each for each in folder.iterdir() if each.name != LOCK):
+        for path in (each for each in folder.iterdir() if not stays(each.name)):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:

@@ -6,7 +6,6 @@ Does not import Prefect.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from gradus.data.lake.store import Ref, Store
@@ -27,22 +26,15 @@ from gradus.tasks.runs.history import run_folders
 from gradus.tasks.runs.journal import RUN, read_settings
 from gradus.tasks.runtime.calls import Stages
 
-_WITH_COMPONENTS = ("curate", "hint", "score", "update")
-
 
 def as_run(recipe: Recipe) -> Recipe:
     """Return the recipe as it is run: with the digests of all files that its components come from, as they are now."""
-    renewed = partial(pinned, renew=True)
-    suites = tuple(
-        suite.model_copy(update={"score": renewed(suite.score)}) if suite.score else suite
-        for suite in recipe.evaluate.suites
-    )
-    evaluate = recipe.evaluate.model_copy(update={"suites": suites})
-    named = (*_WITH_COMPONENTS, *(("given",) if recipe.given else ()))
-    stages: dict[str, object] = {name: renewed(getattr(recipe, name)) for name in named}
-    stages["stages"] = {name: renewed(section(recipe, name)).model_dump(mode="json") for name in recipe.stages}
+    found = pinned(recipe, renew=True)
+    assert isinstance(found, Recipe)
+    theirs = {name: pinned(section(recipe, name), renew=True) for name in recipe.stages}
+    stages = {name: settings.model_dump(mode="json") for name, settings in theirs.items()}
     files = {text: content_sha256(Path(text)) for text in _named_problems(recipe) if Path(text).is_file()}
-    return overlapping(recipe.model_copy(update={**stages, "evaluate": evaluate, "files": files}))
+    return overlapping(found.model_copy(update={"stages": stages, "files": files}))
 
 
 def _named_problems(recipe: Recipe) -> list[str]:

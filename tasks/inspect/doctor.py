@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 from urllib.parse import urlsplit
 
-from gradus.data.lake.room import HEADROOM_BYTES
+from gradus.data.lake.whole_files import HEADROOM_BYTES
 from gradus.data.package import package_file
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home

@@ -201,7 +201,7 @@ def _reuse(job: Job, request: _Request) -> Report | None:
     """
     session, ref = request.session, Ref.parse(job.output)
     try:
-        session.store.verify_kept(ref)
+        session.store.verify(ref, but=session.store.pruned(ref))
         report = read_report(session.store, ref)
     except CorruptArtifactError:
         if (session.store.path(ref) / FILE_NAME).exists():

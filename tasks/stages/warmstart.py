@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from gradus.data.errors import BadInputError, StageError
-from gradus.data.lake.room import disk_errors
+from gradus.data.lake.whole_files import disk_errors
 from gradus.data.records import Problem
 from gradus.data.seeds import derive_seed
 from gradus.data.sources.worked import needs_answer, worked_text

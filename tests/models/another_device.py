@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load
 
 from gradus.models.adapters import proof_of_merged, read_adapter
+from gradus.models.devices import to_host
 from gradus.models.engines.base import Finished, Request
 from gradus.models.engines.hf import HfEngine
-from gradus.models.host_memory import to_host
 from gradus.models.objectives.corrections.truncated import token_truncated
 from gradus.models.objectives.ragged import Ragged
 from gradus.models.objectives.rows import Rows

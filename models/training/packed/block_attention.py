@@ -209,14 +209,14 @@ def attend(
     attention_mask: Tensor | None,  # noqa: ARG001 - transformers' signature
     *,
     scaling: float | None = None,
-    gradus_blocks: Blocks | None = None,
+    gradus_structure: Blocks | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attend within blocks, in the form that transformers calls: (1, H, T, D) -> (1, T, H, D).
 
     Raise UnsupportedAttentionError if the layer asks for a window, a cap or a sink.
     """
-    blocks = refuse_odd(gradus_blocks, others)
+    blocks = refuse_odd(gradus_structure, others)
     blocks.layers.add(id(module))
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     flat = (part[0].transpose(0, 1) for part in (query, key, value))

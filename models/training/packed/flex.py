@@ -80,14 +80,14 @@ def attend(
     attention_mask: Tensor | None,  # noqa: ARG001 - transformers' signature
     *,
     scaling: float | None = None,
-    gradus_visible: Visible | None = None,
+    gradus_structure: Visible | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attend to what is visible, in the form that transformers calls: (1, H, T, D) -> (1, T, H, D).
 
     Raise UnsupportedAttentionError if the layer asks for a window, a cap or a sink.
     """
-    visible = refuse_odd(gradus_visible, others)
+    visible = refuse_odd(gradus_structure, others)
     visible.layers.add(id(module))
     grouped = query.shape[1] != key.shape[1]
     found = _kernel(query.device.type)(query, key, value, block_mask=visible.mask, scale=scaling, enable_gqa=grouped)

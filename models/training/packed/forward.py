@@ -10,7 +10,6 @@ parameters of embeddings, norm and head) see it.
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -83,50 +82,38 @@ def form_of(model: PreTrainedModel) -> Form:
 
 
 def _packed(model: PreTrainedModel, pack: Pack) -> Tensor:
-    structure = _STRUCTURES[model.device.type](pack, model.device)
-    with _attending(model, structure.name):
+    device = model.device
+    name, structure, num_tokens = _STRUCTURES[device.type](pack, device)
+
+    def given(values: Tensor) -> Tensor:
+        return functional.pad(values, (0, num_tokens - len(values)))[None].to(device)
+
+    with _attending(model, name):
         decoded: Any = model.get_decoder()(
-            input_ids=structure.lengthened(pack.input_ids)[None].to(model.device),
-            position_ids=structure.lengthened(pack.positions)[None].to(model.device),
+            input_ids=given(pack.input_ids),
+            position_ids=given(pack.positions),
             use_cache=False,
-            **structure.argument,
+            gradus_structure=structure,
         )
     if len(structure.layers) != model.config.num_hidden_layers:
         raise UnsupportedAttentionError(f"{len(structure.layers)} of {model.config.num_hidden_layers} layers attend")
-    return decoded.last_hidden_state[0].index_select(0, pack.predictors.to(model.device))
+    return decoded.last_hidden_state[0].index_select(0, pack.predictors.to(device))
 
 
-@dataclass(frozen=True)
-class _Structure:
-    """Attention structure of a pack on a device."""
-
-    name: str
-    """The attention's name in transformers."""
-    argument: dict[str, Blocks | Visible]
-    """Keyword argument of the layers' calls."""
-    layers: set[int]
-    """The layers that have attended by it."""
-    num_tokens: int
-    """The pack's T, and what the attention needs behind it."""
-
-    def lengthened(self, values: Tensor) -> Tensor:
-        """Return values of the T tokens with zeros behind them."""
-        return functional.pad(values, (0, self.num_tokens - len(values)))
+def _by_blocks(pack: Pack, _device: torch.device) -> tuple[str, Blocks, int]:
+    return block_attention.NAME, pack.blocks(), pack.num_tokens
 
 
-def _by_blocks(pack: Pack, _device: torch.device) -> _Structure:
-    blocks = pack.blocks()
-    return _Structure(block_attention.NAME, {"gradus_blocks": blocks}, blocks.layers, pack.num_tokens)
-
-
-def _by_flex(pack: Pack, device: torch.device) -> _Structure:
+def _by_flex(pack: Pack, device: torch.device) -> tuple[str, Visible, int]:
     ends = padded_ends(pack.seen_until())
-    visible = Visible.of(ends.to(device))
-    return _Structure(flex.NAME, {"gradus_visible": visible}, visible.layers, len(ends))
+    return flex.NAME, Visible.of(ends.to(device)), len(ends)
 
 
-_STRUCTURES: dict[str, Callable[[Pack, torch.device], _Structure]] = {"cpu": _by_blocks, "cuda": _by_flex}
-"""By kind of device; elsewhere rows are padded."""
+_STRUCTURES: dict[str, Callable[[Pack, torch.device], tuple[str, Blocks | Visible, int]]] = {
+    "cpu": _by_blocks,
+    "cuda": _by_flex,
+}
+"""By kind of device the attention's name, what it attends by, and the tokens it needs; elsewhere rows are padded."""
 
 
 @contextmanager

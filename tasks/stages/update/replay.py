@@ -13,7 +13,6 @@ import torch
 
 from gradus.data.errors import CorruptArtifactError, PrunedError, StageError
 from gradus.data.lake.pruned import mark_restored
-from gradus.data.lake.room import disk_errors
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.lake.train_states import (
     begin_afresh,
@@ -25,6 +24,7 @@ from gradus.data.lake.train_states import (
     state_ref,
     updates_since_kept,
 )
+from gradus.data.lake.whole_files import disk_errors
 from gradus.models.training.passes import Budget
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.waiting import hold

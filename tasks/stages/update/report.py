@@ -1,31 +1,28 @@
-"""Report of an update on its rows and steps."""
+"""Report of an update on its rows and steps, and the table of what it did with each row."""
 
+import io
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
+from torch import Tensor
 
-from gradus.data.arrays import Bools
+from gradus.data.arrays import one_array, pc
+from gradus.data.lake.schema import OWN, UPDATES, cast_to_schema
 from gradus.models.objectives.rows import Rows
-from gradus.tasks.stages.update.rows import Judged
+from gradus.models.training.mismatch import row_differences
+from gradus.tasks.stages.update.work import StepMetrics, Work
 
 NUM_SAMPLES = 16
-StepMetrics = dict[str, float]
 
 
-def uniform_groups(judged: Judged, rows: Rows, zero_std: Bools) -> dict[str, Any]:
-    """Groups, those without variance in their rewards, and a rollout of the first such group."""
-    found: dict[str, Any] = {"groups": len(zero_std), "zero_std_groups": int(zero_std.sum())}
-    if found["zero_std_groups"]:
-        found["first_zero_std"] = judged.texts("rollout_id")[int(np.argmax(zero_std[rows["group"].numpy()]))]
-    return found
-
-
-def oldest(judged: Judged) -> dict[str, Any]:
+def oldest(work: Work) -> dict[str, Any]:
     """The largest age of a row, in updates, and the first row of that age."""
-    ages = judged.texts("age")
+    ages = work.texts("age")
     oldest = int(np.argmax(ages))
-    return {"oldest_updates": int(ages[oldest]), "oldest": judged.texts("rollout_id")[oldest]}
+    return {"oldest_updates": int(ages[oldest]), "oldest": work.texts("rollout_id")[oldest]}
 
 
 def without_clock(steps: list[StepMetrics]) -> tuple[list[StepMetrics], list[StepMetrics]]:
@@ -41,8 +38,9 @@ def last_and_worst(steps: list[StepMetrics]) -> StepMetrics:
     return {name: max(s[name] for s in steps) if name.endswith("_max") else value for name, value in steps[-1].items()}
 
 
-def rows_report(judged: Judged, rows: Rows, zero_std: Bools) -> dict[str, float]:
+def rows_report(work: Work) -> dict[str, float]:
     """Means, maxima and shares over the rows that an update learnt from."""
+    rows, zero_std = work.rows, work.zero_std
     not_right = torch.zeros(len(zero_std), dtype=torch.float64)
     not_right.index_add_(0, rows["group"], (rows["correct"] != 1).double())
     lengths = rows["length"].double()
@@ -53,22 +51,58 @@ def rows_report(judged: Judged, rows: Rows, zero_std: Bools) -> dict[str, float]
         "trained/frac_all_right": float((not_right == 0).double().mean()),
         "trained/length_mean": float(lengths.mean()),
         "trained/length_max": float(lengths.max()),
-        "trained/truncated_frac": float(np.mean([reason == "length" for reason in judged.texts("finish_reason")])),
-        "data/age_mean": float(np.mean(judged.texts("age"))),
-        "data/age_max": float(np.max(judged.texts("age"))),
-        "trained/hint_level_mean": float(np.mean([level or 0 for level in judged.texts("hint_level")])),
+        "trained/truncated_frac": float(np.mean([reason == "length" for reason in work.texts("finish_reason")])),
+        "data/age_mean": float(np.mean(work.texts("age"))),
+        "data/age_max": float(np.max(work.texts("age"))),
+        "trained/hint_level_mean": float(np.mean([level or 0 for level in work.texts("hint_level")])),
     }
 
 
-def extreme_samples(judged: Judged, rows: Rows) -> list[dict[str, Any]]:
+def extreme_samples(work: Work) -> list[dict[str, Any]]:
     """The rows that the update pulled hardest towards and away from."""
+    rows = work.rows
     advantage = rows["advantage"] if len(rows["advantage"]) == rows.num_rows else rows.row_mean(rows["advantage"])
     order = torch.argsort(advantage, stable=True).tolist()
     half = min(NUM_SAMPLES // 2, len(order) // 2)
     chosen = [*order[::-1][:half], *order[:half]]
     named = ["rollout_id", "problem_id", "hint_level", "reward", "correct", "completion"]
-    table: list[dict[str, Any]] = judged.table.select(named).take(np.array(chosen, dtype=np.int64)).to_pylist()
+    table: list[dict[str, Any]] = work.table.select(named).take(np.array(chosen, dtype=np.int64)).to_pylist()
     return [
         {**row, "advantage": float(advantage[i]), "tokens": int(rows["length"][i])}
         for i, row in zip(chosen, table, strict=True)
     ]
+
+
+def update_table(work: Work) -> bytes:
+    """Return the table of rows as a Parquet file, a file of the checkpoint: of each row the last step that took it."""
+    table, rows, results = work.table, work.rows, work.results
+    columns = {name: one_array(table.column(name)) for name in ("rollout_id", "problem_id", "reward")}
+    columns["origin"] = one_array(pc.coalesce(table.column("origin"), OWN))
+    untaken = np.ones(rows.num_rows, dtype=np.bool_)
+    for result in results:
+        untaken[result.rows.numpy()] = False
+    for name, kind in (("advantage", np.float64), ("weight", np.float64), ("zero_gradient", np.bool_)):
+        found = np.zeros(rows.num_rows, dtype=kind)
+        for result in results:
+            found[result.rows.numpy()] = getattr(result, name).numpy()
+        columns[name] = pa.array(found, mask=untaken)
+    if work.trainer is not None:
+        chosen, logp = work.trainer
+        there = np.zeros(rows.num_rows, dtype=np.bool_)
+        there[chosen.numpy()] = True
+        differences = np.full(rows.num_rows, np.nan)
+        differences[chosen.numpy()] = row_differences(rows.select(chosen), logp).numpy()
+        columns["mismatch"] = pa.array(differences, mask=np.isnan(differences))
+        if work.config.keep_logprobs:
+            columns["logprobs"] = _lists(rows, chosen, logp, there)
+    file = io.BytesIO()
+    pq.write_table(cast_to_schema(pa.table(columns), UPDATES), file, compression="zstd", write_page_checksum=True)
+    return file.getvalue()
+
+
+def _lists(rows: Rows, chosen: Tensor, logp: Tensor, there: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Array:
+    """The log-probs of each row; null for a row that no step took."""
+    values = np.full(len(rows.row), np.nan, dtype=np.float32)
+    values[rows.places(chosen).numpy()] = logp.numpy()
+    lists = pa.ListArray.from_arrays(pa.array(rows["completion"].offsets.numpy(), pa.int32()), pa.array(values))
+    return pc.if_else(pa.array(there & (rows.lengths > 0).numpy()), lists, None)

@@ -52,7 +52,7 @@ def _reference(work: "Work", start: "Start", budget: Budget) -> TokenLogprobs:
         with without_lora(own.model):
             return all_tokens(own.model, work.rows, budget, work.on_rows, asked)
     model = _role(work, budget, "reference", "kl_coef is set, or a component reads it").model
-    refuse_unknown_tokens(work.judged.table, vocabulary(model))
+    refuse_unknown_tokens(work.table, vocabulary(model))
     return all_tokens(model, work.rows, budget, work.on_rows, asked)
 
 
@@ -73,7 +73,7 @@ def _teacher(work: "Work", start: "Start", budget: Budget) -> dict[str, Tensor |
             "policy's",
             hint="give a teacher with the policy's tokenizer",
         )
-    refuse_unknown_tokens(work.judged.table, vocabulary(teacher.model))
+    refuse_unknown_tokens(work.table, vocabulary(teacher.model))
     # Embeddings are often padded beyond the vocabulary, to another number in each size of a family.
     known = min(vocabulary(teacher.model), vocabulary(own.model))
     asked = Asked(top_k=min(work.config.teacher_top_k, known), top_below=known)

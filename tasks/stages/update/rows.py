@@ -8,8 +8,6 @@ inputs. All wrong means that every rollout was judged and none is right, as in e
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,20 +55,6 @@ _COLUMNS = [
 ]
 
 
-@dataclass(frozen=True)
-class Judged:
-    """The rows that an update learns from, in the order of the inputs, and how many were left out."""
-
-    table: pa.Table
-    """Rollouts with `reward`, `correct`, the number of their `group`, and `age`, the number of updates since the policy
-    that sampled them."""
-    counts: dict[str, int]
-
-    def texts(self, column: str) -> list[Any]:
-        """Return a short column as Python values, (N,)."""
-        return self.table.column(column).to_pylist()
-
-
 def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
     """Return what the steps of an update read of its rows."""
     trained, compared = trained_tokens(table), compared_tokens(table)
@@ -115,10 +99,12 @@ def _logprobs(table: pa.Table) -> torch.Tensor:
     return found
 
 
-def judged_rows(ctx: StageContext, config: UpdateConfig) -> Judged:
+def judged_rows(ctx: StageContext, config: UpdateConfig) -> tuple[pa.Table, dict[str, int]]:
     """Rollouts of the policy, or of one up to `max_age` updates older, with rewards: judged only, replaced dropped.
 
-    Rows of other origins may come from any policy.
+    Rows of other origins may come from any policy. The table has the columns of rollouts, `reward`, `correct`, the
+    number of the row's `group`, and `age`, the number of updates since the policy that sampled it; with it come the
+    numbers of rows and groups that were left out.
 
     GateError if another policy sampled them or no row was judged; BadInputError names a row that cannot be used.
     """
@@ -141,7 +127,7 @@ def judged_rows(ctx: StageContext, config: UpdateConfig) -> Judged:
     kept = kept.append_column("group", pa.array(group)).filter(pa.array(~alone))
     _refuse_unusable(kept, config)
     counts = {"replaced_groups": len(replaced), "unjudged_rows": int(unjudged.sum())}
-    return Judged(kept, {**counts, **({"unjoined_rows": int(alone.sum())} if alone.any() else {})})
+    return kept, {**counts, **({"unjoined_rows": int(alone.sum())} if alone.any() else {})}
 
 
 def _joined(rollouts: pa.Table, scores: pa.Table) -> pa.Table:

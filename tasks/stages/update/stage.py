@@ -22,7 +22,14 @@ from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.update.conditions import deterministic
 from gradus.tasks.stages.update.launch.supervision import KeptRanks, launched
 from gradus.tasks.stages.update.replay import kept_files, makes_the_same_bits
-from gradus.tasks.stages.update.report import extreme_samples, last_and_worst, oldest, rows_report, without_clock
+from gradus.tasks.stages.update.report import (
+    extreme_samples,
+    last_and_worst,
+    oldest,
+    rows_report,
+    update_table,
+    without_clock,
+)
 from gradus.tasks.stages.update.rows import refuse_unknown_tokens
 from gradus.tasks.stages.update.start import KeptTraining, Start, keep_warm, loaded
 from gradus.tasks.stages.update.train_state import (
@@ -59,7 +66,7 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget, *, saves: b
     if not work.has_signal():
         return _skipped(work)
     start = _start(ctx, config, budget.ranks)
-    refuse_unknown_tokens(work.judged.table, vocabulary(start.policy.model))
+    refuse_unknown_tokens(work.table, vocabulary(start.policy.model))
     with (
         oom_as_stage_error(f"updating with {config.micro_tokens} tokens at once", "lower update.micro_tokens"),
         deterministic(wanted=config.deterministic),
@@ -70,7 +77,7 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget, *, saves: b
     if budget.ranks.writes:
         same = makes_the_same_bits(config, start.train_state.model.device)
         write_checkpoint(ctx.out, start.policy, start.train_state, dtype, repeats=same)
-        ctx.out.write_file(ROWS_FILE, work.rows_file())
+        ctx.out.write_file(ROWS_FILE, update_table(work))
         if config.between_updates == "host" and budget.ranks.num_ranks == 1:
             start.to_host()  # before the state is written while other stages compute
         if saves:
@@ -120,25 +127,25 @@ def _save_state(ctx: StageContext, config: UpdateConfig, start: Start, ranks: Ra
 
 def _skipped(work: Work) -> StageResult:
     """The report of an update without a step; its artifact has no policy of its own."""
-    metrics = {**rows_report(work.judged, work.rows, work.zero_std), "trained/skipped_updates": 1.0}
+    metrics = {**rows_report(work), "trained/skipped_updates": 1.0}
     summary = {"updates": 0, "skipped_updates": 1, **_counts(work)}
-    return StageResult(metrics, summary, extreme_samples(work.judged, work.rows))
+    return StageResult(metrics, summary, extreme_samples(work))
 
 
 def _counts(work: Work) -> dict[str, object]:
     """Counts of groups and rows."""
-    return {**work.judged.counts, **work.uniform_groups(), **oldest(work.judged)}
+    return {**work.counts, **work.uniform_groups(), **oldest(work)}
 
 
 def _result(work: Work, budget: Budget, num_tokens: int, seconds: float) -> StageResult:
     steps, step_clock = without_clock(work.steps)
-    metrics = {**rows_report(work.judged, work.rows, work.zero_std), **work.mismatch_metrics, **last_and_worst(steps)}
+    metrics = {**rows_report(work), **work.mismatch_metrics, **last_and_worst(steps)}
     summary = {"updates": len(work.steps), "tokens_trained": num_tokens, **_counts(work), **work.named}
     halvings = {"perf/memory_halvings": float(budget.num_halvings)} if budget.num_halvings else {}
     return StageResult(
         metrics,
         summary,
-        extreme_samples(work.judged, work.rows),
+        extreme_samples(work),
         steps,
         clock={"perf/tokens_per_s": num_tokens / seconds, **halvings},
         parents={BASE: base_of_next(work.ctx.store, work.ctx.one("policy"))} if work.config.lora else {},

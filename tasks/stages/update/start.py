@@ -7,8 +7,7 @@ from pathlib import Path
 
 from gradus.data.errors import StageError, in_words
 from gradus.data.lake.store import Ref, Store
-from gradus.models.devices import give_back
-from gradus.models.host_memory import to_host
+from gradus.models.devices import give_back, to_host
 from gradus.models.policy import Policy
 from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.state import TrainState

@@ -4,6 +4,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -25,12 +27,11 @@ from gradus.tasks.identity.loading import load
 from gradus.tasks.preflight.updates import check_objective
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.gates import update_breach
-from gradus.tasks.stages.update.report import StepMetrics, uniform_groups
 from gradus.tasks.stages.update.roles import role_columns
-from gradus.tasks.stages.update.rows import Judged, judged_rows, learning_rows_of, refuse_truncated, truncated
+from gradus.tasks.stages.update.rows import judged_rows, learning_rows_of, refuse_truncated, truncated
 from gradus.tasks.stages.update.start import Start
-from gradus.tasks.stages.update.table import update_table
 
+StepMetrics = dict[str, float]
 WITHOUT_SIGNAL = "curate problems that are neither always nor never solved, or raise n"
 
 
@@ -41,7 +42,9 @@ class Work:
     ctx: StageContext
     config: UpdateConfig
     objective: Objective
-    judged: Judged
+    table: pa.Table
+    counts: dict[str, int]
+    """Rows and groups that were left out."""
     rows: Rows
     zero_std: Bools
     """Groups without variance in their rewards."""
@@ -60,12 +63,12 @@ class Work:
     @classmethod
     def of(cls, ctx: StageContext, config: UpdateConfig) -> "Work":
         """Read the rows; BadInputError or GateError if they cannot be learned from."""
-        objective, judged = objective_of(config), judged_rows(ctx, config)
+        objective, (table, counts) = objective_of(config), judged_rows(ctx, config)
         if config.correction is not None:
-            refuse_truncated(judged.table, config)
-        rows = learning_rows_of(judged.table, config)
+            refuse_truncated(table, config)
+        rows = learning_rows_of(table, config)
         zero_std = zero_std_groups(rows["reward"].numpy(), rows["group"].numpy())
-        return cls(ctx, config, objective, judged, objective.with_advantages(rows), zero_std)
+        return cls(ctx, config, objective, table, counts, objective.with_advantages(rows), zero_std)
 
     def has_signal(self) -> bool:
         """Return whether a row has a gradient."""
@@ -83,8 +86,16 @@ class Work:
             raise GateError(sentence, hint=WITHOUT_SIGNAL)
 
     def uniform_groups(self) -> dict[str, Any]:
-        """Counts of groups without variance."""
-        return uniform_groups(self.judged, self.rows, self.zero_std)
+        """Groups, those without variance in their rewards, and a rollout of the first such group."""
+        found: dict[str, Any] = {"groups": len(self.zero_std), "zero_std_groups": int(self.zero_std.sum())}
+        if found["zero_std_groups"]:
+            first = int(np.argmax(self.zero_std[self.rows["group"].numpy()]))
+            found["first_zero_std"] = self.texts("rollout_id")[first]
+        return found
+
+    def texts(self, column: str) -> list[Any]:
+        """Return a short column of its rows as Python values, (N,)."""
+        return self.table.column(column).to_pylist()
 
     def take_steps(self, start: Start, budget: Budget) -> int:
         """Take every step; return the completion tokens trained on in all of them."""
@@ -130,11 +141,11 @@ class Work:
         if not self.mismatch_metrics:  # no row is the policy's own
             return
         worst = int(chosen[row_differences(rows, logp).nan_to_num(0.0).argmax()])
-        self.named = {"most_mismatched": str(self.judged.texts("rollout_id")[worst])}
+        self.named = {"most_mismatched": str(self.texts("rollout_id")[worst])}
         sentence = update_breach({"metrics": self.mismatch_metrics, "summary": self.named}, self.config)
         if sentence:
             hint = "the sampler had other weights, another temperature or another tokenizer; roll out again"
-            if truncated(self.judged.table).any():
+            if truncated(self.table).any():
                 hint = "the rows were sampled with top_p or top_k, and the trainer's log-probs are of all tokens"
             raise GateError(sentence, hint=hint)
         if "mismatch/logp_diff_mean" not in self.mismatch_metrics:
@@ -147,12 +158,6 @@ class Work:
 
     def _beat(self, text: str) -> None:
         self.ctx.beat(min(1.0, self._rows_done / self._rows_in_all), text)
-
-    def rows_file(self) -> bytes:
-        """The table of rows as a Parquet file."""
-        return update_table(
-            self.judged.table, self.rows, self.results, self.trainer, keep_logprobs=self.config.keep_logprobs
-        )
 
 
 def objective_of(config: UpdateConfig) -> Objective:

@@ -149,7 +149,7 @@ def test_rows_without_a_key_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said_before_a_shard_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradus.data.lake.room.HEADROOM_BYTES", 1 << 60)
+    monkeypatch.setattr("gradus.data.lake.whole_files.HEADROOM_BYTES", 1 << 60)
     with pytest.raises(BadInputError, match="MB are free"):
         Store(tmp_path).writer(REF).write_table(scores(["a"]))
 
