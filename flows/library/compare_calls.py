@@ -1,7 +1,7 @@
 """Methods side by side: compare, and before anything is trained what a comparison could detect, and would compute."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.flows.library.calling import Input, call, computing, named, taking
@@ -84,8 +84,8 @@ def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
         from gradus.flows import comparison  # Prefect, which a wrong recipe need not wait for
 
         ready()
-        train_and_compare: Callable[..., "Comparison"] = comparison.compare
-        return train_and_compare(**vars(asked))
+        flow: Callable[..., Any] = comparison.compare
+        return flow(**vars(asked))
 
 
 def planned_comparison(asked: Asked) -> "Plan":
