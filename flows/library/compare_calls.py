@@ -1,7 +1,7 @@
 """Methods side by side: compare, and before anything is trained what a comparison could detect, and would compute."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.flows.library.calling import Input, call, computing, named, taking
@@ -84,8 +84,7 @@ def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
         from gradus.flows import comparison  # Prefect, which a wrong recipe need not wait for
 
         ready()
-        flow: Callable[..., Any] = comparison.compare
-        return flow(**vars(asked))
+        return cast("Callable[..., Comparison]", comparison.compare)(**vars(asked))
 
 
 def planned_comparison(asked: Asked) -> "Plan":
