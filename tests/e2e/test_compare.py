@@ -301,7 +301,7 @@ def test_methods_meet_at_their_best_values_which_problems_that_are_not_judged_ch
     monkeypatch.chdir(program.home)
     asked = Asked([str(RECIPE)], "rounds=1", 2, QUICK[1::2], 2.0, "", ["escalate=[2],[]"])
     plan = gradus.plan_comparison(
-        asked.names, budget=asked.budget, seeds=2, set=asked.sets, tune=asked.tune, tune_seeds=9
+        asked.recipes, budget=asked.budget, seeds=2, set=asked.set, tune=asked.tune, tune_seeds=9
     )
     home = Home(program.home)
     ahead = look_ahead_comparison(home, checked(home, asked))

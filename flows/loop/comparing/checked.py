@@ -37,13 +37,13 @@ class Checked:
 
 def checked(home: Home, asked: Asked) -> Checked:
     """Return methods, seeds, budget and tuning; raise UsageError or BadInputError for what can be refused by now."""
-    if asked.methods and not asked.budget:
-        rounds = read_recipe(home.runs, asked.names[0], [])[0].rounds
+    if asked.method and not asked.budget:
+        rounds = read_recipe(home.runs, asked.recipes[0], [])[0].rounds
         asked = replace(asked, budget=f"rounds={rounds}")
     limit = parse_budget(asked.budget)
-    search = search_of(asked.tune, asked.tune_seeds, asked.tune_on, asked.sets)
+    search = search_of(asked.tune, asked.tune_seeds, asked.tune_on, asked.set)
     amount = limit.amount if limit.unit == "rounds" else None
-    methods = methods_of(home.runs, asked.names, asked.sets, amount, asked.methods)
+    methods = methods_of(home.runs, asked.recipes, asked.set, amount, asked.method)
     refuse_single(len(methods), asked.seeds)
     first = methods[0].recipe.seed
     seeds = range(first, first + asked.seeds)
