@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gradus.data.errors import BadInputError, GateError, GradusError, StageError
 from gradus.flows.console.output import aside
-from gradus.flows.loop.compared import Conditions, compared_trainings
+from gradus.flows.loop.compared import compared_trainings
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.checked import Checked, checked
 from gradus.flows.loop.comparing.tuning import Tuning, TuningRecord, read_tuned
@@ -24,7 +24,8 @@ from gradus.flows.verbs import gradus_flow
 from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.figures import Comparison
-from gradus.tasks.inspect.comparing.kept import keep_comparison
+from gradus.tasks.inspect.comparing.files import keep_comparison
+from gradus.tasks.inspect.comparing.report import Terms
 from gradus.tasks.inspect.comparing.tuning import Tuned
 
 _NAME_CHARS = 120
@@ -81,7 +82,7 @@ def compare(
     left = [(name, of_seeds) for name, of_seeds in runs.items() if name not in failed]
     if not left:
         raise next(iter(failed.values()))
-    found = compared_trainings(home, left, Conditions(ready.budget, ready.margin, cluster, plan, tuned))
+    found = compared_trainings(home, left, Terms(ready.margin, cluster, plan, tuned), ready.budget)
     if failed:
         found["failed"] = [{"method": name, "reason": error.message} for name, error in failed.items()]
     with open_session(RunSpec(name=_name_of(body), verb="compare", seed=ready.seeds[0], body=body)) as session:

@@ -29,7 +29,7 @@ from gradus.tasks.inspect.comparing.planning import (
     refuse_unknown_column,
     sealed,
 )
-from gradus.tasks.inspect.comparing.report import Method
+from gradus.tasks.inspect.comparing.report import Methods
 from gradus.tasks.inspect.comparing.trainings import Training, problem_ids, read_training
 from gradus.tasks.inspect.comparing.tuning import num_held_out
 from gradus.tasks.runs.history import brief, run_folders
@@ -48,7 +48,7 @@ def plan_of(home: Home, intent: Checked) -> Plan:
     tuning = [] if intent.is_tuned else tuning
     refuse_unknown_column(suite.problems, cluster)
     stored = _stored(home, suite)
-    of_these = [m for m in stored if any(t.run in runs for t in m.trainings)]
+    of_these = {name: each for name, each in stored.items() if any(t.run in runs for t in each)}
     chosen = known_of(of_these, cluster)
     known = chosen if chosen.measured else known_of(stored, cluster)
     counted = known.problems or count_problems(suite.problems)
@@ -65,7 +65,7 @@ def plan_of(home: Home, intent: Checked) -> Plan:
         remarks.append(f"{evaluated - problems} more are held out for tuning, and not judged")
     if len(intent.seeds) == 1:
         remarks.append("one seed: what another seed would show is no part of the smallest detectable difference")
-    spent = [t for m in stored for t in m.trainings]
+    spent = [t for each in stored.values() for t in each]
     missing = len(runs) if tuning else _num_missing(home, runs)
     body: Plan = {
         "methods": [m.name for m in intent.methods],
@@ -158,7 +158,7 @@ def _written(cost: Cost) -> str:
     return f"{cost['trainings']} trainings, {tokens} tokens, {seconds} s"
 
 
-def _stored(home: Home, suite: Suite) -> list[Method]:
+def _stored(home: Home, suite: Suite) -> Methods:
     """Return finished trainings that were evaluated on the same problems in the same way, as methods; newest first."""
     store, computed = Store(home.lake), ComputedSeconds(home.runs)
     methods: dict[str, list[Training]] = {}
@@ -171,9 +171,9 @@ def _stored(home: Home, suite: Suite) -> list[Method]:
         except GradusError:
             continue  # a run of another kind, or one that did not finish or cannot be read, says nothing here
         methods.setdefault(_settings(recipe), []).append(training)
-    found = [Method(trainings[0].run, _one_a_seed(trainings)) for trainings in methods.values()]
-    same = [m for m in found if problem_ids(m.trainings[0]).equals(problem_ids(found[0].trainings[0]))]
-    return [m for m in same if all(problem_ids(t).equals(problem_ids(same[0].trainings[0])) for t in m.trainings)]
+    found = {trainings[0].run: _one_a_seed(trainings) for trainings in methods.values()}
+    ids = next((problem_ids(each[0]) for each in found.values()), None)
+    return {name: each for name, each in found.items() if all(problem_ids(t).equals(ids) for t in each)}
 
 
 def _one_a_seed(trainings: Sequence[Training]) -> list[Training]:

@@ -25,7 +25,6 @@ from gradus.tasks.runs.precedents import Precedent, Precedents
 from gradus.tasks.runs.records import Report, Summary, Which
 from gradus.tasks.runtime.attempt import Job, computed, read_report
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
-from gradus.tasks.stages.gates import breach
 from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.warm import Warm
 
@@ -93,7 +92,7 @@ class Foresight:
         if self.store.find(ref) is None:
             return None
         report = read_report(self.store, ref)
-        if sentence := breach(call.name, report, call.config):
+        if sentence := stage_spec(call.name).breach(report, call.config):
             self.remarks.append(f"{call.label} is there, and ends the run: {sentence}")
         return report
 

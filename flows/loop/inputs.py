@@ -21,7 +21,7 @@ from gradus.tasks.artifacts.prompt_lengths import refuse_long
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.identity.pins import content_sha256, pinned, source_facts
-from gradus.tasks.inspect.overlap import shared_problems
+from gradus.tasks.inspect.remarks import shared_problems
 from gradus.tasks.preflight.abilities import positions
 from gradus.tasks.runs.history import run_folders
 from gradus.tasks.runs.journal import RUN, read_settings

@@ -14,8 +14,9 @@ _HOMES = {
     "flows.library.compare_calls": ("compare", "dry_compare", "plan_comparison"),
     "flows.library.exchange_calls": ("export", "import_rollouts"),
     "flows.library.results": ("Artifact", "Run", "run", "runs", "sql"),
-    "flows.library.room_calls": ("dry_prune", "dry_restore", "prune", "restore"),
-    "flows.library.run_calls": ("dry_rerun", "dry_run", "rerun", "train"),
+    "flows.library.run_calls": (
+        *("dry_prune", "dry_rerun", "dry_restore", "dry_run", "prune", "rerun", "restore", "train"),
+    ),
     "flows.library.stage_calls": (
         *("curate", "evaluate", "hint", "ingest", "profile", "rollout", "score", "update", "warmstart"),
     ),

@@ -19,9 +19,9 @@ from gradus.components.chosen import (
 from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, MAX_TOKENS, Config, empty, unset
 from gradus.components.stage import CHECKPOINTS, Role, Stage
 from gradus.data.lake.schema import OWN
-from gradus.data.worked import AS_IT_STANDS
+from gradus.data.sources.worked import AS_IT_STANDS
 from gradus.models.training.settings import CriticConfig, FinetuneConfig, LoraConfig, StepConfig
-from gradus.tasks.config.prompts import PromptConfig
+from gradus.tasks.config.prompts import PROMPT_COLUMNS, PromptConfig, worked_columns
 from gradus.tasks.config.roles import POLICY, PROBLEMS
 
 TEACHER_TOP_K = 32
@@ -146,11 +146,6 @@ class UpdateConfig(StepConfig):
     """Gate: mean absolute difference of sampler and trainer log-probs per token, nats."""
     max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: share of groups without variance."""
-    without_signal: Literal["refused", "skipped"] = Field(
-        default="refused", exclude_if=partial(eq, "refused"), json_schema_extra=LIMIT
-    )
-    """Rewards without variance in all groups: refused fails the update, skipped takes no step and keeps the policy. A
-    training skips, see max_skipped_updates."""
     dtype: Literal["float32", "bfloat16"] = Field(default="float32", exclude_if=partial(eq, "float32"))
     """Number format of the computation; bfloat16 keeps float32 master weights beside it, which the optimiser steps."""
     saved_dtype: Literal["policy", "float32", "bfloat16"] = Field(default="policy", exclude_if=partial(eq, "policy"))
@@ -159,11 +154,6 @@ class UpdateConfig(StepConfig):
     deterministic: bool = Field(default=False, exclude_if=unset)
     """Take deterministic algorithms alone, so that a GPU, too, computes the same bits twice; an operation that has none
     ends the update."""
-    save_state: Literal["now", "behind", "never"] = Field(
-        default="now", exclude_if=partial(eq, "now"), json_schema_extra=INCIDENTAL
-    )
-    """Saving of the state from which the next update continues: before the stage ends (now), while the next stages
-    compute (behind), or not at all where it can be computed again (never). A training sets it, see save_state_every."""
     keep_logprobs: bool = Field(default=False, exclude_if=empty)
     """Write the trainer's log-probs of every token to the update's table, too."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
@@ -327,6 +317,8 @@ class GivenConfig(Config):
         return self
 
 
+SCORE_COLUMNS = ("rollout_id", "reward", "correct")
+"""The columns of scores that an update reads."""
 UPDATE = Stage(
     "update",
     "Update a policy from scored rollouts.",
@@ -341,6 +333,9 @@ UPDATE = Stage(
         Role("teacher", "policy that a loss distils from", CHECKPOINTS, default=None, used="needs_teacher"),
     ),
     check="gradus.tasks.preflight.updates:check_update",
+    gate="gradus.tasks.stages.gates:update_breach",
+    reads=lambda _: {"scores": SCORE_COLUMNS},
+    incidental=("save",),
     worker="policy",
     run="gradus.tasks.stages.update.stage:run",
 )
@@ -351,6 +346,7 @@ WARMSTART = Stage(
     makes=CHECKPOINTS,
     settings=WarmstartConfig,
     takes=(PROBLEMS, Role("policy", "policy to begin with; none: random", CHECKPOINTS, default=None)),
+    reads=lambda settings: {"problems": worked_columns(settings.template)},
     worker="policy",
     run="gradus.tasks.stages.warmstart:run",
 )
@@ -362,6 +358,7 @@ GIVEN = Stage(
     settings=GivenConfig,
     draws=False,
     verb=False,
+    reads=lambda settings: {"problems": PROMPT_COLUMNS if settings.rows else worked_columns(settings.template)},
     worker="policy",
     run="gradus.tasks.stages.given:run",
 )

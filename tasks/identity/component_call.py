@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from gradus.components import Kind
 from gradus.components.user_modules import CORRECT, describe, line_of
-from gradus.data.curation.filters import Selection
-from gradus.data.curation.samplers import Draw
+from gradus.data.curation.results import Draw, Selection
 from gradus.data.errors import BadInputError, GradusError
 from gradus.data.hints import NoHint
 

@@ -172,7 +172,7 @@ def check_components(config: Config) -> None:
         except ValidationError as error:
             raise refused_setting(error, chosen.label) from None
         if isinstance(chosen, FilterConfig) and chosen.is_ours:
-            from gradus.data.curation.filters import no_candidates  # noqa: PLC0415 - only if filters are named
+            from gradus.data.curation.candidates import no_candidates  # noqa: PLC0415 - only if filters are named
 
             function_of(component)(no_candidates(), **component.settings(**chosen.settings).model_dump())
 

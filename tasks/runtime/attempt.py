@@ -147,7 +147,7 @@ def _commit(task: Job, out: ShardWriter, result: StageResult) -> None:
     out.write_file(REPORT, json.dumps(result.kept, allow_nan=False, default=str).encode())
     out.commit(
         identity=task.identity,
-        config={**task.config, **task.facts},
+        config={**task.config, **task.identity.get("facts", {})},
         parents={role: list(refs) for role, refs in task.inputs.items()}
         | {role: [str(ref)] for role, ref in result.parents.items()},
         versions=dict(_versions()),

@@ -61,6 +61,7 @@ def launched(ctx: StageContext, config: UpdateConfig) -> StageResult:
             inputs={role: [str(ref) for ref in refs] for role, refs in ctx.inputs.items()},
             config=config.model_dump(mode="json"),
             seed=ctx.seed,
+            facts=ctx.facts,
             num_tokens=num_tokens,
             num_halvings=num_halvings,
             number=0 if group is None else group.num_jobs,

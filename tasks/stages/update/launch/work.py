@@ -52,6 +52,7 @@ def _context(job: RankJob, warm: Warm, writer: Writer, *, writes: bool) -> Stage
         seed=job.seed,
         warm=warm,
         beat=_beat(writer) if writes else _no_beat,
+        facts=job.facts,
     )
 
 
