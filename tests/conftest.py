@@ -40,7 +40,6 @@ FIRST = (
     "e2e/test_update_verb.py",
     "e2e/test_installed.py",
     "e2e/test_recipes.py",
-    "e2e/test_exchange.py",
     "tasks/stages/update/launch/test_adapter.py",
     "tasks/stages/update/launch/test_standing.py",
     "models/training/parallel/test_ranks.py",
@@ -54,7 +53,6 @@ FIRST = (
     "tasks/stages/update/test_replay.py",
     "models/test_devices.py",
     "e2e/test_closed_door.py",
-    "vllm/test_trained_adapter.py",
     "e2e/test_own_components.py",
     "models/training/packed/test_asked.py",
     "e2e/test_figures.py",
@@ -65,7 +63,7 @@ FIRST = (
 """The files that take longest, in this order; then all others."""
 ONE_PROCESS = (
     *("e2e/test_pipeline.py", "e2e/test_finished_run.py", "e2e/test_reading.py", "e2e/test_readme.py"),
-    "e2e/test_overlap.py",
+    *("e2e/test_overlap.py", "e2e/test_exchange.py", "e2e/test_stale_reuse.py", "e2e/test_prefect_pages.py"),
 )
 """The files that share a training, the fixture `undisturbed`, which one process makes once."""
 RUN_TWICE = ("e2e", "vllm")

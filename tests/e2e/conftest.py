@@ -193,6 +193,8 @@ def new_program(shared: Path, prefect_api: str, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="session")
 def undisturbed(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
-    """The tiny recipe, run to its end by nobody disturbed."""
-    program = new_program(alone=True, reports=True)
-    return program, program.json("train", str(RECIPE))
+    """The tiny recipe, run to its end by nobody disturbed, with a server of its own; later commands use that of all."""
+    program, shared = new_program(alone=True, reports=True), new_program().settings
+    result = program.json("train", str(RECIPE))
+    program.settings, program.reports = shared, False
+    return program, result
