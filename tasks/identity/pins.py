@@ -39,8 +39,8 @@ def pinned(config: Config, *, renew: bool = False) -> Config:
             return pinned_component(value, renew=renew)
         return pinned(value, renew=renew) if isinstance(value, Config) else value
 
-    found = {name: value_of(getattr(config, name)) for name in _nested(config)}
-    changed = {name: value for name, value in found.items() if value != getattr(config, name)}
+    values = {name: getattr(config, name) for name in type(config).model_fields}
+    changed = {name: found for name, value in values.items() if (found := value_of(value)) != value}
     return config.model_copy(update=changed) if changed else config
 
 
@@ -65,12 +65,6 @@ def pinned_component(chosen: C, *, renew: bool = False) -> C:
 def source_facts(source: str) -> JsonObject:
     """Return a source of problems with the digest of its file or folder: changed content is another source."""
     return {"source": source, "source_sha256": content_sha256(Path(source))}
-
-
-def _nested(config: Config) -> list[str]:
-    """Names of the fields that could hold a component, alone, in a tuple or in settings of their own."""
-    values = {name: getattr(config, name) for name in type(config).model_fields}
-    return [name for name, value in values.items() if isinstance(value, tuple | Config)]
 
 
 def content_sha256(path: Path) -> str:

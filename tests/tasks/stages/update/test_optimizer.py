@@ -9,8 +9,7 @@ import torch
 
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Ref
-from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.config.update import UPDATE
+from gradus.tasks.config.learning import UPDATE, UpdateConfig
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.preflight.stages import check_stage
 from gradus.tasks.stages.warm import Warm
