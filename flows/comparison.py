@@ -3,13 +3,14 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 
 from gradus.data.errors import BadInputError, GateError, GradusError, StageError
 from gradus.flows.console.output import aside
-from gradus.flows.loop.compared import Conditions, compared_trainings
+from gradus.flows.loop.compared import compared_trainings
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.checked import Checked, checked
 from gradus.flows.loop.comparing.tuning import Tuning, TuningRecord, read_tuned
@@ -23,7 +24,8 @@ from gradus.flows.verbs import gradus_flow
 from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.figures import Comparison
-from gradus.tasks.inspect.comparing.kept import keep_comparison
+from gradus.tasks.inspect.comparing.files import keep_comparison
+from gradus.tasks.inspect.comparing.report import Terms
 from gradus.tasks.inspect.comparing.tuning import Tuned
 
 _NAME_CHARS = 120
@@ -70,16 +72,17 @@ def compare(
     ready = checked(home, asked)
     label_flow_run(f"compare {', '.join(method.name for method in ready.methods)}"[:_NAME_CHARS], "compare")
     tuned, record, failed = _tune(home, ready.tuning, ready) if ready.tuning else (None, {}, {})
-    intent = ready.intent(ready.tuning.chosen(tuned) if ready.tuning and tuned else ready.methods)
-    runs = intent.runs()
-    body = {"methods": runs, "budget": ready.asked.budget, "margin": intent.margin, "cluster": cluster, **record}
+    methods = ready.tuning.chosen(tuned) if ready.tuning and tuned else ready.methods
+    ready = replace(ready, methods=methods, is_tuned=True)
+    runs = ready.runs()
+    body = {"methods": runs, "budget": ready.asked.budget, "margin": ready.margin, "cluster": cluster, **record}
     say_started(_name_of(body))
-    plan = keep_plan(home, intent, home.runs / _name_of(body))
-    failed |= _train_all(intent.methods, intent.seeds, ready.budget, runs)
+    plan = keep_plan(home, ready, home.runs / _name_of(body))
+    failed |= _train_all(ready.methods, ready.seeds, ready.budget, runs)
     left = [(name, of_seeds) for name, of_seeds in runs.items() if name not in failed]
     if not left:
         raise next(iter(failed.values()))
-    found = compared_trainings(home, left, Conditions(ready.budget, intent.margin, cluster, plan, tuned))
+    found = compared_trainings(home, left, Terms(ready.margin, cluster, plan, tuned), ready.budget)
     if failed:
         found["failed"] = [{"method": name, "reason": error.message} for name, error in failed.items()]
     with open_session(RunSpec(name=_name_of(body), verb="compare", seed=ready.seeds[0], body=body)) as session:

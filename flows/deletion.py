@@ -13,8 +13,8 @@ from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import state_ref
 from gradus.data.runlock import RunLock
+from gradus.flows.console.answers import Deleted
 from gradus.flows.console.output import aside
-from gradus.flows.console.room_tables import Deleted
 from gradus.flows.loop.pruned_runs import used_by, used_by_others
 from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.history import run_folder, run_folders

@@ -11,7 +11,7 @@ from gradus.flows.stages import alone
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.curation import DifficultyConfig
-from gradus.tasks.inspect.exchange.incoming import System, check_source, read_incoming
+from gradus.tasks.inspect.exchange.incoming import System, check_source, read_incoming, reader
 
 
 class Imported(TypedDict):
@@ -56,22 +56,21 @@ def import_rollouts(
     with alone("import") as session:
         sampler = resolve_artifact(session.store, policy, "checkpoints") if policy else None
         texts = model or (session.store.path(sampler) if sampler else None)
-        found = read_incoming(path, system, columns or {}, texts, correct_at)
-        tables = found.tables
-        rows = sampled_by(tables.rollouts, sampler.digest, temperature) if sampler else tables.rollouts
+        tables, num_files, refused = read_incoming(path, system, columns or {}, texts, correct_at)
+        rows = sampled_by(tables["rollouts"], sampler.digest, temperature) if sampler else tables["rollouts"]
         rollouts = session.store.put("rollouts", rows)
         answer: Imported = {
-            "rows": tables.rollouts.num_rows,
-            "scored": tables.scores.num_rows if tables.scores is not None else 0,
-            "files": found.num_files,
-            "refused": dict(found.refused),
+            "rows": rows.num_rows,
+            "scored": tables["scores"].num_rows if "scores" in tables else 0,
+            "files": num_files,
+            "refused": refused,
             "rollouts": str(rollouts),
-            "problems": str(session.store.put("problems", tables.problems)),
-            "lost": list(found.lost),
+            "problems": str(session.store.put("problems", tables["problems"])),
+            "lost": list(reader(system).lost),
             "seconds": 0.0,
         }
-        if tables.scores is not None:
-            scores = session.store.put("scores", tables.scores)
+        if "scores" in tables:
+            scores = session.store.put("scores", tables["scores"])
             inputs = {"rollouts": [rollouts], "scores": [scores]}
             measured = session.stage("difficulty", DifficultyConfig(max_unjudged_frac=1.0), inputs)
             answer["scores"], answer["difficulty"] = str(scores), str(measured.ref)

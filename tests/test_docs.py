@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from gradus.data.curation.filters import no_candidates
+from gradus.data.curation.candidates import Candidates
 from gradus.data.lake.schema import TABLES
 from gradus.flows.cli.main import app
 from gradus.flows.recipe.config import load_recipe
@@ -131,7 +131,7 @@ def test_the_page_on_components_names_the_columns_that_each_kind_sees() -> None:
         "logprobs",
     }
     seen = {
-        "filter, ranking, sampler": no_candidates().column_names,
+        "filter, ranking, sampler": Candidates.known,
         "hint": [column.name for column in TABLES["problems"].columns],
         "reward": rollouts | {"question", "messages", "answer", "solution", "domain", "source", "extra"},
     }

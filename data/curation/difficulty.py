@@ -263,23 +263,3 @@ def _replace(table: pa.Table, **columns: Column) -> pa.Table:
         field = table.schema.field(index)
         table = table.set_column(index, field, values.cast(field.type))
     return table
-
-
-def candidates(problems: pa.Table, difficulty: pa.Table | None) -> pa.Table:
-    """Problems with what is known of their difficulty beside them, in the order of the problems.
-
-    A problem without a difficulty row, or with one of n = 0, is unmeasured: its pass_rate is null.
-    Raise BadInputError if no difficulty row matches a problem.
-    """
-    measured = complete(difficulty if difficulty is not None else DIFFICULTY.arrow.empty_table())
-    at = positions(problems.column("problem_id"), measured.column("problem_id"))
-    if measured.num_rows and problems.num_rows and not (at >= 0).any():
-        theirs, ours = measured.column("problem_id")[0].as_py(), problems.column("problem_id")[0].as_py()
-        raise BadInputError(
-            f"none of the {measured.num_rows} difficulty rows names a problem of the problems table",
-            hint=f"the difficulty says {theirs!r} where the problems say {ours!r}",
-        )
-    table = problems
-    for name in ("n", "k", "pass_rate", "variance", "history", "reward_n", "reward_mean", "reward_variance"):
-        table = table.append_column(name, take_or_null(measured.column(name), at))
-    return table

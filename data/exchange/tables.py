@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -15,30 +15,22 @@ _ROLLOUTS = ROLLOUTS.arrow.append(pa.field("question", pa.string())).append(pa.f
 """Rollouts with question and gold answer beside them, so that they can be scored alone."""
 
 
-@dataclass(frozen=True)
-class Tables:
-    """Rollouts, scores of those that have a reward or a verdict (None: there are none), and problems."""
+def tables_of(rows: Sequence[Exchanged], system: str, correct_at: float | None = None) -> dict[str, pa.Table]:
+    """Return rollouts, problems, and scores of rows that have a reward or a verdict, if there are any.
 
-    rollouts: pa.Table
-    scores: pa.Table | None
-    problems: pa.Table
-
-
-def tables_of(rows: Sequence[Exchanged], system: str, correct_at: float | None = None) -> Tables:
-    """Return the tables of rows; ids that were not given come from prompts, rounds and places in a group.
-
-    A problem without an id is named by its prompt; rollouts of one problem and round are a group. A row without a
-    verdict is correct if its reward is at least `correct_at`.
+    Ids that were not given come from prompts, rounds and places in a group. A problem without an id is named by its
+    prompt; rollouts of one problem and round are a group. A row without a verdict is correct if its reward is at least
+    `correct_at`.
     """
     named = [_judged(row, correct_at) for row in _named(rows)]
     judged = [row for row in named if row.reward is not None or row.correct is not None]
-    return Tables(
-        rollouts=pa.Table.from_pylist(
-            [{**vars(row), "engine": system, "question": row.prompt} for row in named], schema=_ROLLOUTS
-        ),
-        scores=pa.Table.from_pylist([_score(row, system) for row in judged], schema=SCORES.arrow) if judged else None,
-        problems=pa.Table.from_pylist(_problems(named, system), schema=PROBLEMS.arrow),
-    )
+    rollouts = [{**vars(row), "engine": system, "question": row.prompt} for row in named]
+    scores = [_score(row, system) for row in judged]
+    return {
+        "rollouts": pa.Table.from_pylist(rollouts, schema=_ROLLOUTS),
+        "problems": pa.Table.from_pylist(_problems(named, system), schema=PROBLEMS.arrow),
+        **({"scores": pa.Table.from_pylist(scores, schema=SCORES.arrow)} if scores else {}),
+    }
 
 
 def sampled_by(rollouts: pa.Table, policy: str, temperature: float) -> pa.Table:

@@ -3,8 +3,7 @@
     files = state_files(store, checkpoint)      # None if it is not kept
 
 `train_states/<digest>/` holds what a training continues from beside the policy (optimiser, masters, average, critic,
-random numbers, cursor). Its manifest names the policy's weights that it belongs to. A checkpoint of before had these
-files beside its weights, which are still read.
+random numbers, cursor). Its manifest names the policy's weights that it belongs to.
 """
 
 import json
@@ -24,16 +23,6 @@ POINTER = "train_state.json"
 """The file of a checkpoint that names its train state; a policy from elsewhere has none."""
 CHECKPOINT = "checkpoint"
 """The role in which a train state names its checkpoint."""
-_BEFORE = {
-    "optimizer.state": "optimizer.safetensors",
-    "rng.state": "rng.safetensors",
-    "master.state": "masters.safetensors",
-    "ema.state": "ema.safetensors",
-    "critic.state": "critic.safetensors",
-    "critic_optimizer.state": "critic_optimizer.safetensors",
-    "state.json": "state.json",
-}
-"""Earlier names of these files, beside the weights."""
 _WEIGHTS = "weights"
 
 
@@ -58,7 +47,7 @@ def pointer(checkpoint: Ref, *, step: int, optimizer: str, threads: int, repeats
 
 def is_trained(store: Store, checkpoint: Ref) -> bool:
     """Return whether a training made the checkpoint, so that it has, or had, a train state."""
-    return bool({POINTER, *_BEFORE} & _names(store, checkpoint))
+    return any(entry.name == POINTER for entry in store.manifest(checkpoint).files)
 
 
 def is_skipped(store: Store, checkpoint: Ref) -> bool:
@@ -72,10 +61,8 @@ def state_files(store: Store, checkpoint: Ref) -> dict[str, Path] | None:
 
     Raise CorruptArtifactError if it belongs to other weights than the checkpoint has.
     """
-    if before := beside_weights(_names(store, checkpoint) - store.pruned(checkpoint)):
-        found = {_BEFORE[name]: store.file(checkpoint, name) for name in before}
-        return {name: path for name, path in found.items() if path is not None}
-    ref = _named(store, checkpoint)
+    said = _pointer(store, checkpoint)
+    ref = state_ref(checkpoint) if said is None else Ref.parse(said.train_state)  # the original's of a copied folder
     if store.find(ref) is None or store.pruned(ref):
         return None
     manifest = store.verify(ref)
@@ -103,7 +90,7 @@ def updates_since_kept(store: Store, ref: Ref) -> list[Ref]:
             )
         base = Ref.parse(text)
         new = store.manifest(updates[0]).parents.get(BASE) == [text]  # an adapter begins with its own optimiser
-        if has_weights(store, base) if new else is_whole(store, base):
+        if not store.pruned(base) if new else is_whole(store, base):
             return updates
         updates.insert(0, base)
 
@@ -119,14 +106,9 @@ def refuse_unrepeatable(store: Store, ref: Ref, updates: Iterable[Ref]) -> None:
             )
 
 
-def has_weights(store: Store, checkpoint: Ref) -> bool:
-    """Return whether no weights of a checkpoint were pruned."""
-    return not store.pruned(checkpoint) - set(_BEFORE)
-
-
 def is_whole(store: Store, checkpoint: Ref) -> bool:
     """Return whether a checkpoint has its weights and, if a training made it, its train state."""
-    if not has_weights(store, checkpoint):
+    if store.pruned(checkpoint):
         return False
     return not is_trained(store, checkpoint) or state_files(store, checkpoint) is not None
 
@@ -146,11 +128,6 @@ def weight_sums(entries: Iterable[FileEntry]) -> Mapping[str, str]:
     return {e.name: e.sha256 for e in entries if e.name.endswith(".safetensors") and "/" not in e.name}
 
 
-def beside_weights(names: Iterable[str]) -> list[str]:
-    """Those files of a checkpoint that are its train state, as it was before that was an artifact of its own."""
-    return sorted(set(names) & set(_BEFORE))
-
-
 def num_threads(store: Store, checkpoint: Ref) -> int:
     """The threads that the update computed with, on which the bits depend; 0 if that is not known."""
     said = _pointer(store, checkpoint)
@@ -158,15 +135,9 @@ def num_threads(store: Store, checkpoint: Ref) -> int:
 
 
 def repeats(store: Store, checkpoint: Ref) -> bool:
-    """Return whether the update that made a checkpoint makes the same bits again; an earlier version did not say."""
+    """Return whether the update that made a checkpoint makes the same bits again."""
     said = _pointer(store, checkpoint)
     return said is None or said.repeats
-
-
-def _named(store: Store, checkpoint: Ref) -> Ref:
-    """The train state that a checkpoint names; that of the original where its folder was copied."""
-    said = _pointer(store, checkpoint)
-    return state_ref(checkpoint) if said is None else Ref.parse(said.train_state)
 
 
 class _Pointer(BaseModel):
@@ -178,13 +149,9 @@ class _Pointer(BaseModel):
 
 
 def _pointer(store: Store, checkpoint: Ref) -> _Pointer | None:
-    """Return what a checkpoint says; None if it says nothing, as one of an earlier version."""
+    """Return what a checkpoint says; None if no update made it."""
     content = store.read_file(checkpoint, POINTER)
     try:
         return None if content is None else _Pointer.model_validate_json(content)
     except ValidationError:
         raise CorruptArtifactError(f"{POINTER} of {checkpoint} does not name a train state", hint=CURE) from None
-
-
-def _names(store: Store, checkpoint: Ref) -> set[str]:
-    return {entry.name for entry in store.manifest(checkpoint).files}

@@ -6,11 +6,8 @@ from typing import Annotated
 import typer
 
 from gradus.data.errors import UsageError
-from gradus.flows.cli import completion
-from gradus.flows.cli.partial import Partial, damage
-from gradus.flows.cli.run_verbs import DryRun
-from gradus.flows.cli.stage_verbs import AsJson
-from gradus.flows.cli.waiting import may_wait
+from gradus.flows.cli import options
+from gradus.flows.cli.options import AsJson, DryRun, Partial, damage, may_wait
 from gradus.flows.console.output import answer, aside
 from gradus.flows.library.compare_calls import compared, foreseen_comparison, planned_comparison
 from gradus.flows.loop.comparing.asked import Asked
@@ -22,13 +19,13 @@ MethodRows = Annotated[
     typer.Option(
         "--method",
         help="lay a method over each recipe, a name, a .toml or a+b; each is a row, none the recipe itself",
-        autocompletion=completion.methods,
+        autocompletion=options.methods,
     ),
 ]
 Recipes = Annotated[
     list[str],
     typer.Argument(
-        help="recipes, with --budget or --method; or runs that are there", autocompletion=completion.recipes_and_runs
+        help="recipes, with --budget or --method; or runs that are there", autocompletion=options.recipes_and_runs
     ),
 ]
 Seeds = Annotated[int, typer.Option(min=1, max=1000, help="trainings of each recipe")]
@@ -60,6 +57,7 @@ Verify = Annotated[
 Plot = Annotated[Path | None, typer.Option("--plot", help="write a picture here (.png, .svg, .pdf)")]
 
 
+@may_wait
 def compare(
     recipes: Recipes,
     method: MethodRows = None,
@@ -85,8 +83,8 @@ def compare(
     runs that are there. Differences are paired by problem and seed.
     """
     from gradus.flows.console.comparison_tables import render_comparison
-    from gradus.tasks.inspect.comparing.plot import check_plot
-    from gradus.tasks.inspect.comparing.plot import plot as write_plot
+    from gradus.tasks.inspect.comparing.files import check_plot
+    from gradus.tasks.inspect.comparing.files import plot as write_plot
 
     if plot is not None:
         check_plot(plot)
@@ -100,7 +98,7 @@ def compare(
 
         answer(planned_comparison(asked), as_json, render_plan)
     elif dry_run:
-        from gradus.flows.loop.comparison_ahead import render_comparison_ahead
+        from gradus.flows.loop.dry_run import render_comparison_ahead
 
         answer(foreseen_comparison(asked), as_json, render_comparison_ahead)
     else:
@@ -119,8 +117,3 @@ def _verify(asked: Asked, *, as_json: bool) -> None:
     if len(asked.names) != 1:
         raise UsageError("--verify checks one comparison", hint="name its run, compare-DIGEST (`gradus runs`)")
     answer(verify_comparison(Home.from_environment(), asked.names[0]), as_json)
-
-
-def register_comparison(app: typer.Typer) -> None:
-    """Add the verb to the program."""
-    app.command("compare")(may_wait(compare))

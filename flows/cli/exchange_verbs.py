@@ -5,22 +5,20 @@ from typing import Annotated
 
 import typer
 
-from gradus.flows.cli import completion
-from gradus.flows.cli.partial import Partial, damage
-from gradus.flows.cli.stage_verbs import AsJson, Maps
-from gradus.flows.cli.waiting import may_wait
+from gradus.flows.cli import options
+from gradus.flows.cli.options import AsJson, Maps, Partial, damage, may_wait
 from gradus.flows.console.output import answer
 from gradus.flows.library import exchange_calls
 from gradus.flows.library.texts import mapping
 
 What = Annotated[
-    str, typer.Argument(help="a checkpoint; or, with --as, a run or rollouts", autocompletion=completion.runs)
+    str, typer.Argument(help="a checkpoint; or, with --as, a run or rollouts", autocompletion=options.runs)
 ]
 As = Annotated[str | None, typer.Option("--as", help="verl, trl, trinity, openai or parquet")]
 To = Annotated[Path, typer.Option("--to", help="the folder to write to")]
 Scores = Annotated[
     str | None,
-    typer.Option(help="scores of the rollouts, if they have several", autocompletion=completion.artifacts("scores")),
+    typer.Option(help="scores of the rollouts, if they have several", autocompletion=options.artifacts("scores")),
 ]
 Source = Annotated[str, typer.Argument(help="a file, or a folder of files, that another system wrote")]
 From = Annotated[str, typer.Option("--from", help="verl, trl, trinity, open-instruct or art")]
@@ -37,7 +35,7 @@ Sampler = Annotated[
     typer.Option(
         "--policy",
         help="the policy that sampled them, a folder or an artifact, to learn from them (open-instruct)",
-        autocompletion=completion.artifacts("checkpoints"),
+        autocompletion=options.artifacts("checkpoints"),
     ),
 ]
 CorrectAt = Annotated[
@@ -72,6 +70,7 @@ def export(
         answer(found, as_json)
 
 
+@may_wait
 def import_(
     source: Source,
     system: From,
@@ -93,9 +92,3 @@ def import_(
         correct_at=correct_at,
     )
     answer(found, as_json)
-
-
-def register_exchange(app: typer.Typer) -> None:
-    """Add these verbs to the program."""
-    app.command("export")(export)
-    app.command("import")(may_wait(import_))

@@ -9,25 +9,22 @@ from gradus.flows.cli.quiet import imported  # first of all: what is imported af
 
 import gc
 import os
+import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from gradus.data.errors import GradusError, UsageError, in_words, shortened
-from gradus.flows.cli.compare_verbs import register_comparison
-from gradus.flows.cli.exchange_verbs import register_exchange
-from gradus.flows.cli.method_verbs import register_methods
-from gradus.flows.cli.reading_verbs import register_reading
-from gradus.flows.cli.room_verbs import register_room
-from gradus.flows.cli.run_verbs import register_runs
-from gradus.flows.cli.service_verbs import register_service
-from gradus.flows.cli.stage_verbs import register_stages
-from gradus.flows.cli.usage import Verbs
+from gradus.flows.cli import compare_verbs, exchange_verbs, method_verbs, run_verbs, service_verbs
+from gradus.flows.cli.stage_verbs import installed_verb, stage_verbs
 from gradus.flows.environment import prepare
 from gradus.flows.library.calling import as_program
 from gradus.tasks.config.redaction import hide, hide_in_logs, refuse_credentials
@@ -35,6 +32,7 @@ from gradus.tasks.config.settings import Home, check_room
 from gradus.tasks.formats import terminal_safe
 from gradus.tasks.host.interrupt import SENTENCES, interrupted_by, remember_interrupts, stop_at_once
 from gradus.tasks.preflight.access import prefect_answer
+from gradus.tasks.stages.registry import installed
 
 COMPLETING = "_GRADUS_COMPLETE"
 """Set by the shell during completion: nothing may be written when a user presses Tab."""
@@ -42,6 +40,55 @@ OBJECTS_A_COLLECTION = 50_000
 """Objects between two searches for cycles, of which the records of a home have none; Python's own is 700."""
 MAX_CHARS = 500
 """No sentence of the program is longer, whatever name or value is in it."""
+
+
+_KINDS = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
+_LONG = re.compile(r"\S{121,}")
+
+
+class Verbs(TyperGroup):
+    """All verbs; what typer says of a wrong word is put into the words of this program."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a verb; those of installed packages are looked for where there is none of ours."""
+        return super().get_command(ctx, cmd_name) or installed_verb(cmd_name)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all verbs."""
+        return [*super().list_commands(ctx), *(name for name, stage in installed().items() if stage.verb)]
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Read the options of the program itself."""
+        with _in_our_words():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the words of a verb, and run it."""
+        with _in_our_words():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _in_our_words() -> Generator[None]:
+    try:
+        yield
+    except TyperException as error:
+        message = getattr(error, "message", None)
+        if isinstance(message, str):
+            setattr(error, "message", plain(message))  # noqa: B010 - only some of typer's errors have one
+        raise
+
+
+def plain(message: str) -> str:
+    """Return a message of typer without pydantic's words, and without the middle of a word that is too long.
+
+    >>> plain("Input should be a valid integer, unable to parse string as an integer")
+    'it must be a whole number'
+    """
+    found = re.match(r"Input should be a valid (\w+)", message)
+    if found:
+        return f"it must be {_KINDS.get(found[1], 'another kind of value')}"
+    return _LONG.sub(lambda word: shortened(word[0]), message.replace("Input should", "it must"))
 
 
 def _say_version(wanted: bool) -> None:
@@ -69,14 +116,16 @@ def _options(
     del show
 
 
-register_stages(app)
-register_runs(app)
-register_methods(app)
-register_reading(app)
-register_comparison(app)
-register_exchange(app)
-register_room(app)
-register_service(app)
+for verb in (
+    *stage_verbs(),
+    *(run_verbs.train, run_verbs.demo, run_verbs.rerun, run_verbs.show, run_verbs.why, run_verbs.sql, run_verbs.runs),
+    *(method_verbs.methods, method_verbs.settings, method_verbs.new),
+    *(run_verbs.report, run_verbs.browse, compare_verbs.compare),
+    *(exchange_verbs.export, exchange_verbs.import_, run_verbs.prune, run_verbs.restore),
+    *(service_verbs.ui, service_verbs.serve, service_verbs.doctor),
+    *(service_verbs.setup, service_verbs.sync, service_verbs.join),
+):
+    app.command(verb.__name__.rstrip("_"))(verb)
 imported()
 
 

@@ -7,14 +7,14 @@ import typer
 
 from gradus.data.errors import UsageError
 from gradus.data.nearest import did_you_mean
-from gradus.flows.cli import completion
-from gradus.flows.cli.stage_verbs import AsJson
+from gradus.flows.cli import options
+from gradus.flows.cli.options import AsJson
 from gradus.flows.console.output import answer
 
 
 def methods(
     word: Annotated[
-        str, typer.Argument(help="a name, or a word in names, sentences, formulas", autocompletion=completion.methods)
+        str, typer.Argument(help="a name, or a word in names, sentences, formulas", autocompletion=options.methods)
     ] = "",
     kind: Annotated[str, typer.Option(help="of this kind: method, loss, advantage, filter, reward ...")] = "",
     paper: Annotated[str, typer.Option(help="of this paper, such as 2402.03300")] = "",
@@ -31,7 +31,7 @@ def methods(
 
 
 def settings(
-    stage: Annotated[str, typer.Argument(help="the stage", autocompletion=completion.stages)] = "",
+    stage: Annotated[str, typer.Argument(help="the stage", autocompletion=options.stages)] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the settings of the stages, or of one, with type, default and text."""
@@ -56,9 +56,3 @@ def new(
     files = [file.name for file in write_component(kind, name, Path())]
     commands = {"test": f"pytest {files[1]}", "try": f"gradus train demo --method {files[2]} --dry-run"}
     answer({"files": files, **commands}, as_json)
-
-
-def register_methods(app: typer.Typer) -> None:
-    """Add these verbs to the program."""
-    for verb in (methods, settings, new):
-        app.command(verb.__name__)(verb)

@@ -1,49 +1,48 @@
-"""The verbs about whole runs: train, demo, rerun, runs, show, sql."""
+"""The verbs about whole runs: train, demo, rerun, runs, show, why, sql, report, browse, prune, restore."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gradus.data.records import Figure
-from gradus.flows.cli import completion
-from gradus.flows.cli.partial import Partial, damage
-from gradus.flows.cli.stage_verbs import AsJson, Sets
-from gradus.flows.cli.waiting import may_wait
-from gradus.flows.console.answers import SuiteFigures, TrainAnswer
-from gradus.flows.console.output import answer, aside, fields, line, table
+from gradus.flows.cli import options
+from gradus.flows.cli.options import AsJson, DryRun, KnownRun, Partial, Sets, damage, may_wait
+from gradus.flows.console.output import answer, aside, fields, line
+from gradus.flows.console.run_tables import render_freed, render_restored, render_run
 from gradus.flows.library import results, run_calls
 from gradus.flows.loop.reruns import Rerun
-from gradus.flows.loop.reruns import Rounds as RerunRounds
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import REFERENCE, full_name
-from gradus.tasks.runs.records import DomainFigures, Evaluation, Versus
 from gradus.tasks.runtime.calls import label
 
 Engine = Annotated[str | None, typer.Option(help="which engine samples")]
 MethodNames = Annotated[
     list[str] | None,
     typer.Option(
-        "--method", help="lay a method over it: a name or a .toml; repeatable", autocompletion=completion.methods
+        "--method", help="lay a method over it: a name or a .toml; repeatable", autocompletion=options.methods
     ),
 ]
 Rounds = Annotated[int | None, typer.Option(min=0, help="rounds of curate, rollout, score, update")]
 Overlap = Annotated[int | None, typer.Option(min=0, max=1, help="1: generate the next round during an update")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be computed, why, and its cost; start nothing")]
-KnownRun = Annotated[
-    str, typer.Argument(help="a run, or the beginning of its name (`gradus runs`)", autocompletion=completion.runs)
-]
 RunOrArtifact = Annotated[
     str,
     typer.Argument(
-        help="a run or an artifact (problems/DIGEST), or the beginning of its name", autocompletion=completion.runs
+        help="a run or an artifact (problems/DIGEST), or the beginning of its name", autocompletion=options.runs
     ),
 ]
+Keep = Annotated[
+    str, typer.Option(help="checkpoints that keep their weights: the last N, those of every N rounds, the best one")
+]
+DryRoom = Annotated[bool, typer.Option("--dry-run", help="say what would be done; change nothing")]
+Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
+Checkpoint = Annotated[str, typer.Argument(help="checkpoints/DIGEST", autocompletion=options.artifacts("checkpoints"))]
 RunName = Annotated[str | None, typer.Option("--run", help="name of the run; the recipe's name and digest otherwise")]
 
 
+@may_wait
 def train(
-    recipe: Annotated[str, typer.Argument(help="a .toml file or a bundled recipe", autocompletion=completion.recipes)],
+    recipe: Annotated[str, typer.Argument(help="a .toml file or a bundled recipe", autocompletion=options.recipes)],
     method: MethodNames = None,
     rounds: Rounds = None,
     engine: Engine = None,
@@ -71,6 +70,7 @@ def _train(plan: Rerun, *, as_json: bool, dry_run: bool) -> None:
     answer(result, as_json, render_run)
 
 
+@may_wait
 def demo(
     rounds: Rounds = None,
     engine: Engine = None,
@@ -80,12 +80,13 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """The whole loop on bundled problems with the bundled policy, on a CPU, in minutes."""
-    train("demo", rounds=rounds, engine=engine, sets=sets, run=run, dry_run=dry_run, as_json=as_json)
+    train(recipe="demo", rounds=rounds, engine=engine, sets=sets, run=run, dry_run=dry_run, as_json=as_json)
 
 
+@may_wait
 def rerun(
     run: KnownRun,
-    stage: Annotated[str, typer.Argument(help="the stage to run again", autocompletion=completion.stages)],
+    stage: Annotated[str, typer.Argument(help="the stage to run again", autocompletion=options.stages)],
     round_index: Annotated[int | None, typer.Option("--round", help="in this round only")] = None,
     from_round: Annotated[int, typer.Option("--from-round", min=0, help="in this round and all later ones")] = 0,
     sets: Sets = None,
@@ -93,16 +94,14 @@ def rerun(
     as_json: AsJson = False,
 ) -> None:
     """Run one stage of a run again, changed or not; what lies upstream is reused."""
-    plan = run_calls.planned_again(run, stage, set=sets, rounds=RerunRounds(round_index, from_round))
+    plan = run_calls.planned_again(run, stage, set=sets, round=round_index, from_round=from_round)
     _train(plan, as_json=as_json, dry_run=dry_run)
 
 
-def list_runs(
+def runs(
     delete: Annotated[
         str | None,
-        typer.Option(
-            "--delete", help="delete this run instead, after saying what goes", autocompletion=completion.runs
-        ),
+        typer.Option("--delete", help="delete this run instead, after saying what goes", autocompletion=options.runs),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="delete without asking")] = False,
     partial: Partial = False,
@@ -125,7 +124,7 @@ def list_runs(
 
 
 def _delete(home: Home, run: str, *, yes: bool, as_json: bool) -> None:
-    from gradus.flows.console.room_tables import render_deleted
+    from gradus.flows.console.run_tables import render_deleted
     from gradus.flows.deletion import delete_run, plan_deleting
 
     if not yes:
@@ -170,7 +169,7 @@ def _show_artifact(home: Home, name: str, *, as_json: bool) -> None:
 
 def why(
     run: KnownRun,
-    stage: Annotated[str, typer.Argument(help="the stage to explain", autocompletion=completion.stages)],
+    stage: Annotated[str, typer.Argument(help="the stage to explain", autocompletion=options.stages)],
     round_index: Annotated[int | None, typer.Option("--round", help="in this round only")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -189,7 +188,7 @@ def sql(
     query: Annotated[str, typer.Argument(help="a SELECT over samples, runs, stages, metrics, or the tables")],
     run: Annotated[
         str | None,
-        typer.Option("--run", help="only what this run made, reused or was given", autocompletion=completion.runs),
+        typer.Option("--run", help="only what this run made, reused or was given", autocompletion=options.runs),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="rows shown; 0 for all (a terminal: 100)")] = None,
     partial: Partial = False,
@@ -212,69 +211,71 @@ def sql(
             print_rows(found, limit)
 
 
-RUN_VERBS = (train, demo, rerun)
-"""The verbs that are flows."""
+def report(
+    run: KnownRun,
+    out: Annotated[Path, typer.Option(help="the page to write; replaced if it is there")] = Path("report.html"),
+    pictures: Annotated[Path | None, typer.Option(help="folder for its pictures as PNG files")] = None,
+    partial: Partial = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write what a run did as one HTML page: curves, difficulty, hints, time, what was solved and lost, samples.
+
+    The page loads nothing from anywhere and runs no script; what a policy wrote is text in it.
+    """
+    from gradus.tasks.inspect.report.writing import write_report
+
+    with damage(partial) as on_damage:
+        home = Home.from_environment()
+        files = write_report(home, run, out.absolute(), aside, pictures=pictures, on_damage=on_damage)
+
+        def render(_: object) -> None:
+            for path in files:
+                line(str(path))
+
+        answer({"files": [str(path) for path in files]}, as_json, render)
 
 
-def register_runs(app: typer.Typer) -> None:
-    """Add these verbs to the program."""
-    for verb in RUN_VERBS:
-        app.command(verb.__name__)(may_wait(verb))
-    for verb in (show, why, sql):
-        app.command(verb.__name__)(verb)
-    app.command("runs")(list_runs)
+def browse(run: RunOrArtifact, partial: Partial = False) -> None:
+    """Look through a run in the terminal: rounds, problems, groups side by side, a problem between two rounds.
+
+    Of an artifact: its rows.
+    """
+    from gradus.flows.console.browser.program import browse_run
+
+    with damage(partial) as on_damage:
+        browse_run(Home.from_environment(), run, aside, on_damage)
 
 
-def render_run(result: TrainAnswer) -> None:
-    """The end of a training run: accuracy by suite, newly solved problems, time per stage, where to look."""
-    for name, figures in result["suites"].items():
-        _suite(name, figures, chosen=result["best"] != result["policy"])
-    for remark in result["remarks"]:
-        line(f"note: {remark}")
-    stages = [(name, s["ran"], s["reused"], f"{s['seconds']:.1f}") for name, s in result["stages"].items()]
-    table("stages", ("stage", "ran", "reused", "seconds"), stages)
-    if "versus" in result["after"]:
-        _gain(result["after"]["versus"])
-    facts = ("run", "rounds", "updates", "tokens_generated", "tokens_trained", "seconds", "out")
-    fields({key: _count(result[key]) for key in facts})
-    reading = " ".join(f"`gradus {verb} {result['run']}`," for verb in ("browse", "report"))
-    line(f"look: `gradus ui` (Prefect, MLflow), {reading} `gradus sql 'select ...'`")
+def prune(
+    run: KnownRun, keep: Keep = run_calls.KEEP, dry_run: DryRoom = False, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Free room: remove weights and train states of a run's checkpoints, which can be computed again.
 
-
-def _suite(name: str, figures: SuiteFigures, *, chosen: bool) -> None:
-    """Return pass@1 of a suite before and after training, and of the best checkpoint if that is another one."""
-    shown = {"before": figures["before"], "after": figures["after"], **({"best": figures["best"]} if chosen else {})}
-    domains = sorted({domain for each in shown.values() for domain in each["per_domain"]})
-    rows = [(d, *(_accuracy(each["per_domain"].get(d)) for each in shown.values())) for d in domains]
-    rows.append(("all", *(_accuracy(each["pass_at"].get("1")) for each in shown.values())))
-    if any(each["unjudged"] for each in shown.values()):
-        rows.append(("judged rollouts", *(_coverage(each) for each in shown.values())))
-    table(f"pass@1 on {name} (95 % interval)", ("domain", *shown), rows)
-
-
-def _coverage(evaluation: Evaluation) -> str:
-    return f"{evaluation['judged']} of {evaluation['rollouts']}"
-
-
-def _gain(versus: Versus) -> None:
-    """Return the gain of the policy over the one it started from, on the same problems and seeds."""
-    if "gain" not in versus:
+    Prints the room to be freed and the cost of restoring it. The last checkpoint, and those of `every`, keep their
+    train states. Files that another run has too stay. Rollouts, scores and reports always stay; `gradus restore`
+    computes a pruned checkpoint again.
+    """
+    planned = run_calls.dry_prune(run, keep=keep)
+    asked = not (yes or dry_run or as_json) and sys.stdin.isatty() and bool(planned["checkpoints"])
+    if dry_run or asked:
+        answer(planned, as_json, render_freed)
+    if dry_run:
         return
-    gain = versus["gain"]
-    low, high = 100 * gain["low"], 100 * gain["high"]
-    line(f"gain in pass@1: {100 * gain['value']:.1f} points (95 % interval {low:.1f} to {high:.1f})")
-    line(
-        f"{versus['newly_solved']} problems that no rollout solved at the start are solved now, "
-        f"{versus['newly_lost']} the other way round (of {versus['problems']})"
-    )
+    if asked and not typer.confirm("remove them?"):
+        line("nothing was removed")
+        return
+    answer(run_calls.prune(run, keep=keep), as_json, render_freed)
 
 
-def _count(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def restore(checkpoint: Checkpoint, dry_run: DryRoom = False, as_json: AsJson = False) -> None:
+    """Compute a pruned checkpoint again, weights and train state, by repeating the updates since the last kept one.
 
-
-def _accuracy(cell: Figure | DomainFigures | None) -> str:
-    if not cell:
-        return "-"
-    value = cell["value"] if "value" in cell else cell["pass_at_1"]
-    return f"{value:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]"
+    Each restored file must have its recorded SHA-256; otherwise the command fails.
+    """
+    planned = run_calls.dry_restore(checkpoint)
+    if dry_run or not planned["updates"]:
+        answer(planned, as_json, render_restored)
+        return
+    if not as_json:
+        render_restored(planned)
+    answer(run_calls.restore(checkpoint), as_json, render_restored)

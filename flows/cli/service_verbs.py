@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from gradus.flows.cli.run_verbs import KnownRun
-from gradus.flows.cli.stage_verbs import AsJson
+from gradus.flows.cli.options import AsJson, KnownRun
 from gradus.flows.console.output import answer, aside, line, table
 from gradus.tasks.config.settings import Home, check_environment
 from gradus.tasks.preflight.checks import check_name, check_webhook
@@ -98,10 +97,10 @@ def doctor(as_json: AsJson = False) -> None:
     found = checks(home, mlflow_login(home, tracking_uri(home)))
 
     def render(_: object) -> None:
-        rows = [(each.name, "yes" if each.ok else "no", each.detail, each.cure) for each in found]
+        rows = [(each["name"], "yes" if each["ok"] else "no", each["detail"], each["cure"]) for each in found]
         table("", ("can", "", "detail", "what to do"), rows)
 
-    answer({"checks": [vars(c) for c in found]}, as_json, render)
+    answer({"checks": found}, as_json, render)
 
 
 def setup() -> None:
@@ -145,9 +144,3 @@ def join(
 
     check_name(run, "--run")
     line(f"{joined(Home.from_environment().runs / run, aside, wait_s)} updates joined")
-
-
-def register_service(app: typer.Typer) -> None:
-    """Add these verbs to the program."""
-    for verb in (ui, serve, doctor, setup, sync, join):
-        app.command(verb.__name__)(verb)

@@ -1,6 +1,7 @@
-"""The stage verbs of the command line, made from declarations; profile and evaluate, of several stages, are written."""
+"""The stage verbs of the command line, made from declarations; profile and evaluate are of several stages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from inspect import Parameter
 from typing import Annotated, Any, cast
 
 import typer
@@ -9,35 +10,36 @@ from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
 from gradus.components.stage import Role, Short, Stage, take_parameters
-from gradus.flows.cli.completion import artifacts
-from gradus.flows.cli.waiting import may_wait
+from gradus.flows.cli.options import AsJson, Sets, artifacts, may_wait
 from gradus.flows.console.output import answer
 from gradus.flows.library import stage_calls
 from gradus.tasks.stages.registry import STAGES, installed_names, stage_spec
 
-Problems = Annotated[
-    str,
-    typer.Option(
-        help="problems: a file, an artifact, bundled:train or bundled:heldout", autocompletion=artifacts("problems")
-    ),
-]
-Policy = Annotated[
-    str,
-    typer.Option(
-        help="policy: bundled, a folder, a checkpoint artifact, or id@revision", autocompletion=artifacts("checkpoints")
-    ),
-]
 Out = Annotated[str | None, typer.Option(help="also write the result here (.parquet, .jsonl or a folder)")]
-Sets = Annotated[list[str] | None, typer.Option("--set", help="a setting of the stage, key=value; repeatable")]
 Seed = Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="every other seed derives from it")]
-AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
-Maps = Annotated[list[str] | None, typer.Option("--map", help="rename a column, ours=theirs; repeatable")]
-Rewards = Annotated[list[str] | None, typer.Option("--reward", help="NAME[=WEIGHT]; repeatable")]
-Samples = Annotated[int, typer.Option("-n", "--samples", min=1, help="completions for each problem")]
-Temperature = Annotated[float, typer.Option(min=0.0, help="sampling temperature; 0 is greedy")]
-Engine = Annotated[str, typer.Option(help="which engine samples: transformers, vllm or openai")]
-Device = Annotated[str, typer.Option(help="where the engine transformers computes: auto, cpu or cuda")]
-MaxTokens = Annotated[int, typer.Option(min=1, help="limit of completion tokens")]
+_EVERY: Mapping[str, tuple[Any, Any]] = {"sets": (Sets, None), "out": (Out, None), "as_json": (AsJson, False)}
+"""Options of all stages, each with its type and default."""
+_PROBLEMS = typer.Option(
+    help="problems: a file, an artifact, bundled:train or bundled:heldout", autocompletion=artifacts("problems")
+)
+_POLICY = typer.Option(
+    help="policy: bundled, a folder, a checkpoint artifact, or id@revision", autocompletion=artifacts("checkpoints")
+)
+_AGAINST = typer.Option(help="another policy on the same problems and seeds", autocompletion=artifacts("checkpoints"))
+_SAMPLING: Mapping[str, tuple[Any, Any]] = {
+    "samples": (Annotated[int, typer.Option("-n", "--samples", min=1, help="completions for each problem")], 8),
+    "temperature": (Annotated[float, typer.Option(min=0.0, help="sampling temperature; 0 is greedy")], 1.0),
+    "max_tokens": (Annotated[int, typer.Option(min=1, help="limit of completion tokens")], 96),
+    "engine": (Annotated[str, typer.Option(help="which engine samples: transformers, vllm or openai")], "transformers"),
+    "device": (
+        Annotated[str, typer.Option(help="where the engine transformers computes: auto, cpu or cuda")],
+        "auto",
+    ),
+    "rewards": (Annotated[list[str] | None, typer.Option("--reward", help="NAME[=WEIGHT]; repeatable")], None),
+    "seed": (Seed, 0),
+    **_EVERY,
+}
+"""Options of the verbs that sample and score."""
 
 
 def verb(stage: Stage) -> Callable[..., None]:
@@ -48,9 +50,7 @@ def verb(stage: Stage) -> Callable[..., None]:
         answer(made.summary, as_json)
 
     known: dict[str, tuple[Any, Any]] = {each.name: _option(each) for each in stage.takes}
-    known |= {"seed": (Seed, 0)} if stage.draws else {}
-    known |= {"sets": (Sets, None), "out": (Out, None), "as_json": (AsJson, False)}
-    take_parameters(run, known)
+    take_parameters(run, {**known, **({"seed": (Seed, 0)} if stage.draws else {}), **_EVERY})
     run.__name__, run.__doc__ = stage.name, stage.doc
     return run
 
@@ -67,51 +67,27 @@ def _option(each: Role | Short) -> tuple[Any, Any]:
     return Annotated[each.type, option], each.preset
 
 
-def profile(
-    problems: Problems,
-    policy: Policy = "bundled",
-    samples: Samples = 8,
-    temperature: Temperature = 1.0,
-    max_tokens: MaxTokens = 96,
-    engine: Engine = "transformers",
-    device: Device = "auto",
-    rewards: Rewards = None,
-    seed: Seed = 0,
-    sets: Sets = None,
-    out: Out = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure how difficult problems are for a policy."""
-    answer(stage_calls.measured("profile", {**locals(), "set": sets}).summary, as_json)
+def measuring_verb(name: str, doc: str, more: Mapping[str, tuple[Any, Any]]) -> Callable[..., None]:
+    """Make a verb that samples and scores problems; `more` are options of its own."""
+
+    def run(*, as_json: bool, **given: Any) -> None:
+        answer(stage_calls.measured(name, {**given, "set": given.pop("sets")}).summary, as_json)
+
+    problems, policy = Annotated[str, _PROBLEMS], Annotated[str, _POLICY]
+    take_parameters(run, {"problems": (problems, Parameter.empty), "policy": (policy, "bundled"), **more, **_SAMPLING})
+    run.__name__, run.__doc__ = name, doc
+    return run
 
 
-def evaluate(
-    problems: Problems,
-    policy: Policy = "bundled",
-    against: Annotated[
-        str | None,
-        typer.Option(help="another policy on the same problems and seeds", autocompletion=artifacts("checkpoints")),
-    ] = None,
-    samples: Samples = 8,
-    temperature: Temperature = 1.0,
-    max_tokens: MaxTokens = 96,
-    engine: Engine = "transformers",
-    device: Device = "auto",
-    rewards: Rewards = None,
-    seed: Seed = 0,
-    sets: Sets = None,
-    out: Out = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say how good a policy is, with intervals."""
-    answer(stage_calls.measured("evaluate", {**locals(), "set": sets}).summary, as_json)
-
-
-def register_stages(app: typer.Typer) -> None:
-    """Add the stage verbs to the program."""
-    for name in ("ingest", "profile", "curate", "hint", "rollout", "score", "update", "warmstart", "evaluate"):
-        made = {"profile": profile, "evaluate": evaluate}.get(name) or verb(STAGES[name])
-        app.command(name)(may_wait(made))
+def stage_verbs() -> list[Callable[..., None]]:
+    """Return the verbs of our stages in the order of a round."""
+    names = ("ingest", "profile", "curate", "hint", "rollout", "score", "update", "warmstart", "evaluate")
+    against = {"against": (Annotated[str | None, _AGAINST], None)}
+    written = {
+        "profile": measuring_verb("profile", "Measure how difficult problems are for a policy.", {}),
+        "evaluate": measuring_verb("evaluate", "Say how good a policy is, with intervals.", against),
+    }
+    return [may_wait(written.get(name) or verb(STAGES[name])) for name in names]
 
 
 def installed_verb(name: str) -> TyperCommand | None:

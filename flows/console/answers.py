@@ -70,12 +70,14 @@ class Costs(TypedDict):
 
 
 class ForeseenCall(Which):
-    """A stage of a run to come (see gradus.flows.loop.foresight.Foreseen)."""
+    """A stage of a run to come: whether it is reused or computed, why, and what it is likely to cost."""
 
     what: str
     why: str
     rollouts: int | None
+    """Completions to sample; None if no plan and nothing like it says how many."""
     tokens: int | None
+    """Completion tokens to sample; None, as the seconds, if nothing like it was measured."""
     seconds: float | None
 
 
@@ -100,3 +102,45 @@ class Forecast(TypedDict):
     seconds: float | None
     memory: Memory
     remarks: list[str]
+
+
+class FreedCheckpoint(TypedDict):
+    """A checkpoint that lost something, and the updates and seconds that having it back takes."""
+
+    round: int
+    checkpoint: str
+    lost: str
+    bytes: int
+    updates: int
+    seconds: float
+    repeats: bool
+    """True if it can be restored."""
+
+
+class Freed(TypedDict):
+    """The result of pruning a run, done or foreseen; `spared` are checkpoints that other runs have too."""
+
+    run: str
+    bytes: int
+    checkpoints: list[FreedCheckpoint]
+    spared: list[str]
+    done: bool
+
+
+class Deleted(TypedDict):
+    """The result of deleting a run, done or foreseen: artifacts by table; `staying` are those of other runs too."""
+
+    run: str
+    bytes: int
+    artifacts: dict[str, int]
+    staying: int
+    done: bool
+
+
+class Restored(TypedDict):
+    """The cost of restoring a checkpoint, done or foreseen."""
+
+    checkpoint: str
+    updates: int
+    seconds: float
+    done: bool

@@ -4,11 +4,8 @@ from collections.abc import Mapping
 
 from gradus.flows.console.output import fields, line, table
 from gradus.tasks.formats import interval, points, rate, share
-from gradus.tasks.inspect.comparing.figures import Comparison
+from gradus.tasks.inspect.comparing.figures import Comparison, Cost, Difference, Tuning
 from gradus.tasks.inspect.comparing.report import letters
-from gradus.tasks.inspect.comparing.trainings import StageCost
-from gradus.tasks.inspect.comparing.tuning import Tuning
-from gradus.tasks.inspect.comparing.verdicts import Difference
 
 
 def render_comparison(result: Comparison) -> None:
@@ -116,12 +113,11 @@ def _sentence(each: Difference, letter: Mapping[str, str], margin: float) -> str
             says = f"{method} and {than} are equivalent within {100 * margin:g} points ({text}"
         case verdict:
             says = f"{method} is {verdict} than {than} ({text}; p {each['p_different']:.2g}"
-    spent = " and ".join(f"{s['tokens']:,.0f} tokens in {s['seconds']:,.0f} s" for s in each.get("sides", []))
-    shared = each.get("shared_tokens", 0.0)
-    return f"{says}), at {spent}, {100 * shared:.0f} % of them shared" if spent else f"{says})"
+    spent = " and ".join(f"{s['tokens']:,.0f} tokens in {s['seconds']:,.0f} s" for s in each["sides"])
+    return f"{says}), at {spent}, {100 * each['shared_tokens']:.0f} % of them shared"
 
 
-def _cost(cost: StageCost | None) -> str:
+def _cost(cost: Cost | None) -> str:
     if cost is None:
         return "-"
     seconds = f"{cost['seconds']:,.1f} s"

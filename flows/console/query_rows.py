@@ -72,13 +72,9 @@ def print_rows(found: Answer, limit: int | None) -> None:
 
 def _some(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[Row]:
     # By column: names may occur twice in a result.
-    columns = ([_values(column) for column in batch.columns] for batch in batches)
+    columns = ([column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns] for batch in batches)
     rows = (row for batch in columns for row in zip(*batch, strict=True))
     return islice(rows, limit or None)
-
-
-def _values(column: pa.Array) -> list[object]:
-    return column.to_pylist(maps_as_pydicts="lossy")
 
 
 def rows_of(found: Answer) -> Iterator[Row]:

@@ -1,4 +1,7 @@
-"""The tables of `gradus runs` and `gradus show`: coloured on a terminal, one line for each row, names never cut."""
+"""The tables of verbs about runs: train, runs, show, prune, restore.
+
+Those of `gradus runs` and `gradus show` are coloured on a terminal, have one line for each row, and never cut a name.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,9 +9,12 @@ from datetime import datetime
 from rich.cells import cell_len
 from rich.text import Text
 
-from gradus.flows.console.output import View, line, safe
-from gradus.tasks.formats import points, short, size, terminal_safe
+from gradus.data.records import Figure
+from gradus.flows.console.answers import Deleted, Freed, FreedCheckpoint, Restored, SuiteFigures, TrainAnswer
+from gradus.flows.console.output import View, fields, line, safe, table
+from gradus.tasks.formats import interval, points, short, size, terminal_safe
 from gradus.tasks.runs.history import RunList, RunStory
+from gradus.tasks.runs.records import DomainFigures, Versus
 
 REASONS = 5
 """For how many runs, newest first, `gradus runs` says why they did not finish."""
@@ -47,7 +53,7 @@ def render_run_story(run: RunStory) -> None:
     View().print(
         safe(f"{run['run']}: "),
         Text(run["status"], _style(run["status"])),
-        safe(_because(run["error"])),
+        safe(f": {run['error']}" if run["error"] else ""),
         sep="",
         soft_wrap=True,
     )
@@ -71,6 +77,52 @@ def render_run_story(run: RunStory) -> None:
     if run["status"] in ("failed", "killed") and run["logs"]:
         line(f"logs: {run['logs']}")
     line(_sizes(run))
+
+
+def render_run(result: TrainAnswer) -> None:
+    """The end of a training run: accuracy by suite, newly solved problems, time per stage, where to look."""
+    for name, figures in result["suites"].items():
+        _suite(name, figures, chosen=result["best"] != result["policy"])
+    for remark in result["remarks"]:
+        line(f"note: {remark}")
+    stages = [(name, s["ran"], s["reused"], f"{s['seconds']:.1f}") for name, s in result["stages"].items()]
+    table("stages", ("stage", "ran", "reused", "seconds"), stages)
+    if "versus" in result["after"]:
+        _gain(result["after"]["versus"])
+    facts = ("run", "rounds", "updates", "tokens_generated", "tokens_trained", "seconds", "out")
+    fields({key: _count(result[key]) for key in facts})
+    reading = " ".join(f"`gradus {verb} {result['run']}`," for verb in ("browse", "report"))
+    line(f"look: `gradus ui` (Prefect, MLflow), {reading} `gradus sql 'select ...'`")
+
+
+def render_freed(result: Freed) -> None:
+    """A line for each checkpoint, then the sum."""
+    rows = [(c["round"], short(c["checkpoint"]), c["lost"], size(c["bytes"]), _back(c)) for c in result["checkpoints"]]
+    if rows:
+        table("pruned" if result["done"] else "to be pruned", ("round", "checkpoint", "loses", "size", "back by"), rows)
+    if result["spared"]:
+        line(f"{len(result['spared'])} checkpoints stay because other runs have them too")
+    verb = "freed" if result["done"] else "would be freed"
+    line(f"{size(result['bytes'])} {verb}" if rows else "there is nothing to prune")
+
+
+def render_deleted(result: Deleted) -> None:
+    """Print what is deleted and what stays."""
+    verb = "deleted" if result["done"] else "to be deleted"
+    counts = ", ".join(f"{count} {table}" for table, count in result["artifacts"].items()) or "no artifacts"
+    line(f"{verb}: run {result['run']} with its journal, logs and rows in MLflow; {counts}; {size(result['bytes'])}")
+    if result["staying"]:
+        line(f"{result['staying']} of its artifacts stay because other runs have them too")
+
+
+def render_restored(result: Restored) -> None:
+    """One sentence."""
+    if result["done"]:
+        line(f"{result['checkpoint']} is back, with the bytes that it had")
+    elif not result["updates"]:
+        line(f"{result['checkpoint']} is there, weights and train state")
+    else:
+        line(f"{result['checkpoint']} takes {_updates(result['updates'])}, about {result['seconds']:.0f} s")
 
 
 def _sizes(result: RunList | RunStory) -> str:
@@ -124,13 +176,55 @@ def _style(status: str) -> str:
     return STYLES.get(status, OTHERWISE)
 
 
-def _because(error: str) -> str:
-    return f": {error}" if error else ""
-
-
 def _when(seconds: float | None) -> str:
     """Local time of day; for another year than this one, the date alone."""
     if seconds is None:
         return "-"
     began, now = datetime.fromtimestamp(seconds).astimezone(), datetime.now().astimezone()
     return f"{began:%d %b %H:%M}" if began.year == now.year else f"{began:%Y-%m-%d}"
+
+
+def _suite(name: str, figures: SuiteFigures, *, chosen: bool) -> None:
+    """Return pass@1 of a suite before and after training, and of the best checkpoint if that is another one."""
+    shown = {"before": figures["before"], "after": figures["after"], **({"best": figures["best"]} if chosen else {})}
+    domains = sorted({domain for each in shown.values() for domain in each["per_domain"]})
+    rows = [(d, *(_accuracy(each["per_domain"].get(d)) for each in shown.values())) for d in domains]
+    rows.append(("all", *(_accuracy(each["pass_at"].get("1")) for each in shown.values())))
+    if any(each["unjudged"] for each in shown.values()):
+        judged = (f"{each['judged']} of {each['rollouts']}" for each in shown.values())
+        rows.append(("judged rollouts", *judged))
+    table(f"pass@1 on {name} (95 % interval)", ("domain", *shown), rows)
+
+
+def _gain(versus: Versus) -> None:
+    """Return the gain of the policy over the one it started from, on the same problems and seeds."""
+    if "gain" not in versus:
+        return
+    gain = versus["gain"]
+    low, high = 100 * gain["low"], 100 * gain["high"]
+    line(f"gain in pass@1: {100 * gain['value']:.1f} points (95 % interval {low:.1f} to {high:.1f})")
+    line(
+        f"{versus['newly_solved']} problems that no rollout solved at the start are solved now, "
+        f"{versus['newly_lost']} the other way round (of {versus['problems']})"
+    )
+
+
+def _count(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _accuracy(cell: Figure | DomainFigures | None) -> str:
+    if not cell:
+        return "-"
+    value = cell["value"] if "value" in cell else cell["pass_at_1"]
+    return interval({"value": value, "low": cell["low"], "high": cell["high"]})
+
+
+def _back(checkpoint: FreedCheckpoint) -> str:
+    if not checkpoint["repeats"]:
+        return "nothing: other bits each time"
+    return f"{_updates(checkpoint['updates'])}, {checkpoint['seconds']:.0f} s"
+
+
+def _updates(number: int) -> str:
+    return f"{number} update" if number == 1 else f"{number} updates"

@@ -14,6 +14,7 @@ there once the run is closed. Calls of several threads take turns, since they sh
 
 import contextlib
 import functools
+import inspect
 import logging
 import os
 import signal
@@ -34,6 +35,7 @@ from gradus.tasks.host.setting_files import heed_setting_files
 from gradus.tasks.preflight.access import prefect_answer
 
 P = ParamSpec("P")
+A = TypeVar("A")
 R = TypeVar("R")
 Input: TypeAlias = str | os.PathLike[str]
 """A file, a folder, or an artifact by its name."""
@@ -84,6 +86,21 @@ def call(function: Callable[P, R]) -> Callable[P, R]:
             raise KeyboardInterrupt from None
 
     return run
+
+
+def taking(ask: Callable[P, A]) -> Callable[[Callable[[A], R]], Callable[P, R]]:
+    """Have a function of what `ask` returns take the arguments of `ask` instead."""
+
+    def of(function: Callable[[A], R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            return function(ask(*args, **kwargs))
+
+        result = inspect.signature(function).return_annotation
+        run.__signature__ = inspect.signature(ask).replace(return_annotation=result)  # pyright: ignore[reportAttributeAccessIssue]
+        return run
+
+    return of
 
 
 @contextlib.contextmanager

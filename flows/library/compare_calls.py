@@ -1,11 +1,10 @@
 """Methods side by side: compare, and before anything is trained what a comparison could detect, and would compute."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gradus.data.errors import OnDamage, UsageError, refuse
-from gradus.flows.library.calling import Input, call, computing, named
+from gradus.flows.library.calling import Input, call, computing, named, taking
 from gradus.flows.library.results import Run
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.recipe.budget import HOW
@@ -14,13 +13,12 @@ from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
 
 if TYPE_CHECKING:
-    from gradus.flows.loop.comparison_ahead import ComparisonForecast
+    from gradus.flows.loop.dry_run import ComparisonForecast
     from gradus.tasks.inspect.comparing.figures import Comparison
     from gradus.tasks.inspect.comparing.planning import Plan
 
 
-@call
-def compare(
+def _asked(
     recipes: Sequence[Input | Run],
     *,
     method: Sequence[str] = (),
@@ -32,7 +30,21 @@ def compare(
     tune: Sequence[str] = (),
     tune_seeds: int = 1,
     tune_on: Input = "",
-) -> "Comparison":
+) -> Asked:
+    names = [each.name if isinstance(each, Run) else named(each) for each in recipes]
+    if not names:
+        raise UsageError("there is nothing to compare", hint="name recipes, with a budget, or runs that are there")
+    if min(seeds, tune_seeds) < 1 or not 0 < margin < 100:
+        raise UsageError(
+            f"seeds = {seeds}, tune_seeds = {tune_seeds} and margin = {margin:g}",
+            hint="seeds from 1 on, a margin above 0 points",
+        )
+    return Asked(names, budget, seeds, set, margin, cluster, tune, tune_seeds, named(tune_on), method)
+
+
+@call
+@taking(_asked)
+def compare(asked: Asked) -> "Comparison":
     """Judge recipes at equal cost, each pair: better, worse, equivalent within a margin, or undecided.
 
     With a `budget` (rounds=N, tokens=N, seconds=N) each recipe is trained, or its training reused, with the same seeds;
@@ -43,46 +55,21 @@ def compare(
     compared at the best of them by pass@1 on the problems of `tune_on`, or on a fifth of the evaluated ones; these
     problems are not judged.
     """
-    return compared(
-        _asked(recipes, Asked([], budget, seeds, set, margin, cluster, tune, tune_seeds, named(tune_on), method))
-    )
+    return compared(asked)
 
 
 @call
-def plan_comparison(
-    recipes: Sequence[Input | Run],
-    *,
-    method: Sequence[str] = (),
-    budget: str = "",
-    seeds: int = 5,
-    set: Sequence[str] = (),  # noqa: A002
-    margin: float = 100 * MARGIN,
-    cluster: str = "",
-    tune: Sequence[str] = (),
-    tune_seeds: int = 1,
-    tune_on: Input = "",
-) -> "Plan":
+@taking(_asked)
+def plan_comparison(asked: Asked) -> "Plan":
     """Return which difference a comparison can detect, and what it costs; nothing is started."""
-    return planned_comparison(
-        _asked(recipes, Asked([], budget, seeds, set, margin, cluster, tune, tune_seeds, named(tune_on), method))
-    )
+    return planned_comparison(asked)
 
 
 @call
-def dry_compare(
-    recipes: Sequence[Input | Run],
-    *,
-    method: Sequence[str] = (),
-    budget: str = "",
-    seeds: int = 5,
-    set: Sequence[str] = (),  # noqa: A002
-    tune: Sequence[str] = (),
-    tune_seeds: int = 1,
-    tune_on: Input = "",
-) -> "ComparisonForecast":
+@taking(_asked)
+def dry_compare(asked: Asked) -> "ComparisonForecast":
     """Return what each training of `compare` would compute and reuse, and what that costs; nothing is started."""
-    asked = Asked([], budget, seeds, set, 100 * MARGIN, "", tune, tune_seeds, named(tune_on), method)
-    return foreseen_comparison(_asked(recipes, asked))
+    return foreseen_comparison(asked)
 
 
 def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
@@ -117,33 +104,22 @@ def planned_comparison(asked: Asked) -> "Plan":
     from gradus.flows.loop.comparison_plan import plan_of
 
     home = Home.from_environment()
-    return plan_of(home, checked(home, asked).intent())
+    return plan_of(home, checked(home, asked))
 
 
 def foreseen_comparison(asked: Asked) -> "ComparisonForecast":
     """Return what a comparison would do."""
     from gradus.flows.loop.comparing.checked import checked
-    from gradus.flows.loop.comparison_ahead import look_ahead_comparison
+    from gradus.flows.loop.dry_run import look_ahead_comparison
 
     home = Home.from_environment()
     return look_ahead_comparison(home, checked(home, asked))
 
 
-def _asked(recipes: Sequence[Input | Run], asked: Asked) -> Asked:
-    names = [each.name if isinstance(each, Run) else named(each) for each in recipes]
-    if not names:
-        raise UsageError("there is nothing to compare", hint="name recipes, with a budget, or runs that are there")
-    if min(asked.seeds, asked.tune_seeds) < 1 or not 0 < asked.margin < 100:
-        raise UsageError(
-            f"seeds = {asked.seeds}, tune_seeds = {asked.tune_seeds} and margin = {asked.margin:g}",
-            hint="seeds from 1 on, a margin above 0 points",
-        )
-    return replace(asked, names=names)
-
-
 def _there(home: Home, asked: Asked, on_damage: OnDamage) -> "Comparison":
     """Compare runs that are there; nothing is computed."""
-    from gradus.flows.loop.compared import Conditions, compared_runs
+    from gradus.flows.loop.compared import compared_runs
+    from gradus.tasks.inspect.comparing.report import Terms
 
     if asked.tune or asked.tune_on or asked.tune_seeds != 1:
         raise UsageError("--tune trains recipes", hint="give a budget, for example --budget rounds=10")
@@ -152,5 +128,4 @@ def _there(home: Home, asked: Asked, on_damage: OnDamage) -> "Comparison":
     for name in asked.names:
         if name.endswith(".toml") or (RECIPES / f"{name}.toml").is_file():
             raise UsageError(f"{name} is a recipe, and there is no budget to train it with", hint=HOW)
-    conditions = Conditions(margin=asked.margin / 100, cluster=asked.cluster)
-    return compared_runs(home, asked.names, conditions, on_damage)
+    return compared_runs(home, asked.names, Terms(asked.margin / 100, asked.cluster), on_damage)

@@ -80,8 +80,7 @@ def _rollouts(
         run_folder(home.runs, what)  # refused before a lake is made
     store = Store(home.lake)
     uses = uses_of(store, home.runs, what, scores, on_damage)
-    written = write_rollouts(store, uses, system, to, on_damage, where or "")
-    return {"rows": written.rows, "files": written.files, "lost": list(written.lost), "out": str(to)}
+    return {**write_rollouts(store, uses, system, to, on_damage, where or ""), "out": str(to)}
 
 
 @call

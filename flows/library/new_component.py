@@ -1,16 +1,231 @@
-"""`gradus new`: a component of the user's own with its test and its method, which run as they stand."""
+"""`gradus new`: a component of the user's own with its test and its method, which run as they stand.
+
+In the templates, NAME is the name of the component.
+"""
 
 import keyword
 import re
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from gradus.components import KINDS, Kind
 from gradus.components.registry import SETTINGS
 from gradus.data.errors import UsageError
 from gradus.data.nearest import did_you_mean
-from gradus.flows.library.templates import TEMPLATES
 
+
+@dataclass(frozen=True)
+class Template:
+    """Imports and function of a component, and those of its test."""
+
+    imports: str
+    function: str
+    test_imports: str
+    test: str
+
+
+_CANDIDATES = "import numpy as np\n\nfrom gradus.data.rows import Rows\n"
+_ROWS = "import torch\n\nfrom gradus.models.objectives.rows import Rows\n"
+_TWO_ROWS = """\
+    columns = {"reward": torch.tensor([1.0, 0.0]), "group": torch.tensor([0, 0])}
+    rows = Rows(columns, {"now.logp": logp, "sampler.logp": logp}, torch.tensor([2, 1]))
+"""
+_LOGP = "    logp = torch.tensor([-1.0, -2.0, -4.0])\n"
+
+TEMPLATES: Mapping[Kind, Template] = {
+    "filter": Template(
+        "from typing import Annotated\n\nimport numpy as np\nfrom annotated_types import Ge\n\n"
+        "from gradus.components import component\nfrom gradus.data.curation.results import selection\n"
+        "from gradus.data.rows import Rows\n",
+        '''
+@component("filter", needs=("question",))
+def NAME(candidates: Rows, *, max_chars: Annotated[int, Ge(1)] = 400):
+    """Keep problems whose question has at most `max_chars` characters.
+
+    Args:
+        max_chars: Longest question that is kept.
+    """
+    chars = np.array([len(question or "") for question in candidates["question"]])
+    return selection(candidates.num_rows, [(chars > max_chars, "NAME: a longer question")])
+''',
+        _CANDIDATES,
+        """
+    found = NAME(Rows({"question": np.array(["1 + 1 =", "1 + 2 + 3 ="])}), max_chars=8)
+    assert found.kept.tolist() == [True, False]
+""",
+    ),
+    "ranking": Template(
+        "import numpy as np\n\nfrom gradus.components import component\nfrom gradus.data.rows import Rows\n",
+        '''
+@component("ranking", needs=("question",))
+def NAME(candidates: Rows):
+    """Return the negative length of each question, (N,): the shortest is ranked first."""
+    return -np.array([float(len(question or "")) for question in candidates["question"]])
+''',
+        _CANDIDATES,
+        """
+    assert NAME(Rows({"question": np.array(["1 + 1 =", "2 ="])})).tolist() == [-7.0, -3.0]
+""",
+    ),
+    "sampler": Template(
+        "import numpy as np\n\nfrom gradus.components import component\n"
+        "from gradus.data.curation.results import Draw\nfrom gradus.data.rows import Rows\n",
+        '''
+@component("sampler", needs=())
+def NAME(candidates: Rows, num: int, rng: np.random.Generator):
+    """Draw problems with equal probability and without repetition; every weight is 1."""
+    index = rng.permutation(candidates.num_rows)[:num]
+    return Draw(index, np.ones(len(index)), np.zeros(len(index), dtype=bool))
+''',
+        _CANDIDATES,
+        """
+    draw = NAME(Rows({"problem_id": np.array(["a", "b", "c"])}), 2, np.random.default_rng(0))
+    assert len(set(draw.index.tolist())) == 2
+    assert draw.weight.tolist() == [1.0, 1.0]
+""",
+    ),
+    "hint": Template(
+        "from gradus.components import component\n",
+        '''
+@component("hint")
+def NAME(problem, fraction: float):
+    """Return the first share of the worked solution's words; None for a problem without one."""
+    words = (problem["solution"] or "").split()
+    return " ".join(words[: max(1, int(fraction * len(words)))]) + "\\n" if words else None
+''',
+        "",
+        """
+    assert NAME({"solution": "first add one"}, 0.7) == "first add\\n"
+    assert NAME({"solution": None}, 0.7) is None
+""",
+    ),
+    "reward": Template(
+        "from gradus.components import component\n",
+        '''
+@component("reward")
+def NAME(rows):
+    """Return whether the last word of a completion is the answer, for each row."""
+    last = [(row["completion"].split() or [""])[-1] for row in rows]
+    return [{"value": float(word == row["answer"]), "correct": word == row["answer"]} for word, row in zip(last, rows)]
+''',
+        "",
+        """
+    rows = [{"completion": "so it is 2", "answer": "2"}, {"completion": "", "answer": "2"}]
+    assert [each["value"] for each in NAME(rows)] == [1.0, 0.0]
+""",
+    ),
+    "advantage": Template(
+        "from gradus.components import component\nfrom gradus.models.objectives.rows import Rows\n",
+        '''
+@component("advantage", needs=("reward", "group"), compares_group=True)
+def NAME(rows: Rows):
+    """Return A_i = r_i - mean(r) within the group, (N,); 0 for a row without a reward."""
+    reward = rows["reward"]
+    return (reward - rows.by("group").mean(reward)).nan_to_num(0.0)
+''',
+        _ROWS,
+        """
+    rows = Rows({"reward": torch.tensor([1.0, 0.0, 0.0, 5.0]), "group": torch.tensor([0, 0, 0, 1])})
+    assert torch.allclose(NAME(rows), torch.tensor([2.0, -1.0, -1.0, 0.0], dtype=torch.float64) / 3)
+""",
+    ),
+    "loss": Template(
+        "from gradus.components import component\nfrom gradus.models.objectives.rows import Rows\n",
+        '''
+@component("loss", needs=("now.logp", "advantage"))
+def NAME(rows: Rows):
+    """Return L_t = -A_t log pi_t of each token, (M,), and metrics of the same shape."""
+    logp = rows["now.logp"]
+    return -logp * rows["advantage"], {"NAME_logp": logp.detach()}
+''',
+        _ROWS,
+        """
+    tokens = {"now.logp": torch.tensor([-1.0, -2.0]), "advantage": torch.tensor([0.5, -1.0])}
+    loss, _ = NAME(Rows({}, tokens, torch.tensor([1, 1])))
+    assert loss.tolist() == [0.5, -2.0]
+""",
+    ),
+    "aggregation": Template(
+        "import torch\n\nfrom gradus.components import component\nfrom gradus.models.objectives.rows import Rows\n",
+        '''
+@component("aggregation", needs=())
+def NAME(rows: Rows):
+    """Return 1 / number of tokens of the step, (M,): the loss of the step is the sum of coefficient times loss."""
+    return torch.full(rows.row.shape, 1.0 / max(1, int(rows.mask.sum())))
+''',
+        _ROWS,
+        "\n"
+        + _LOGP
+        + _TWO_ROWS
+        + """\
+    assert torch.allclose(NAME(rows), torch.full((3,), 1 / 3))
+""",
+    ),
+    "correction": Template(
+        "from typing import Annotated\n\nfrom annotated_types import Gt\n\n"
+        "from gradus.components import component\nfrom gradus.models.objectives.rows import Rows\n",
+        '''
+@component("correction", needs=("old.logp", "sampler.logp"))
+def NAME(rows: Rows, *, cap: Annotated[float, Gt(0.0)] = 2.0):
+    """Return min(p_trainer / p_sampler, cap) of each token, (M,), and a metric of the weights.
+
+    Args:
+        cap: Largest weight.
+    """
+    weight = (rows["old.logp"] - rows["sampler.logp"]).exp().clamp(max=cap)
+    return weight, {"NAME": weight}
+''',
+        _ROWS,
+        """
+    tokens = {"old.logp": torch.tensor([-1.0, -1.0]), "sampler.logp": torch.tensor([-1.0, -9.0])}
+    weight, _ = NAME(Rows({}, tokens, torch.tensor([2])), cap=1.5)
+    assert weight.tolist() == [1.0, 1.5]
+""",
+    ),
+    "weight": Template(
+        "from typing import Annotated\n\nimport torch\nfrom annotated_types import Gt, Le\n\n"
+        "from gradus.components import component\nfrom gradus.models.objectives.rows import Rows\n",
+        '''
+@component("weight", needs=("now.logp",))
+def NAME(rows: Rows, *, frac: Annotated[float, Gt(0.0), Le(1.0)] = 0.5):
+    """Return 1 for the least probable tokens of the step, 0 for the others, (M,), and a metric.
+
+    Args:
+        frac: Share of the tokens that weighs 1.
+    """
+    logp = rows["now.logp"]
+    kept = (logp <= torch.quantile(logp[rows.mask], frac)).float()
+    return kept, {"NAME": kept}
+''',
+        _ROWS,
+        "\n"
+        + _LOGP
+        + _TWO_ROWS
+        + """\
+    kept, _ = NAME(rows, frac=0.5)
+    assert kept.tolist() == [0.0, 1.0, 1.0]
+""",
+    ),
+    "optimizer": Template(
+        "import torch\n\nfrom gradus.components import component\n",
+        '''
+@component("optimizer", elementwise=True)
+def NAME(parameters, update):
+    """Return gradient descent at the learning rate of the update, without momentum."""
+    return torch.optim.SGD(parameters, lr=update.lr, weight_decay=update.weight_decay)
+''',
+        "from types import SimpleNamespace\n\nimport torch\n",
+        """
+    weight = torch.nn.Parameter(torch.tensor([1.0]))
+    weight.grad = torch.tensor([2.0])
+    NAME([weight], SimpleNamespace(lr=0.25, weight_decay=0.0)).step()
+    assert weight.tolist() == [0.5]
+""",
+    ),
+}
+"""By kind."""
 _HEAD = 'what = "its effect in one line"\npaper = ""\ntrust = "guess"\ndeviates = ""\n\n'
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 

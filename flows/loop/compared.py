@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.data.lake.store import Store
@@ -10,55 +10,35 @@ from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.variants import Variant, other_judges, refuse_single, refuse_unpaired
 from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.config import lasting
-from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.comparing.figures import Comparison, PlanNote, Setting
-from gradus.tasks.inspect.comparing.report import Method, Terms, compare
+from gradus.tasks.inspect.comparing.figures import Comparison, Setting
+from gradus.tasks.inspect.comparing.report import Methods, Terms, compare
 from gradus.tasks.inspect.comparing.trainings import Training, read_training
-from gradus.tasks.inspect.comparing.tuning import Tuned
 from gradus.tasks.runs.history import run_folder
 from gradus.tasks.runs.spending import ComputedSeconds
 from gradus.tasks.tracking.names import flat_params
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """Under what trainings are compared: budget, margin of equivalence, column of clusters, plan, tuning."""
-
-    budget: Budget | None = None
-    margin: float = MARGIN
-    cluster: str = ""
-    plan: PlanNote | None = None
-    tuned: Tuned | None = None
-
-
 def compared_trainings(
     home: Home,
     methods: Sequence[tuple[str, Sequence[str]]],
-    conditions: Conditions,
+    terms: Terms,
+    budget: Budget | None = None,
     remarks: Sequence[str] = (),
     on_damage: OnDamage = refuse,
 ) -> Comparison:
     """Compare methods by name and their runs, one a seed; runs are paired in the order given."""
     store, computed = Store(home.lake), ComputedSeconds(home.runs, on_damage)
-    found = [
-        Method(name, [read_training(store, home.runs / run, computed, on_damage) for run in runs])
-        for name, runs in methods
-    ]
+    found = {
+        name: [read_training(store, home.runs / run, computed, on_damage) for run in runs] for name, runs in methods
+    }
     variants = [Variant(name, stored_recipe(home.runs, runs[0])) for name, runs in methods]
-    notes = [*remarks, *other_judges(variants), *_of_budget(found, conditions.budget)]
-    terms = Terms(
-        budget=str(conditions.budget) if conditions.budget else "",
-        margin=conditions.margin,
-        cluster=conditions.cluster,
-        plan=conditions.plan,
-        settings=_differing_settings(variants),
-        tuned=conditions.tuned,
-    )
+    notes = [*remarks, *other_judges(variants), *_of_budget(found, budget)]
+    terms = replace(terms, budget=str(budget) if budget else "", settings=_differing_settings(variants))
     return compare(found, terms, notes)
 
 
-def compared_runs(home: Home, names: Sequence[str], conditions: Conditions, on_damage: OnDamage = refuse) -> Comparison:
+def compared_runs(home: Home, names: Sequence[str], terms: Terms, on_damage: OnDamage = refuse) -> Comparison:
     """Compare runs that are there; those that differ in nothing but their seed are one method.
 
     Raise UsageError for a run that does not exist or is not a training, and for runs that cannot be compared.
@@ -82,7 +62,7 @@ def compared_runs(home: Home, names: Sequence[str], conditions: Conditions, on_d
     kept = [[run for seed, run, _ in group if not common or seed in common] for group in groups]
     apart = [] if common else ["the trainings have different seeds: differences are paired by problem alone"]
     named = list(zip([variant.name for variant in variants], kept, strict=True))
-    return compared_trainings(home, named, conditions, remarks=apart, on_damage=on_damage)
+    return compared_trainings(home, named, terms, remarks=apart, on_damage=on_damage)
 
 
 def _differing_settings(methods: Sequence[Variant]) -> list[Setting]:
@@ -102,13 +82,13 @@ def _called(group: Sequence[tuple[int, str, Variant]]) -> str:
     return run if len(group) == 1 else f"{run} and {len(group) - 1} more"
 
 
-def _of_budget(methods: Sequence[Method], budget: Budget | None) -> list[str]:
+def _of_budget(methods: Methods, budget: Budget | None) -> list[str]:
     """Remark on what a budget does not promise, and on what went over it."""
     if budget is None or budget.unit == "rounds":
         return []
     if budget.unit == "seconds":
         return ["a budget in seconds does not repeat: another machine, or another hour, trains for other rounds"]
-    overspent = [f"{m.name} {_over(m.trainings, budget.amount)}" for m in methods]
+    overspent = [f"{name} {_over(trainings, budget.amount)}" for name, trainings in methods.items()]
     return [f"a training ends after the round in which it reaches {budget}; tokens over it: {', '.join(overspent)}"]
 
 

@@ -6,9 +6,9 @@ Does not import Prefect.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from gradus.components.settings import Config
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.training import Beginning
@@ -21,7 +21,7 @@ from gradus.tasks.artifacts.prompt_lengths import refuse_long
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.identity.pins import content_sha256, pinned, source_facts
-from gradus.tasks.inspect.overlap import shared_problems
+from gradus.tasks.inspect.remarks import shared_problems
 from gradus.tasks.preflight.abilities import positions
 from gradus.tasks.runs.history import run_folders
 from gradus.tasks.runs.journal import RUN, read_settings
@@ -30,12 +30,9 @@ from gradus.tasks.runtime.calls import Stages
 _WITH_COMPONENTS = ("curate", "hint", "score", "update")
 
 
-def as_run(recipe: Recipe, *, run_rewards: bool = True) -> Recipe:
+def as_run(recipe: Recipe) -> Recipe:
     """Return the recipe as it is run: with the digests of all files that its components come from, as they are now."""
-
-    def renewed(config: Config) -> Config:
-        return pinned(config, renew=True, run_rewards=run_rewards)
-
+    renewed = partial(pinned, renew=True)
     suites = tuple(
         suite.model_copy(update={"score": renewed(suite.score)}) if suite.score else suite
         for suite in recipe.evaluate.suites

@@ -8,9 +8,9 @@ from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import is_skipped, is_trained, is_whole, refuse_unrepeatable, updates_since_kept
 from gradus.data.runlock import RunLock
+from gradus.flows.console.answers import Freed, Restored
 from gradus.flows.console.output import aside
 from gradus.flows.console.progress_bar import StageView
-from gradus.flows.console.room_tables import Freed, Restored
 from gradus.tasks.config.keep import KeepConfig
 from gradus.tasks.config.settings import Home, wall_limit_s, worker_threads
 from gradus.tasks.runs.history import run_folder, run_folders

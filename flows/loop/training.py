@@ -325,8 +325,8 @@ class _Steps:
             learned["reference"] = [self.start.policy]
         kept = index % self.recipe.save_state_every == 0
         save = "now" if last else "behind" if kept else "never"
-        changes = {"save_state": save, "without_signal": "skipped"}
-        return self.run("update", self.recipe.update.model_copy(update=changes), learned, index)
+        facts: JsonObject = {"save": save, "may_skip": True}
+        return self.run("update", self.recipe.update, learned, index, facts=facts)
 
     def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
         """The policy on a suite, with the same seeds every time, beside the evaluation of the starting policy."""

@@ -7,13 +7,13 @@ from typing import Any, TypedDict
 
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Store
-from gradus.flows.loop.compared import Conditions, compared_trainings
+from gradus.flows.loop.compared import compared_trainings
 from gradus.flows.loop.comparing.tuning import TuningRecord, chosen_names, read_tuned
 from gradus.flows.loop.comparison_plan import read_plan
 from gradus.flows.recipe.budget import parse_budget
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.comparing.recount import recount
-from gradus.tasks.inspect.comparing.trainings import read_training
+from gradus.tasks.inspect.comparing.report import Terms
+from gradus.tasks.inspect.comparing.trainings import read_training, recount
 from gradus.tasks.runs.history import run_folder
 from gradus.tasks.runs.spending import ComputedSeconds
 from gradus.tasks.tracking.facts import COMPARISON, PLAN
@@ -50,8 +50,8 @@ def verify_comparison(home: Home, name: str) -> Verified:
     methods: list[tuple[str, list[str]]] = [each for each in body["methods"].items() if each[0] not in failed]
     record: TuningRecord | None = body.get("tuning")
     tuned = read_tuned(home, record, _failed_to_tune(stored), body["cluster"]) if record else None
-    conditions = Conditions(parse_budget(body["budget"]), body["margin"], body["cluster"], plan, tuned)
-    again = {**compared_trainings(home, methods, conditions), **failures}
+    terms = Terms(body["margin"], body["cluster"], plan, tuned)
+    again = {**compared_trainings(home, methods, terms, parse_budget(body["budget"])), **failures}
     found = dict(_leaves(json.loads(json.dumps(again))))
     there = dict(_leaves(stored))
     if tuned and (others := set(body["methods"]) - set(chosen_names(tuned))):

@@ -11,25 +11,24 @@ Two answers of two and one tokens to one problem:
 gradus.models.objectives.columns has the names. A component reads what it declares (`Rows.reading`).
 """
 
-from collections.abc import Collection, Mapping
-from difflib import get_close_matches
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gradus.components import rows as base
+from gradus.components.rows import ColumnError, numbered
 from gradus.models.objectives.columns import COLUMNS
 from gradus.models.objectives.ragged import Ragged, offsets, spans
 
 
-class ColumnError(ValueError):
-    """A column that is not there, or that a component reads without declaring it."""
-
-
-class Rows:
+class Rows(base.Rows):
     """N rows with their columns, and M completion tokens of them with theirs; columns are tensors, texts NumPy's."""
+
+    known: ClassVar[Collection[str]] = COLUMNS
 
     def __init__(
         self,
@@ -38,45 +37,26 @@ class Rows:
         lengths: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> None:
-        self._of_rows, self._of_tokens = dict(of_rows), dict(of_tokens or {})
-        self.num_rows = len(next(iter(self._of_rows.values()))) if lengths is None else len(lengths)
+        super().__init__(of_rows, None if lengths is None else len(lengths))
+        self._of_tokens = dict(of_tokens or {})
         self.lengths = torch.zeros(self.num_rows, dtype=torch.int64) if lengths is None else lengths
         self._mask = mask
-        self._needs: Collection[str] | None = None
-        self._reader = ""
         uneven = [name for name, values in self._of_rows.items() if len(values) != self.num_rows]
         size = int(self.lengths.sum()) if self._of_tokens else 0
         if uneven := uneven or [name for name, values in self._of_tokens.items() if len(values) != size]:
             raise ColumnError(f"column {uneven[0]} does not fit {self.num_rows} rows of {size} tokens")
 
-    def __getitem__(self, name: str) -> Any:
-        """Return a column; ColumnError if it is not there, or its reader did not declare it."""
-        if self._needs is not None and name not in self._needs:
-            if name not in COLUMNS:
-                raise ColumnError(f"{self._reader} reads {name!r}, which is no column; there are {', '.join(COLUMNS)}")
-            raise ColumnError(f"{self._reader} reads {name!r} without declaring it: add it to its `needs`")
-        for columns in (self._of_tokens, self._of_rows):
-            if name in columns:
-                return columns[name]
-        raise ColumnError(
-            f"there is no column {name!r} here; there are {', '.join([*self._of_rows, *self._of_tokens])}"
-        )
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of the columns that are there."""
+        return [*self._of_rows, *self._of_tokens]
 
     def __contains__(self, name: str) -> bool:
         """Return whether a column is there."""
         return name in self._of_rows or name in self._of_tokens
 
-    def get(self, name: str) -> Any:
-        """Return a column, or None if it is not there."""
-        return self[name] if name in self else None  # noqa: SIM401 - this is it
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Raise AttributeError that names the column which may be meant."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        near = get_close_matches(name, COLUMNS, 1, 0.0)[0]
-        near = next((known for known in COLUMNS if known.rpartition(".")[2] == name), near)
-        raise AttributeError(f'rows have no attribute {name}: columns are read by name, such as rows["{near}"]')
+    def _column(self, name: str) -> Any:
+        return self._of_tokens[name] if name in self._of_tokens else self._of_rows[name]
 
     @cached_property
     def row(self) -> Tensor:
@@ -109,14 +89,11 @@ class Rows:
 
     def by(self, *names: str) -> "Groups":
         """Group the rows by the values of columns."""
-        return Groups(_numbers([self[name] for name in names]))
+        return Groups(torch.from_numpy(numbered([self[name] for name in names])))
 
     def having(self, **columns: Any) -> Tensor:
         """Return which rows have these values, (N,) bool; a tuple or list names several of which one is enough."""
-        found = np.ones(self.num_rows, dtype=np.bool_)
-        for name, value in columns.items():
-            found &= np.isin(np.asarray(self[name]), list(value) if isinstance(value, tuple | list) else [value])
-        return torch.from_numpy(found)
+        return torch.from_numpy(super().having(**columns))
 
     def places(self, rows: Tensor) -> Tensor:
         """Return where the tokens of some rows are, (m,) int64, one row after the other."""
@@ -146,12 +123,6 @@ class Rows:
             self.lengths,
             self._mask if mask is None else mask,
         )
-
-    def reading(self, needs: Collection[str] | None, reader: str) -> "Rows":
-        """Return the rows as a component sees them that declares these columns; None declares all."""
-        found = Rows.__new__(Rows)
-        found.__dict__.update(self.__dict__, _needs=needs, _reader=reader)
-        return found
 
 
 class Groups:
@@ -189,13 +160,6 @@ class Groups:
     def varied(self, values: Tensor) -> Tensor:
         """Return whether two values differ, (N,) bool. The mean of equal numbers need not be equal to them."""
         return self.max(values) > -self.max(-values)
-
-
-def _numbers(columns: list[Any]) -> Tensor:
-    """Number the rows by their values, equal ones alike, (N,) int64."""
-    coded = [np.unique(np.asarray(values), return_inverse=True)[1].reshape(-1) for values in columns]
-    found = coded[0] if len(coded) == 1 else np.unique(np.stack(coded), axis=1, return_inverse=True)[1].reshape(-1)
-    return torch.from_numpy(found.astype(np.int64))
 
 
 def _taken(values: Any, rows: Tensor) -> Any:

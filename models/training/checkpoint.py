@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from gradus.models.policy import Policy
 from gradus.models.policy_files import CONFIG
-from gradus.models.training.parallel.gathering import gathered
+from gradus.models.training.parallel.sharding import gathered
 
 SavedDtype = Literal["float32", "bfloat16", "float16"]
 """Number formats that a policy can be saved in."""

@@ -8,7 +8,6 @@
 So a state of any size passes through memory in pieces. No pickle is written or read.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,8 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gradus.models.training.parallel.gathering import gathered
-from gradus.models.training.parallel.sharding import divided
+from gradus.models.training.parallel.sharding import divided, gathered
 
 FILE_BYTES = 512 << 20
 """A file takes tensors up to this size together, and at least one.
@@ -147,11 +145,3 @@ def copy_into(targets: Mapping[str, Tensor], saved: SavedTensors) -> None:
     with torch.no_grad():
         for name, tensor in saved:
             targets[name].copy_(divided(tensor, targets[name]))
-
-
-def read_json(path: Path) -> object:
-    """The content of a JSON file; CheckpointError if it is none."""
-    try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise CheckpointError(f"{path.name} cannot be read: {error}") from None

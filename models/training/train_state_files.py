@@ -1,11 +1,10 @@
-"""Files of a train state beside the policy: optimiser, masters, average, random numbers and cursor.
+"""Files of a train state beside the policy: optimiser, masters, average, random numbers and cursor, and its critic.
 
 Reading is strict: a field that is missing, or one that nobody knows, raises. No pickle is written or read.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,22 +12,25 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
 
 from gradus.models.training.checkpoint import SavedDtype
 from gradus.models.training.optimizers.making import Entry, as_kept, as_tensors, blank_state
 from gradus.models.training.parallel.sharding import divided, same
 from gradus.models.training.state import TrainState
+from gradus.models.training.steps.critic import Critic
 from gradus.models.training.tensor_files import (
     CheckpointError,
     Collect,
     SavedTensors,
     Write,
     copy_into,
-    read_json,
     tensor_files,
 )
 
 OPTIMIZER, RNG, MASTERS, AVERAGE = "optimizer", "rng", "masters", "ema"
+CRITIC, CRITIC_OPTIMIZER = "critic", "critic_optimizer"
 """Stems of the files: NAME.safetensors, or NAME-00001-of-00003.safetensors and so on."""
 CURSOR = "state.json"
 _RNG_FIELDS = ("state", "inc", "has_uint32", "uinteger")
@@ -47,25 +49,19 @@ class OtherOptimizerError(CheckpointError):
         self.saved = saved
 
 
-@dataclass(frozen=True)
-class Cursor:
-    """Optimiser steps taken since the run began."""
-
-    step: int
-
-
-def train_state_files(train_state: TrainState, *, masters: bool) -> dict[str, Collect]:
-    """Return the files of a train state by name.
+def train_state_files(train_state: TrainState, critic: Critic | None = None, *, masters: bool) -> dict[str, Collect]:
+    """Return the files of a train state and its critic by name.
 
     `masters`: with the float32 weights, where the policy's own files do not have them.
     """
-    average = tensor_files(AVERAGE, train_state.average) if train_state.average else {}
+    kept, average = train_state.masters, tensor_files(AVERAGE, train_state.average) if train_state.average else {}
     return {
-        **(tensor_files(MASTERS, train_state.masters) if masters else {}),
+        **(tensor_files(MASTERS, kept) if masters else {}),
         **average,
-        **_optimizer_files(train_state),
+        **_optimizer_files(OPTIMIZER, train_state.optimizer, kept, train_state.chosen.label),
         **tensor_files(RNG, _rng_tensors(train_state.rng)),
-        CURSOR: partial(_collect_cursor, Cursor(train_state.step)),
+        CURSOR: partial(_collect_cursor, train_state.step),
+        **(critic_files(critic) if critic is not None else {}),
     }
 
 
@@ -76,14 +72,13 @@ def restore_train_state(train_state: TrainState, files: Files, saved: SavedDtype
     rounded from.
     """
     kept = train_state.masters
-    shapes = {name: tuple(master.shape) for name, master in kept.items()}
     found = {stem: SavedTensors.of(stem, files) for stem in (MASTERS, AVERAGE) if _has(stem, files)}
     for each in found.values():
-        each.require(shapes)
+        each.require(_shapes(kept))
     if MASTERS in found and saved is not None:
         _refuse_others(kept, found[MASTERS], getattr(torch, saved))
-    step, rng = _cursor(files).step, _rng_state(files)
-    entries = _optimizer_state(train_state, SavedTensors.of(OPTIMIZER, files))
+    step, rng = _cursor(files), _rng_state(files)
+    entries = _optimizer_state(OPTIMIZER, files, train_state.optimizer, kept, train_state.chosen.label)
     if MASTERS in found:
         copy_into(kept, found[MASTERS])
         train_state.write_back()
@@ -93,6 +88,27 @@ def restore_train_state(train_state: TrainState, files: Files, saved: SavedDtype
     train_state.step = step
     train_state.optimizer.state.clear()
     train_state.optimizer.state.update(entries)
+
+
+def critic_files(critic: Critic) -> dict[str, Collect]:
+    """Return the files of a critic by name."""
+    return {
+        **tensor_files(CRITIC, critic.trained),
+        **_optimizer_files(CRITIC_OPTIMIZER, critic.optimizer, critic.trained),
+    }
+
+
+def restore_critic(critic: Critic, files: Files) -> None:
+    """Restore a saved critic in place; raise CheckpointError, and change nothing, if it does not fit exactly."""
+    weights = SavedTensors.of(CRITIC, files)
+    weights.require(_shapes(critic.trained))
+    entries = _optimizer_state(CRITIC_OPTIMIZER, files, critic.optimizer, critic.trained)
+    copy_into(critic.trained, weights)
+    critic.optimizer.state.update(entries)
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _has(stem: str, files: Files) -> bool:
@@ -106,35 +122,39 @@ def _refuse_others(loaded: Mapping[str, Tensor], found: SavedTensors, dtype: tor
             raise CheckpointError(f"{found.files[0].name} is not what the policy's {name} was rounded from")
 
 
-def _optimizer_files(train_state: TrainState) -> dict[str, Collect]:
+def _optimizer_files(
+    stem: str, optimizer: Optimizer, masters: Mapping[str, Parameter], label: str = _USUAL
+) -> dict[str, Collect]:
     """Return the optimiser's state of every parameter that a gradient has reached, and its name unless it is AdamW."""
-    state, label = train_state.optimizer.state, train_state.chosen.label
     found = {
         f"{key}.{name}": tensor
-        for name, master in train_state.masters.items()
-        for key, tensor in as_tensors(state.get(master, {})).items()
+        for name, master in masters.items()
+        for key, tensor in as_tensors(optimizer.state.get(master, {})).items()
     }
-    return tensor_files(OPTIMIZER, found, None if label == _USUAL else {_NAME: label})
+    return tensor_files(stem, found, None if label == _USUAL else {_NAME: label})
 
 
-def _optimizer_state(train_state: TrainState, found: SavedTensors) -> dict[Tensor, Entry]:
+def _optimizer_state(
+    stem: str, files: Files, optimizer: Optimizer, masters: Mapping[str, Parameter], wanted: str = _USUAL
+) -> dict[Tensor, Entry]:
     """The saved entries, each with exactly the tensors that this optimiser keeps of its parameter."""
-    saved, wanted = found.metadata.get(_NAME, _USUAL), train_state.chosen.label
+    found = SavedTensors.of(stem, files)
+    saved = found.metadata.get(_NAME, _USUAL)
     if saved != wanted:
         raise OtherOptimizerError(saved, wanted)
-    blank = blank_state(train_state.optimizer)
+    blank = blank_state(optimizer)
     shapes = {
-        name: {f"{key}.{name}": tuple(tensor.shape) for key, tensor in as_tensors(blank.get(master, {})).items()}
-        for name, master in train_state.masters.items()
+        name: {f"{key}.{name}": shape for key, shape in _shapes(as_tensors(blank.get(master, {}))).items()}
+        for name, master in masters.items()
     }
     reached = [name for name, of_name in shapes.items() if not found.shapes.keys().isdisjoint(of_name)]
     found.require({key: shape for name in reached for key, shape in shapes[name].items()}, f" of {wanted}")
     tensors = dict(found)
     entries: dict[Tensor, Entry] = {}
     for name in reached:
-        entry = blank[train_state.masters[name]]
+        entry = blank[masters[name]]
         own = {key: tensors[f"{key}.{name}"] for key, value in entry.items() if value is not None}
-        entries[train_state.masters[name]] = as_kept(own, entry)
+        entries[masters[name]] = as_kept(own, entry)
     return entries
 
 
@@ -160,20 +180,22 @@ def _rng_state(files: Files) -> dict[str, Any]:
     }
 
 
-def _collect_cursor(cursor: Cursor, _owner: int) -> Write:
-    """Return how the cursor, which every rank has, is written."""
+def _collect_cursor(step: int, _owner: int) -> Write:
+    """Return how the optimiser steps since the run began, which every rank knows, are written."""
 
     def write(path: Path) -> None:
-        path.write_text(json.dumps(asdict(cursor)))
+        path.write_text(json.dumps({"step": step}))
 
     return write
 
 
-def _cursor(files: Files) -> Cursor:
+def _cursor(files: Files) -> int:
     if CURSOR not in files:
         raise CheckpointError(f"{CURSOR} is missing")
-    body = read_json(files[CURSOR])
-    known = {entry.name for entry in fields(Cursor)}
-    if not isinstance(body, dict) or set(body) != known or not all(isinstance(v, int) for v in body.values()):
-        raise CheckpointError(f"the cursor has {body}, expected whole numbers for {sorted(known)}")
-    return Cursor(**body)
+    try:
+        body = json.loads(files[CURSOR].read_bytes())
+    except ValueError as error:
+        raise CheckpointError(f"{CURSOR} cannot be read: {error}") from None
+    if not isinstance(body, dict) or list(body) != ["step"] or not isinstance(body["step"], int):
+        raise CheckpointError(f"the cursor has {body}, expected a whole number for step")
+    return body["step"]

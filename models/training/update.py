@@ -6,8 +6,7 @@ The ratio's denominator: with one optimiser step the policy's own log-probs (rat
 those of the policy before the first one, recomputed by the trainer, so that sampler and trainer numerics do not mix.
 """
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
 import torch
@@ -24,42 +23,32 @@ from gradus.models.training.steps.critic import Critic
 from gradus.models.training.steps.step import Step, StepResult
 
 
-@dataclass(frozen=True)
-class StepPlan:
-    """The optimiser steps of one update: the rows of each, decided before the first."""
+def planned_steps(
+    rows: Rows, objective: Objective, settings: StepConfig, rng: np.random.Generator
+) -> tuple[Tensor, ...]:
+    """Return the rows of each optimiser step, (N_step,) int64 each and ascending, decided before the first.
 
-    steps: tuple[Tensor, ...]
-    """(N_step,) int64 each: row numbers, ascending."""
-
-    @property
-    def on_policy(self) -> bool:
-        """Return whether the only step is taken by the policy that sampled."""
-        return len(self.steps) == 1
-
-    @classmethod
-    def of(cls, rows: Rows, objective: Objective, settings: StepConfig, rng: np.random.Generator) -> "StepPlan":
-        """Whole groups, shuffled anew for each epoch, `minibatch_groups` to a step (0: all in one).
-
-        A step that nothing could be learnt from is left out: AdamW would move by momentum alone.
-        """
-        group = rows["group"].numpy()
-        learnable = objective.may_learn(rows).numpy()
-        groups = np.unique(group)
-        size = settings.minibatch_groups or len(groups)
-        steps: list[Tensor] = []
-        for _ in range(settings.epochs):
-            order = rng.permutation(groups)
-            for start in range(0, len(order), size):
-                chosen = np.isin(group, order[start : start + size])
-                if learnable[chosen].any():
-                    steps.append(torch.from_numpy(np.flatnonzero(chosen)))
-        return cls(tuple(steps))
+    Whole groups, shuffled anew for each epoch, `minibatch_groups` to a step (0: all in one). A step that nothing could
+    be learnt from is left out: AdamW would move by momentum alone. The only step is taken by the policy that sampled.
+    """
+    group = rows["group"].numpy()
+    learnable = objective.may_learn(rows).numpy()
+    groups = np.unique(group)
+    size = settings.minibatch_groups or len(groups)
+    steps: list[Tensor] = []
+    for _ in range(settings.epochs):
+        order = rng.permutation(groups)
+        for start in range(0, len(order), size):
+            chosen = np.isin(group, order[start : start + size])
+            if learnable[chosen].any():
+                steps.append(torch.from_numpy(np.flatnonzero(chosen)))
+    return tuple(steps)
 
 
 def optimise(
     train_state: TrainState,
     rows: Rows,
-    plan: StepPlan,
+    steps: Sequence[Tensor],
     objective: Objective,
     settings: StepConfig,
     *,
@@ -68,18 +57,18 @@ def optimise(
     budget: Budget | None = None,
     critic: Critic | None = None,
 ) -> Generator[StepResult]:
-    """Take the steps of a plan, one a result; raise UpdateError if a loss or gradient is not finite.
+    """Take planned steps, one a result; raise UpdateError if a loss or gradient is not finite.
 
     The rows have their advantages (`Objective.with_advantages`) and what other models say of their tokens: "old.logp"
-    unless the plan is on-policy, "reference.logp", "reference.mean_logp", "teacher.ids", "teacher.top", "critic.value".
-    With an on-policy plan `check` is called between the gradient and the step, with the rows and the policy's log-probs
+    unless one step is planned, "reference.logp", "reference.mean_logp", "teacher.ids", "teacher.top", "critic.value".
+    With one planned step `check` is called between the gradient and the step, with the rows and the policy's log-probs
     of their tokens; otherwise the caller has the old log-probs and looks at them first. After a step whose
     KL(old || policy) exceeds `settings.max_kl` no further one is taken. A critic is trained in the same steps.
     """
     budget = budget or Budget(settings.micro_tokens)
     form = form_of(train_state.model)
     counted = rows.adding(mask=_counted(rows, objective))
-    for chosen in plan.steps:
+    for chosen in steps:
         step = Step(train_state, counted.select(chosen), objective, settings, form, budget, critic, on_rows)
         with recomputed(train_state.model, wanted=settings.activation_checkpointing):
             result = step.take(chosen, check)

@@ -11,13 +11,13 @@ from gradus.flows.library.results import Run as Run
 from gradus.flows.library.results import run as run
 from gradus.flows.library.results import runs as runs
 from gradus.flows.library.results import sql as sql
-from gradus.flows.library.room_calls import dry_prune as dry_prune
-from gradus.flows.library.room_calls import dry_restore as dry_restore
-from gradus.flows.library.room_calls import prune as prune
-from gradus.flows.library.room_calls import restore as restore
+from gradus.flows.library.run_calls import dry_prune as dry_prune
 from gradus.flows.library.run_calls import dry_rerun as dry_rerun
+from gradus.flows.library.run_calls import dry_restore as dry_restore
 from gradus.flows.library.run_calls import dry_run as dry_run
+from gradus.flows.library.run_calls import prune as prune
 from gradus.flows.library.run_calls import rerun as rerun
+from gradus.flows.library.run_calls import restore as restore
 from gradus.flows.library.run_calls import train as train
 from gradus.flows.library.stage_calls import curate as curate
 from gradus.flows.library.stage_calls import evaluate as evaluate

@@ -9,6 +9,7 @@ from gradus.components.chosen import (
     HintStrategyConfig,
     RankingConfig,
     SamplerConfig,
+    chosen_in,
     none_if_empty,
 )
 from gradus.components.settings import LIMIT, MAX_ROWS, MAX_TOKENS, Config, empty
@@ -52,8 +53,8 @@ class CurateConfig(Config):
 
     @property
     def counts_tokens(self) -> bool:
-        """Return whether a filter reads how many tokens of a policy the prompts have."""
-        return any(chosen.name == "prompt_tokens" for chosen in self.filters)
+        """Return whether a component reads how many tokens of a policy the prompts have."""
+        return any("prompt_tokens" in (chosen.needs or ()) for chosen in chosen_in(self))
 
 
 class EscalateConfig(Config):
@@ -129,5 +130,6 @@ DIFFICULTY = Stage(
     settings=DifficultyConfig,
     draws=False,
     verb=False,
+    gate="gradus.tasks.stages.gates:verdict_breach",
     run="gradus.tasks.stages.difficulty:run",
 )

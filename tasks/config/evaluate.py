@@ -30,5 +30,6 @@ EVALUATE = Stage(
     makes="evaluations",
     settings=EvaluateConfig,
     verb=False,
+    gate="gradus.tasks.stages.gates:verdict_breach",
     run="gradus.tasks.stages.evaluate:run",
 )

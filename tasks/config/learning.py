@@ -18,7 +18,7 @@ from gradus.components.chosen import (
 )
 from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, MAX_TOKENS, Config, empty, unset
 from gradus.data.lake.schema import OWN
-from gradus.data.worked import AS_IT_STANDS
+from gradus.data.sources.worked import AS_IT_STANDS
 from gradus.models.training.settings import CriticConfig, FinetuneConfig, LoraConfig, StepConfig
 from gradus.tasks.config.prompts import PromptConfig
 
@@ -144,11 +144,6 @@ class UpdateConfig(StepConfig):
     """Gate: mean absolute difference of sampler and trainer log-probs per token, nats."""
     max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: share of groups without variance."""
-    without_signal: Literal["refused", "skipped"] = Field(
-        default="refused", exclude_if=partial(eq, "refused"), json_schema_extra=LIMIT
-    )
-    """Rewards without variance in all groups: refused fails the update, skipped takes no step and keeps the policy. A
-    training skips, see max_skipped_updates."""
     dtype: Literal["float32", "bfloat16"] = Field(default="float32", exclude_if=partial(eq, "float32"))
     """Number format of the computation; bfloat16 keeps float32 master weights beside it, which the optimiser steps."""
     saved_dtype: Literal["policy", "float32", "bfloat16"] = Field(default="policy", exclude_if=partial(eq, "policy"))
@@ -157,11 +152,6 @@ class UpdateConfig(StepConfig):
     deterministic: bool = Field(default=False, exclude_if=unset)
     """Take deterministic algorithms alone, so that a GPU, too, computes the same bits twice; an operation that has none
     ends the update."""
-    save_state: Literal["now", "behind", "never"] = Field(
-        default="now", exclude_if=partial(eq, "now"), json_schema_extra=INCIDENTAL
-    )
-    """Saving of the state from which the next update continues: before the stage ends (now), while the next stages
-    compute (behind), or not at all where it can be computed again (never). A training sets it, see save_state_every."""
     keep_logprobs: bool = Field(default=False, exclude_if=empty)
     """Write the trainer's log-probs of every token to the update's table, too."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)

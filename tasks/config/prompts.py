@@ -5,7 +5,16 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from gradus.components.settings import Config, empty
+from gradus.data.sources.worked import needs_answer
 from gradus.models.templates import PromptStyle, system_problem, template_problem
+
+PROMPT_COLUMNS = ("problem_id", "question", "messages")
+"""The columns of problems that prompts come from."""
+
+
+def worked_columns(template: str) -> tuple[str, ...]:
+    """Return the columns of problems that prompts and worked solutions come from."""
+    return (*PROMPT_COLUMNS, "solution", *(("answer", "answer_given") if needs_answer(template) else ()))
 
 
 class PromptConfig(Config):

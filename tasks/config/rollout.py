@@ -9,7 +9,7 @@ from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROW
 from gradus.components.stage import Role, Short, Stage
 from gradus.data.errors import shortened
 from gradus.models.engines.settings import ServerConfig, VllmConfig
-from gradus.tasks.config.prompts import PromptConfig, Stops
+from gradus.tasks.config.prompts import PROMPT_COLUMNS, PromptConfig, Stops
 from gradus.tasks.config.roles import POLICY, PROBLEMS
 
 
@@ -69,14 +69,17 @@ class RolloutConfig(Config):
     """Rollouts generated together."""
     flush_s: float = Field(default=10.0, ge=0.0, json_schema_extra=INCIDENTAL)
     """Seconds between two saves of the finished rows of an open shard, by engines that cannot sample the same again."""
-    retries: int = Field(default=2, ge=0, le=MAX_TRIES, json_schema_extra=INCIDENTAL)
-    """Number of times a failed request is repeated."""
     max_failed_frac: float = Field(default=0.01, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """A larger share of requests that failed for good fails the stage; what was sampled is kept."""
     max_truncated_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of completions cut off by max_tokens fails the stage."""
 
 
+COLUMNS = {
+    "plan": ("problem_id", "group_id", "n", "hint_level", "hint_text", "temperature", "max_tokens", "seed"),
+    "problems": PROMPT_COLUMNS,
+}
+"""The columns that a rollout reads, by role."""
 ROLLOUT = Stage(
     "rollout",
     "Generate the completions of a plan.",
@@ -90,6 +93,8 @@ ROLLOUT = Stage(
         Short("engine", "which engine samples", default="transformers"),
     ),
     check="gradus.tasks.preflight.stages:check_rollout",
+    gate="gradus.tasks.stages.gates:rollout_breach",
+    reads=lambda _: COLUMNS,
     worker="policy",
     other_worker=lambda settings: "engine" if settings.engine == "vllm" else "",
     run="gradus.tasks.stages.rollout.stage:run",

@@ -78,5 +78,6 @@ SCORE = Stage(
     draws=False,
     worker="score",
     check="gradus.tasks.preflight.stages:check_score",
+    gate="gradus.tasks.stages.gates:score_breach",
     run="gradus.tasks.stages.score.stage:run",
 )

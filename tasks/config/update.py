@@ -2,8 +2,11 @@
 
 from gradus.components.stage import CHECKPOINTS, Role, Stage
 from gradus.tasks.config.learning import GivenConfig, UpdateConfig, WarmstartConfig
+from gradus.tasks.config.prompts import PROMPT_COLUMNS, worked_columns
 from gradus.tasks.config.roles import POLICY, PROBLEMS
 
+SCORE_COLUMNS = ("rollout_id", "reward", "correct")
+"""The columns of scores that an update reads."""
 UPDATE = Stage(
     "update",
     "Update a policy from scored rollouts.",
@@ -17,7 +20,10 @@ UPDATE = Stage(
         Role("reference", "reference policy for the KL term", CHECKPOINTS, default=None, used="loads_reference"),
         Role("teacher", "policy that a loss distils from", CHECKPOINTS, default=None, used="needs_teacher"),
     ),
-    check="gradus.tasks.preflight.stages:check_update",
+    check="gradus.tasks.preflight.updates:check_update",
+    gate="gradus.tasks.stages.gates:update_breach",
+    reads=lambda _: {"scores": SCORE_COLUMNS},
+    incidental=("save",),
     worker="policy",
     run="gradus.tasks.stages.update.stage:run",
 )
@@ -28,6 +34,7 @@ WARMSTART = Stage(
     makes=CHECKPOINTS,
     settings=WarmstartConfig,
     takes=(PROBLEMS, Role("policy", "policy to begin with; none: random", CHECKPOINTS, default=None)),
+    reads=lambda settings: {"problems": worked_columns(settings.template)},
     worker="policy",
     run="gradus.tasks.stages.warmstart:run",
 )
@@ -39,6 +46,7 @@ GIVEN = Stage(
     settings=GivenConfig,
     draws=False,
     verb=False,
+    reads=lambda settings: {"problems": PROMPT_COLUMNS if settings.rows else worked_columns(settings.template)},
     worker="policy",
     run="gradus.tasks.stages.given:run",
 )

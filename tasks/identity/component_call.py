@@ -10,12 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.components import Kind
-from gradus.data.curation.filters import Selection
-from gradus.data.curation.samplers import Draw
+from gradus.components.user_modules import CORRECT, describe, line_of
+from gradus.data.curation.results import Draw, Selection
 from gradus.data.errors import BadInputError, GradusError
 from gradus.data.hints import NoHint
-from gradus.models.rewards.user import describe, line_of
-from gradus.tasks.identity.loading import HINT
 
 
 def checked(function: Callable[..., Any], kind: Kind, name: str, file: Path) -> Callable[..., Any]:
@@ -36,10 +34,10 @@ def checked(function: Callable[..., Any], kind: Kind, name: str, file: Path) -> 
             if isinstance(error, RuntimeError) and _is_for_the_caller(error):
                 raise
             line = line_of(error.__traceback__, file)
-            raise BadInputError(f"{kind} {name} failed at {file}{line}: {describe(error)}", hint=HINT) from error
+            raise BadInputError(f"{kind} {name} failed at {file}{line}: {describe(error)}", hint=CORRECT) from error
         wanted, fits = RETURNS[kind]
         if not fits(found, arguments):
-            raise BadInputError(f"{where} returned {_shown(found)}; {_a(kind)} returns {wanted}", hint=HINT)
+            raise BadInputError(f"{where} returned {_shown(found)}; {_a(kind)} returns {wanted}", hint=CORRECT)
         return found
 
     return call

@@ -1,13 +1,13 @@
 """The lists of `gradus browse`: rounds, problems and groups of a run, filtered, in pages.
 
-    listing = Listing(rows, "groups", Scope(round=3, purpose="train"), condition="reward < 0.5")
+    listing = Listing(rows, "groups", {"round": 3, "purpose": "train"}, condition="reward < 0.5")
     listing.page(offset=0)
 
 A filter chooses rollouts; a round, problem or group is listed with those of its rollouts that are chosen.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gradus.tasks.formats import count, number, share
@@ -20,22 +20,8 @@ EVERYTHING = "true"
 """The condition of no filter."""
 
 
-@dataclass(frozen=True)
-class Scope:
-    """The part of a run that a list shows: a round with its purpose, or a problem; None is all."""
-
-    round: int | None = None
-    purpose: str | None = None
-    problem_id: str | None = None
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a list, and what it opens."""
-
-    cells: tuple[str, ...]
-    scope: Scope
-    group: GroupKey | None = None
+Line = tuple[dict[str, Any], tuple[str, ...]]
+"""The round with its purpose, problem or group that a line is of, by column; and its cells."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +81,14 @@ VIEWS: Mapping[str, _View] = {
 
 @dataclass(frozen=True)
 class Listing:
-    """A view within a scope, filtered and ordered; `condition` is what `RunRows.matching` returned."""
+    """A view of the rows that have the values of a scope, filtered and ordered.
+
+    `condition` is what `RunRows.matching` returned.
+    """
 
     rows: RunRows
     view: str
-    scope: Scope = Scope()
+    scope: Mapping[str, Any] = field(default_factory=dict[str, Any])
     condition: str = EVERYTHING
     order: str = ""
 
@@ -144,25 +133,16 @@ class Listing:
 
     def _line(self, row: Row) -> Line:
         """Return the line of its keys and the values of its columns."""
-        num_keys = len(VIEWS[self.view].keys)
+        keys = VIEWS[self.view].keys
         looks = (COLUMNS[name][1] for name in self.columns)
-        cells = tuple(look(value) if look else value for look, value in zip(looks, row[num_keys:], strict=True))
-        match self.view:
-            case "rounds":
-                return Line(cells, Scope(round=row[0], purpose=row[1]))
-            case "problems":
-                return Line(cells, Scope(problem_id=row[0]))
-            case _:
-                key = GroupKey(*row[:num_keys])
-                return Line(cells, Scope(problem_id=key.problem_id), key)
+        cells = tuple(look(value) if look else value for look, value in zip(looks, row[len(keys) :], strict=True))
+        return dict(zip(keys, row, strict=False)), cells
 
     def _select(self) -> tuple[str, list[object]]:
-        named = {"round": self.scope.round, "purpose": self.scope.purpose, "problem_id": self.scope.problem_id}
-        chosen = {name: value for name, value in named.items() if value is not None}
-        where = " and ".join([self.condition, *(f"{name} = ?" for name in chosen)])
+        where = " and ".join([self.condition, *(f"{name} = ?" for name in self.scope)])
         keys = ", ".join(VIEWS[self.view].keys)
         cells = ", ".join(f"{COLUMNS[name][0]} as cell_{place}" for place, name in enumerate(self.columns))
-        return f"select {keys}, {cells} from sampled where {where} group by {keys}", list(chosen.values())  # noqa: S608 - as above
+        return f"select {keys}, {cells} from sampled where {where} group by {keys}", list(self.scope.values())  # noqa: S608 - as above
 
 
 def groups_of(rows: RunRows, problem: str) -> list[GroupKey]:

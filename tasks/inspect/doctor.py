@@ -9,9 +9,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import TypedDict
 from urllib.parse import urlsplit
 
 from gradus.data.lake.room import HEADROOM_BYTES
@@ -56,14 +56,13 @@ _REASONING_GYM = (
 """Name, packages, remedy."""
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(TypedDict):
     """One thing that a machine can or cannot do, what was seen, and what to do about a no."""
 
     name: str
     ok: bool
     detail: str
-    cure: str = ""
+    cure: str
 
 
 def checks(home: Path | None = None, login: Login = NO_LOGIN) -> list[Check]:
@@ -204,7 +203,7 @@ def port(number: int, server: str) -> Check:
 
 
 def _check(name: str, ok: bool, detail: str, cure: str = "") -> Check:
-    return Check(name, ok, detail, "" if ok else cure)
+    return {"name": name, "ok": ok, "detail": detail, "cure": "" if ok else cure}
 
 
 def _installed(package: str) -> str | None:

@@ -4,11 +4,11 @@ rows.ask(...) chooses groups by figures; read_groups(rows, keys, tokenizers) rea
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from gradus.tasks.formats import visible
-from gradus.tasks.inspect.run_rows import Row, RunRows
+from gradus.tasks.inspect.run_rows import RunRows
 from gradus.tasks.inspect.token_pieces import Piece, Tokenizers, split
 
 T = TypeVar("T")
@@ -25,27 +25,9 @@ class GroupKey:
     rollouts_artifact: str
 
 
-@dataclass(frozen=True)
-class Rollout:
-    """A completion and how it was judged and learnt from."""
-
-    rollout_id: str
-    sample: int | None
-    completion: str
-    tokens: int | None
-    finish_reason: str | None
-    reward: float | None
-    parts: Mapping[str, float | None]
-    correct: bool | None
-    outcome: str | None
-    extracted: str | None
-    error: str | None
-    verifier: str | None
-    advantage: float | None
-    weight: float | None
-    mismatch: float | None
-    pieces: Sequence[Piece] | None
-    """The completion token by token; None without log-probs or a tokenizer."""
+Rollout = Mapping[str, Any]
+"""A completion and how it was judged and learnt from: what the three queries below select, and `pieces`, the
+completion token by token; None without log-probs or a tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -64,23 +46,25 @@ class Group:
     @property
     def num_correct(self) -> int:
         """Right ones of those shown."""
-        return sum(rollout.correct is True for rollout in self.rollouts)
+        return sum(rollout["correct"] is True for rollout in self.rollouts)
 
 
 _TEXTS = """
-select round, purpose, problem_id, group_id, rollouts_artifact, rollout_id, sample, completion,
-    completion_tokens, finish_reason, reward, parts, correct, outcome, extracted, error, verifier,
-    question, answer, hint_level, policy
+select round, purpose, problem_id, group_id, rollouts_artifact, rollout_id, sample, policy,
+    coalesce(completion, '') as completion, completion_tokens as tokens, finish_reason,
+    reward, parts, correct, outcome, extracted, error, verifier, question, answer, hint_level
 from samples where rollouts_artifact in ({artifacts}) and problem_id in ({problems})
 """
 _TOKENS = """
-select rollout_id, completion_tokens, logprobs, hint_text from rollouts
+select rollout_id, completion_tokens as token_ids, logprobs, hint_text from rollouts
 where artifact in ({artifacts}) and problem_id in ({problems})
 """
 _LEARNT = """
 select rollout_id, round, purpose, advantage, weight, mismatch from sampled
 where rollouts_artifact in ({artifacts}) and problem_id in ({problems})
 """
+_NO_TOKENS = {"token_ids": None, "logprobs": None, "hint_text": None}
+_NOT_LEARNT = {"advantage": None, "weight": None, "mismatch": None}
 
 
 def read_groups(rows: RunRows, keys: Sequence[GroupKey], tokenizers: Tokenizers, limit: int = 0) -> list[Group]:
@@ -92,12 +76,19 @@ def read_groups(rows: RunRows, keys: Sequence[GroupKey], tokenizers: Tokenizers,
         return []
     artifacts, problems = ({getattr(key, name) for key in keys} for name in ("rollouts_artifact", "problem_id"))
     names, values = {"artifacts": _marks(artifacts), "problems": _marks(problems)}, [*artifacts, *problems]
-    found: dict[GroupKey, list[Row]] = {}
-    for row in rows.ask(_TEXTS.format(**names), values):
-        found.setdefault(GroupKey(*row[:5]), []).append(row)
-    tokens = {row[0]: row[1:] for row in rows.ask(_TOKENS.format(**names), values)}
-    learnt = {row[:3]: row[3:] for row in rows.ask(_LEARNT.format(**names), values)}
-    return [_group(key, found[key], _Details(tokens, learnt, tokenizers), limit) for key in keys]
+    tokens = {row["rollout_id"]: row for row in rows.records(_TOKENS.format(**names), values)}
+    learnt = {_use(row): row for row in rows.records(_LEARNT.format(**names), values)}
+    found: dict[GroupKey, list[Rollout]] = {}
+    for row in rows.records(_TEXTS.format(**names), values):
+        key = GroupKey(*(row[each.name] for each in fields(GroupKey)))
+        rollout = {**tokens.get(row["rollout_id"], _NO_TOKENS), **learnt.get(_use(row), _NOT_LEARNT), **row}
+        found.setdefault(key, []).append(rollout)
+    return [_group(key, found[key], tokenizers, limit) for key in keys]
+
+
+def _use(row: Rollout) -> tuple[str, int, str]:
+    """The use of a rollout: another round may evaluate it again."""
+    return row["rollout_id"], row["round"], row["purpose"]
 
 
 def read_group(rows: RunRows, key: GroupKey, tokenizers: Tokenizers, limit: int = 0) -> Group:
@@ -110,40 +101,26 @@ def _marks(values: Collection[str]) -> str:
     return ", ".join("?" * len(values))
 
 
-@dataclass(frozen=True)
-class _Details:
-    tokens: Mapping[str, Row]
-    """Tokens, log-probs and hint by rollout."""
-    learnt: Mapping[Row, Row]
-    """Advantage, weight and mismatch by rollout, round and purpose."""
-    tokenizers: Tokenizers
+def _group(key: GroupKey, rollouts: Sequence[Rollout], tokenizers: Tokenizers, limit: int) -> Group:
+    chosen = best_and_worst(sorted(rollouts, key=_by_reward))
+    shown: list[Rollout] = [
+        {**each, "parts": dict(each["parts"] or {}), "pieces": _pieces(each, tokenizers)}
+        for each in (chosen[:limit] if limit else chosen)
+    ]
+    first, hint = shown[0], next(filter(None, (each["hint_text"] for each in shown)), None)
+    question, level = first["question"] or "", first["hint_level"] or 0
+    return Group(key, question, first["answer"], level, hint, shown, len(rollouts))
 
 
-def _group(key: GroupKey, texts: Sequence[Row], details: _Details, limit: int) -> Group:
-    chosen = best_and_worst(sorted(texts, key=_by_reward))
-    shown = chosen[:limit] if limit else chosen
-    hints = [details.tokens.get(row[5], (None, None, None))[2] for row in shown]
-    *_, question, answer, hint_level, _ = shown[0]
-    rollouts = [_rollout(key, row, details) for row in shown]
-    return Group(key, question or "", answer, hint_level or 0, next(filter(None, hints), None), rollouts, len(texts))
+def _pieces(rollout: Rollout, tokenizers: Tokenizers) -> Sequence[Piece] | None:
+    tokens, logprobs = rollout["token_ids"], rollout["logprobs"]
+    tokenizer = tokenizers.of(rollout["policy"]) if tokens and logprobs else None
+    return split(tokenizer, rollout["completion"], tokens, logprobs) if tokenizer else None
 
 
-def _rollout(key: GroupKey, row: Row, details: _Details) -> Rollout:
-    rollout_id, sample, completion, *figures = row[5:17]
-    ids, logprobs, _ = details.tokens.get(rollout_id, (None, None, None))
-    tokenizer = details.tokenizers.of(row[20]) if ids and logprobs else None
-    pieces = split(tokenizer, completion or "", ids, logprobs) if tokenizer else None
-    num_tokens, finish_reason, reward, parts, *judged = figures
-    named = {str(name): value for name, value in dict(parts or {}).items()}
-    learnt = details.learnt.get((rollout_id, key.round, key.purpose), (None, None, None))
-    values: Row = (sample, completion or "", num_tokens, finish_reason, reward, named, *judged, *learnt, pieces)
-    return Rollout(rollout_id, *values)
-
-
-def _by_reward(row: Row) -> tuple[float, int]:
+def _by_reward(rollout: Rollout) -> tuple[float, int]:
     """The best first; what was not judged last."""
-    sample, reward = row[6], row[10]
-    return float("inf") if reward is None else -reward, sample or 0
+    return float("inf") if rollout["reward"] is None else -rollout["reward"], rollout["sample"] or 0
 
 
 def best_and_worst(ordered: Sequence[T]) -> list[T]:
@@ -159,17 +136,17 @@ def best_and_worst(ordered: Sequence[T]) -> list[T]:
 
 def why(rollout: Rollout, answer: str | None) -> str:
     """Return why a completion was judged so, in a sentence."""
-    judge = visible(rollout.verifier or "the judge", 80)
-    if rollout.error:
-        return f"{judge}: {visible(rollout.error, 300)}"
-    match rollout.outcome:
+    judge = visible(rollout["verifier"] or "the judge", 80)
+    if rollout["error"]:
+        return f"{judge}: {visible(rollout['error'], 300)}"
+    match rollout["outcome"]:
         case "unparsed":
             return f"{judge} read no answer from it"
         case "correct" | "wrong":
-            read = "nothing" if rollout.extracted is None else visible(rollout.extracted, 120)
+            read = "nothing" if rollout["extracted"] is None else visible(rollout["extracted"], 120)
             expected = "" if answer is None else f"; the answer is {visible(answer, 120)}"
-            return f"{judge} read {read}{expected}: {rollout.outcome}"
-        case None if rollout.reward is None:
+            return f"{judge} read {read}{expected}: {rollout['outcome']}"
+        case None if rollout["reward"] is None:
             return "not judged"
         case _:
-            return f"{judge}: {rollout.outcome or 'a reward without a verdict'}"
+            return f"{judge}: {rollout['outcome'] or 'a reward without a verdict'}"

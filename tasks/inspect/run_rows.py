@@ -93,6 +93,13 @@ class RunRows:
         with self._turn:
             return self._connection.execute(sql, list(values)).fetchall()
 
+    def records(self, sql: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
+        """Return the rows of a query of ours by their column names."""
+        with self._turn:
+            found = self._connection.execute(sql, list(values))
+            names = [column[0] for column in found.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
     def one(self, sql: str, values: Sequence[object] = ()) -> Row:
         """Return the first row of a query that has one."""
         return self.ask(sql, values)[0]

@@ -97,7 +97,7 @@ def relations_of(
     installed()  # their tables are the lake's
     hidden, view = samples(store, lineage, remark)
     ours = {
-        "runs": Relation(RUNS, partial(_table, partial(_runs, runs), RUNS)),
+        "runs": Relation(RUNS, partial(_table, partial(map, _run, runs), RUNS)),
         "stages": Relation(STAGES, partial(_table, partial(_stages, store, runs), STAGES)),
         "metrics": Relation(METRIC_ROWS, partial(_table, partial(_metrics, store, lineage), METRIC_ROWS)),
     }
@@ -106,10 +106,6 @@ def relations_of(
 
 def _table(rows: Callable[[], Iterable[Row]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist(list(rows()), schema=schema)
-
-
-def _runs(runs: list[Run]) -> Iterator[Row]:
-    return map(_run, runs)
 
 
 def _run(run: Run) -> Row:

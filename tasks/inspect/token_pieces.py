@@ -1,17 +1,18 @@
-"""The text that each token of a completion adds, for colouring tokens by their log-prob."""
+"""Texts of token ids, without torch, and the text that each token adds, for colouring tokens by their log-prob."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
+from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, in_words, refuse
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 
 MAX_TOKENS = 2000
 """Tokens above which a completion is shown as text, without colours."""
-_FILE = "tokenizer.json"
+TOKENIZER = "tokenizer.json"
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -37,11 +38,27 @@ class Tokenizers:
 
     def _load(self, ref: Ref) -> Tokenizer | None:
         try:
-            path = self.store.file(ref, _FILE) if self.store.whole(ref) else None
+            path = self.store.file(ref, TOKENIZER) if self.store.whole(ref) else None
         except CorruptArtifactError as damage:
             self.on_damage(damage)
             return None
-        return Tokenizer.from_file(str(path)) if path else None
+        return tokenizer_of(path) if path else None
+
+
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """Return the tokenizer of a folder; BadInputError if it has none that can be read."""
+    path = folder / TOKENIZER if folder.is_dir() else folder
+    if not path.is_file():
+        raise BadInputError(f"{folder} has no {TOKENIZER}", hint="give the folder of the model that made the rollouts")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 - the library raises Exception itself
+        raise BadInputError(f"{path} is no tokenizer: {in_words(error).message}") from None
+
+
+def texts_of(tokenizer: Tokenizer, tokens: Sequence[Sequence[int]]) -> list[str]:
+    """Return the texts of token ids, special tokens left out."""
+    return tokenizer.decode_batch([list(ids) for ids in tokens], skip_special_tokens=True)
 
 
 def split(tokenizer: Tokenizer, text: str, tokens: Sequence[int], logprobs: Sequence[float]) -> list[Piece] | None:

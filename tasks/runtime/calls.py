@@ -16,7 +16,6 @@ from gradus.data.records import Json, JsonObject
 from gradus.tasks.identity.versions import code_identity
 from gradus.tasks.runs.records import Evaluation, Report, Summary
 from gradus.tasks.runtime.attempt import Job
-from gradus.tasks.stages.reads import columns_read
 from gradus.tasks.stages.registry import stage_spec
 
 Inputs = Mapping[str, Sequence[Ref]]
@@ -33,7 +32,8 @@ class Call:
     round: int = 0
     purpose: str = "train"
     facts: JsonObject = field(default_factory=dict[str, Json])
-    """Facts decided by the run on which the result depends: a round in its rows, a source, a suite's name."""
+    """Facts decided by the run: a round in its rows, a source, a suite's name. Unless the stage declares them
+    incidental, the result depends on them."""
 
     @property
     def label(self) -> str:
@@ -125,7 +125,7 @@ def planned(
     `content_key` replaces the store's for inputs that are not in the store.
     """
     spec, key_of = stage_spec(call.name), content_key or store.content_key
-    reads = columns_read(call.config)
+    reads = spec.reads(call.config)
     given = {role: refs for role, refs in sorted(call.inputs.items()) if refs}
     identity: dict[str, Json] = {
         "stage": spec.name,
@@ -134,8 +134,8 @@ def planned(
         "config": call.config.identified(),
         "parents": {role: [key_of(ref, reads.get(role)) for ref in refs] for role, refs in given.items()},
     }
-    if call.facts:
-        identity["facts"] = call.facts
+    if facts := {name: fact for name, fact in call.facts.items() if name not in spec.incidental}:
+        identity["facts"] = facts
     if spec.draws:
         identity["seed"] = seed
     if reads and store.find(Ref(spec.makes, identity_digest(identity))) is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gradus.data.lake.pruned import mark_pruned
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.train_states import beside_weights, repeats, state_ref
+from gradus.data.lake.train_states import repeats, state_ref
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.runs.history import attempts
 
@@ -85,7 +85,7 @@ def remove(store: Store, removals: Iterable[Removal], at: str, say: Callable[[st
             if each.weights:
                 mark_pruned(store.path(each.made.ref), each.weights, at)
             if each.state:
-                mark_pruned(store.path(state if store.find(state) else each.made.ref), each.state, at)
+                mark_pruned(store.path(state), each.state, at)
             store.remove_empty(state)
         num_bytes += each.num_bytes
     return num_bytes
@@ -97,9 +97,8 @@ def _removal(store: Store, made: Made, *, weights: bool, state: bool) -> Removal
         return Removal(made, (), (), 0)
     gone = store.pruned(made.ref)
     sizes = {entry.name: entry.bytes for entry in manifest.files if entry.name not in gone}
-    inside = beside_weights(sizes)
-    lost = [name for name in sizes if name.endswith(".safetensors") and name not in inside] if weights else []
-    states = _state_sizes(store, made.ref) or {name: sizes[name] for name in inside}
+    lost = [name for name in sizes if name.endswith(".safetensors")] if weights else []
+    states = _state_sizes(store, made.ref)
     lost_state = list(states) if state else []
     num_bytes = sum(sizes[name] for name in lost) + sum(states[name] for name in lost_state)
     return Removal(made, tuple(lost), tuple(lost_state), num_bytes)

@@ -42,7 +42,6 @@ from gradus.tasks.runtime.progress import ProgressArtifact
 from gradus.tasks.runtime.pruning import Made, computed_by, planned_removals, remove
 from gradus.tasks.runtime.round_page import publish_round
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
-from gradus.tasks.stages.gates import breach
 from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.warm import Warm
 
@@ -208,7 +207,7 @@ def _reuse(job: Job, request: _Request) -> Report | None:
         if (session.store.path(ref) / FILE_NAME).exists():
             raise
         return None
-    outside = breach(job.stage, report, request.call.config)
+    outside = stage_spec(job.stage).breach(report, request.call.config)
     with hold(session.store.path(ref), job.run, session.on_wait or _ignore):
         if session.store.find(ref) is None:
             return None
@@ -246,14 +245,14 @@ def _started(job: Job, request: _Request) -> str:
         round=request.call.round,
         purpose=request.call.purpose,
         output=job.output,
-        config={**job.config, **job.facts},
+        config=job.recorded,
         inputs=job.inputs,
     )
 
 
 def _checked(attempt: str, report: Report, seconds: float, job: Job, request: _Request) -> Report:
     """Write the end of an attempt to the journal and return its report; raise GateError if a limit is breached."""
-    sentence = breach(job.stage, report, request.call.config)
+    sentence = stage_spec(job.stage).breach(report, request.call.config)
     folder = str(request.session.store.path(Ref.parse(job.output)))
     status = "failed" if sentence else "finished"
     request.session.journal.stage_finished(

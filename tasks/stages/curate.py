@@ -6,20 +6,20 @@ A problem without a difficulty row passes the difficulty filters unless they say
 An empty plan is a failure that names what dropped the problems.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from gradus.components.chosen import Chosen, chosen_in
+from gradus.components.rows import Rows
 from gradus.data.arrays import Bools, Column, Floats, Ints, floats, one_array, pc
-from gradus.data.curation.difficulty import candidates
-from gradus.data.curation.filters import Selection, apply_filters
-from gradus.data.curation.filters.length import PROMPT_TOKENS
+from gradus.data.curation.candidates import OF_PROBLEM, PROMPT_TOKENS, Candidates, candidates
 from gradus.data.curation.plan import plan_rows
-from gradus.data.curation.rankings import DECIMALS, rank
-from gradus.data.curation.samplers import Draw
+from gradus.data.curation.results import DECIMALS, Draw, Selection, apply_filters, rank
 from gradus.data.errors import GateError
+from gradus.data.lake.schema import PROBLEMS
 from gradus.data.seeds import derive_seed
 from gradus.tasks.artifacts.prompt_lengths import prompt_lengths
 from gradus.tasks.config.curation import CurateConfig
@@ -31,33 +31,25 @@ _NUM_IDS, _NUM_PLANNED, _NUM_DROPPED = 100, 12, 4
 """Problem ids in the summary; planned and dropped rows among the samples."""
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """Rows taken, in plan order: indices (T,) into the candidates, and what put them there (T,)."""
-
-    index: Ints
-    why: Column
-
-
 def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     """Choose problems and write the plan; raise GateError if none is left."""
     ctx.beat(0.0, "reading problems and difficulty")
-    problems = ctx.table("problems", ["problem_id", "question", "messages"])
+    problems = ctx.table("problems", _columns(config))
     if config.counts_tokens and ctx.inputs.get("policy"):
         lengths = prompt_lengths(ctx.store.path(ctx.one("policy")), problems.to_pylist(), config.prompt.style)
         problems = problems.append_column(PROMPT_TOKENS, pa.array(lengths, pa.int64()))
     pool = candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)
     ctx.beat(0.3, f"filtering {pool.num_rows} problems")
-    verdict = apply_filters(pool, [load(chosen) for chosen in config.filters])
-    choice, reasons, ties = _choose(pool, verdict, config, derive_seed(ctx.seed, "curate", ctx.round))
-    if not len(choice.index):
+    verdict = apply_filters(pool, [_reading(chosen) for chosen in config.filters])
+    taken, why, reasons, ties = _choose(pool, verdict, config, derive_seed(ctx.seed, "curate", ctx.round))
+    if not len(taken):
         causes = "; ".join(f"{reason}: {count}" for reason, count in reasons.items()) or "there are no problems"
         raise GateError(f"no problem is left to plan ({causes})", hint="loosen the filters or measure more problems")
-    ctx.beat(0.6, f"planning {len(choice.index)} problems")
-    chosen = pool.take(pa.array(choice.index))
+    ctx.beat(0.6, f"planning {len(taken)} problems")
+    chosen = pool.select(taken).table
     plan = plan_rows(
         chosen.column("problem_id"),
-        reasons=pc.binary_join_element_wise(_measured_text(chosen), choice.why, ", "),
+        reasons=pc.binary_join_element_wise(_measured_text(chosen), why, ", "),
         hint_levels=np.zeros(chosen.num_rows, dtype=np.int64),
         hint_texts=pa.nulls(chosen.num_rows, pa.string()),
         rounds=np.full(chosen.num_rows, ctx.round),
@@ -71,26 +63,49 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     return _result(pool, chosen, plan, verdict, reasons, {**ties, **_unmeasured(ctx, pool, config)})
 
 
+def _columns(config: CurateConfig) -> list[str] | None:
+    """Return the columns of problems that the components read; None for all of them."""
+    named = {"problem_id", "question", "messages"}
+    for chosen in chosen_in(config):
+        if chosen.needs is None:
+            return None
+        named |= {"extra" if need.startswith(OF_PROBLEM) else need for need in chosen.needs}
+    return [column.name for column in PROBLEMS.columns if column.name in named]
+
+
+def _reading(chosen: Chosen) -> Callable[..., Any]:
+    """Return a component that sees the columns which it declares, all if it declares none."""
+    function, needs, name = load(chosen), chosen.needs, f"{chosen.kind} {chosen.label}"
+
+    def read(pool: Rows, *arguments: Any) -> Any:
+        return function(pool.reading(needs, name), *arguments)
+
+    return read
+
+
 def _choose(
-    pool: pa.Table, verdict: Selection, config: CurateConfig, seed: int
-) -> tuple[_Choice, dict[str, int], dict[str, object]]:
-    """Rank, cut and draw what the filters left; with the reasons of all rows that are not taken, and equal ranks."""
+    pool: Candidates, verdict: Selection, config: CurateConfig, seed: int
+) -> tuple[Ints, Column, dict[str, int], dict[str, object]]:
+    """Rank, cut and draw what the filters left: rows taken, in plan order, and what put each there, (T,) both.
+
+    With them the reasons of all rows that are not taken, and equal ranks.
+    """
     reasons = verdict.counts()
     index, why, values = _ranked(pool, verdict.kept, config)
     ties = _ties(values, config)
     if config.top and len(index) > config.top:
         reasons[f"top: below the first {config.top}"] = len(index) - config.top
         index, why = index[: config.top], why[: config.top]
-    choice = _drawn(pool, index, why, config, seed)
-    if len(choice.index) < len(index):
-        reasons[f"{config.sampler.label}: not drawn"] = len(index) - len(choice.index)
-    return choice, reasons, ties
+    taken, why = _drawn(pool, index, why, config, seed)
+    if len(taken) < len(index):
+        reasons[f"{config.sampler.label}: not drawn"] = len(index) - len(taken)
+    return taken, why, reasons, ties
 
 
-def _unmeasured(ctx: StageContext, pool: pa.Table, config: CurateConfig) -> dict[str, object]:
+def _unmeasured(ctx: StageContext, pool: Candidates, config: CurateConfig) -> dict[str, object]:
     """Return the number of problems that filters on pass rates kept for lack of any; nothing if the table has one."""
     filters = any(chosen.name in ("pass_rate", "zero_variance", "group_variance") for chosen in config.filters)
-    unknown = pool.column("pass_rate").null_count == pool.num_rows
+    unknown = np.isnan(pool["pass_rate"]).all()
     return {"unmeasured": pool.num_rows} if filters and unknown and ctx.inputs.get("difficulty") else {}
 
 
@@ -107,13 +122,13 @@ def _ties(values: Floats, config: CurateConfig) -> dict[str, object]:
     return {"tied_out": equal, "ranking": config.rank.label, "tied_value": value} if equal else {}
 
 
-def _ranked(pool: pa.Table, kept: Bools, config: CurateConfig) -> tuple[Ints, Column, Floats]:
+def _ranked(pool: Candidates, kept: Bools, config: CurateConfig) -> tuple[Ints, Column, Floats]:
     """Kept rows in rank order, or in table order without a ranking, what each owes its place to, and its value."""
     if config.rank is None:
         index = np.flatnonzero(kept)
         why = pa.repeat(pa.scalar("kept by the filters" if config.filters else "all problems"), len(index))
         return index, why, np.empty(0)
-    order, scores = rank(pool, load(config.rank))
+    order, scores = rank(pool, _reading(config.rank))
     index = order[kept[order]]
     places = pa.array(np.arange(1, len(index) + 1)).cast(pa.string())
     named = _decimals(scores[index])
@@ -121,16 +136,16 @@ def _ranked(pool: pa.Table, kept: Bools, config: CurateConfig) -> tuple[Ints, Co
     return index, why, scores[index]
 
 
-def _drawn(pool: pa.Table, index: Ints, why: Column, config: CurateConfig, seed: int) -> _Choice:
+def _drawn(pool: Candidates, index: Ints, why: Column, config: CurateConfig, seed: int) -> tuple[Ints, Column]:
     chosen = config.sampler
-    draw: Draw = load(chosen)(pool.take(pa.array(index)), config.draw or len(index), np.random.default_rng(seed))
+    draw: Draw = _reading(chosen)(pool.select(index), config.draw or len(index), np.random.default_rng(seed))
     place = why.take(pa.array(draw.index))
     if draw.in_order:
-        return _Choice(index[draw.index], place)
+        return index[draw.index], place
     how = pc.if_else(pa.array(draw.explored), "drawn to explore", f"drawn by {chosen.label}")
     if config.rank is not None:
         how = pc.binary_join_element_wise(place, how, ", ")
-    return _Choice(index[draw.index], how)
+    return index[draw.index], how
 
 
 def _measured_text(chosen: pa.Table) -> Column:
@@ -173,7 +188,7 @@ def _decimals(values: Floats) -> Column:
 
 
 def _result(
-    pool: pa.Table,
+    pool: Candidates,
     chosen: pa.Table,
     plan: pa.Table,
     verdict: Selection,
@@ -201,12 +216,12 @@ def _result(
     )
 
 
-def _samples(pool: pa.Table, chosen: pa.Table, plan: pa.Table, verdict: Selection) -> Sequence[Sample]:
+def _samples(pool: Candidates, chosen: pa.Table, plan: pa.Table, verdict: Selection) -> Sequence[Sample]:
     questions = chosen.column("question").slice(0, _NUM_PLANNED).to_pylist()
     planned = plan.select(["problem_id", "reason"]).slice(0, _NUM_PLANNED).to_pylist()
     rows = [{**row, "planned": True, "question": question} for row, question in zip(planned, questions, strict=True)]
     refused = pa.array(np.flatnonzero(~verdict.kept)[:_NUM_DROPPED])
-    dropped = pool.select(["problem_id", "question"]).take(refused).to_pylist()
+    dropped = pool.table.select(["problem_id", "question"]).take(refused).to_pylist()
     why = verdict.reasons.take(refused).to_pylist()
     return rows + [
         {"problem_id": row["problem_id"], "reason": reason, "planned": False, "question": row["question"]}

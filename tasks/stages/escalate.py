@@ -6,12 +6,10 @@ Groups with unjudged rollouts are skipped, and those whose next hint is missing,
 shown. Nothing to escalate is a good result: the plan is empty.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Column, Ints, bools, codes, ints, nulls, one_array, pc, positions, take_or_null
+from gradus.data.arrays import Column, Ints, bools, codes, ints, nulls, one_array, pc, positions, take_or_null
 from gradus.data.curation.plan import hints_of_level, plan_rows
 from gradus.tasks.config.curation import EscalateConfig
 from gradus.tasks.stages.context import StageContext, StageResult
@@ -19,33 +17,14 @@ from gradus.tasks.stages.context import StageContext, StageResult
 _NUM_SAMPLES = 16
 
 
-@dataclass(frozen=True)
-class _Groups:
-    """Outcome of each planned group (G,), in plan order; a group that was never rolled out has size 0."""
-
-    size: Ints
-    right: Ints
-    unjudged: Ints
-    round: Ints
-
-    @property
-    def failed(self) -> Bools:
-        """Every rollout judged, none correct."""
-        return (self.size > 0) & (self.right == 0) & (self.unjudged == 0)
-
-    @property
-    def undecided(self) -> Bools:
-        """None correct, but not every rollout judged."""
-        return (self.right == 0) & ((self.unjudged > 0) | (self.size == 0))
-
-
 def run(ctx: StageContext, config: EscalateConfig) -> StageResult:
     """Plan the failed groups again with the hints of `config.level`."""
     ctx.beat(0.0, "reading outcomes")
     plan = ctx.table("plan")
     rollouts = ctx.table("rollouts", ["rollout_id", "problem_id", "group_id", "round"])
-    groups = _outcomes(plan, rollouts, ctx.table("scores", ["rollout_id", "correct"]))
-    failed = np.flatnonzero(groups.failed)
+    size, right, unjudged, round_ = _outcomes(plan, rollouts, ctx.table("scores", ["rollout_id", "correct"]))
+    undecided = (right == 0) & ((unjudged > 0) | (size == 0))
+    failed = np.flatnonzero((right == 0) & ~undecided)
     ctx.beat(0.5, f"{len(failed)} of {plan.num_rows} groups failed")
     lost = plan.take(pa.array(failed))
     texts, withheld = hints_of_level(ctx.table("hints"), config.level, lost.column("problem_id"))
@@ -53,11 +32,12 @@ def run(ctx: StageContext, config: EscalateConfig) -> StageResult:
     missing = nulls(texts)
     chosen = ~missing & ~seen
     keep = pa.array(chosen)
-    table = _plan(config, ctx.seed, lost.filter(keep), texts.filter(keep), groups, failed[chosen])
+    again = failed[chosen]
+    table = _plan(config, ctx.seed, lost.filter(keep), texts.filter(keep), size[again], round_[again])
     ctx.out.write_table(table)
     ctx.beat(1.0, f"{table.num_rows} groups escalated to hint level {config.level}")
     skipped = {
-        "not every rollout was judged": int(groups.undecided.sum()),
+        "not every rollout was judged": int(undecided.sum()),
         f"no hint of level {config.level}": int((missing & ~withheld).sum()),
         "the hint states the answer": int(withheld.sum()),
         "the hint was already shown": int(seen.sum()),
@@ -74,8 +54,11 @@ def run(ctx: StageContext, config: EscalateConfig) -> StageResult:
     )
 
 
-def _outcomes(plan: pa.Table, rollouts: pa.Table, scores: pa.Table) -> _Groups:
-    """Return the outcome of each planned group; rollouts of groups that the plan does not name are left aside."""
+def _outcomes(plan: pa.Table, rollouts: pa.Table, scores: pa.Table) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return size, right and unjudged rollouts, and round of each planned group, (G,) each.
+
+    A group that was never rolled out has size 0; rollouts of groups that the plan does not name are left aside.
+    """
     group, names = codes(_group_names(rollouts))
     scored = positions(rollouts.column("rollout_id"), scores.column("rollout_id"))
     verdict = take_or_null(scores.column("correct"), scored)
@@ -87,11 +70,11 @@ def _outcomes(plan: pa.Table, rollouts: pa.Table, scores: pa.Table) -> _Groups:
     def planned(values: Ints) -> Ints:
         return np.append(np.asarray(values, dtype=np.int64), 0)[at]  # -1 reads the zero at the end
 
-    return _Groups(
-        size=planned(np.bincount(group, minlength=num)),
-        right=planned(np.bincount(group[bools(verdict)], minlength=num)),
-        unjudged=planned(np.bincount(group[nulls(verdict)], minlength=num)),
-        round=planned(ints(rollouts.column("round"))[first]),
+    return (
+        planned(np.bincount(group, minlength=num)),
+        planned(np.bincount(group[bools(verdict)], minlength=num)),
+        planned(np.bincount(group[nulls(verdict)], minlength=num)),
+        planned(ints(rollouts.column("round"))[first]),
     )
 
 
@@ -100,11 +83,11 @@ def _group_names(table: pa.Table) -> Column:
     return pc.coalesce(one_array(table.column("group_id")), one_array(table.column("problem_id")))
 
 
-def _plan(config: EscalateConfig, seed: int, lost: pa.Table, texts: pa.Array, groups: _Groups, index: Ints) -> pa.Table:
+def _plan(config: EscalateConfig, seed: int, lost: pa.Table, texts: pa.Array, sizes: Ints, rounds: Ints) -> pa.Table:
     before = pc.fill_null(one_array(lost.column("hint_level")), 0)
     reasons = pc.binary_join_element_wise(
         "all ",
-        pa.array(groups.size[index]).cast(pa.string()),
+        pa.array(sizes).cast(pa.string()),
         " wrong at hint level ",
         before.cast(pa.string()),
         f", shown hint level {config.level}",
@@ -113,9 +96,9 @@ def _plan(config: EscalateConfig, seed: int, lost: pa.Table, texts: pa.Array, gr
     return plan_rows(
         lost.column("problem_id"),
         reasons=reasons,
-        hint_levels=np.full(len(index), config.level),
+        hint_levels=np.full(len(sizes), config.level),
         hint_texts=texts,
-        rounds=groups.round[index],
+        rounds=rounds,
         n=config.sample.n,
         temperature=config.sample.temperature,
         max_tokens=config.sample.max_tokens,

@@ -1,16 +1,12 @@
-"""The gates between stages: pure functions of a stage's report and its limits, evaluated whenever a result is used.
+"""The gates between stages, which their declarations name: functions of a stage's report and its limits.
 
-    breach("score", report, config)    # "" if every limit holds, otherwise one sentence that names rows
-
-Limits are no part of an artifact's identity (gradus.components.settings.LIMIT): the report keeps what they are compared
-with, so that another limit computes nothing again. A stage may call its gate earlier, with the part of the report that
-it already knows; figures that are missing breach nothing.
+The report keeps what limits are compared with, so that another limit computes nothing again. A stage may call its gate
+earlier, with the part of the report that it already knows; figures that are missing breach nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from gradus.components.settings import Config
 from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.learning import UpdateConfig
@@ -19,12 +15,6 @@ from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.host.logs import log_name
 from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.score.verdicts import WAYS_TO_A_VERDICT
-
-
-def breach(stage: str, report: Report, config: Config) -> str:
-    """Return the first breach of a limit of this stage; empty if there is none."""
-    gate = _GATES.get(stage)
-    return gate(report, config) if gate is not None else ""
 
 
 def rollout_breach(report: Report, config: RolloutConfig) -> str:
@@ -81,8 +71,6 @@ def update_breach(report: Mapping[str, Any], config: UpdateConfig) -> str:
             f"max_logp_diff = {config.max_logp_diff:g} (most in rollout {summary.get('most_mismatched')})"
         )
     num_groups, num_uniform = summary.get("groups", 0), summary.get("zero_std_groups", 0)
-    if summary.get("skipped_updates") and config.without_signal == "refused":
-        return f"all {num_groups} groups have rewards without variance: there is nothing to learn from"
     if num_uniform > config.max_zero_std_frac * num_groups:
         first = summary.get("first_zero_std")
         return (
@@ -95,12 +83,3 @@ def update_breach(report: Mapping[str, Any], config: UpdateConfig) -> str:
             f"(first: {summary.get('oldest')})"
         )
     return ""
-
-
-_GATES: Mapping[str, Callable[[Report, Any], str]] = {
-    "rollout": rollout_breach,
-    "score": score_breach,
-    "difficulty": verdict_breach,
-    "evaluate": verdict_breach,
-    "update": update_breach,
-}

@@ -19,8 +19,8 @@ from gradus.models.policy import Policy, completion_texts
 from gradus.models.training.warmstart import Example
 from gradus.tasks.artifacts.loading import loaded_policy
 from gradus.tasks.config.learning import GivenConfig
+from gradus.tasks.config.prompts import PROMPT_COLUMNS
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.reads import PROMPT
 from gradus.tasks.stages.warmstart import fitting, worked_solutions
 
 _COLUMNS = (
@@ -61,7 +61,7 @@ def _fitting(
     ctx: StageContext, policy: Policy, config: GivenConfig, refused: Refused
 ) -> tuple[list[Trace], list[Example]]:
     """The traces of a file whose prompt and text fit the policy, and both as tokens."""
-    problems: dict[str, Problem] = {row["problem_id"]: row for row in ctx.table("problems", PROMPT).to_pylist()}
+    problems: dict[str, Problem] = {row["problem_id"]: row for row in ctx.table("problems", PROMPT_COLUMNS).to_pylist()}
     found: list[tuple[Trace, Example]] = []
     traces = list(read_traces(Path(config.rows), list(problems.values()), refused))
     given = [(problems[trace.problem_id], trace.text) for trace in traces]

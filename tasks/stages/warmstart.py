@@ -9,7 +9,7 @@ from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.room import disk_errors
 from gradus.data.records import Problem
 from gradus.data.seeds import derive_seed
-from gradus.data.worked import needs_answer, worked_text
+from gradus.data.sources.worked import needs_answer, worked_text
 from gradus.models.policy import Policy, new_policy, prompt_tokens
 from gradus.models.rendering import Asked, PromptError, prompt_texts
 from gradus.models.templates import PromptStyle
@@ -19,8 +19,8 @@ from gradus.models.training.warmstart import Example, finetune
 from gradus.tasks.artifacts.loading import loaded_policy, oom_as_stage_error, place
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.config.learning import WarmstartConfig
+from gradus.tasks.config.prompts import worked_columns
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.reads import worked
 
 CONTEXT_TOKENS = 256
 """Context of a new policy."""
@@ -59,7 +59,7 @@ def worked_solutions(ctx: StageContext, policy: Policy, style: PromptStyle, temp
     """Prompt and worked solution by problem id; BadInputError if no problem has one that fits the policy."""
     given = [
         (row, worked_text(template, row["solution"], row.get("answer_given") or row.get("answer")))
-        for row in ctx.table("problems", worked(template)).to_pylist()
+        for row in ctx.table("problems", worked_columns(template)).to_pylist()
         if row["solution"] is not None and (not needs_answer(template) or row["answer"] is not None)
     ]
     found = fitting(policy, given, style)

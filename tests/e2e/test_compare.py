@@ -14,14 +14,15 @@ import pytest
 import gradus
 from gradus.data.errors import BadInputError
 from gradus.flows.console.comparison_tables import render_comparison
-from gradus.flows.loop.compared import Conditions, compared_runs
+from gradus.flows.loop.compared import compared_runs
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.checked import checked
-from gradus.flows.loop.comparison_ahead import look_ahead_comparison
 from gradus.flows.loop.comparison_plan import read_plan
+from gradus.flows.loop.dry_run import look_ahead_comparison
 from gradus.flows.loop.verified import verify_comparison
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.comparing.plot import plot
+from gradus.tasks.inspect.comparing.files import plot
+from gradus.tasks.inspect.comparing.report import Terms
 from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, PLAN
 from tests.e2e.conftest import RECIPE, Program
 
@@ -232,7 +233,7 @@ def test_the_functions_find_what_the_verbs_do_and_refuse_what_they_refuse(
 
 def test_one_recipe_with_several_seeds_has_its_figures_alone(compared: tuple[Program, dict[str, Any]]) -> None:
     program, found = compared
-    alone = compared_runs(Home(program.home), found["methods"][0]["runs"], Conditions())
+    alone = compared_runs(Home(program.home), found["methods"][0]["runs"], Terms())
     assert alone["methods"][0]["after"] == found["methods"][0]["after"]
     assert (alone["differences"], alone["seeds"], len(alone["methods"])) == ([], 2, 1)
     render_comparison(alone)

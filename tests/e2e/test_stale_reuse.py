@@ -46,21 +46,21 @@ def test_a_changed_helper_is_judged_again_and_samples_nothing(
     assert counts(program) == {"rollouts": 1, "scores": 2}
 
 
-def test_a_module_loaded_only_while_judging_fails_once_and_then_counts(
+def test_a_module_of_a_computed_name_fails_until_it_is_declared_and_then_counts(
     new_program: Callable[..., Program], tmp_path: Path
 ) -> None:
     program = new_program()
     rows = tmp_path / "r.jsonl"
     rows.write_text('{"problem_id": "a", "completion": "x", "answer": "1"}\n')
-    (tmp_path / "mine.py").write_text(
-        "def judge(rows): return [__import__(rows[0]['completion'] + 'y').VALUE] * len(rows)\n"
-    )
+    mine = "def judge(rows): return [__import__(rows[0]['completion'] + 'y').VALUE] * len(rows)\n"
+    (tmp_path / "mine.py").write_text(mine)
     (tmp_path / "xy.py").write_text("VALUE = 0.25\n")
     command = ("score", "--rollouts", str(rows), "--reward", f"{tmp_path}/mine.py:judge")
     code, _, err = program.run(*command)
     assert code == 1
-    assert "the reward mine.py loaded xy.py only while it judged" in " ".join(err.split())
+    assert "mine.py loaded xy.py by a name" in " ".join(err.split())
     assert counts(program)["scores"] == 0
+    (tmp_path / "mine.py").write_text(f'modules = ["xy"]\n{mine}')
     assert program.json(*command)["mean_reward"] == 0.25
     assert program.json(*command)["reused"]
     (tmp_path / "xy.py").write_text("VALUE = 0.75\n")

@@ -33,11 +33,16 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
     return House(tmp_path_factory.mktemp("house"))
 
 
+@pytest.fixture(autouse=True)
+def _asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradus.tasks.stages.rollout.stage.RETRIES", 0)
+
+
 def test_half_a_character_in_an_answer_is_replaced_and_counted(house: House, server: Server) -> None:
     odd = iter([chat(f"so {HALF} is 7 {HALF}"), chat("whole \N{PENCIL} \ufffd"), chat(["x"]), {"choices": []}, "text"])
     server.answer = lambda _path, _body: (200, next(odd, chat("seven", HALF)))
     settings = {"url": server.url, "tokens": False, "concurrency": 1}
-    job = house.job(engine="openai", server=settings, retries=0, max_failed_frac=0.5)
+    job = house.job(engine="openai", server=settings, max_failed_frac=0.5)
     report = house.run(job)
     rows = house.rows(job, ["completion", "error", "finish_reason"])
     found = {(row["completion"], row["error"], row["finish_reason"]) for row in rows}
@@ -55,12 +60,12 @@ def test_half_a_character_in_an_answer_is_replaced_and_counted(house: House, ser
 
 def test_half_a_character_in_a_refusal_is_in_the_reason_and_in_the_sentence(house: House, server: Server) -> None:
     server.answer = lambda _path, _body: (400, {"error": {"message": f"no {HALF}"}})
-    job = house.job(engine="openai", server={"url": server.url, "tokens": False}, retries=0, max_failed_frac=1.0)
+    job = house.job(engine="openai", server={"url": server.url, "tokens": False}, max_failed_frac=1.0)
     house.run(job)
     assert all("no \ufffd" in row["error"] for row in house.rows(job, ["error"]))
     server.answer = lambda _path, _body: (401, {"error": {"message": f"no {HALF}"}})
     with pytest.raises(StageError, match="no \ufffd"):
-        house.run(house.job(engine="openai", server={"url": server.url, "tokens": False}, retries=0))
+        house.run(house.job(engine="openai", server={"url": server.url, "tokens": False}))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from gradus.data.errors import UsageError
 from gradus.flows.cli import main as cli
-from gradus.flows.console.browser.rows import RowBrowser
+from gradus.flows.console.browser.program import RowBrowser
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.sql_views import ask
 from tests.tasks.made_run import MadeRun

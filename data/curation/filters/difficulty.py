@@ -3,35 +3,32 @@
 from typing import Annotated, Literal
 
 import numpy as np
-import pyarrow as pa
 from annotated_types import Ge, Le
 
 from gradus.components import component
-from gradus.data.arrays import Bools, Floats, floats, ints, nulls
-from gradus.data.curation.filters.verdict import Selection, selection
+from gradus.components.rows import Rows
+from gradus.data.arrays import Bools, Floats
+from gradus.data.curation.results import Selection, selection
 from gradus.data.errors import UsageError
 
 Unmeasured = Literal["keep", "drop"]
 
 
-@component("filter", paper="arXiv 2504.03380")
-def pass_rate(
-    candidates: pa.Table, *, low: float = 0.0, high: float = 1.0, unmeasured: Unmeasured = "keep"
-) -> Selection:
+@component("filter", paper="arXiv 2504.03380", needs=("pass_rate",))
+def pass_rate(candidates: Rows, *, low: float = 0.0, high: float = 1.0, unmeasured: Unmeasured = "keep") -> Selection:
     """Keep problems whose pass rate lies in [low, high], both ends included.
 
     Online Difficulty Filtering, arXiv 2504.03380 (its balanced variant is high = 1 - low). Deviation: the rate is that
     of the difficulty table, whenever measured, and no further prompts are sampled to refill the batch.
 
     Args:
-        candidates: Problems with their measurements.
         low: Lowest pass rate that is kept.
         high: Highest pass rate that is kept.
         unmeasured: keep or drop problems that were never measured.
     """
     if low > high:
         raise UsageError(f"pass_rate: low={low:g} is above high={high:g}, which keeps nothing")
-    rate = floats(candidates.column("pass_rate"))
+    rate = candidates["pass_rate"]
     return selection(
         candidates.num_rows,
         [
@@ -42,17 +39,16 @@ def pass_rate(
     )
 
 
-@component("filter", paper="arXiv 2503.14476")
-def zero_variance(candidates: pa.Table, *, unmeasured: Unmeasured = "keep") -> Selection:
+@component("filter", paper="arXiv 2503.14476", needs=("n", "k", "pass_rate"))
+def zero_variance(candidates: Rows, *, unmeasured: Unmeasured = "keep") -> Selection:
     """Drop problems that were answered all wrong or all right: a group-relative advantage of them is zero.
 
     The offline form of DAPO's dynamic sampling (arXiv 2503.14476, 0 < correct < G).
 
     Args:
-        candidates: Problems with their measurements.
         unmeasured: keep or drop problems that were never measured.
     """
-    n, k = ints(candidates.column("n")), ints(candidates.column("k"))
+    n, k = candidates["n"], candidates["k"]
     return selection(
         candidates.num_rows,
         [
@@ -63,9 +59,9 @@ def zero_variance(candidates: pa.Table, *, unmeasured: Unmeasured = "keep") -> S
     )
 
 
-@component("filter", paper="arXiv 2509.19803")
+@component("filter", paper="arXiv 2509.19803", needs=("n", "k", "pass_rate"))
 def group_variance(
-    candidates: pa.Table,
+    candidates: Rows,
     *,
     min: Annotated[float, Ge(0.0), Le(1.0)] = 0.0,  # noqa: A002 - the name in recipes
     unmeasured: Unmeasured = "keep",
@@ -77,7 +73,6 @@ def group_variance(
     Deviation: no memory bank; a dropped problem is simply not planned.
 
     Args:
-        candidates: Problems with their measurements.
         min: Lowest normalised variance that is kept, 0 to 1.
         unmeasured: keep or drop problems that were never measured.
     """
@@ -91,15 +86,15 @@ def group_variance(
     )
 
 
-def normalised_variance(candidates: pa.Table) -> Floats:
+def normalised_variance(candidates: Rows) -> Floats:
     """k(n-k)/floor(n^2/4) per problem (N,): 0 for a group of one, NaN where nothing was measured."""
-    n, k = ints(candidates.column("n")), ints(candidates.column("k"))
+    n, k = candidates["n"], candidates["k"]
     share = np.where(n > 0, 0.0, np.nan)
     return np.divide(k * (n - k), n * n // 4, out=share, where=n > 1)
 
 
-def _unmeasured(candidates: pa.Table, unmeasured: Unmeasured) -> Bools:
+def _unmeasured(candidates: Rows, unmeasured: Unmeasured) -> Bools:
     """The unmeasured rows to drop, (N,)."""
     if unmeasured == "keep":
         return np.zeros(candidates.num_rows, dtype=np.bool_)
-    return nulls(candidates.column("pass_rate"))
+    return np.isnan(candidates["pass_rate"])

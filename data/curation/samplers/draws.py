@@ -3,31 +3,31 @@
 from typing import Annotated
 
 import numpy as np
-import pyarrow as pa
 from annotated_types import Ge, Le
 
 from gradus.components import component
-from gradus.data.arrays import Floats, Ints, floats
-from gradus.data.curation.samplers.draw import Draw
+from gradus.components.rows import Rows
+from gradus.data.arrays import Floats, Ints
+from gradus.data.curation.results import Draw
 
 
-@component("sampler", name="all")
-def in_order(candidates: pa.Table, num: int, rng: np.random.Generator) -> Draw:  # noqa: ARG001 - nothing is drawn
+@component("sampler", name="all", needs=())
+def in_order(candidates: Rows, num: int, rng: np.random.Generator) -> Draw:  # noqa: ARG001 - nothing is drawn
     """Take the first rows in order, as ranked; every weight is 1."""
     index = np.arange(min(num, candidates.num_rows))
     return Draw(index, np.ones(len(index)), np.zeros(len(index), dtype=np.bool_), in_order=True)
 
 
-@component("sampler")
-def uniform(candidates: pa.Table, num: int, rng: np.random.Generator) -> Draw:
+@component("sampler", needs=())
+def uniform(candidates: Rows, num: int, rng: np.random.Generator) -> Draw:
     """Draw rows with equal probability; every weight is 1."""
     index = _weighted(np.ones(candidates.num_rows), num, rng)
     return Draw(index, np.ones(len(index)), np.zeros(len(index), dtype=np.bool_))
 
 
-@component("sampler", paper="arXiv 2509.21268")
+@component("sampler", paper="arXiv 2509.21268", needs=("variance",))
 def variance(
-    candidates: pa.Table,
+    candidates: Rows,
     num: int,
     rng: np.random.Generator,
     *,
@@ -41,12 +41,9 @@ def variance(
     without variance are never drawn. Weights are 4p(1-p), and 1 for an explored row.
 
     Args:
-        candidates: Problems with their measurements.
-        num: Rows to draw.
-        rng: The generator.
         explore_frac: Share of the draw taken from problems never measured or without variance.
     """
-    weight = np.nan_to_num(4 * floats(candidates.column("variance")))
+    weight = np.nan_to_num(4 * candidates["variance"])
     reachable, unknown = np.flatnonzero(weight > 0), np.flatnonzero(weight == 0)
     num_unknown = min(len(unknown), round(num * explore_frac))
     num_reachable = min(len(reachable), num - num_unknown)

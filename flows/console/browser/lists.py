@@ -1,22 +1,63 @@
 """The lists of `gradus browse`: rounds, problems, groups; what is opened, filtered and ordered."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
-from textual.widgets import DataTable, Footer, Static
+from textual.containers import Vertical
+from textual.screen import ModalScreen, Screen
+from textual.widgets import DataTable, Footer, Input, Label, Static
 
 from gradus.data.errors import GradusError
-from gradus.flows.console.browser.filters import FilterForm
-from gradus.flows.console.browser.groups import DiffScreen, GroupScreen
-from gradus.flows.console.browser.texts import cell, plain
+from gradus.flows.console.browser.groups import DiffScreen, GroupScreen, cell, plain
 from gradus.tasks.formats import terminal_safe
 from gradus.tasks.inspect.browsing import EVERYTHING, Line, Listing, groups_of
 from gradus.tasks.inspect.groups import GroupKey
 from gradus.tasks.inspect.run_rows import RunRows
 from gradus.tasks.inspect.token_pieces import Tokenizers
+
+
+class FilterForm(ModalScreen[tuple[str, str] | None]):
+    """Asks for a filter; answers with it as it was written and its SQL, or None if it was left."""
+
+    CSS = """
+    FilterForm { align: center middle }
+    FilterForm > Vertical { width: 76; height: auto; max-height: 100%; padding: 0 1 }
+    FilterForm > Vertical { border: round $accent; background: $surface }
+    FilterForm Input { border: tall $border-blurred }
+    #wrong { color: $error; height: auto }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "leave"),
+        Binding("ctrl+r", "clear", "no filter"),
+    ]
+
+    def __init__(self, now: str, matching: Callable[[str], str]) -> None:
+        super().__init__()
+        self._now = now
+        self._matching = matching
+
+    def compose(self) -> ComposeResult:
+        """The condition and the keys."""
+        with Vertical():
+            yield Label("SQL condition on reward, correct, tokens, hint_level, change, outcome, round ...")
+            yield Input(self._now, placeholder="reward < 0.5 and hint_level > 0 and tokens >= 200")
+            yield Label("enter: filter    ctrl+r: no filter    esc: leave")
+            yield Static(id="wrong", markup=False)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Filter, or say what is wrong."""
+        condition = event.value.strip()
+        try:
+            self.dismiss((condition, self._matching(condition) if condition else EVERYTHING))
+        except GradusError as error:
+            self.query_one("#wrong", Static).update(plain(str(error), 600))
+
+    def action_clear(self) -> None:
+        """Remove the filter."""
+        self.dismiss(("", EVERYTHING))
 
 
 class Lines(DataTable[object]):
@@ -111,10 +152,10 @@ class ListScreen(Screen[None]):
     def action_diff(self) -> None:
         """Compare two rounds of the problem under the cursor."""
         line = self._under_cursor()
-        if line is None or line.scope.problem_id is None:
+        if line is None or "problem_id" not in line[0]:
             self.notify("choose a problem or a group first", severity="warning")
             return
-        keys = groups_of(self._rows, line.scope.problem_id)
+        keys = groups_of(self._rows, line[0]["problem_id"])
         if len(keys) < 2:
             self.notify("this problem was sampled once")
             return
@@ -122,12 +163,13 @@ class ListScreen(Screen[None]):
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Open the line."""
-        line = self._stack[-1].lines[event.cursor_row]
-        self._stack[-1].cursor = event.cursor_row
-        if line.group is not None:
-            self._show_group(line.group)
+        shown = self._stack[-1]
+        shown.cursor = event.cursor_row
+        keys, _ = shown.lines[event.cursor_row]
+        if shown.listing.view == "groups":
+            self._show_group(GroupKey(**keys))
         else:
-            self._open(Listing(self._rows, "groups", line.scope, self._condition))
+            self._open(Listing(self._rows, "groups", keys, self._condition))
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """Read the next lines when the last one is reached."""
@@ -172,7 +214,7 @@ class ListScreen(Screen[None]):
     def _add(self, lines: list[Line], listing: Listing) -> None:
         right = [listing.is_number(column) for column in listing.columns]
         self.query_one(Lines).add_rows(
-            [cell(text, right=flush) for text, flush in zip(line.cells, right, strict=True)] for line in lines
+            [cell(text, right=flush) for text, flush in zip(cells, right, strict=True)] for _, cells in lines
         )
 
     def _under_cursor(self) -> Line | None:
@@ -182,7 +224,7 @@ class ListScreen(Screen[None]):
     def _where(self, shown: _Shown) -> str:
         """Return a line that says what is listed."""
         scope, listing = shown.listing.scope, shown.listing
-        of = f" of {scope.problem_id}" if scope.problem_id else ""
-        of = f" of round {scope.round}, {scope.purpose}" if scope.round is not None else of
+        of = f" of {scope['problem_id']}" if "problem_id" in scope else ""
+        of = f" of round {scope['round']}, {scope['purpose']}" if "round" in scope else of
         filtered = f" | filter: {self._filter}" if self._condition != EVERYTHING else ""
         return f"{self._rows.run.name} | {listing.counted(shown.num_lines)}{of}, by {listing.ordered_by}{filtered}"

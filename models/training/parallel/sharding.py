@@ -9,13 +9,14 @@ the next pass would compute with embeddings from before the optimiser's step.
 from collections.abc import Collection, Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn import Module, Parameter
 from transformers import PreTrainedModel
 
+from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.recomputation import layers_of
 
 
@@ -76,3 +77,45 @@ def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> float:
 def whole(tensor: Tensor) -> Tensor:
     """Return a divided tensor as a whole, which all ranks must ask for together; another one as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def gathered(tensor: Tensor, owner: int) -> Tensor | None:
+    """Return a divided tensor as a whole on rank `owner`, None on the others; all ranks ask for it together.
+
+    A tensor that is not divided is returned as it is, on every rank. So ranks write different files at the same time.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor
+    mesh, local = tensor.device_mesh, tensor.to_local()
+    if tensor.placements != (Shard(0),):
+        raise AssertionError(f"a tensor is placed as {tensor.placements}, which FSDP2 does not do")
+    rows, num_ranks = tensor.shape[0], mesh.size()
+    most = -(-rows // num_ranks)
+    own = local.contiguous()
+    if len(own) < most:  # of the last ranks; all have to send as much
+        own = torch.cat([own, own.new_empty((most - len(own), *own.shape[1:]))])
+    if mesh.get_local_rank() != owner:
+        distributed.gather(own, None, group=mesh.get_group(), group_dst=owner)
+        return None
+    whole = own.new_empty((num_ranks * most, *own.shape[1:]))
+    distributed.gather(own, list(whole.split(most)), group=mesh.get_group(), group_dst=owner)
+    return whole[:rows]
+
+
+def sum_gradients(ranks: Ranks, parameters: Iterable[Parameter]) -> None:
+    """Sum the gradients of parameters over ranks in place, in one exchange; those that FSDP2 divides are summed by it.
+
+    Every rank has the others whole, such as the matrices of an adapter beside a base that is divided, and gradients of
+    its own packs; summed, they are those of the whole step, and all ranks take the same step with them.
+    A parameter that no rank has a gradient of is left without one.
+    """
+    own = [parameter for parameter in parameters if not isinstance(parameter, DTensor)]
+    if ranks.num_ranks == 1 or not own:
+        return
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in own]
+    num_found = gradients[0].new_tensor([each.grad is not None for each in own])
+    *summed, num_found = ranks.summed(torch.cat([*(each.flatten() for each in gradients), num_found])).split(
+        [*(each.numel() for each in own), len(own)]
+    )
+    for parameter, gradient, found in zip(own, summed, num_found.tolist(), strict=True):
+        parameter.grad = gradient.view_as(parameter) if found else None

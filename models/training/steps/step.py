@@ -20,8 +20,7 @@ from gradus.models.objectives.rows import Rows
 from gradus.models.training.division import Turn, longest, turns
 from gradus.models.training.packed.forward import Form
 from gradus.models.training.packed.logprobs import token_logprobs
-from gradus.models.training.parallel.replicas import sum_gradients
-from gradus.models.training.parallel.sharding import clip_gradients
+from gradus.models.training.parallel.sharding import clip_gradients, sum_gradients
 from gradus.models.training.passes import Budget, OnRows, unobserved
 from gradus.models.training.schedule import learning_rate
 from gradus.models.training.settings import StepConfig

@@ -109,6 +109,14 @@ class Chosen(Config):
         """Return the declaration in the source; see gradus.components.registry.find for what it raises."""
         return find(self.kind, self.name)
 
+    @property
+    def needs(self) -> tuple[str, ...] | None:
+        """The columns that it declares to read; None if it declares none, or cannot be found."""
+        try:
+            return self.component.needs
+        except ValueError:
+            return None
+
     def identified(self) -> dict[str, Any]:
         """The settings without the folder of a user's file and without those on which no result depends."""
         body = super().identified()

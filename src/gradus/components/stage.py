@@ -89,6 +89,14 @@ class Stage:
     """Its inputs and the shorts of its settings, in the order of the verb's options."""
     check: str = ""
     """A function of (settings, inputs by role) as module:function, which refuses them before anything starts."""
+    gate: str = ""
+    """A function of (report, settings) as module:function: the first limit that a result breaches, or empty. Limits are
+    no part of the identity (gradus.components.settings.LIMIT), so it is asked whenever a result is used."""
+    reads: Callable[[Any], Mapping[str, tuple[str, ...]]] = lambda _: {}
+    """The only columns that it reads of an input with these settings, by role: a change of others does not change its
+    result, and the identity goes by their values. Of a role that is not named every byte counts."""
+    incidental: tuple[str, ...] = ()
+    """Facts of a call on which its result does not depend, and which its identity leaves out."""
     draws: bool = True
     """True if the result depends on a seed, which is then part of its identity."""
     worker: Worker = ""
@@ -127,6 +135,10 @@ class Stage:
         """Raise what its own check raises for settings and inputs that it would certainly refuse."""
         if self.check:
             named_object(self.check)(settings, inputs)
+
+    def breach(self, report: Mapping[str, Any], settings: Config) -> str:
+        """Return the first limit that a result breaches, as a sentence; empty if there is none."""
+        return named_object(self.gate)(report, settings) if self.gate else ""
 
     def used(self, settings: Config, role: str) -> bool:
         """Return whether the stage reads an input with these settings."""

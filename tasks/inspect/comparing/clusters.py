@@ -1,47 +1,23 @@
 """The problems of a comparison, and which belong together: those of one template, source or domain, by a column."""
 
 import json
-from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Floats, Ints, positions, take_or_null
+from gradus.data.arrays import Floats, Ints, positions, take_or_null
 from gradus.data.errors import BadInputError
 from gradus.data.intervals import by_cluster
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.inspect.comparing.trainings import Training, problem_ids
 
 TEMPLATE = "template"
 """The column that is taken unless another is named: problems written from one template are not independent."""
 _FEW = 10
 
 
-@dataclass(frozen=True)
-class Problems:
-    """Ids of problems (all), which of them are compared, and the clusters of these (P,); None: each is by itself."""
-
-    ids: pa.Array
-    compared: Bools
-    cluster: Ints | None
-
-    @classmethod
-    def of(cls, training: Training, column: str, compared: Bools | None = None) -> Self:
-        """Return the problems of a training's main suite."""
-        ids = problem_ids(training)
-        chosen = np.ones(len(ids), dtype=np.bool_) if compared is None else compared
-        named = ids.filter(pa.array(chosen))
-        return cls(ids, chosen, clusters_of(training.store, training.evaluations[0], named, column))
-
-    @property
-    def num_units(self) -> int:
-        """Clusters, or problems."""
-        return int(self.compared.sum() if self.cluster is None else self.cluster.max() + 1)
-
-    def units(self, values: Floats) -> Floats:
-        """Return the values (S, P) of what is independent: clusters, or problems."""
-        return values if self.cluster is None else by_cluster(values, self.cluster)
+def units(values: Floats, cluster: Ints | None) -> Floats:
+    """Return the values (S, U) of what is independent: clusters of problems, or problems if `cluster` is None."""
+    return values if cluster is None else by_cluster(values, cluster)
 
 
 def clusters_of(store: Store, evaluation: Ref, problems: pa.Array, column: str) -> Ints | None:

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import NotRequired, TypedDict
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gradus.data.arrays import Floats
+from gradus.data.arrays import Floats, Ints
 from gradus.data.errors import UsageError
 from gradus.data.intervals import LEVEL, Crossed, crossed, detectable, standard_error
 from gradus.data.lake.schema import PROBLEMS
 from gradus.data.nearest import did_you_mean
-from gradus.tasks.inspect.comparing.clusters import Problems
-from gradus.tasks.inspect.comparing.report import Method
-from gradus.tasks.inspect.comparing.trainings import pass_rates, verdicts
+from gradus.tasks.inspect.comparing.clusters import clusters_of, units
+from gradus.tasks.inspect.comparing.report import Methods
+from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, problem_ids, verdicts
 from gradus.tasks.preflight.checks import bundled
 
 MIN_PROBLEMS = 500
@@ -133,23 +134,28 @@ class Known:
     units: int | None = None
 
 
-def known_of(methods: Sequence[Method], cluster: str = "") -> Known:
+def known_of(methods: Methods, cluster: str = "") -> Known:
     """Return the variances of a difference, from stored methods that were evaluated on the same problems."""
     if not methods:
         return _assumed(None, None)
-    problems = Problems.of(methods[0].trainings[0], cluster)
-    pairs = [pair for pair in combinations(methods, 2) if len(_common(*pair)) > 1]
-    several = [method for method in methods if len(method.trainings) > 1]
+    first = next(iter(methods.values()))[0]
+    ids = problem_ids(first)
+    groups = clusters_of(first.store, first.evaluations[0], ids, cluster)
+    num_units = len(ids) if groups is None else int(groups.max()) + 1
+    pairs = [pair for pair in combinations(methods, 2) if len(_common(*(methods[name] for name in pair))) > 1]
+    several = [name for name, trainings in methods.items() if len(trainings) > 1]
     if pairs:
-        used = {m.name: m for pair in pairs for m in pair}.values()
-        found, remarks = [_of_pair(problems, *pair) for pair in pairs], list[str]()
+        used = dict.fromkeys(name for pair in pairs for name in pair)
+        found = [_of_pair(ids, groups, methods[one], methods[other]) for one, other in pairs]
+        remarks = list[str]()
     elif several:
-        used, found = several, [_of_seeds(problems, method) for method in several]
+        used, found = several, [_of_seeds(ids, groups, methods[name]) for name in several]
         remarks = ["no two stored methods have two seeds in common: they are taken to differ over problems as seeds do"]
     else:
-        return _assumed(len(problems.ids), problems.num_units)
-    runs = [t.run for method in used for t in method.trainings]
-    return Known(_mean(found), True, runs, remarks, len(problems.ids), problems.num_units)
+        return _assumed(len(ids), num_units)
+    runs = [t.run for name in used for t in methods[name]]
+    mean = Variances(*np.mean([(v.seeds, v.problems, v.rest, v.sample) for v in found], axis=0).tolist())
+    return Known(mean, True, runs, remarks, len(ids), num_units)
 
 
 def _assumed(problems: int | None, units: int | None) -> Known:
@@ -230,35 +236,37 @@ def plan_remarks(problems: int, least: float, margin: float, *, measured: bool) 
     return texts
 
 
-def _common(one: Method, other: Method) -> list[int]:
-    theirs = {t.seed for t in other.trainings}
-    return [t.seed for t in one.trainings if t.seed in theirs]
+def _common(one: Sequence[Training], other: Sequence[Training]) -> list[int]:
+    theirs = {t.seed for t in other}
+    return [t.seed for t in one if t.seed in theirs]
 
 
-def _of_pair(problems: Problems, one: Method, other: Method) -> Variances:
+def _of_pair(ids: pa.Array, cluster: Ints | None, one: Sequence[Training], other: Sequence[Training]) -> Variances:
     """Return the variances of the difference of two methods with common seeds."""
     seeds = _common(one, other)
-    (mine, sample, samples), (theirs, other_sample, _) = (_rates(problems, each, seeds) for each in (one, other))
-    return _components(crossed(problems.units(mine - theirs)), sample + other_sample, samples)
+    (mine, sample, samples), (theirs, other_sample, _) = (_rates(ids, cluster, each, seeds) for each in (one, other))
+    return _components(crossed(mine - theirs), sample + other_sample, samples)
 
 
-def _of_seeds(problems: Problems, method: Method) -> Variances:
+def _of_seeds(ids: pa.Array, cluster: Ints | None, trainings: Sequence[Training]) -> Variances:
     """Return twice the components of one method; a method is taken to differ over problems as a seed does."""
-    rates, sample, samples = _rates(problems, method, _common(method, method))
-    found = _components(crossed(problems.units(rates)), sample, samples)
+    rates, sample, samples = _rates(ids, cluster, trainings, _common(trainings, trainings))
+    found = _components(crossed(rates), sample, samples)
     return Variances(2 * found.seeds, 2 * found.rest, 2 * found.rest, 2 * found.sample)
 
 
-def _rates(problems: Problems, method: Method, seeds: Sequence[int]) -> tuple[Floats, float, float]:
-    """Return pass rates (S, P) after training, the variance of one sample of a unit, and samples a problem."""
-    chosen = sorted((t for t in method.trainings if t.seed in seeds), key=lambda t: t.seed)
-    rates = np.nan_to_num(np.stack([pass_rates(t, t.rounds, problems.ids) for t in chosen]))
-    n, k = verdicts(chosen[0], chosen[0].rounds, problems.ids)
+def _rates(
+    ids: pa.Array, cluster: Ints | None, trainings: Sequence[Training], seeds: Sequence[int]
+) -> tuple[Floats, float, float]:
+    """Return pass rates (S, U) after training, the variance of one sample of a unit, and samples a problem."""
+    chosen = sorted((t for t in trainings if t.seed in seeds), key=lambda t: t.seed)
+    rates = units(np.nan_to_num(np.stack([pass_rates(t, t.rounds, ids) for t in chosen])), cluster)
+    n, k = verdicts(chosen[0], chosen[0].rounds, ids)
     several = n > 1
     if not several.any():
         return rates, 0.0, 1.0
     sample = (k[several] * (n - k)[several] / (n * (n - 1.0))[several]).mean()
-    return rates, float(sample) * problems.num_units / len(problems.ids), float(n[several].mean())
+    return rates, float(sample) * rates.shape[1] / len(ids), float(n[several].mean())
 
 
 def _components(found: Crossed, sample: float, samples: float) -> Variances:
@@ -269,7 +277,3 @@ def _components(found: Crossed, sample: float, samples: float) -> Variances:
         rest=max(0.0, float(found.ms_rest) - sample / samples),
         sample=sample,
     )
-
-
-def _mean(found: Sequence[Variances]) -> Variances:
-    return Variances(*np.mean([(v.seeds, v.problems, v.rest, v.sample) for v in found], axis=0).tolist())

@@ -2,99 +2,99 @@
 
 A method is a recipe with its settings; it has one training for each seed. All figures are pass@1 on the main suite, of
 the last checkpoint: one that was chosen by its evaluation would look better than it is.
+
+Problems that were solved by luck before look worse afterwards without any training, and those that failed by bad luck
+look better. So the verdicts of the start are split at random: one half puts a problem into a band of difficulty, the
+other half is the pass@1 that the band had before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+import pyarrow as pa
 
-from gradus.data.arrays import Bools, Floats
+from gradus.data.arrays import Bools, Floats, Ints
 from gradus.data.errors import BadInputError
 from gradus.data.intervals import mean_of, share_interval
+from gradus.data.lake.store import Ref
+from gradus.data.paired import BANDS, difficulty_band, sole_winners
 from gradus.data.records import Figure
+from gradus.data.seeds import derive_seed
 from gradus.tasks.config.evaluate import MARGIN
-from gradus.tasks.inspect.comparing.clusters import TEMPLATE, Problems, remarks_on
-from gradus.tasks.inspect.comparing.difficulty import UNSPLIT, Start, by_difficulty, can_split
+from gradus.tasks.inspect.comparing.clusters import TEMPLATE, clusters_of, remarks_on, units
 from gradus.tasks.inspect.comparing.figures import (
-    Clusters,
+    Band,
     Comparison,
+    Cost,
+    Difference,
     MethodFigures,
     PlanNote,
     Point,
     SeedFigures,
     Setting,
 )
-from gradus.tasks.inspect.comparing.shares import DEAD, TRUNCATED, shared_tokens, training_share
-from gradus.tasks.inspect.comparing.trainings import StageCost, Training, pass_rates, problem_ids, verdicts
+from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, problem_ids, verdicts
 from gradus.tasks.inspect.comparing.tuning import Tuned
-from gradus.tasks.inspect.comparing.verdicts import Difference, Rule, judge_pairs, too_narrow
+from gradus.tasks.inspect.comparing.verdicts import judge_pairs, too_narrow
+from gradus.tasks.runs.spending import is_evaluation
+from gradus.tasks.runtime.attempt import read_report
 
+EVALUATION = "evaluation"
+"""The name that all stages of evaluations are counted under."""
+UNSPLIT = (
+    "by difficulty: problems have one verdict of the start, which cannot be split; a band's start would be what put "
+    "problems into it, and is left out"
+)
 _UNEQUAL = 1.1
 """Methods whose costs differ by more than this factor are remarked on."""
 
-
-@dataclass(frozen=True)
-class Method:
-    """A recipe with its settings, and its trainings, one a seed, in the order in which seeds are paired."""
-
-    name: str
-    trainings: Sequence[Training]
-
-    @property
-    def tokens(self) -> float:
-        """Completion tokens of a training, mean over seeds."""
-        return float(np.mean([t.tokens for t in self.trainings]))
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of a training, mean over seeds."""
-        return float(np.mean([t.seconds for t in self.trainings]))
+Methods = Mapping[str, Sequence[Training]]
+"""The trainings of each method by its name, one a seed, in the order in which seeds are paired."""
 
 
 @dataclass(frozen=True)
 class Terms:
     """Under what methods are compared."""
 
-    budget: str = ""
     margin: float = MARGIN
     cluster: str = ""
     """The column of problems that belong together; empty: `template`, if problems have it."""
     plan: PlanNote | None = None
-    settings: Sequence[Setting] = ()
-    """Those that differ."""
     tuned: Tuned | None = None
     """The tuning of the methods; its problems are left out."""
-
-    @property
-    def rule(self) -> Rule:
-        """By what pairs are judged."""
-        return Rule(self.margin, self.plan["detectable"] if self.plan and self.plan["measured"] else None)
+    budget: str = ""
+    settings: Sequence[Setting] = ()
+    """Those that differ."""
 
 
-def compare(methods: Sequence[Method], terms: Terms | None = None, remarks: Sequence[str] = ()) -> Comparison:
+def compare(methods: Methods, terms: Terms | None = None, remarks: Sequence[str] = ()) -> Comparison:
     """Compare methods on the problems of the first one's main suite; one alone has its figures.
 
     Raise BadInputError for evaluations of other problems, or if no problem has a verdict everywhere.
     """
     terms = terms or Terms()
-    first = methods[0].trainings[0]
+    first = next(iter(methods.values()))[0]
     ids = problem_ids(first)
-    before = [np.stack([pass_rates(t, 0, ids) for t in m.trainings]) for m in methods]
-    after = [np.stack([pass_rates(t, t.rounds, ids) for t in m.trainings]) for m in methods]
-    judged = _judged_everywhere([*before, *after])
+    before = {name: np.stack([pass_rates(t, 0, ids) for t in each]) for name, each in methods.items()}
+    after = {name: np.stack([pass_rates(t, t.rounds, ids) for t in each]) for name, each in methods.items()}
+    judged = _judged_everywhere([*before.values(), *after.values()])
     said = [*remarks, *_left_out(judged)]
     if terms.tuned:
         tuned = terms.tuned.has(first, ids)
         said += _used_to_tune(terms.tuned, int(tuned.sum()))
         judged = _not_tuned(judged, tuned)
-    before, after = [rate[:, judged] for rate in before], [rate[:, judged] for rate in after]
-    problems = Problems.of(first, terms.cluster, judged)
-    seeds, start = min(len(rate) for rate in after), _start(methods, problems)
-    differences = _differences(methods, after, problems, seeds, terms.rule)
-    said += [*remarks_on(problems.cluster, terms.cluster), *_unequal_starts(methods, before)]
-    said += [*_unequal_costs(methods, terms.budget), *([] if can_split(start) else [UNSPLIT])]
+    before, after = ({name: rate[:, judged] for name, rate in each.items()} for each in (before, after))
+    cluster = clusters_of(first.store, first.evaluations[0], ids.filter(pa.array(judged)), terms.cluster)
+    starts = {str(t.evaluations[0]): t for each in methods.values() for t in each}
+    judgements = [verdicts(t, 0, ids) for t in starts.values()]
+    start_n, start_k = (np.sum([pair[i] for pair in judgements], axis=0)[judged] for i in (0, 1))
+    planned = terms.plan["detectable"] if terms.plan and terms.plan["measured"] else None
+    differences = _differences(methods, after, cluster, terms.margin, planned)
+    said += [*remarks_on(cluster, terms.cluster), *_unequal_starts(before), *_unequal_costs(methods, terms.budget)]
+    said += [] if can_split(start_n) else [UNSPLIT]
+    seeds = min(map(len, methods.values()))
     if seeds == 1:
         said.append("one seed: the intervals say how problems differ, not how another seed would")
     found: Comparison = {
@@ -102,59 +102,79 @@ def compare(methods: Sequence[Method], terms: Terms | None = None, remarks: Sequ
         "seeds": seeds,
         "problems": int(judged.sum()),
         "margin": terms.margin,
-        "clusters": _clusters(problems, terms.cluster),
+        "clusters": None
+        if cluster is None
+        else {"column": terms.cluster or TEMPLATE, "number": int(cluster.max()) + 1},
         "plan": terms.plan,
-        "start": "same" if len(_starts(methods)) == 1 else "measured apart",
+        "start": "same" if len(starts) == 1 else "measured apart",
         "settings": list(terms.settings),
-        "methods": [_figures(method, before[i], after[i], problems) for i, method in enumerate(methods)],
+        "methods": [
+            _figures(name, each, before[name], after[name], cluster, _curve(each, ids, judged, cluster))
+            for name, each in methods.items()
+        ],
         "differences": differences,
-        "by_difficulty": by_difficulty([m.name for m in methods], start, after),
-        "remarks": [*said, *too_narrow(differences, terms.rule)],
+        "by_difficulty": by_difficulty(start_n, start_k, after),
+        "remarks": [*said, *too_narrow(differences, terms.margin, planned)],
     }
     return {**found, "tuning": terms.tuned.figures} if terms.tuned else found
 
 
-def _clusters(problems: Problems, column: str) -> Clusters | None:
-    return None if problems.cluster is None else {"column": column or TEMPLATE, "number": problems.num_units}
-
-
-def _share(problems: Problems, rates: Floats) -> Figure:
-    """The interval of pass rates (S, P)."""
-    return share_interval(problems.units(rates)).as_dict()
-
-
-def _starts(methods: Sequence[Method]) -> dict[str, Training]:
-    """Return a training for each evaluation before training; one if all start from the same, equally measured."""
-    return {str(t.evaluations[0]): t for m in methods for t in m.trainings}
-
-
-def _start(methods: Sequence[Method], problems: Problems) -> Start:
-    """Return the verdicts of all evaluations before training together."""
-    found = [verdicts(t, 0, problems.ids) for t in _starts(methods).values()]
-    n, k = (np.sum([pair[i] for pair in found], axis=0)[problems.compared] for i in (0, 1))
-    return Start(n, k)
-
-
 def _differences(
-    methods: Sequence[Method], after: Sequence[Floats], problems: Problems, seeds: int, rule: Rule
+    methods: Methods, after: Mapping[str, Floats], cluster: Ints | None, margin: float, planned: float | None
 ) -> list[Difference]:
-    """Judge each pair of methods, and say what both spent."""
-    pairs = list(combinations(range(len(methods)), 2))
-    found = judge_pairs(
-        [(methods[j].name, methods[i].name, problems.units(after[j][:seeds] - after[i][:seeds])) for i, j in pairs],
-        rule,
-    )
-    for each, (i, j) in zip(found, pairs, strict=True):
-        both = (methods[j], methods[i])
-        each["sides"] = [{"method": m.name, "tokens": m.tokens, "seconds": m.seconds} for m in both]
-        each["shared_tokens"] = shared_tokens(both[0].trainings[:seeds], both[1].trainings[:seeds])
+    """Judge each pair of methods by the seeds that all have, and say what both spent."""
+    seeds = min(map(len, methods.values()))
+    pairs = list(combinations(methods, 2))
+    values = [units(after[name][:seeds] - after[than][:seeds], cluster) for than, name in pairs]
+    found = judge_pairs([(name, than, each) for (than, name), each in zip(pairs, values, strict=True)], margin, planned)
+    for each, (than, name) in zip(found, pairs, strict=True):
+        each["sides"] = [{"method": side, **cost_of(methods[side])} for side in (name, than)]
+        each["shared_tokens"] = _shared_tokens(methods[name][:seeds], methods[than][:seeds])
     return found
+
+
+def cost_of(trainings: Sequence[Training]) -> Cost:
+    """Return completion tokens and seconds of a training, means over seeds."""
+    return {
+        "tokens": float(np.mean([t.tokens for t in trainings])),
+        "seconds": float(np.mean([t.seconds for t in trainings])),
+    }
 
 
 def letters(found: Comparison) -> dict[str, str]:
     """Return a letter for each method, by its name; a number after Z."""
     names = [method["method"] for method in found["methods"]]
     return {name: chr(ord("A") + i) if i < 26 else str(i + 1) for i, name in enumerate(names)}
+
+
+def by_difficulty(n: Ints, k: Ints, after: Mapping[str, Floats]) -> list[Band]:
+    """Return figures by the pass rate before training.
+
+    `n` and `k` count judged and correct rollouts of the starting policy by problem, (P,); `after` has (S, P) rates by
+    method. How many of a random half are correct is hypergeometric: which samples these were does not matter.
+    """
+    bands, before = difficulty_band(k / n), None
+    if can_split(n):
+        half = n // 2
+        of_half = np.random.default_rng(derive_seed("compare", "difficulty")).hypergeometric(k, n - k, half)
+        bands, before = difficulty_band(of_half / half), (k - of_half) / (n - half)
+    rate = np.stack([each.mean(axis=0) for each in after.values()])
+    alone = sole_winners(rate)
+    return [
+        {
+            "band": BANDS[b],
+            "problems": int((bands == b).sum()),
+            "before": None if before is None else float(before[bands == b].mean()),
+            "pass_at_1": {name: float(rate[i, bands == b].mean()) for i, name in enumerate(after)},
+            "wins": {name: int(alone[i, bands == b].sum()) for i, name in enumerate(after)},
+        }
+        for b in np.unique(bands).tolist()
+    ]
+
+
+def can_split(n: Ints) -> bool:
+    """Return whether each problem has two verdicts of the start."""
+    return bool((n >= 2).all())
 
 
 def _judged_everywhere(rates: Sequence[Floats]) -> Bools:
@@ -189,42 +209,48 @@ def _used_to_tune(tuned: Tuned, number: int) -> list[str]:
     return [f"{number} evaluated problems are left out: they are in {on}, too"] if on and number else []
 
 
-def _unequal_starts(methods: Sequence[Method], before: Sequence[Floats]) -> list[str]:
-    starts = [rate.mean() for rate in before]
-    if max(starts) - min(starts) < 1e-9:
+def _unequal_starts(before: Mapping[str, Floats]) -> list[str]:
+    starts = {name: rate.mean() for name, rate in before.items()}
+    if max(starts.values()) - min(starts.values()) < 1e-9:
         return []
-    text = ", ".join(f"{m.name} at {start:.3f}" for m, start in zip(methods, starts, strict=True))
+    text = ", ".join(f"{name} at {start:.3f}" for name, start in starts.items())
     return [f"the methods did not start from the same pass@1: {text}"]
 
 
-def _unequal_costs(methods: Sequence[Method], budget: str) -> list[str]:
+def _unequal_costs(methods: Methods, budget: str) -> list[str]:
     """Remark on trainings that are not at equal cost; a budget in rounds or seconds promises no equal tokens."""
-    tokens = [m.tokens for m in methods]
-    if max(tokens) <= _UNEQUAL * max(1.0, min(tokens)):
+    tokens = {name: cost_of(each)["tokens"] for name, each in methods.items()}
+    least, most = min(tokens, key=tokens.__getitem__), max(tokens, key=tokens.__getitem__)
+    if tokens[most] <= _UNEQUAL * max(1.0, tokens[least]):
         return []
-    least, most = methods[int(np.argmin(tokens))].name, methods[int(np.argmax(tokens))].name
     how = f" under a budget of {budget}" if budget else ""
-    return [f"not at equal cost{how}: {most} sampled {max(tokens):,.0f} tokens a training, {least} {min(tokens):,.0f}"]
+    sampled = f"{most} sampled {tokens[most]:,.0f} tokens a training, {least} {tokens[least]:,.0f}"
+    return [f"not at equal cost{how}: {sampled}"]
 
 
-def _figures(method: Method, before: Floats, after: Floats, problems: Problems) -> MethodFigures:
-    trainings = method.trainings
+def _figures(
+    name: str, trainings: Sequence[Training], before: Floats, after: Floats, cluster: Ints | None, curve: list[Point]
+) -> MethodFigures:
     return {
-        "method": method.name,
+        "method": name,
         "runs": [t.run for t in trainings],
         "seeds": [t.seed for t in trainings],
         "rounds": [t.rounds for t in trainings],
-        "tokens": method.tokens,
-        "seconds": method.seconds,
-        "before": _share(problems, before),
-        "after": _share(problems, after),
-        "gain": mean_of(problems.units(after - before)).interval().as_dict(),
+        **cost_of(trainings),
+        "before": _share(before, cluster),
+        "after": _share(after, cluster),
+        "gain": mean_of(units(after - before, cluster)).interval().as_dict(),
         "by_seed": [_of_seed(t, b, a) for t, b, a in zip(trainings, before, after, strict=True)],
-        "truncated": training_share(trainings, TRUNCATED),
-        "dead_groups": training_share(trainings, DEAD),
+        "truncated": _training_share(trainings, "rollout", "length/truncated_frac"),
+        "dead_groups": _training_share(trainings, "score", "reward/frac_zero_std_groups"),
         "stages": _mean_costs(trainings),
-        "curve": _curve(method, problems),
+        "curve": curve,
     }
+
+
+def _share(rates: Floats, cluster: Ints | None) -> Figure:
+    """The interval of pass rates (S, P)."""
+    return share_interval(units(rates, cluster)).as_dict()
 
 
 def _of_seed(training: Training, before: Floats, after: Floats) -> SeedFigures:
@@ -239,31 +265,50 @@ def _of_seed(training: Training, before: Floats, after: Floats) -> SeedFigures:
     }
 
 
-def _mean_costs(trainings: Sequence[Training]) -> dict[str, StageCost]:
-    """Costs by stage, means over seeds."""
-    stages = dict.fromkeys(stage for t in trainings for stage in t.costs)
-    none: StageCost = {"tokens": 0.0, "seconds": 0.0}
-    costs = {stage: [t.costs.get(stage, none) for t in trainings] for stage in stages}
-    return {
-        stage: {
-            "tokens": float(np.mean([cost["tokens"] for cost in each])),
-            "seconds": round(float(np.mean([cost["seconds"] for cost in each])), 2),
-        }
-        for stage, each in costs.items()
-    }
+def _mean_costs(trainings: Sequence[Training]) -> dict[str, Cost]:
+    """Costs by stage in order of appearance, means over seeds; the stages of evaluations are one, EVALUATION."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for each in (each for t in trainings for each in t.stages):
+        stage = EVALUATION if is_evaluation(each["purpose"]) else each["stage"]
+        found.setdefault(stage, []).append((each["tokens"], each["seconds"]))
+    sums = {stage: np.sum(costs, axis=0) / len(trainings) for stage, costs in found.items()}
+    return {stage: {"tokens": float(each[0]), "seconds": round(float(each[1]), 2)} for stage, each in sums.items()}
 
 
-def _curve(method: Method, problems: Problems) -> list[Point]:
+def _training_share(trainings: Sequence[Training], stage: str, metric: str) -> float | None:
+    """Return a metric of the rounds of trainings, weighted by rows; None if no stage reports it."""
+    found: list[tuple[float, int]] = []
+    for training in trainings:
+        for each in training.learning:
+            if each["stage"] == stage and each["round"] > 0:
+                report = read_report(training.store, Ref.parse(each["output"]))
+                value = report.get("metrics", {}).get(metric)
+                if value is not None:
+                    found.append((value, report.get("summary", {}).get("rows", 0)))
+    rows = sum(number for _, number in found)
+    return sum(value * number for value, number in found) / rows if rows else None
+
+
+def _shared_tokens(one: Sequence[Training], other: Sequence[Training]) -> float:
+    """Return the share of the tokens of two methods that went into artifacts that trainings of one seed share."""
+    shared = both = 0
+    for mine, theirs in zip(one, other, strict=False):
+        outputs = {each["output"] for each in mine.learning}
+        shared += 2 * sum(each["tokens"] for each in theirs.learning if each["output"] in outputs)
+        both += mine.tokens + theirs.tokens
+    return shared / both if both else 0.0
+
+
+def _curve(trainings: Sequence[Training], ids: pa.Array, judged: Bools, cluster: Ints | None) -> list[Point]:
     """Return pass@1 before training, after rounds that every seed was evaluated after, and at the end."""
-    first = method.trainings[0]
-    common = [r for r in first.evaluations if all(r in t.evaluations and r < t.rounds for t in method.trainings)]
+    common = [r for r in trainings[0].evaluations if all(r in t.evaluations and r < t.rounds for t in trainings)]
     points: list[Point] = []
     for index in [*sorted(common), None]:
-        rounds = [t.rounds if index is None else index for t in method.trainings]
-        ends = list(zip(method.trainings, rounds, strict=True))
-        rates = [pass_rates(t, r, problems.ids)[problems.compared] for t, r in ends]
-        tokens = [t.tokens_by_round[r] for t, r in ends]
+        ends = [(t, t.rounds if index is None else index) for t in trainings]
+        rates = [pass_rates(t, r, ids)[judged] for t, r in ends]
         if not np.isnan(rates).any():
-            figure = _share(problems, np.stack(rates))
-            points.append({"round": max(rounds), "tokens": float(np.mean(tokens)), "pass_at_1": figure})
+            tokens = float(np.mean([t.tokens_until(r) for t, r in ends]))
+            points.append(
+                {"round": max(r for _, r in ends), "tokens": tokens, "pass_at_1": _share(np.stack(rates), cluster)}
+            )
     return points

@@ -3,15 +3,14 @@
 A training has what its last command made or reused. Read from journals and the lake; nothing is computed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Floats, Ints, ints, one_array, positions, take_or_null
+from gradus.data.arrays import Floats, Ints, bools, ints, nulls, one_array, positions, take_or_null
 from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, UsageError, refuse
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.history import Attempt, attempts, brief, missing, of_run
@@ -19,48 +18,24 @@ from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.runs.spending import ComputedSeconds, is_evaluation, sampled_tokens
 from gradus.tasks.runtime.attempt import read_report
 
-EVALUATION = "evaluation"
-"""The name that all stages of evaluations are counted under."""
 _DONE = ("finished", "reused")
 
 
-class StageCost(TypedDict):
-    """The cost of a stage: completion tokens sampled, seconds."""
-
-    tokens: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Spent:
+class Spent(Attempt):
     """A stage of a training with what it cost; one that was reused as when it was computed."""
 
-    stage: str
-    round: int
-    purpose: str
-    output: Ref
     tokens: int
-    seconds: float
-
-    @property
-    def evaluates(self) -> bool:
-        """Return whether it serves an evaluation."""
-        return is_evaluation(self.purpose)
 
 
 @dataclass(frozen=True)
 class Training:
-    """One finished training: its seed, the evaluations of the main suite by round, its costs."""
+    """One finished training: its seed, the evaluations of the main suite by round, its stages with their costs."""
 
     run: str
     seed: int
     store: Store
     evaluations: Mapping[int, Ref]
-    costs: Mapping[str, StageCost]
-    """By stage in order of appearance; the stages of evaluations are one, EVALUATION."""
-    tokens_by_round: Mapping[int, int]
-    """Completion tokens sampled up to the end of each round, evaluations left out."""
-    stages: Sequence[Spent] = ()
+    stages: Sequence[Spent]
 
     @property
     def rounds(self) -> int:
@@ -68,14 +43,23 @@ class Training:
         return max(self.evaluations)
 
     @property
+    def learning(self) -> list[Spent]:
+        """Its stages, those of evaluations left out."""
+        return [each for each in self.stages if not is_evaluation(each["purpose"])]
+
+    @property
     def tokens(self) -> int:
         """Completion tokens sampled, evaluations left out."""
-        return self.tokens_by_round[self.rounds]
+        return self.tokens_until(self.rounds)
+
+    def tokens_until(self, round_index: int) -> int:
+        """Return the completion tokens sampled up to the end of a round, evaluations left out."""
+        return sum(each["tokens"] for each in self.learning if each["round"] <= round_index)
 
     @property
     def seconds(self) -> float:
         """Seconds of stages, evaluations left out."""
-        return sum(cost["seconds"] for stage, cost in self.costs.items() if stage != EVALUATION)
+        return sum(each["seconds"] for each in self.learning)
 
 
 def read_training(store: Store, folder: Path, computed: ComputedSeconds, on_damage: OnDamage = refuse) -> Training:
@@ -100,16 +84,8 @@ def read_training(store: Store, folder: Path, computed: ComputedSeconds, on_dama
             f"run {folder.name} has no evaluation after its last round",
             hint=f"evaluate it: gradus train {folder.name}",
         )
-    costs: dict[str, StageCost] = {}
-    by_round = dict.fromkeys(range(last + 1), 0)
-    stages = list(_spent(store, rows, computed))
-    for each in stages:
-        cost = costs.setdefault(EVALUATION if each.evaluates else each.stage, {"tokens": 0, "seconds": 0.0})
-        cost["tokens"] += each.tokens
-        cost["seconds"] += each.seconds
-        by_round[each.round] += 0 if each.evaluates else each.tokens
-    so_far = dict(zip(by_round, np.cumsum(list(by_round.values())).tolist(), strict=True))
-    return Training(folder.name, settings.get("seed", 0), store, evaluations, costs, so_far, stages)
+    stages = [_spent(store, row, computed) for row in rows]
+    return Training(folder.name, settings.get("seed", 0), store, evaluations, stages)
 
 
 def _lost(store: Store, run: str, rows: Sequence[Attempt], on_damage: OnDamage) -> set[str]:
@@ -141,14 +117,13 @@ def _evaluates_main(row: Attempt) -> bool:
     return row["stage"] == "evaluate" and row["purpose"] == "eval"
 
 
-def _spent(store: Store, rows: Sequence[Attempt], computed: ComputedSeconds) -> Iterator[Spent]:
-    """Each stage with its tokens and seconds, those of a reused one as when it was computed."""
-    for row in rows:
-        output, tokens = Ref.parse(row["output"]), 0
-        if row["stage"] == "rollout":
-            tokens = sampled_tokens("rollout", read_report(store, output).get("summary", {}))
-        seconds = computed.of(row["output"]) if row["status"] == "reused" else row["seconds"]
-        yield Spent(row["stage"], row["round"], row["purpose"], output, tokens, seconds)
+def _spent(store: Store, row: Attempt, computed: ComputedSeconds) -> Spent:
+    """A stage with its tokens and seconds, those of a reused one as when it was computed."""
+    tokens = 0
+    if row["stage"] == "rollout":
+        tokens = sampled_tokens("rollout", read_report(store, Ref.parse(row["output"])).get("summary", {}))
+    seconds = computed.of(row["output"]) if row["status"] == "reused" else row["seconds"]
+    return {**row, "tokens": tokens, "seconds": seconds}
 
 
 def problem_ids(training: Training) -> pa.Array:
@@ -182,3 +157,29 @@ def verdicts(training: Training, round_index: int, problems: pa.Array) -> tuple[
         )
     n, k = (ints(take_or_null(table.column(name), at)) for name in ("n", "k"))
     return n, k
+
+
+def recount(trainings: Sequence[Training]) -> int:
+    """Count the verdicts of every evaluation of trainings in its scores; return how many evaluations there are.
+
+    Raise BadInputError if an evaluation has other counts than its scores.
+    """
+    found = {str(ref): (t.store, ref) for t in trainings for ref in t.evaluations.values()}
+    for store, ref in found.values():
+        _refuse_other_counts(store, ref)
+    return len(found)
+
+
+def _refuse_other_counts(store: Store, evaluation: Ref) -> None:
+    table = store.read(evaluation, ["problem_id", "n", "k"])
+    n, k = np.zeros((2, table.num_rows), dtype=np.int64)
+    for text in store.manifest(evaluation).parents.get("scores", []):
+        scores = store.read(Ref.parse(text), ["problem_id", "correct"])
+        at = positions(scores.column("problem_id"), table.column("problem_id"))
+        judged = ~nulls(scores.column("correct"))
+        n += np.bincount(at[judged], minlength=len(n))
+        k += np.bincount(at[judged & bools(scores.column("correct"))], minlength=len(k))
+    if (n != ints(table.column("n"))).any() or (k != ints(table.column("k"))).any():
+        raise BadInputError(
+            f"{evaluation} does not count the verdicts of its scores", hint="evaluate again: gradus rerun RUN evaluate"
+        )

@@ -7,7 +7,6 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -16,46 +15,11 @@ from gradus.data.arrays import Bools, Floats, Ints, positions
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref
 from gradus.tasks.inspect.comparing.clusters import clusters_of
+from gradus.tasks.inspect.comparing.figures import Tried, TunedMethod, Tuning, TuningCost
 from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, problem_ids
-from gradus.tasks.inspect.overlap import IDENTITY, recognised
+from gradus.tasks.inspect.remarks import IDENTITY, recognised
 
 _FRAC, _MIN = 0.2, 50
-
-
-class Tried(TypedDict):
-    """Values tried by setting, and pass@1 on the problems of tuning, mean over seeds; None if a training failed."""
-
-    values: dict[str, str]
-    runs: list[str]
-    pass_at_1: float | None
-    failed: NotRequired[str]
-
-
-class TunedMethod(TypedDict):
-    """The values tried of a method, in the order typed, and those chosen; None if all failed."""
-
-    method: str
-    tried: list[Tried]
-    chosen: dict[str, str] | None
-
-
-class TuningCost(TypedDict):
-    """Trainings of tuning, and what their stages sampled and took, each counted once and evaluation left out."""
-
-    trainings: int
-    tokens: int
-    seconds: float
-
-
-class Tuning(TypedDict):
-    """The result of tuning. `on` names the problems; empty: a part of the evaluated ones."""
-
-    on: str
-    problems: int
-    seeds: list[int]
-    methods: list[TunedMethod]
-    cost: TuningCost
-    remarks: list[str]
 
 
 @dataclass(frozen=True)
@@ -196,11 +160,11 @@ def _chosen(method: str, tried: list[Tried]) -> TunedMethod:
 
 
 def _cost(trainings: Sequence[Training]) -> TuningCost:
-    stages = {str(each.output): each for t in trainings for each in t.stages if not each.evaluates}
+    stages = {each["output"]: each for t in trainings for each in t.learning}
     return {
         "trainings": len(trainings),
-        "tokens": sum(each.tokens for each in stages.values()),
-        "seconds": round(sum(each.seconds for each in stages.values()), 2),
+        "tokens": sum(each["tokens"] for each in stages.values()),
+        "seconds": round(sum(each["seconds"] for each in stages.values()), 2),
     }
 
 

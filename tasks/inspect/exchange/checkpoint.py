@@ -7,11 +7,10 @@ example as JSON; nothing else that a model wrote.
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from jinja2 import Environment
 
@@ -35,16 +34,14 @@ _POLICY = (
 """Names of the files that make a policy."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """The run and the round whose update made a checkpoint, and its evaluations, by suite."""
+class Source(TypedDict):
+    """The run and the round whose update made a checkpoint, and its evaluations by suite; `main` is the first's."""
 
     run: str
     round: int
-    recipe: Mapping[str, object]
+    recipe: Mapping[str, Any]
     evaluations: Mapping[str, Evaluation]
-    main: Ref | None = None
-    """The evaluation on the main suite, if there is one."""
+    main: Ref | None
 
 
 def write_checkpoint(
@@ -77,13 +74,12 @@ def write_checkpoint(
             policy_of = partial(_starting_policy, store, runs, on_damage)
             named = BaseName.parse(base_name) if base_name else known_name(store, ref, base, policy_of)
             names = write_adapter(store, ref, named, folder)
-    from gradus.tasks.inspect.exchange.example import example_of, prompt_section  # noqa: PLC0415 - loads torch
-    from gradus.tasks.inspect.exchange.prompting import Prompting  # noqa: PLC0415 - as above
+    from gradus.tasks.inspect.exchange.prompting import Prompting, example_of, prompt_section  # noqa: PLC0415 - as above
 
     source = source_of(store, runs, ref, on_damage)
-    prompting = Prompting.of(store.path(ref), source.recipe if source else None)
+    prompting = Prompting.of(store.path(ref), source["recipe"] if source else None)
     names += prompting.write(folder, whole=not named)
-    prompt = prompt_section(prompting, example_of(store, source.main if source else None), whole=not named)
+    prompt = prompt_section(prompting, example_of(store, source["main"] if source else None), whole=not named)
     replace_file(folder / CARD, model_card(ref, manifest, source, str(named), prompt))
     return sorted({*names, CARD})
 
@@ -112,20 +108,21 @@ def source_of(store: Store, runs: Path, ref: Ref, on_damage: OnDamage = refuse) 
         made = [row for row in rows if row["output"] == str(ref) and row["stage"] == "update"]
         settings = read_settings(folder, on_damage)
         if made and "recipe" in settings:
-            round_index = made[-1]["round"]
-            found = {
-                summary["suite"]: (summary, output) for summary, output in _evaluations(store, rows, ref, on_damage)
+            found = {each["suite"]: (each, output) for each, output in _evaluations(store, rows, ref, on_damage)}
+            return {
+                "run": folder.name,
+                "round": made[-1]["round"],
+                "recipe": settings["recipe"],
+                "evaluations": {suite: figures for suite, (figures, _) in found.items()},
+                "main": found.get(_main_suite(settings["recipe"]), (None, None))[1],
             }
-            _, main = found.get(_main_suite(settings["recipe"]), (None, None))
-            figures = {suite: summary for suite, (summary, _) in found.items()}
-            return Source(folder.name, round_index, settings["recipe"], figures, main)
     return None
 
 
 def _starting_policy(store: Store, runs: Path, on_damage: OnDamage, ref: Ref) -> str:
     """The policy that the training began with which made a checkpoint; empty if none of this home did."""
     source = source_of(store, runs, ref, on_damage)
-    return str(source.recipe["policy"]) if source else ""
+    return str(source["recipe"]["policy"]) if source else ""
 
 
 def _main_suite(recipe: Mapping[str, Any]) -> str:
@@ -160,9 +157,8 @@ def model_card(ref: Ref, manifest: Manifest, source: Source | None, base: str = 
     """
     environment = Environment(trim_blocks=True, keep_trailing_newline=True)  # noqa: S701 - Markdown, by `code` and `block`
     environment.filters.update({"code": _code, "block": _block})
-    settings: Mapping[str, object] = source.recipe if source else manifest.config
-    evaluate: Any = settings.get("evaluate") if source else None
-    suites = evaluate.get("suites", []) if evaluate else []
+    settings: Mapping[str, Any] = source["recipe"] if source else manifest.config
+    suites = settings.get("evaluate", {}).get("suites", ()) if source else ()
     template = environment.from_string((Path(__file__).parent / "card.md").read_text(encoding="utf-8"))
     return template.render(ref=ref, source=source, suites=suites, base=base, prompt=prompt, settings=settings)
 

@@ -2,36 +2,27 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
+import pyarrow as pa
 from tokenizers import Tokenizer
 
 from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.exchange import FORMATS, Format, read
 from gradus.data.exchange.row import Exchanged
-from gradus.data.exchange.tables import Tables, tables_of
+from gradus.data.exchange.tables import tables_of
 from gradus.data.nearest import did_you_mean
 from gradus.data.sources.formats import UnusableRowError
 from gradus.data.sources.tabular import Refused, Renamed, read_rows, refuse_fields
-from gradus.tasks.inspect.exchange.texts import texts_of, tokenizer_of
+from gradus.tasks.inspect.token_pieces import texts_of, tokenizer_of
 
 System = Literal["verl", "trl", "trinity", "open-instruct", "art"]
 """The systems whose files are read."""
 _METADATA = "_metadata.jsonl"
 """End of the name of open-instruct's file about its run, which lies beside its shards."""
 _NUMBER = re.compile(r"(\d+)")
-
-
-@dataclass(frozen=True)
-class Incoming:
-    """The result of reading: the tables, number of files, refused rows by reason, and what the format does not hold."""
-
-    tables: Tables
-    num_files: int
-    refused: Mapping[str, int]
-    lost: tuple[str, ...]
 
 
 def reader(name: str) -> Format:
@@ -66,11 +57,11 @@ def read_incoming(
     columns: Mapping[str, str],
     tokenizer: Path | None = None,
     correct_at: float | None = None,
-) -> Incoming:
-    """Read a file, or all files of a folder; `columns` renames what a row has, theirs by the name it should have.
+) -> tuple[dict[str, pa.Table], int, dict[str, int]]:
+    """Read a file, or all files of a folder; return the tables, the number of files and refused rows by reason.
 
-    A row without a verdict is correct if its reward is at least `correct_at`.
-    Raise BadInputError if there is no file, or no row that can be used.
+    `columns` renames what a row has, theirs by the name it should have. A row without a verdict is correct if its
+    reward is at least `correct_at`. Raise BadInputError if there is no file, or no row that can be used.
     """
     found, refused = reader(name), Refused()
     refuse_fields(columns, found.columns, f"a file of {name}")
@@ -82,7 +73,7 @@ def read_incoming(
         raise BadInputError(f"no row can be read as a rollout of {name}: {text}", hint="is --from right?")
     if not found.texts and tokenizer is not None:
         rows = _with_texts(rows, tokenizer_of(tokenizer))
-    return Incoming(tables_of(rows, name, correct_at), len(files), dict(refused.reasons), found.lost)
+    return tables_of(rows, name, correct_at), len(files), dict(refused.reasons)
 
 
 def _files(path: Path, suffix: str) -> list[Path]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,10 +16,9 @@ from gradus.data.exchange import FORMATS, Format
 from gradus.data.exchange.row import Exchanged
 from gradus.data.files import replacing
 from gradus.data.lake.queries import Relation, select
-from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.nearest import did_you_mean
-from gradus.tasks.inspect.exchange.texts import TOKENIZER, texts_of, tokenizer_of
+from gradus.tasks.inspect.token_pieces import Tokenizers, texts_of
 from gradus.tasks.preflight.checks import REFERENCE, full_name
 from gradus.tasks.runs.history import run_folder, run_folders
 from gradus.tasks.runs.lineage import Lineage, Run, Use
@@ -31,15 +30,6 @@ CONVERSATIONS = "openai"
 _PROFILE = "profile"
 _FIELDS = tuple(field.name for field in fields(Exchanged) if field.name != "logprobs")
 _SCORED = ("reward", "correct", "components", "outcome", "extracted", "verifier")
-
-
-@dataclass(frozen=True)
-class Written:
-    """The result of writing: files, number of rows, and what the format does not hold."""
-
-    files: list[str]
-    rows: int
-    lost: tuple[str, ...]
 
 
 def check_format(name: str, where: str | None = None) -> None:
@@ -85,20 +75,19 @@ def _use_of(store: Store, runs: Path, ref: Ref, scores: str | None, on_damage: O
     lineage = Lineage(store, every, whole_lake=True, on_damage=on_damage)
     known = list(dict.fromkeys(use.scores for use in lineage.uses if use.rollouts == ref and use.scores))
     if len(known) > 1:
-        raise UsageError(f"{ref} was scored {len(known)} times", hint=f"give --scores, one of {_listed(known)}")
+        raise UsageError(
+            f"{ref} was scored {len(known)} times", hint=f"give --scores, one of {', '.join(map(str, known[:5]))}"
+        )
     return Use(None, None, None, ref, known[0] if known else None)
-
-
-def _listed(refs: Sequence[Ref]) -> str:
-    return ", ".join(map(str, refs[:5]))
 
 
 def write_rollouts(
     store: Store, uses: Sequence[Use], name: str, folder: Path, on_damage: OnDamage = refuse, where: str = ""
-) -> Written:
+) -> dict[str, Any]:
     """Write rollouts into a folder in a format, those that meet an SQL condition; files of the same name are replaced.
 
-    Raise UsageError for a condition that does not run, or that no row meets.
+    Return the number of rows, the names of the files, and sentences on what the format does not hold. Raise UsageError
+    for a condition that does not run, or that no row meets.
     """
     tables = list(_whole(store, uses, on_damage))
     if where:
@@ -110,7 +99,7 @@ def write_rollouts(
         table = pa.concat_tables(tables, promote_options="default")
         with replacing(folder / "rollouts.parquet") as temporary:
             pq.write_table(table, temporary, compression="zstd")
-        return Written(["rollouts.parquet"], table.num_rows, ())
+        return {"rows": table.num_rows, "files": ["rollouts.parquet"], "lost": []}
     found = FORMATS[name]
     by_file: dict[str, list[dict[str, object]]] = {}
     assert found.write is not None
@@ -119,7 +108,7 @@ def write_rollouts(
             by_file.setdefault(found.file.format(row.round), []).append(found.write(row))
     for file, rows in by_file.items():
         _write(folder / file, found, rows)
-    return Written(sorted(by_file), sum(map(len, by_file.values())), found.lost)
+    return {"rows": sum(map(len, by_file.values())), "files": sorted(by_file), "lost": list(found.lost)}
 
 
 def _meeting(rows: pa.Table, where: str) -> pa.Table:
@@ -183,19 +172,12 @@ def _problems(store: Store, use: Use) -> pa.Table | None:
 
 def _exchanged(store: Store, rows: pa.Table, on_damage: OnDamage) -> Iterator[Exchanged]:
     """Yield the rows of a table; a prompt is the text of its tokens, or its question if no tokenizer is there."""
-    tokenizers: dict[str, Tokenizer | None] = {}
+    tokenizers = Tokenizers(store, on_damage)
     for batch in rows.to_batches(max_chunksize=1024):
         for row in batch.to_pylist():
-            policy = row["policy"] or ""
-            if policy not in tokenizers:
-                try:
-                    tokenizers[policy] = _tokenizer(store, policy)
-                except CorruptArtifactError as damage:
-                    on_damage(damage)
-                    tokenizers[policy] = None
             parts = dict(cast("list[tuple[str, float]]", row.get("components") or []))
             known: dict[str, Any] = {name: row[name] for name in _FIELDS if row.get(name) is not None}
-            known |= {"prompt": _prompt(row, tokenizers[policy]), "components": parts}
+            known |= {"prompt": _prompt(row, tokenizers.of(row["policy"])), "components": parts}
             yield Exchanged(**known)
 
 
@@ -210,11 +192,3 @@ def _prompt(row: Mapping[str, object], tokenizer: Tokenizer | None) -> str:
             hint="score it with its problems first, or export it as parquet",
         )
     return question
-
-
-def _tokenizer(store: Store, policy: str) -> Tokenizer | None:
-    ref = Ref.found(CHECKPOINTS, policy)
-    if ref is None or store.whole(ref) is None:
-        return None
-    path = store.file(ref, TOKENIZER)
-    return tokenizer_of(path) if path is not None else None

@@ -1,7 +1,7 @@
 """The prompts, sampling and stop texts of a policy, from the recipe of its training.
 
 That goes into the exported folder, as a chat template where the policy had none and in its generation configuration,
-and onto its card.
+and onto its card, with the messages, the prompt that they become, one completion, and the code.
 """
 
 import json
@@ -11,8 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+from gradus.data.arrays import pc
 from gradus.data.errors import BadInputError
 from gradus.data.files import replace_file
+from gradus.data.lake.store import Ref, Store
 from gradus.models.chat_template import plain_chat_template
 from gradus.models.errors import PolicyError
 from gradus.models.policy import PromptSide, chat_turns, load_prompt_side, prompt_text
@@ -20,6 +22,18 @@ from gradus.models.templates import PromptStyle
 from gradus.tasks.config.prompts import PromptConfig
 
 CHAT_TEMPLATE, GENERATION, TOKENIZER = "chat_template.jinja", "generation_config.json", "tokenizer_config.json"
+MAX_CHARS = 4000
+"""A longer completion is left out of the card."""
+_CODE = """
+```python
+messages = {messages}
+inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+output = model.generate(**inputs, tokenizer=tokenizer{sampling})
+print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+```
+"""
+_OURS = "The policy had no chat template; `chat_template.jinja` makes the prompt that it was trained with."
+_OWN = "The policy's own chat template makes the prompt; the messages hold what the recipe adds to a question."
 _REPLACED = ("temperature", "top_p", "top_k", "stop_strings", "max_length", "max_new_tokens", "do_sample")
 
 
@@ -93,3 +107,47 @@ def _sampling(sample: Mapping[str, Any], rollout: Mapping[str, Any], stop: list[
         **({"max_new_tokens": sample["max_tokens"]} if sample.get("max_tokens") else {}),
         **({"stop_strings": list(stop)} if stop else {}),
     }
+
+
+def prompt_section(prompting: Prompting, example: Mapping[str, Any] | None, *, whole: bool) -> str:
+    """Return the section; its example is JSON in a block of code, which is read as nothing else."""
+    messages = prompting.messages("1 + 2 =" if example is None else example["question"], None)
+    if example is not None and example["messages"]:
+        messages = prompting.messages(None, example["messages"])
+    given = "" if whole else "".join(f", {name}={value!r}" for name, value in prompting.sampling.items())
+    parts = [f"\n## Prompt\n\n{_OURS if prompting.is_plain else _OWN}\n"]
+    parts.append(_CODE.replace("{messages}", json.dumps(messages)).replace("{sampling}", given))
+    if prompting.sampling:
+        text = json.dumps(prompting.sampling)
+        parts.append(f"\nEvaluated with `{text.replace('`', ' ')}`.\n")
+    if example is not None:
+        prompt = prompting.prompt(example["question"], example["messages"])
+        shown = {"messages": messages, "prompt": prompt, "completion": example["completion"]}
+        parts.append(
+            f"\nA completion that the evaluation judged right:\n\n```json\n{json.dumps(shown, indent=1)}\n```\n"
+        )
+    return "".join(parts)
+
+
+def example_of(store: Store, evaluation: Ref | None) -> Mapping[str, Any] | None:
+    """Return the shortest right completion that an evaluation looked at, and its problem; None if there is none."""
+    manifest = store.find(evaluation) if evaluation else None
+    if manifest is None:
+        return None
+    inputs = {role: Ref.parse(texts[0]) for role, texts in manifest.parents.items() if texts}
+    if not {"problems", "rollouts", "scores"} <= set(inputs) or None in map(store.find, inputs.values()):
+        return None
+    scores = store.read(inputs["scores"], ["rollout_id", "correct"])
+    right = scores.filter(pc.fill_null(scores.column("correct"), False)).column("rollout_id")
+    rows = store.read(inputs["rollouts"], ["rollout_id", "problem_id", "completion"])
+    rows = rows.filter(pc.is_in(rows.column("rollout_id"), value_set=right.combine_chunks()))
+    texts = [
+        (len(text), text, name)
+        for text, name in zip(*(rows.column(c).to_pylist() for c in ("completion", "problem_id")), strict=True)
+    ]
+    if not texts or min(texts)[0] > MAX_CHARS:
+        return None
+    _, completion, name = min(texts)
+    problems = store.read(inputs["problems"], ["problem_id", "question", "messages"])
+    (problem,) = problems.filter(pc.equal(problems.column("problem_id"), name)).to_pylist()
+    return {"question": problem["question"], "messages": problem["messages"], "completion": completion}

@@ -1,9 +1,18 @@
-"""The problems and groups that a report shows: those that changed, and those whose rewards differ most."""
+"""The problems and groups that a report shows: those that changed, and those whose rewards differ most.
 
-from collections.abc import Iterator, Sequence
+The table of samples has them in the format of `mlflow.log_table`, with the same name and columns in every training:
+MLflow's page of runs puts tables of one name side by side, by any of their columns. The evaluated problems come first,
+since they are the same in every run of a recipe. Left out: all other rollouts, which Parquet holds.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
-from gradus.tasks.inspect.groups import Group, GroupKey, read_groups
+from gradus.data.records import Json
+from gradus.tasks.formats import visible
+from gradus.tasks.inspect.groups import Group, GroupKey, Rollout, read_groups, why
 from gradus.tasks.inspect.report.figures import evaluations
 from gradus.tasks.inspect.run_rows import RunRows
 from gradus.tasks.inspect.token_pieces import Tokenizers
@@ -18,6 +27,11 @@ MAX_EVALUATED = 48
 """Evaluated problems, the first by name, in the table of samples."""
 MAX_ROLLOUTS = 8
 """Rollouts of a group that are shown."""
+COLUMNS = (
+    *("problem_id", "purpose", "round", "place", "question", "answer", "hint", "completion"),
+    *("reward", "parts", "advantage", "tokens", "verdict"),
+)
+_MAX_CHARS = 2000
 _BARE = "purpose in ('profile', 'train') and hint_level = 0"
 """Rollouts of training problems without a hint."""
 
@@ -31,8 +45,7 @@ class Shown:
     groups: Sequence[Group]
 
 
-@dataclass(frozen=True)
-class Flips:
+class Flips(TypedDict):
     """The problems of a suite that no rollout solved in a round and one did in a later one, or the other way round.
 
     `shown` are some of them: whether newly solved, and the group of each round.
@@ -67,8 +80,8 @@ def _changed(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Iter
     seen.update(keys)
     groups = read_groups(rows, keys, tokenizers, MAX_ROLLOUTS)
     for place, (problem, moved, first, last) in enumerate(problems):
-        why = f"pass rate {moved:+.2f} from round {first} to round {last}"
-        yield Shown(problem, why, groups[2 * place : 2 * place + 2])
+        reason = f"pass rate {moved:+.2f} from round {first} to round {last}"
+        yield Shown(problem, reason, groups[2 * place : 2 * place + 2])
 
 
 def _group_of(rows: RunRows, problem: str, at: int, which: str = _BARE, first: str = "") -> GroupKey:
@@ -145,4 +158,38 @@ def _flips_of(rows: RunRows, tokenizers: Tokenizers, suite: str, artifacts: dict
     groups = read_groups(rows, keys, tokenizers, 1)
     shown = list(zip((row[1] for row in chosen), groups[::2], groups[1::2], strict=True))
     num_solved = sum(row[1] for row in found)
-    return Flips(suite, *ends, num_solved, len(found) - num_solved, shown)
+    return {
+        "suite": suite,
+        "first_round": ends[0],
+        "last_round": ends[1],
+        "num_solved": num_solved,
+        "num_lost": len(found) - num_solved,
+        "shown": shown,
+    }
+
+
+def sample_table(evaluated: Iterable[Group], chosen: Sequence[Shown]) -> str:
+    """Return the table as JSON: evaluated problems, then the groups that the report shows."""
+    groups = [*evaluated, *(group for shown in chosen for group in shown.groups)]
+    rows = [_row(group, place, each) for group in groups for place, each in enumerate(group.rollouts)]
+    return json.dumps({"columns": COLUMNS, "data": rows}, allow_nan=False)
+
+
+def _row(group: Group, place: int, rollout: Rollout) -> list[Json]:
+    """A completion; the best and the worst of its group by that name, the others by their number."""
+    last = group.num_rollouts > 1 and place == 1
+    return [
+        visible(group.key.problem_id, 200),
+        visible(group.key.purpose, 60),
+        group.key.round,
+        "worst" if last else "best" if place == 0 else str(place + 1),
+        visible(group.question, _MAX_CHARS),
+        visible(group.answer or "", _MAX_CHARS),
+        visible(group.hint_text or "", _MAX_CHARS),
+        visible(rollout["completion"], _MAX_CHARS),
+        rollout["reward"],
+        ", ".join(f"{visible(name, 60)} {value}" for name, value in rollout["parts"].items()),
+        rollout["advantage"],
+        rollout["tokens"],
+        why(rollout, group.answer),
+    ]

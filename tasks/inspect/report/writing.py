@@ -24,10 +24,9 @@ from gradus.tasks.config.settings import Home
 from gradus.tasks.formats import MAX_CELL_CHARS, brief, count, duration, more, number, points, visible
 from gradus.tasks.inspect.groups import Rollout, why
 from gradus.tasks.inspect.remarks import remarks
-from gradus.tasks.inspect.report.choices import Flips, chosen_groups, evaluated_groups, flips
+from gradus.tasks.inspect.report.choices import Flips, chosen_groups, evaluated_groups, flips, sample_table
 from gradus.tasks.inspect.report.figures import Figure, charts, costs, evaluations, hint_use, rate_maps
 from gradus.tasks.inspect.report.pictures import svg, write_png
-from gradus.tasks.inspect.report.samples import sample_table
 from gradus.tasks.inspect.run_rows import RunRows, open_run
 from gradus.tasks.inspect.token_pieces import Tokenizers
 from gradus.tasks.runs.journal import read_settings
@@ -124,18 +123,18 @@ def render(page: Page) -> str:
 
 def coloured(rollout: Rollout) -> Markup:
     """Return a completion as HTML, its tokens coloured by their probability if that is known."""
-    if rollout.pieces is None:
-        return escape(visible(rollout.completion))
+    if rollout["pieces"] is None:
+        return escape(visible(rollout["completion"]))
     found: list[str] = []
     left = MAX_CELL_CHARS
-    for piece, logprob in rollout.pieces:
+    for piece, logprob in rollout["pieces"]:
         text = escape(visible(piece[:left], MAX_CELL_CHARS))
         kind = next(name for least, name in UNSURE if math.exp(min(logprob, 0.0)) >= least)
         found.append(f'<span class="{kind}" title="{logprob:.2f}">{text}</span>' if kind and text else text)
         left -= len(piece)
         if left <= 0:
             break
-    return Markup("".join([*found, more(rollout.completion, MAX_CELL_CHARS)]))  # noqa: S704 - escaped above
+    return Markup("".join([*found, more(rollout["completion"], MAX_CELL_CHARS)]))  # noqa: S704 - escaped above
 
 
 def _story(rows: RunRows, ending: Mapping[str, str] | None) -> str:
@@ -169,7 +168,7 @@ def _cards(rows: RunRows, drawn: Sequence[Figure], flipped: Sequence[Flips], spe
     for gain in filter(None, gains.values()):
         more = f"{100 * gain['low']:.1f} to {100 * gain['high']:.1f} points"
         found.append(("gain in pass@1", f"{points(gain['value'])} points", more))
-    found += [("newly solved", count(each.num_solved), f"{count(each.num_lost)} lost") for each in flipped]
+    found += [("newly solved", count(each["num_solved"]), f"{count(each['num_lost'])} lost") for each in flipped]
     num, tokens = rows.one("select count(*), coalesce(sum(tokens), 0)::bigint from sampled")
     if num:
         found.append(("rollouts", count(num), f"{count(tokens)} tokens"))

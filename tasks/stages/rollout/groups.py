@@ -1,23 +1,23 @@
 """A plan ready to be sampled: every row checked and every prompt made before the first token is sampled.
 
 What is kept of a plan is Arrow and flat token ids, so that a million rollouts cost no more than their prompts; the
-groups of a shard become objects when that shard is made.
+requests of a shard become objects when that shard is made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Ints, ints, positions
+from gradus.data.arrays import Ints, floats, ints, pc, positions
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import sample_key
 from gradus.data.seeds import derive_seed
 from gradus.models.engines.base import Request
 from gradus.models.policy import PromptSide, chat_turns, prompt_tokens
-from gradus.models.rendering import Asked, PromptError, prompt_texts
+from gradus.models.rendering import Asked as PromptParts
+from gradus.models.rendering import PromptError, prompt_texts
 from gradus.models.templates import PromptStyle
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
@@ -28,37 +28,12 @@ CHECKED_ROWS = 4096
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One row of the plan, ready to be sampled."""
+class Asked(NamedTuple):
+    """One request of a plan: its row, what that leaves out filled in, and its number among the row's."""
 
-    problem_id: str
-    group_id: str
-    n: int
-    hint_level: int
-    hint_text: str | None
-    temperature: float
-    max_tokens: int
-    seed: int
-    prompt: tuple[int, ...]
-    messages: tuple[Mapping[str, str], ...]
-
-    def requests(self, config: RolloutConfig, digest: str) -> list[Request]:
-        """One request per sample of the rollouts artifact `digest`; the seed derives from the group's, not the id."""
-        return [
-            Request(
-                rollout_id=sample_key(digest, f"{self.group_id}:{sample}"),
-                prompt_tokens=self.prompt,
-                seed=derive_seed(self.seed, sample),
-                max_tokens=self.max_tokens,
-                temperature=self.temperature,
-                top_p=config.top_p,
-                top_k=config.top_k,
-                messages=self.messages,
-                stop=config.stop,
-            )
-            for sample in range(self.n)
-        ]
+    row: Row
+    sample: int
+    request: Request
 
 
 class Planned:
@@ -76,11 +51,11 @@ class Planned:
         seed: int,
         round_: int = 0,
     ) -> None:
-        self._plan = plan
+        self._plan = _filled(plan)
         self._problems = problems
         self._places = positions(plan.column("problem_id"), problems.column("problem_id"))
         self._side = side
-        self._style = config.prompt.style
+        self._config = config
         self._seed = seed
         self._round = round_
         self._offsets, self._tokens = self._prompts()
@@ -102,18 +77,35 @@ class Planned:
             rows += n
         return [*found, (start, len(self._sizes))] if len(self._sizes) else found
 
-    def groups(self, start: int, stop: int) -> list[Group]:
-        """The groups of a range."""
-        prompts = map(self._prompt, range(start, stop))
-        return [self._group(*row, prompt) for row, prompt in zip(self._rows(start, stop), prompts, strict=True)]
+    def asked(self, start: int, stop: int, digest: str) -> list[Asked]:
+        """The requests of a range of groups, for the rollouts artifact `digest`; seeds derive from their group's."""
+        found: list[Asked] = []
+        for group, (row, problem) in enumerate(self._rows(start, stop), start):
+            name, level, seed, style = row["problem_id"], row["hint_level"], row["seed"], self._config.prompt.style
+            seed = derive_seed(self._seed, name, self._round, level) if seed is None else seed
+            prompt = tuple(self._tokens[self._offsets[group] : self._offsets[group + 1]].tolist())
+            messages: tuple[Mapping[str, str], ...] = ()
+            if self._side is None:
+                messages = tuple(chat_turns(problem["question"], problem["messages"], row["hint_text"], style))
+            for sample in range(row["n"]):
+                request = Request(
+                    rollout_id=sample_key(digest, f"{row['group_id']}:{sample}"),
+                    prompt_tokens=prompt,
+                    seed=derive_seed(seed, sample),
+                    max_tokens=row["max_tokens"],
+                    temperature=row["temperature"],
+                    top_p=self._config.top_p,
+                    top_k=self._config.top_k,
+                    messages=messages,
+                    stop=self._config.stop,
+                )
+                found.append(Asked(row, sample, request))
+        return found
 
     def questions(self, problem_ids: Sequence[str]) -> list[str]:
         """The problems' questions as they are shown to people."""
         places = positions(pa.array(problem_ids, pa.string()), self._problems.column("problem_id"))
         return [_shown(problem) for problem in self._problems.take(places).to_pylist()]
-
-    def _prompt(self, group: int) -> tuple[int, ...]:
-        return tuple(self._tokens[self._offsets[group] : self._offsets[group + 1]].tolist())
 
     def _prompts(self) -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.int32]]]:
         """Every row checked, and every prompt's token ids (M,) with offsets (N+1,)."""
@@ -121,13 +113,13 @@ class Planned:
         flat = np.zeros(0, np.int32)
         for start in range(0, self._plan.num_rows, CHECKED_ROWS):
             rows = list(self._rows(start, min(start + CHECKED_ROWS, self._plan.num_rows)))
-            groups = [self._group(row, problem, ()) for row, problem in rows]
+            for _, problem in rows:
+                _refuse_empty(problem)
+            prompts = [[]] * len(rows)
             if self._side is not None:
-                prompts = _checked_prompts(groups, [problem for _, problem in rows], self._side, self._style)
-                lengths += map(len, prompts)
-                flat = np.concatenate([flat, *(np.array(prompt, np.int32) for prompt in prompts)])
-            else:
-                lengths += [0] * len(groups)
+                prompts = _checked_prompts(rows, self._side, self._config.prompt.style)
+            lengths += map(len, prompts)
+            flat = np.concatenate([flat, *(np.array(prompt, np.int32) for prompt in prompts)])
         return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), flat
 
     def _rows(self, start: int, stop: int) -> Iterator[tuple[Row, Row]]:
@@ -139,34 +131,23 @@ class Planned:
         problems = self._problems.take(places).to_pylist()
         return zip(self._plan.slice(start, stop - start).to_pylist(), problems, strict=True)
 
-    def _group(self, row: Row, problem: Row, prompt: tuple[int, ...]) -> Group:
-        """A row of the plan, what it leaves out filled in."""
-        default = SampleConfig()
-        name, level, n = row["problem_id"], row["hint_level"] or 0, row["n"]
-        max_tokens = default.max_tokens if row["max_tokens"] is None else row["max_tokens"]
-        temperature = default.temperature if row["temperature"] is None else row["temperature"]
-        if n is None or n < 1 or max_tokens < 1 or not 0.0 <= temperature < float("inf"):
-            raise BadInputError(
-                f"the plan asks for n = {n}, max_tokens = {max_tokens}, temperature = {temperature} of problem {name}",
-                hint="n and max_tokens are at least 1, temperature at least 0",
-            )
-        _refuse_empty(problem)
-        return Group(
-            problem_id=name,
-            group_id=row["group_id"],
-            n=n,
-            hint_level=level,
-            hint_text=row["hint_text"],
-            temperature=temperature,
-            max_tokens=max_tokens,
-            seed=derive_seed(self._seed, name, self._round, level) if row["seed"] is None else row["seed"],
-            prompt=prompt,
-            messages=() if self._side is not None else _messages(problem, row["hint_text"], self._style),
+
+def _filled(plan: pa.Table) -> pa.Table:
+    """Return a plan, what it leaves out filled in; BadInputError names the first row that nothing can be sampled of."""
+    usual = SampleConfig()
+    defaults = {"hint_level": 0, "max_tokens": usual.max_tokens, "temperature": usual.temperature}
+    for name, value in defaults.items():
+        plan = plan.set_column(plan.column_names.index(name), name, pc.fill_null(plan.column(name), value))
+    n, max_tokens, temperature = (floats(plan.column(name)) for name in ("n", "max_tokens", "temperature"))
+    odd = np.flatnonzero(~((n >= 1) & (max_tokens >= 1) & (temperature >= 0) & (temperature < np.inf)))
+    if len(odd):
+        row = plan.slice(int(odd[0]), 1).to_pylist()[0]
+        raise BadInputError(
+            f"the plan asks for n = {row['n']}, max_tokens = {row['max_tokens']}, temperature = {row['temperature']} "
+            f"of problem {row['problem_id']}",
+            hint="n and max_tokens are at least 1, temperature at least 0",
         )
-
-
-def _messages(problem: Row, hint_text: str | None, style: PromptStyle) -> tuple[Mapping[str, str], ...]:
-    return tuple(chat_turns(problem["question"], problem["messages"], hint_text, style))
+    return plan
 
 
 def _refuse_empty(problem: Row) -> None:
@@ -175,28 +156,23 @@ def _refuse_empty(problem: Row) -> None:
         raise BadInputError(f"problem {name} has neither a question nor messages: its prompt would be empty")
 
 
-def _checked_prompts(
-    groups: Sequence[Group], problems: Sequence[Row], side: PromptSide, style: PromptStyle
-) -> list[list[int]]:
-    """Each group's prompt, tokenised together; BadInputError names the first that has none or is too long."""
-    asked = [
-        Asked(problem["question"], problem["messages"], group.hint_text)
-        for group, problem in zip(groups, problems, strict=True)
-    ]
+def _checked_prompts(rows: Sequence[tuple[Row, Row]], side: PromptSide, style: PromptStyle) -> list[list[int]]:
+    """The prompt of each row and its problem, tokenised together; BadInputError if one is none or too long."""
+    parts = [PromptParts(problem["question"], problem["messages"], row["hint_text"]) for row, problem in rows]
     try:
-        prompts = prompt_tokens(side.tokenizer, prompt_texts(side.tokenizer, asked, style))
+        prompts = prompt_tokens(side.tokenizer, prompt_texts(side.tokenizer, parts, style))
     except PromptError as error:
-        raise BadInputError(f"problem {groups[error.index].problem_id} has no prompt: {error}") from None
-    for group, tokens in zip(groups, prompts, strict=True):
-        name = group.problem_id
+        raise BadInputError(f"problem {rows[error.index][0]['problem_id']} has no prompt: {error}") from None
+    for (row, _), tokens in zip(rows, prompts, strict=True):
+        name, max_tokens = row["problem_id"], row["max_tokens"]
         if not tokens:
             raise BadInputError(f"the prompt of problem {name} is empty: the tokenizer knows none of its characters")
-        if side.context_tokens - len(tokens) < group.max_tokens:
+        if side.context_tokens - len(tokens) < max_tokens:
             raise BadInputError(
-                f"the prompt of problem {name} has {len(tokens)} tokens; with max_tokens {group.max_tokens} "
+                f"the prompt of problem {name} has {len(tokens)} tokens; with max_tokens {max_tokens} "
                 f"it does not fit the policy's {side.context_tokens}",
                 hint=f"lower max_tokens, or leave such problems out: ingest.max_prompt_tokens="
-                f"{side.context_tokens - group.max_tokens} in a training, --filter length for `gradus curate`",
+                f"{side.context_tokens - max_tokens} in a training, --filter length for `gradus curate`",
             )
     return prompts
 

@@ -5,8 +5,10 @@ as an undisturbed one would: to the bit where the engine promises that, with the
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -16,22 +18,25 @@ from gradus.data.lake.schema import ROLLOUTS
 from gradus.models.engines.base import Engine, EngineError, Finished, Request
 from gradus.models.policy import PromptSide
 from gradus.tasks.config.key_variables import check_key_variable
-from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.rollout import COLUMNS, RolloutConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.runs.records import Sample
-from gradus.tasks.stages import reads
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.rollout.engines import open_engine, release_accelerator
-from gradus.tasks.stages.rollout.groups import Group, Planned
+from gradus.tasks.stages.rollout.groups import Asked, Planned
 from gradus.tasks.stages.rollout.open_shard import OpenShard
-from gradus.tasks.stages.rollout.rows import Asked, SamplerFacts
+from gradus.tasks.stages.rollout.rows import rollouts_table
 
-NUM_SAMPLES = 16
+NUM_SAMPLES, NUM_NAMED = 16, 3
 BEAT_S = 1.0
+RETRIES = 2
+"""Number of times a failed request is repeated; a server's own are `server.retries`."""
 
 _COUNTED = ["rollout_id", "hint_level", "finish_reason", "completion_tokens", "error"]
 _SHOWN = ["rollout_id", "problem_id", "hint_level", "hint_text", "completion", "finish_reason"]
 
+_Counts = tuple[Counter[str], int, list[str]]
+"""Counts of the rows of a shard, the tokens of its longest, and the first that were cut off."""
 Shard = tuple[int, int]
 """A range of groups of the plan."""
 
@@ -60,14 +65,18 @@ def _rolled_out(
 ) -> StageResult:
     """`each` calls a function with every shard, one by one or as many at once as the engine has workers."""
     # All prompts before the first token: a row that cannot be used is reported now, not in the last shard.
-    plan, problems = (ctx.table(role, reads.ROLLOUT[role]) for role in ("plan", "problems"))
+    plan, problems = (ctx.table(role, COLUMNS[role]) for role in ("plan", "problems"))
     planned = Planned(plan, problems, side, config, ctx.seed, ctx.round)
-    sampler = SamplerFacts(
-        engine.name,
-        engine.name if side is None else ctx.one("policy").digest,  # or a model that a server has under some name
-        None if side is None else side.tokenizer,
+    table = partial(
+        rollouts_table,
+        engine=engine.name,
+        policy=engine.name
+        if side is None
+        else ctx.one("policy").digest,  # or a model that a server has under some name
+        tokenizer=None if side is None else side.tokenizer,
+        round_=ctx.round,
     )
-    work = _Work(ctx, config, engine, sampler, planned)
+    work = _Work(ctx, config, engine, table, planned)
     shards = planned.shards(config.shard_rows)
     started = time.perf_counter()
     each(work.make, enumerate(shards))
@@ -86,7 +95,8 @@ class _Work:
     ctx: StageContext
     config: RolloutConfig
     engine: Engine
-    sampler: SamplerFacts
+    table: Callable[[Sequence[tuple[Asked, Finished]]], pa.Table]
+    """Makes rows of what was asked for and finished."""
     planned: Planned
     rows_done: int = 0
     shards_reused: int = 0
@@ -95,7 +105,7 @@ class _Work:
     """Those of unfinished rollouts too."""
     num_failed: int = 0
     counted: dict[int, "_Counts"] = field(default_factory=dict[int, "_Counts"])
-    """Counts of every shard for the report, by its index."""
+    """What the report says of every shard, by its index."""
     last_beat_s: float = field(default_factory=time.monotonic)
 
     def make(self, index: int, shard: Shard) -> None:
@@ -105,18 +115,18 @@ class _Work:
             self.count_done(index)
             return
         fault_point("rollout:before_shard")
-        self.write(index, self.planned.groups(*shard))
+        self.write(index, self.planned.asked(*shard, self.ctx.out.ref.digest))
         fault_point("rollout:after_shard")
 
     def count_done(self, index: int) -> None:
         """A shard that an earlier attempt finished."""
-        found = self.counted[index] = _Counts.of(self.ctx.out.table(_name(index), _COUNTED))
-        self.num_failed += found.num_failed
-        self.rows_done += found.num_rows
+        counts, *_ = self.counted[index] = _counts(self.ctx.out.table(_name(index), _COUNTED))
+        self.num_failed += counts["failed"]
+        self.rows_done += counts["rows"]
 
-    def write(self, index: int, groups: Sequence[Group]) -> None:
+    def write(self, index: int, asked: Sequence[Asked]) -> None:
         """Make one shard, from what an earlier attempt kept of it and what is missing, in the order of the plan."""
-        asked = Asked.of(groups, self.config, self.ctx.out.ref.digest)
+        ids = [each.request.rollout_id for each in asked]
         folder = None if self.engine.reproducible else self.ctx.out.scratch
         opened = OpenShard(folder, index, self.config.flush_s)
         kept = opened.rows()
@@ -125,7 +135,8 @@ class _Work:
         finished: dict[int, Finished] = {}
         waiting: dict[int, Finished] = {}
         try:
-            for i, done in self.finished(asked.requests, [i for i, name in enumerate(asked.ids) if name not in have]):
+            missing = [i for i, name in enumerate(ids) if name not in have]
+            for i, done in self.finished([each.request for each in asked], missing):
                 finished[i] = done
                 if done.finish_reason != "error":  # the next attempt shall ask for those again
                     waiting[i] = done
@@ -139,19 +150,19 @@ class _Work:
         table = self.rows(asked, finished)
         if have:
             both = pa.concat_tables([kept, table])
-            table = both.take(positions(pa.array(asked.ids), both.column("rollout_id")))
+            table = both.take(positions(pa.array(ids), both.column("rollout_id")))
         self.ctx.out.write_table(table, index)
-        self.counted[index] = _Counts.of(table)
+        self.counted[index] = _counts(table)
         opened.close()
 
-    def rows(self, asked: Asked, finished: Mapping[int, Finished]) -> pa.Table:
-        """Finished requests as rows."""
-        return self.sampler.rows(asked, finished, self.ctx.round)
+    def rows(self, asked: Sequence[Asked], finished: Mapping[int, Finished]) -> pa.Table:
+        """The rows of finished requests, in the order of their numbers."""
+        return self.table([(asked[i], finished[i]) for i in sorted(finished)])
 
     def finished(self, requests: Sequence[Request], missing: Sequence[int]) -> Iterator[tuple[int, Finished]]:
         """Every missing request once: sampled, or after the retries failed; StageError if too many fail."""
         failed: dict[int, Finished] = {}
-        for _ in range(1 + self.config.retries):
+        for _ in range(1 + RETRIES):
             failed = {}
             for i, done in self.sampled(requests, missing):
                 if done.finish_reason == "error":
@@ -203,23 +214,24 @@ class _Work:
 
 
 def _report(ctx: StageContext, facts: Mapping[str, int | str], seconds: float, work: _Work) -> StageResult:
-    found = _Counts.sum([work.counted[index] for index in sorted(work.counted)])
-    num_rows = max(1, found.num_rows)
+    parts = [work.counted[index] for index in sorted(work.counted)]
+    found = sum((counts for counts, _, _ in parts), Counter[str]())
+    num_rows = max(1, found["rows"])
     metrics = {
-        "length/mean": found.num_tokens / num_rows,
-        "length/max": float(found.longest_tokens),
-        "length/truncated_frac": found.num_truncated / num_rows,
-        "data/hint_level_mean": found.hint_levels / num_rows,
+        "length/mean": found["tokens"] / num_rows,
+        "length/max": float(max((longest for _, longest, _ in parts), default=0)),
+        "length/truncated_frac": found["truncated"] / num_rows,
+        "data/hint_level_mean": found["hint_levels"] / num_rows,
     }
     rows = _first_rows(ctx)
     questions = work.planned.questions([str(row["problem_id"]) for row in rows])
     samples = [{"question": question, **row} for question, row in zip(questions, rows, strict=True)]
     summary = {
-        "rows": found.num_rows,
-        "tokens": found.num_tokens,
-        "failed_requests": found.num_failed,
-        **({"completions_not_unicode": found.num_replaced} if found.num_replaced else {}),
-        "first_truncated": list(found.first_truncated),
+        "rows": found["rows"],
+        "tokens": found["tokens"],
+        "failed_requests": found["failed"],
+        **({"completions_not_unicode": found["replaced"]} if found["replaced"] else {}),
+        "first_truncated": [name for _, _, names in parts for name in names][:NUM_NAMED],
         **facts,
     }
     clock = {"perf/tokens_per_s": work.tokens_generated / max(seconds, 1e-9)}
@@ -231,49 +243,20 @@ def _report(ctx: StageContext, facts: Mapping[str, int | str], seconds: float, w
     return StageResult(metrics=metrics, summary=summary, samples=samples, clock=clock, attempt=attempt)
 
 
-@dataclass(frozen=True)
-class _Counts:
-    """Counts of the rows of a shard, or of all, for the report."""
-
-    num_rows: int
-    num_tokens: int
-    longest_tokens: int
-    num_failed: int
-    num_replaced: int
-    num_truncated: int
-    hint_levels: int
-    first_truncated: tuple[str, ...]
-
-    @classmethod
-    def of(cls, shard: pa.Table) -> "_Counts":
-        """Count the rows of one shard."""
-        lengths, reasons = ints(pc.list_value_length(shard.column("completion_tokens"))), shard.column("finish_reason")
-        cut = shard.column("rollout_id").filter(pc.equal(reasons, "length"))
-        num_failed = int(pc.sum(pc.equal(reasons, "error")).as_py() or 0)
-        return cls(
-            num_rows=shard.num_rows,
-            num_tokens=int(lengths.sum()),
-            longest_tokens=int(lengths.max(initial=0)),
-            num_failed=num_failed,
-            num_replaced=shard.num_rows - shard.column("error").null_count - num_failed,
-            num_truncated=len(cut),
-            hint_levels=int(ints(shard.column("hint_level")).sum()),
-            first_truncated=tuple(cut.slice(0, 3).to_pylist()),
-        )
-
-    @classmethod
-    def sum(cls, shards: Sequence["_Counts"]) -> "_Counts":
-        """Those of all shards together."""
-        return cls(
-            num_rows=sum(shard.num_rows for shard in shards),
-            num_tokens=sum(shard.num_tokens for shard in shards),
-            longest_tokens=max((shard.longest_tokens for shard in shards), default=0),
-            num_failed=sum(shard.num_failed for shard in shards),
-            num_replaced=sum(shard.num_replaced for shard in shards),
-            num_truncated=sum(shard.num_truncated for shard in shards),
-            hint_levels=sum(shard.hint_levels for shard in shards),
-            first_truncated=tuple(name for shard in shards for name in shard.first_truncated)[:3],
-        )
+def _counts(shard: pa.Table) -> _Counts:
+    """Count the rows of one shard."""
+    lengths, reasons = ints(pc.list_value_length(shard.column("completion_tokens"))), shard.column("finish_reason")
+    cut = shard.column("rollout_id").filter(pc.equal(reasons, "length"))
+    num_failed = int(pc.sum(pc.equal(reasons, "error")).as_py() or 0)
+    counts = Counter(
+        rows=shard.num_rows,
+        tokens=int(lengths.sum()),
+        failed=num_failed,
+        replaced=shard.num_rows - shard.column("error").null_count - num_failed,
+        truncated=len(cut),
+        hint_levels=int(ints(shard.column("hint_level")).sum()),
+    )
+    return counts, int(lengths.max(initial=0)), cut.slice(0, NUM_NAMED).to_pylist()
 
 
 def _first_rows(ctx: StageContext) -> list[Sample]:

@@ -29,7 +29,6 @@ from gradus.models.judging.pool import (
     JudgePool,
     JudgeStartError,
     TimedVerdict,
-    UnpinnedModulesError,
 )
 from gradus.models.rewards import RewardSpec, UnknownRewardError, resolve
 from gradus.models.rewards.base import failed
@@ -37,7 +36,7 @@ from gradus.models.rewards.combine import Score, combine, component_names
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.host.logs import printed, reward_log
-from gradus.tasks.identity.reward_modules import pinned_reward, refusal
+from gradus.tasks.identity.pins import pinned_component
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.score.score_report import (
     FAILED,
@@ -66,24 +65,6 @@ _NEEDED = frozenset({*READ, "error"})
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The rewards of the run, ready to judge."""
-
-    specs: list[RewardSpec]
-    names: list[str]
-    weights: list[float]
-    deciding: int | None
-    correct_at: float | None
-    pools: list[JudgePool]
-    waits_s: tuple[float, ...]
-    """Seconds to wait before each time that failed rows are judged again."""
-
-    @property
-    def verifier(self) -> str:
-        return ",".join(spec.verifier for spec in self.specs)
-
-
 @dataclass
 class JudgePools:
     """The judges that a worker keeps running between two jobs, by reward and time limit."""
@@ -91,32 +72,25 @@ class JudgePools:
     by_reward: dict[str, JudgePool] = field(default_factory=dict[str, JudgePool])
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The rollouts; only those of one shard at a time become Python objects."""
+@dataclass
+class _Work:
+    """The rollouts of a stage, its rewards ready to judge, and what is kept from shard to shard."""
 
+    ctx: StageContext
+    config: ScoreConfig
+    specs: list[RewardSpec]
+    names: list[str]
+    """Of the rewards, in the column `components`."""
+    deciding: int | None
+    pools: list[JudgePool]
     table: pa.Table
+    """The rollouts; only those of one shard at a time become Python objects."""
     problems: Mapping[str, Row]
+    timeouts_left: int
+    """Number of further rows that may time out before the stage must exceed its limit."""
+    latencies_s: list[float] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, ctx: StageContext, specs: Sequence[RewardSpec]) -> "_Rows":
-        """Read the rollouts and their problems: every column but tokens for a user's reward, else what ours read."""
-        whole = any(spec.is_user for spec in specs)
-        needed = _NEEDED.union(*(spec.columns for spec in specs))
-        names = [name for name in ctx.columns("rollouts") if name not in _TOKEN_COLUMNS and (whole or name in needed)]
-        table = ctx.table("rollouts", names)
-        if table.num_rows == 0:
-            raise BadInputError("the rollouts are empty", hint="give a file with at least one completion")
-        unnamed = np.flatnonzero(nulls(table.column("problem_id")))
-        if len(unnamed):
-            number = int(unnamed[0]) + 1
-            raise BadInputError(f"row {number} of the rollouts has no problem_id", hint="every row needs one")
-        return cls(table, _problems(ctx, [name for name in _PROBLEM_COLUMNS if whole or name in needed]))
-
-    def __len__(self) -> int:
-        return self.table.num_rows
-
-    def at(self, index: Ints) -> list[Row]:
+    def rows(self, index: Ints) -> list[Row]:
         """Return the rows at some places, each with its gold answer; columns that are null are left out."""
         rows: list[Row] = []
         for given in self.table.take(index).to_pylist():
@@ -127,53 +101,112 @@ class _Rows:
             rows.append(row)
         return rows
 
+    def shard(self, index: int) -> pa.Table:
+        """Judge and write one shard; of one that an earlier attempt finished, the rows that failed."""
+        name, start = f"part-{index:05d}", index * self.config.shard_rows
+        done = self.ctx.out.table(name).select(SCORES.arrow.names) if name in self.ctx.out.done else None
+        stop = min(start + self.config.shard_rows, self.table.num_rows)
+        places = np.arange(start, stop) if done is None else start + failed_rows(done)
+        table = done
+        if len(places):
+            found = self.judged(places)
+            table = found if done is None else _replaced(done, places - start, found)
+        assert table is not None
+        self.timeouts_left -= table.column("outcome").to_pylist().count("timeout")
+        if len(places):
+            fault_point("score:before_shard")
+            self.ctx.out.write_table(table, index)
+            fault_point("score:after_shard")
+        return table
 
-@dataclass
-class _Tally:
-    """Counts kept from shard to shard."""
+    def judged(self, places: Ints) -> pa.Table:
+        """Judge the rows at some places by every reward, one after the other."""
+        rows, start, num_rows = self.rows(places), int(places[0]), self.table.num_rows
+        columns: list[list[TimedVerdict]] = []
+        for turn, (spec, pool) in enumerate(zip(self.specs, self.pools, strict=True)):
 
-    timeouts_left: int
-    """Number of further rows that may time out before the stage must exceed its limit."""
-    latencies_s: list[float] = field(default_factory=list)
+            def report(done: int, turn: int = turn) -> None:
+                at = start + int((len(rows) * turn + done) / len(self.specs))
+                self.ctx.beat(at / num_rows, f"{at} of {num_rows} rows judged")
+
+            columns.append(self.column(spec, pool, rows, report))
+        weights, correct_at = [reward.weight for reward in self.config.rewards], self.config.correct_at
+        scores = [
+            combine(self.names, weights, [column[i].verdict for column in columns], self.deciding, correct_at)
+            for i in range(len(rows))
+        ]
+        return _table(rows, scores, ",".join(spec.verifier for spec in self.specs))
+
+    def column(
+        self, spec: RewardSpec, pool: JudgePool, rows: list[Row], report: Callable[[int], None]
+    ) -> list[TimedVerdict]:
+        """Return what one reward says of each row, those that failed judged again after each wait."""
+        column = [TimedVerdict(failed(_obstacle(row, spec)), 0.0) for row in rows]
+        able = wanted = [i for i, row in enumerate(rows) if not _obstacle(row, spec)]
+        for wait_s in (0.0, *(self.config.retry_wait_s * 2**attempt for attempt in range(self.config.retries))):
+            if wait_s and wanted:
+                _pause(wait_s, partial(report, len(able) - len(wanted)))
+            try:
+                found = _ask(pool, [_view(rows[i], spec) for i in wanted], report, self.timeouts_left)
+            except HangingRewardError as error:
+                raise _given_up(spec, pool, error, [rows[wanted[at]] for at in error.rows]) from error
+            for i, judged in zip(wanted, found, strict=True):
+                column[i] = judged
+            wanted = [i for i in wanted if column[i].verdict.outcome in FAILED]
+        self.latencies_s.extend(column[i].seconds for i in able)
+        return column
 
 
 def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
     """Judge every rollout; raise StageError if not one of them could be judged."""
     specs = _specs(config)
-    rows = _Rows.of(ctx, specs)
-    plan = _Plan(
+    table, problems = _read(ctx, specs)
+    num_rows, names = table.num_rows, component_names(specs)
+    work = _Work(
+        ctx,
+        config,
         specs,
-        component_names(specs),
-        [reward.weight for reward in config.rewards],
+        names,
         decider(config, specs),
-        config.correct_at,
         _warm_pools(ctx, specs, config.item_timeout_s),
-        tuple(config.retry_wait_s * 2**attempt for attempt in range(config.retries)),
+        table,
+        problems,
+        max(_MIN_TIMEOUTS, math.floor(config.max_error_frac * num_rows)),
     )
-    tally = _Tally(max(_MIN_TIMEOUTS, math.floor(config.max_error_frac * len(rows))))
-    tables = [
-        _shard(ctx, plan, rows, index, config.shard_rows, tally)
-        for index in range(math.ceil(len(rows) / config.shard_rows))
-    ]
-    scores = pa.concat_tables(tables)
-    if scores.column("reward").null_count == len(rows):
+    scores = pa.concat_tables([work.shard(index) for index in range(math.ceil(num_rows / config.shard_rows))])
+    if scores.column("reward").null_count == num_rows:
         raise StageError(
-            f"not one of {len(rows)} rows could be judged; the first says: {plain(scores.column('error')[0].as_py())}",
+            f"not one of {num_rows} rows could be judged; the first says: {plain(scores.column('error')[0].as_py())}",
             hint=f"correct the reward or the gold answers and run the same command again{_printed(specs)}",
         )
     shown = chosen(scores)
     return StageResult(
-        metrics=metrics(rows.table, scores, plan.names),
+        metrics=metrics(table, scores, names),
         summary=summary(scores),
-        samples=[sample(*pair) for pair in zip(rows.at(shown), scores.take(shown).to_pylist(), strict=True)],
-        clock=clock(tally.latencies_s),
+        samples=[sample(*pair) for pair in zip(work.rows(shown), scores.take(shown).to_pylist(), strict=True)],
+        clock=clock(work.latencies_s),
     )
+
+
+def _read(ctx: StageContext, specs: Sequence[RewardSpec]) -> tuple[pa.Table, dict[str, Row]]:
+    """Return the rollouts and their problems: every column but tokens for a user's reward, else what ours read."""
+    whole = any(spec.is_user for spec in specs)
+    needed = _NEEDED.union(*(spec.columns for spec in specs))
+    names = [name for name in ctx.columns("rollouts") if name not in _TOKEN_COLUMNS and (whole or name in needed)]
+    table = ctx.table("rollouts", names)
+    if table.num_rows == 0:
+        raise BadInputError("the rollouts are empty", hint="give a file with at least one completion")
+    unnamed = np.flatnonzero(nulls(table.column("problem_id")))
+    if len(unnamed):
+        number = int(unnamed[0]) + 1
+        raise BadInputError(f"row {number} of the rollouts has no problem_id", hint="every row needs one")
+    return table, _problems(ctx, [name for name in _PROBLEM_COLUMNS if whole or name in needed])
 
 
 def _specs(config: ScoreConfig) -> list[RewardSpec]:
     if not config.rewards:
         raise UsageError("no reward was given", hint="name at least one, for example --reward math")
-    return [_spec(pinned_reward(reward), config.max_chars) for reward in config.rewards]
+    return [_spec(pinned_component(reward), config.max_chars) for reward in config.rewards]
 
 
 def _spec(reward: RewardConfig, max_chars: int) -> RewardSpec:
@@ -220,78 +253,11 @@ def _problems(ctx: StageContext, columns: Sequence[str]) -> dict[str, Row]:
     }
 
 
-def _shard(ctx: StageContext, plan: _Plan, rows: _Rows, index: int, shard_rows: int, tally: _Tally) -> pa.Table:
-    """Judge and write one shard; of one that an earlier attempt finished, the rows that failed."""
-    name = f"part-{index:05d}"
-    start = index * shard_rows
-    done = ctx.out.table(name).select(SCORES.arrow.names) if name in ctx.out.done else None
-    places = np.arange(start, min(start + shard_rows, len(rows))) if done is None else start + failed_rows(done)
-    table = done
-    if len(places):
-        found = _judged(ctx, plan, rows, places, tally)
-        table = found if done is None else _replaced(done, places - start, found)
-    assert table is not None
-    tally.timeouts_left -= table.column("outcome").to_pylist().count("timeout")
-    if len(places):
-        fault_point("score:before_shard")
-        ctx.out.write_table(table, index)
-        fault_point("score:after_shard")
-    return table
-
-
 def _replaced(table: pa.Table, places: Ints, rows: pa.Table) -> pa.Table:
     """Return a table with other rows at some places."""
     order = np.arange(table.num_rows)
     order[places] = table.num_rows + np.arange(len(places))
     return pa.concat_tables([table, rows.cast(table.schema)]).take(order)
-
-
-def _judged(ctx: StageContext, plan: _Plan, rows: _Rows, places: Ints, tally: _Tally) -> pa.Table:
-    part, start = rows.at(places), int(places[0])
-
-    def progress(done: int) -> None:
-        ctx.beat((start + done) / len(rows), f"{start + done} of {len(rows)} rows judged")
-
-    return _table(part, _judge(plan, part, progress, tally), plan.verifier)
-
-
-def _judge(plan: _Plan, rows: list[Row], progress: Callable[[int], None], tally: _Tally) -> list[Score]:
-    columns: list[list[TimedVerdict]] = []
-    for turn, (spec, pool) in enumerate(zip(plan.specs, plan.pools, strict=True)):
-
-        def report(done: int, turn: int = turn) -> None:
-            progress(int((len(rows) * turn + done) / len(plan.specs)))
-
-        columns.append(_column(spec, pool, rows, report, tally, plan.waits_s))
-    return [
-        combine(plan.names, plan.weights, [column[i].verdict for column in columns], plan.deciding, plan.correct_at)
-        for i in range(len(rows))
-    ]
-
-
-def _column(
-    spec: RewardSpec,
-    pool: JudgePool,
-    rows: list[Row],
-    report: Callable[[int], None],
-    tally: _Tally,
-    waits_s: Sequence[float],
-) -> list[TimedVerdict]:
-    """Return what one reward says of each row, those that failed judged again after each wait."""
-    column = [TimedVerdict(failed(_obstacle(row, spec)), 0.0) for row in rows]
-    able = wanted = [i for i, row in enumerate(rows) if not _obstacle(row, spec)]
-    for wait_s in (0.0, *waits_s):
-        if wait_s and wanted:
-            _pause(wait_s, partial(report, len(able) - len(wanted)))
-        try:
-            found = _ask(pool, [_view(rows[i], spec) for i in wanted], report, tally.timeouts_left)
-        except HangingRewardError as error:
-            raise _given_up(spec, pool, error, [rows[wanted[at]] for at in error.rows]) from error
-        for i, judged in zip(wanted, found, strict=True):
-            column[i] = judged
-        wanted = [i for i in wanted if column[i].verdict.outcome in FAILED]
-    tally.latencies_s.extend(column[i].seconds for i in able)
-    return column
 
 
 def _pause(seconds: float, beat: Callable[[], None]) -> None:
@@ -305,8 +271,6 @@ def _pause(seconds: float, beat: Callable[[], None]) -> None:
 def _ask(pool: JudgePool, rows: list[Row], report: Callable[[int], None], max_timeouts: int) -> list[TimedVerdict]:
     try:
         return pool.judge(rows, report, max_timeouts)
-    except UnpinnedModulesError as error:
-        raise refusal(pool.spec, error) from error
     except JudgeStartError as error:
         if pool.spec.is_user:
             hint = f"correct the file and run the same command again{printed(pool.spec.name)}"

@@ -5,14 +5,13 @@ they end in must be the checkpoint's to the last one. That holds on a CPU, and o
 """
 
 import shutil
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from gradus.data.errors import CorruptArtifactError, PrunedError, StageError
-from gradus.data.lake.manifest import Manifest, sha256_file
 from gradus.data.lake.pruned import mark_restored
 from gradus.data.lake.room import disk_errors
 from gradus.data.lake.store import Ref, ShardWriter, Store
@@ -26,22 +25,14 @@ from gradus.data.lake.train_states import (
     state_ref,
     updates_since_kept,
 )
-from gradus.models.training.checkpoint import SavedDtype
-from gradus.models.training.parallel.ranks import ALONE
 from gradus.models.training.passes import Budget
-from gradus.tasks.artifacts.adapters import begins_adapter
-from gradus.tasks.artifacts.policies import EMA
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.context import Beat, StageContext
-from gradus.tasks.stages.update.conditions import deterministic
-from gradus.tasks.stages.update.start import Start, loaded
-from gradus.tasks.stages.update.train_state import policy_dtype, state_contents, write_train_state, write_weights
-from gradus.tasks.stages.update.work import Work, files_of_critic
+from gradus.tasks.stages.update.start import KeptTraining
+from gradus.tasks.stages.update.train_state import policy_dtype, state_contents, write_train_state
 from gradus.tasks.stages.warm import Warm
-
-_SCRATCH = "scratch"
 
 
 def makes_the_same_bits(config: UpdateConfig, device: torch.device) -> bool:
@@ -70,9 +61,18 @@ def restore_checkpoint(store: Store, ref: Ref, beat: Beat) -> None:
         updates = updates_since_kept(store, ref)
         refuse_unrepeatable(store, ref, updates)
         store.discard(own)
-        out = store.writer(own)
+        out, warm = store.writer(own), Warm()
         try:
-            _restore(store, ref, updates, out, beat)
+            for number, update in enumerate(updates, start=1):
+                folder = out.scratch / str(number)
+                made = _repeated(store, update, folder, warm, _counted(beat, number, len(updates)))
+                if update == ref:
+                    _put_back(store, made)
+                shutil.rmtree(folder)
+            start = warm.of(KeptTraining).take(ref)
+            assert start is not None
+            contents = state_contents(start.train_state, start.critic, policy_dtype(store.path(ref)))
+            write_train_state(out, ref, store.manifest(ref).files, contents)
         except Exception:
             shutil.rmtree(out.scratch, ignore_errors=True)
             store.remove_empty(own)
@@ -85,77 +85,48 @@ def restored(job: Mapping[str, str], _warm: Warm, beat: Beat) -> Report:
     return {}
 
 
-def _restore(store: Store, ref: Ref, updates: Sequence[Ref], out: ShardWriter, beat: Beat) -> None:
-    start: Start | None = None
-    for index, update in enumerate(updates):
+def _counted(beat: Beat, number: int, num_updates: int) -> Beat:
+    def counted(frac: float, text: str = "") -> None:
+        beat((number - 1 + frac) / num_updates, f"repeating update {number} of {num_updates}: {text}")
 
-        def on_beat(frac: float, text: str = "", done: int = index) -> None:
-            beat((done + frac) / len(updates), f"repeating update {done + 1} of {len(updates)}: {text}")
-
-        start = _repeated(store, update, start, out, on_beat)
-    assert start is not None
-    manifest, dtype = store.manifest(ref), policy_dtype(store.path(ref))
-    folder = out.scratch / "policy"
-    with disk_errors(out.folder):
-        _write_weights(start, folder, dtype)
-        _put_back(store, ref, folder, manifest)
-    write_train_state(out, ref, manifest.files, state_contents(start.train_state, dtype, files_of_critic(start)))
+    return counted
 
 
-def _write_weights(start: Start, folder: Path, dtype: SavedDtype) -> None:
-    """Write policy and average to a folder, as a checkpoint has them."""
-    (folder / EMA).mkdir(parents=True)
-    scratch = folder / _SCRATCH
-    scratch.mkdir()
+def _repeated(store: Store, ref: Ref, folder: Path, warm: Warm, beat: Beat) -> ShardWriter:
+    """Run an update again, from where the one before it left the worker; return its files in a folder."""
+    # An update begins by restoring what it continues from.
+    from gradus.tasks.stages.update.stage import updated  # noqa: PLC0415
 
-    def take(name: str, path: Path) -> None:
-        path.replace(folder / name)
+    manifest, out = store.manifest(ref), ShardWriter(folder, ref)
+    identity = manifest.identity
+    settings = {name: value for name, value in manifest.config.items() if name not in identity.get("facts", {})}
+    config = UpdateConfig.model_validate({**settings, "between_updates": "device"})
+    inputs = {role: tuple(map(Ref.parse, texts)) for role, texts in manifest.parents.items()}
+    ctx = StageContext(store, inputs, out, identity["seed"], warm, beat)
+    try:
+        with _threads(num_threads(store, ref)):
+            updated(ctx, config, Budget(config.micro_tokens), saves=False)
+    except (CorruptArtifactError, PrunedError) as error:
+        raise CorruptArtifactError(f"{ref} cannot be computed again: {error.message}", hint=begin_afresh(ref)) from None
+    return out
 
-    write_weights(start.policy, start.train_state, dtype, scratch, take)
 
-
-def _put_back(store: Store, ref: Ref, folder: Path, manifest: Manifest) -> None:
+def _put_back(store: Store, made: ShardWriter) -> None:
     """Hold what was computed against the manifest of a checkpoint; move what was pruned of it to its place."""
-    pruned = store.pruned(ref)
-    policy = [entry for entry in manifest.files if entry.name.endswith(".safetensors")]
+    ref, sums = made.ref, {entry.name: entry.sha256 for entry in made.entries}
+    folder, pruned = store.path(ref), store.pruned(ref)
+    policy = [entry for entry in store.manifest(ref).files if entry.name.endswith(".safetensors")]
     for entry in policy:
-        if not (folder / entry.name).is_file() or sha256_file(folder / entry.name) != entry.sha256:
+        if sums.get(entry.name) != entry.sha256:
             raise StageError(
                 f"repeating the updates that made {ref} ended in another {entry.name}: on this machine, or by this "
                 "version of Gradus and its libraries, they do not make the same bits",
                 hint=begin_afresh(ref),
             )
-    for entry in policy:
-        if entry.name in pruned:
-            (folder / entry.name).replace(store.path(ref) / entry.name)
-    mark_restored(store.path(ref), (entry.name for entry in policy))
-
-
-def _repeated(store: Store, ref: Ref, before: Start | None, out: ShardWriter, beat: Beat) -> Start:
-    """Take the steps of an update again, from `before` or from the train state of its policy on disk."""
-    manifest = store.manifest(ref)
-    config = UpdateConfig.model_validate(manifest.config)
-    inputs = {role: tuple(map(Ref.parse, texts)) for role, texts in manifest.parents.items()}
-    ctx = StageContext(store, inputs, out, int(manifest.identity["seed"]), Warm(), beat)
-    try:
-        work = Work.of(ctx, config)
-    except (CorruptArtifactError, PrunedError) as error:
-        raise CorruptArtifactError(f"{ref} cannot be computed again: {error.message}", hint=begin_afresh(ref)) from None
-    if before is None:
-        policy = ctx.one("policy")
-        files = {} if begins_adapter(store, policy, config) else state_files(store, policy) or {}
-        start = loaded(store, policy, files, config, ctx.seed)
-    elif before.fits(config):
-        start = before.adopted(store, ctx.one("policy"), config, ALONE)
-    else:
-        raise StageError(
-            f"{ref} was made with another update.dtype, device or optimizer than the update before it, "
-            "whose train state is gone",
-            hint=begin_afresh(ref),
-        )
-    with deterministic(wanted=config.deterministic), _threads(num_threads(store, ref)):
-        work.take_steps(start, Budget(config.micro_tokens))
-    return start
+    with disk_errors(folder):
+        for name in pruned & sums.keys():
+            (made.folder / name).replace(folder / name)
+        mark_restored(folder, (entry.name for entry in policy))
 
 
 @contextmanager

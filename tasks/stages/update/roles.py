@@ -2,94 +2,83 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import torch
 from torch import Tensor
 
 from gradus.data.errors import BadInputError, CorruptArtifactError
 from gradus.data.lake.store import Ref, Store
-from gradus.models.objectives.rows import Rows
 from gradus.models.policy import Policy
 from gradus.models.training.lora import without_lora
 from gradus.models.training.packed.logprobs import Asked, TokenLogprobs, vocabulary
 from gradus.models.training.parallel.ranks import Ranks
-from gradus.models.training.passes import Budget, OnRows, all_tokens
-from gradus.models.training.state import TrainState
+from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.steps.critic import Critic
-from gradus.models.training.steps.critic_files import CRITIC, restore_critic
 from gradus.models.training.tensor_files import CheckpointError
+from gradus.models.training.train_state_files import CRITIC, restore_critic
 from gradus.tasks.artifacts.adapters import refers_to_base
 from gradus.tasks.artifacts.loading import divided_policy, loaded_policy
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.update.rows import refuse_unknown_tokens
 
+if TYPE_CHECKING:
+    from gradus.tasks.stages.update.start import Start
+    from gradus.tasks.stages.update.work import Work
 
-@dataclass(frozen=True)
-class RolePasses:
-    """Passes of other models over the rows of an update, each model loaded for as long as its pass takes."""
 
-    ctx: StageContext
-    config: UpdateConfig
-    table: pa.Table
-    rows: Rows
-    policy: Policy
-    budget: Budget
-    on_rows: OnRows
+def role_columns(work: "Work", start: "Start", budget: Budget) -> dict[str, Tensor]:
+    """Return the columns of tokens that the objective needs of other models, each loaded as long as its pass takes."""
+    config, found = work.config, dict[str, Tensor | None]()
+    if config.needs_reference:
+        reference = _reference(work, start, budget)
+        found = {"reference.logp": reference.logp, "reference.mean_logp": reference.mean_logp}
+    if config.needs_teacher:
+        found |= _teacher(work, start, budget)
+    if start.critic is not None:
+        found["critic.value"] = start.critic.all_values(work.rows, budget, work.on_rows)
+    return {name: values for name, values in found.items() if values is not None}
 
-    def columns(self, train_state: TrainState, critic: Critic | None) -> dict[str, Tensor]:
-        """Return the columns of tokens that the objective needs of them."""
-        found: dict[str, Tensor | None] = {}
-        if self.config.needs_reference:
-            reference = self._reference(train_state)
-            found = {"reference.logp": reference.logp, "reference.mean_logp": reference.mean_logp}
-        if self.config.needs_teacher:
-            found |= self._teacher()
-        if critic is not None:
-            found["critic.value"] = critic.all_values(self.rows, self.budget, self.on_rows)
-        return {name: values for name, values in found.items() if values is not None}
 
-    def _reference(self, train_state: TrainState) -> TokenLogprobs:
-        asked = Asked(mean_logp="reference.mean_logp" in self.config.needs)
-        if self.config.reference == "ema":
-            with train_state.averaged():
-                return all_tokens(train_state.model, self.rows, self.budget, self.on_rows, asked)
-        if self._reference_is_base():
-            with without_lora(train_state.model):
-                return all_tokens(train_state.model, self.rows, self.budget, self.on_rows, asked)
-        model = self._role("reference", "kl_coef is set, or a component reads it").model
-        refuse_unknown_tokens(self.table, vocabulary(model))
-        return all_tokens(model, self.rows, self.budget, self.on_rows, asked)
+def _reference(work: "Work", start: "Start", budget: Budget) -> TokenLogprobs:
+    config, own = work.config, start.train_state
+    asked = Asked(mean_logp="reference.mean_logp" in config.needs)
+    if config.reference == "ema":
+        with own.averaged():
+            return all_tokens(own.model, work.rows, budget, work.on_rows, asked)
+    given = work.ctx.inputs.get("reference", ())
+    if len(given) == 1 and refers_to_base(work.ctx.store, work.ctx.one("policy"), given[0], config):
+        with without_lora(own.model):
+            return all_tokens(own.model, work.rows, budget, work.on_rows, asked)
+    model = _role(work, budget, "reference", "kl_coef is set, or a component reads it").model
+    refuse_unknown_tokens(work.judged.table, vocabulary(model))
+    return all_tokens(model, work.rows, budget, work.on_rows, asked)
 
-    def _reference_is_base(self) -> bool:
-        given = self.ctx.inputs.get("reference", ())
-        return len(given) == 1 and refers_to_base(self.ctx.store, self.ctx.one("policy"), given[0], self.config)
 
-    def _role(self, role: str, why: str) -> Policy:
-        if not self.ctx.inputs.get(role):
-            raise BadInputError(f"the objective needs a {role} policy ({why})", hint=f"give --{role}")
-        store, ref, dtype, mesh = self.ctx.store, self.ctx.one(role), self.config.dtype, self.budget.ranks.mesh
-        if mesh is None:
-            return loaded_policy(store, ref, dtype, self.config.device)
-        return divided_policy(store, ref, dtype, self.budget.ranks, getattr(torch, dtype))
+def _role(work: "Work", budget: Budget, role: str, why: str) -> Policy:
+    if not work.ctx.inputs.get(role):
+        raise BadInputError(f"the objective needs a {role} policy ({why})", hint=f"give --{role}")
+    store, ref, dtype = work.ctx.store, work.ctx.one(role), work.config.dtype
+    if budget.ranks.mesh is None:
+        return loaded_policy(store, ref, dtype, work.config.device)
+    return divided_policy(store, ref, dtype, budget.ranks, getattr(torch, dtype))
 
-    def _teacher(self) -> dict[str, Tensor | None]:
-        teacher = self._role("teacher", "a loss distils from it")
-        if teacher.tokenizer.get_vocab() != self.policy.tokenizer.get_vocab():
-            raise BadInputError(
-                f"the teacher {self.ctx.one('teacher')} has another vocabulary than the policy: its tokens are not the "
-                "policy's",
-                hint="give a teacher with the policy's tokenizer",
-            )
-        refuse_unknown_tokens(self.table, vocabulary(teacher.model))
-        # Embeddings are often padded beyond the vocabulary, to another number in each size of a family.
-        known = min(vocabulary(teacher.model), vocabulary(self.policy.model))
-        asked = Asked(top_k=min(self.config.teacher_top_k, known), top_below=known)
-        found = all_tokens(teacher.model, self.rows, self.budget, self.on_rows, asked)
-        return {"teacher.ids": found.top_ids, "teacher.top": found.top_logp}
+
+def _teacher(work: "Work", start: "Start", budget: Budget) -> dict[str, Tensor | None]:
+    teacher, own = _role(work, budget, "teacher", "a loss distils from it"), start.policy
+    if teacher.tokenizer.get_vocab() != own.tokenizer.get_vocab():
+        raise BadInputError(
+            f"the teacher {work.ctx.one('teacher')} has another vocabulary than the policy: its tokens are not the "
+            "policy's",
+            hint="give a teacher with the policy's tokenizer",
+        )
+    refuse_unknown_tokens(work.judged.table, vocabulary(teacher.model))
+    # Embeddings are often padded beyond the vocabulary, to another number in each size of a family.
+    known = min(vocabulary(teacher.model), vocabulary(own.model))
+    asked = Asked(top_k=min(work.config.teacher_top_k, known), top_below=known)
+    found = all_tokens(teacher.model, work.rows, budget, work.on_rows, asked)
+    return {"teacher.ids": found.top_ids, "teacher.top": found.top_logp}
 
 
 def critic_of(

@@ -24,7 +24,7 @@ from gradus.models.objectives.ragged import Ragged
 from gradus.models.objectives.rows import Rows
 from gradus.models.training.learning_rows import learning_rows
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.stages import reads
+from gradus.tasks.config.update import SCORE_COLUMNS
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.update.origins import (
     compared_tokens,
@@ -122,7 +122,7 @@ def judged_rows(ctx: StageContext, config: UpdateConfig) -> Judged:
 
     GateError if another policy sampled them or no row was judged; BadInputError names a row that cannot be used.
     """
-    joined = _joined(ctx.table("rollouts", _COLUMNS), ctx.table("scores", reads.UPDATE["scores"]))
+    joined = _joined(ctx.table("rollouts", _COLUMNS), ctx.table("scores", SCORE_COLUMNS))
     policy = ctx.one("policy")
     _refuse_text_alone(joined, config)
     ages = _ages(joined, lineage(ctx.store, policy, config.max_age), policy.digest)

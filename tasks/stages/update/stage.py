@@ -26,13 +26,13 @@ from gradus.tasks.stages.update.report import extreme_samples, last_and_worst, o
 from gradus.tasks.stages.update.rows import refuse_unknown_tokens
 from gradus.tasks.stages.update.start import KeptTraining, Start, keep_warm, loaded
 from gradus.tasks.stages.update.train_state import (
-    give_checkpoint,
     saved_in,
     state_contents,
     write_checkpoint,
     write_train_state,
+    write_weights,
 )
-from gradus.tasks.stages.update.work import Work, files_of_critic
+from gradus.tasks.stages.update.work import Work
 
 
 def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
@@ -48,13 +48,15 @@ def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
     return launched(ctx, config)
 
 
-def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageResult:
-    """Do the same in this process, which may be one of several ranks: all take the steps, and rank 0 reports."""
+def updated(ctx: StageContext, config: UpdateConfig, budget: Budget, *, saves: bool = True) -> StageResult:
+    """Do the same in this process, which may be one of several ranks: all take the steps, and rank 0 reports.
+
+    `saves`: with the train state on disk, unless the run leaves it out.
+    """
     started = time.perf_counter()
     work = Work.of(ctx, config)
-    skipped = not work.has_signal()
-    work.refuse_uniform(skipped=skipped)
-    if skipped:
+    work.refuse_uniform()
+    if not work.has_signal():
         return _skipped(work)
     start = _start(ctx, config, budget.ranks)
     refuse_unknown_tokens(work.judged.table, vocabulary(start.policy.model))
@@ -71,11 +73,12 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget) -> StageRes
         ctx.out.write_file(ROWS_FILE, work.rows_file())
         if config.between_updates == "host" and budget.ranks.num_ranks == 1:
             start.to_host()  # before the state is written while other stages compute
-        _save_state(ctx, config, start, budget.ranks)
+        if saves:
+            _save_state(ctx, config, start, budget.ranks)
     else:
-        give_checkpoint(start.policy, start.train_state, dtype)
+        write_weights(start.policy, start.train_state, dtype, None)
         written(
-            state_contents(start.train_state, dtype, files_of_critic(start)),
+            state_contents(start.train_state, start.critic, dtype),
             ctx.store.path(state_ref(ctx.out.ref)),
             budget.ranks,
         )
@@ -97,11 +100,11 @@ def _start(ctx: StageContext, config: UpdateConfig, ranks: Ranks) -> Start:
 
 def _save_state(ctx: StageContext, config: UpdateConfig, start: Start, ranks: Ranks) -> None:
     """Keep what the next update continues from: at once, while other stages compute, or not on disk at all."""
-    same = makes_the_same_bits(config, start.train_state.model.device)
-    if config.save_state == "never" and same:
+    same, when = makes_the_same_bits(config, start.train_state.model.device), ctx.facts.get("save", "now")
+    if when == "never" and same:
         return
     dtype = saved_in(ctx.store, ctx.one("policy"), config)
-    contents = state_contents(start.train_state, dtype, files_of_critic(start))
+    contents = state_contents(start.train_state, start.critic, dtype)
     store, ref, files = ctx.store, ctx.out.ref, ctx.out.entries
 
     def save() -> None:
@@ -109,7 +112,7 @@ def _save_state(ctx: StageContext, config: UpdateConfig, start: Start, ranks: Ra
         with hold(store.path(own), "", lambda text: ctx.beat(1.0, text)):
             write_train_state(store.writer(own), ref, files, contents, ranks)
 
-    if config.save_state == "behind" and same:
+    if when == "behind" and same:
         ctx.warm.of(KeptTraining).save_behind(save)
     else:
         save()

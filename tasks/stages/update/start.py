@@ -7,14 +7,14 @@ from pathlib import Path
 
 from gradus.data.errors import StageError, in_words
 from gradus.data.lake.store import Ref, Store
-from gradus.models.devices import Device, give_back
+from gradus.models.devices import give_back
 from gradus.models.host_memory import to_host
-from gradus.models.policy import Dtype, Policy
+from gradus.models.policy import Policy
 from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic
 from gradus.tasks.artifacts.loading import ROOM, LoadedPolicies, PolicyKey, oom_as_stage_error, place
-from gradus.tasks.config.learning import LoraConfig, UpdateConfig
+from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.update.roles import critic_of
 from gradus.tasks.stages.update.train_state import new_train_state, restore, saved_in
@@ -27,9 +27,8 @@ class Start:
     train_state: TrainState
     policy: Policy
     critic: Critic | None
-    dtype: Dtype
-    device: Device
-    lora: LoraConfig | None
+    config: UpdateConfig
+    """The settings of the last update from here."""
     away: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """Functions that bring its models back to their device, while they lie in the host's memory."""
 
@@ -51,8 +50,9 @@ class Start:
 
     def fits(self, config: UpdateConfig) -> bool:
         """Return whether an update with these settings can continue from here."""
-        same = (self.dtype, self.device, self.lora) == (config.dtype, config.device, config.lora)
-        return same and self.train_state.chosen == config.optimizer
+        kept = self.config
+        same = (kept.dtype, kept.device, kept.lora) == (config.dtype, config.device, config.lora)
+        return same and kept.optimizer == config.optimizer
 
     def adopted(self, store: Store, ref: Ref, config: UpdateConfig, ranks: Ranks) -> "Start":
         """Continue from this checkpoint with other settings, as a state that is read from disk does."""
@@ -63,7 +63,7 @@ class Start:
             critic.adopt(config.critic)
         elif config.needs_critic:
             critic = critic_of(store, ref, config, self.policy, {}, ranks)
-        return Start(self.train_state, self.policy, critic, self.dtype, self.device, self.lora)
+        return Start(self.train_state, self.policy, critic, config)
 
 
 def loaded(
@@ -81,7 +81,7 @@ def loaded(
             restore(train_state, store, ref, files)
     train_state.adopt(config)
     critic = critic_of(store, ref, config, policy, files, ranks)
-    return Start(train_state, policy, critic, config.dtype, config.device, config.lora)
+    return Start(train_state, policy, critic, config)
 
 
 @dataclass

@@ -18,12 +18,13 @@ from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.lake.train_states import CHECKPOINT, POINTER, begin_afresh, pointer, state_identity, weights_config
 from gradus.data.seeds import derive_seed
 from gradus.models.policy import Policy, saved_dtype
-from gradus.models.training.checkpoint import SavedDtype, TakeFile, write_policy
+from gradus.models.training.checkpoint import SavedDtype, write_policy
 from gradus.models.training.lora import has_lora
 from gradus.models.training.optimizers.making import OptimizerError
 from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.recomputation import layers_of
 from gradus.models.training.state import TrainState
+from gradus.models.training.steps.critic import Critic
 from gradus.models.training.tensor_files import CheckpointError, Collect
 from gradus.models.training.train_state_files import OtherOptimizerError, restore_train_state, train_state_files
 from gradus.tasks.artifacts.adapters import adapted_policy, write_adapter
@@ -34,8 +35,6 @@ from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.identity.loading import load
 
 _WORK = "policy"
-Contents = Mapping[str, Collect]
-"""Files by name and how each is brought together."""
 
 
 def new_train_state(store: Store, ref: Ref, config: UpdateConfig, seed: int, ranks: Ranks) -> tuple[TrainState, Policy]:
@@ -90,18 +89,6 @@ def restore(train_state: TrainState, store: Store, ref: Ref, files: Mapping[str,
         ) from None
 
 
-def give_checkpoint(policy: Policy, train_state: TrainState, dtype: SavedDtype) -> None:
-    """Give what this rank holds of a checkpoint that another one writes; of an adapter that one has all."""
-    if has_lora(policy.model):
-        return
-    for weights in filter(None, (train_state.masters, train_state.average)):
-        write_policy(policy, None, _untaken, weights, dtype)
-
-
-def _untaken(name: str, path: Path) -> None:
-    raise AssertionError(f"{path} was written for {name}")
-
-
 def write_checkpoint(
     out: ShardWriter, policy: Policy, train_state: TrainState, dtype: SavedDtype, *, repeats: bool
 ) -> None:
@@ -110,7 +97,7 @@ def write_checkpoint(
     `repeats`: whether the same update makes the same bits again.
     """
     with disk_errors(out.folder):
-        write_weights(policy, train_state, dtype, _empty(out.scratch / _WORK), out.move_file)
+        write_weights(policy, train_state, dtype, out)
     named = pointer(
         out.ref,
         step=train_state.step,
@@ -121,27 +108,33 @@ def write_checkpoint(
     out.write_file(POINTER, named)
 
 
-def write_weights(policy: Policy, train_state: TrainState, dtype: SavedDtype, scratch: Path, take: TakeFile) -> None:
-    """Write the policy, and its average below EMA, to an empty folder, and let `take` move each file."""
-    if has_lora(policy.model):
-        write_adapter(policy, train_state.masters, scratch, take)
-    else:
-        # In its own number format the model has what the masters are rounded to.
-        own = getattr(torch, dtype) == policy.model.dtype
-        write_policy(policy, scratch, take, None if own else train_state.masters, dtype)
+def write_weights(policy: Policy, train_state: TrainState, dtype: SavedDtype, out: ShardWriter | None) -> None:
+    """Write the policy, and its average below EMA; a rank that does not write gives the one that does what it holds."""
+    scratch = None if out is None else _empty(out.scratch / _WORK)
+    lora = has_lora(policy.model)
+    # In its own number format the model has what the masters are rounded to.
+    rounded = getattr(torch, dtype) == policy.model.dtype and not lora
+    parts: dict[str, Mapping[str, Tensor] | None] = {"": None if rounded else train_state.masters}
     if train_state.average:
+        parts[f"{EMA}/"] = train_state.average
+    for below, weights in parts.items():
 
-        def take_below(name: str, path: Path) -> None:
-            take(f"{EMA}/{name}", path)
+        def take(name: str, path: Path, below: str = below) -> None:
+            assert out is not None
+            out.move_file(f"{below}{name}", path)
 
-        if has_lora(policy.model):
-            write_adapter(policy, train_state.average, scratch, take_below, up="../")
-        else:
-            write_policy(policy, scratch, take_below, train_state.average, dtype)
+        if not lora:
+            write_policy(policy, scratch, take, weights, dtype)
+        elif scratch is not None and weights is not None:  # an adapter is whole on every rank
+            write_adapter(policy, weights, scratch, take, up="../" if below else "")
 
 
 def write_train_state(
-    out: ShardWriter, checkpoint: Ref, policy_files: Iterable[FileEntry], files: Contents, ranks: Ranks = ALONE
+    out: ShardWriter,
+    checkpoint: Ref,
+    policy_files: Iterable[FileEntry],
+    files: Mapping[str, Collect],
+    ranks: Ranks = ALONE,
 ) -> None:
     """Write and commit the train state of a checkpoint that consists of these files of a policy.
 
@@ -155,10 +148,10 @@ def write_train_state(
     )
 
 
-def state_contents(train_state: TrainState, dtype: SavedDtype, others: Contents) -> dict[str, Collect]:
+def state_contents(train_state: TrainState, critic: Critic | None, dtype: SavedDtype) -> dict[str, Collect]:
     """The files of a train state beside a policy that is saved in `dtype`."""
     rounded = dtype != "float32" and not has_lora(train_state.model)  # an adapter's file has its matrices as they are
-    return {**train_state_files(train_state, masters=rounded), **others}
+    return train_state_files(train_state, critic, masters=rounded)
 
 
 def saved_in(store: Store, ref: Ref, config: UpdateConfig) -> SavedDtype:

@@ -7,25 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradus.components.chosen import AdvantageConfig, Chosen
 from gradus.data.arrays import Bools
 from gradus.data.errors import GateError, StageError
 from gradus.data.metrics import zero_std_groups
-from gradus.models.objectives.objective import Objective
+from gradus.models.objectives.columns import columns_of
+from gradus.models.objectives.objective import Advantage, Objective, Part, Term
 from gradus.models.objectives.rows import Rows
 from gradus.models.training.mismatch import mismatch, row_differences
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.steps.critic import UpdateError
-from gradus.models.training.steps.critic_files import critic_files
 from gradus.models.training.steps.step import StepResult
-from gradus.models.training.tensor_files import Collect
-from gradus.models.training.update import StepPlan, optimise
+from gradus.models.training.update import optimise, planned_steps
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
+from gradus.tasks.identity.loading import load
+from gradus.tasks.preflight.updates import check_objective
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.gates import update_breach
-from gradus.tasks.stages.update.objective import objective_of
 from gradus.tasks.stages.update.report import StepMetrics, uniform_groups
-from gradus.tasks.stages.update.roles import RolePasses
+from gradus.tasks.stages.update.roles import role_columns
 from gradus.tasks.stages.update.rows import Judged, judged_rows, learning_rows_of, refuse_truncated, truncated
 from gradus.tasks.stages.update.start import Start
 from gradus.tasks.stages.update.table import update_table
@@ -72,10 +73,13 @@ class Work:
         varied = ~torch.from_numpy(self.zero_std)[self.rows["group"]] | self.config.needs_critic
         return bool(((self.rows.lengths > 0) & self.objective.may_learn(self.rows, varied)).any())
 
-    def refuse_uniform(self, *, skipped: bool) -> None:
-        """Raise GateError if too many groups have no variance, or a skipped update is to be refused."""
-        summary = {**self.uniform_groups(), "skipped_updates": int(skipped)}
-        if sentence := update_breach({"summary": summary}, self.config):
+    def refuse_uniform(self) -> None:
+        """Raise GateError if too many groups have no variance, or all where the run does not let an update skip."""
+        found = self.uniform_groups()
+        sentence = update_breach({"summary": found}, self.config)
+        if not (self.has_signal() or self.ctx.facts.get("may_skip")):
+            sentence = f"all {found['groups']} groups have rewards without variance: there is nothing to learn from"
+        if sentence:
             raise GateError(sentence, hint=WITHOUT_SIGNAL)
 
     def uniform_groups(self) -> dict[str, Any]:
@@ -85,21 +89,21 @@ class Work:
     def take_steps(self, start: Start, budget: Budget) -> int:
         """Take every step; return the completion tokens trained on in all of them."""
         config, rows, state = self.config, self.rows, start.train_state
-        plan = StepPlan.of(rows, self.objective, config, state.rng)
-        num_passes = (not plan.on_policy) + config.needs_reference + config.needs_teacher + config.needs_critic
-        self._rows_in_all = sum(map(len, plan.steps)) * (1 + config.needs_critic) + rows.num_rows * num_passes
+        steps = planned_steps(rows, self.objective, config, state.rng)
+        on_policy = len(steps) == 1
+        num_passes = (not on_policy) + config.needs_reference + config.needs_teacher + config.needs_critic
+        self._rows_in_all = sum(map(len, steps)) * (1 + config.needs_critic) + rows.num_rows * num_passes
         known: dict[str, Tensor] = {}
-        if not plan.on_policy:
+        if not on_policy:
             known["old.logp"] = all_tokens(state.model, rows, budget, self.on_rows).logp
             self.check_mismatch(torch.arange(rows.num_rows), known["old.logp"])
-        passes = RolePasses(self.ctx, config, self.judged.table, rows, start.policy, budget, self.on_rows)
-        known |= passes.columns(state, start.critic)
+        known |= role_columns(self, start, budget)
         num_tokens, before = 0, time.perf_counter()
         try:
             for result in optimise(
                 state,
                 rows.adding(of_tokens=known),
-                plan,
+                steps,
                 self.objective,
                 config,
                 check=self.check_mismatch,
@@ -113,7 +117,7 @@ class Work:
                 fault_point("update:after_step")
                 step_tokens = int(rows.lengths[result.rows].sum())
                 num_tokens += step_tokens
-                self._beat(f"step {len(self.steps)} of {len(plan.steps)}: {step_tokens / step_s:,.0f} tokens/s")
+                self._beat(f"step {len(self.steps)} of {len(steps)}: {step_tokens / step_s:,.0f} tokens/s")
         except UpdateError as error:
             hint = "lower update.lr, or look at the rollouts and the rewards"
             raise StageError(f"the update was refused: {error}", hint=hint) from None
@@ -151,6 +155,37 @@ class Work:
         )
 
 
-def files_of_critic(start: Start) -> dict[str, Collect]:
-    """Files of the critic by name; none without one."""
-    return {} if start.critic is None else critic_files(start.critic)
+def objective_of(config: UpdateConfig) -> Objective:
+    """Return the objective; UsageError if its parts do not go together."""
+    check_objective(config)
+    terms = config.objective
+    chosen = list(dict.fromkeys(str(each.advantage) for each in terms))
+    advantages = {str(each.advantage): each.advantage for each in terms if each.advantage is not None}
+    return Objective(
+        advantages=tuple(_advantage(advantages[text]) for text in chosen),
+        terms=tuple(
+            Term(
+                loss=_part(each.loss),
+                aggregation=_part(each.aggregation or config.aggregation),
+                advantage=chosen.index(str(each.advantage)),
+                weights=tuple(_part(part) for part in each.weights or ()),
+                coefficient=each.coefficient,
+                name=each.name,
+                acts_without_advantage=each.loss.component.acts_without_advantage,
+                needs_sampler=each.loss.component.needs_sampler,
+                regulariser=each.loss.component.regulariser,
+                over=each.over,
+            )
+            for each in terms
+        ),
+        correction=None if config.correction is None else _part(config.correction),
+    )
+
+
+def _advantage(chosen: AdvantageConfig) -> Advantage:
+    return Advantage(_part(chosen), chosen.component.when, chosen.component.per)
+
+
+def _part(chosen: Chosen) -> Part:
+    component = chosen.component
+    return Part(load(chosen), f"{component.kind} {chosen.label}", columns_of(component))

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.data.curation.difficulty import Measurement, add, candidates, complete, measure
+from gradus.data.curation.candidates import candidates
+from gradus.data.curation.difficulty import Measurement, add, complete, measure
 from gradus.data.curation.grading import Grades
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import DIFFICULTY, ROLLOUTS, SCORES, cast_to_schema
@@ -182,10 +183,10 @@ def test_adding_equals_bookkeeping_by_hand(rounds: list[tuple[dict[str, tuple[in
 def test_candidates_keep_the_order_of_the_problems_and_mark_the_unmeasured() -> None:
     problems = pa.table({"problem_id": ["c", "a", "b"], "question": ["?", "?", "?"]})
     table = candidates(problems, pa.table({"problem_id": ["b", "c", "zzz"], "n": [4, 0, 4], "k": [1, 0, 4]}))
-    assert table.column("problem_id").to_pylist() == ["c", "a", "b"]
-    assert table.column("pass_rate").to_pylist() == [None, None, 0.25]
-    assert table.column("n").to_pylist() == [0, None, 4]
-    assert candidates(problems, None).column("history").to_pylist() == [None, None, None]
+    assert table["problem_id"].tolist() == ["c", "a", "b"]
+    np.testing.assert_array_equal(table["pass_rate"], [np.nan, np.nan, 0.25])
+    assert table["n"].tolist() == [0, 0, 4]
+    assert [each.tolist() for each in candidates(problems, None)["history"]] == [[], [], []]
 
 
 def test_a_difficulty_table_that_names_no_problem_is_a_mistake() -> None:

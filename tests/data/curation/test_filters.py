@@ -1,6 +1,7 @@
 """Filters: who stays, who goes and the reason that each dropped row bears."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +15,30 @@ from pydantic import ValidationError
 
 from gradus.components.chosen import FilterConfig
 from gradus.components.registry import components
-from gradus.data.curation import filters
-from gradus.data.curation.difficulty import candidates
-from gradus.data.curation.filters import Filter, Selection
+from gradus.components.rows import Rows
+from gradus.data.curation import results
+from gradus.data.curation.candidates import Candidates, candidates
+from gradus.data.curation.results import Selection
 from gradus.data.errors import UsageError
 from gradus.tasks.identity.loading import load
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"
 
 
-def bound(name: str, settings: dict[str, Any]) -> Filter:
+def bound(name: str, settings: dict[str, Any]) -> Callable[[Rows], Selection]:
     """A filter with its settings, checked as those of a recipe are."""
     return load(FilterConfig.model_validate({"name": name, **settings}))
 
 
-def run_filter(table: pa.Table, name: str, settings: dict[str, Any]) -> Selection:
+def run_filter(table: Candidates, name: str, settings: dict[str, Any]) -> Selection:
     return bound(name, settings)(table)
 
 
-def apply_filters(table: pa.Table, chosen: list[tuple[str, dict[str, Any]]]) -> Selection:
-    return filters.apply_filters(table, [bound(name, settings) for name, settings in chosen])
+def apply_filters(table: Candidates, chosen: list[tuple[str, dict[str, Any]]]) -> Selection:
+    return results.apply_filters(table, [bound(name, settings) for name, settings in chosen])
 
 
-def pool(counts: list[tuple[int, int] | None]) -> pa.Table:
+def pool(counts: list[tuple[int, int] | None]) -> Candidates:
     """Problems p0, p1 ... with (n, k) each; None is unmeasured."""
     ids = [f"p{i}" for i in range(len(counts))]
     known = [(i, *pair) for i, pair in zip(ids, counts, strict=True) if pair is not None]
@@ -88,7 +90,7 @@ def test_group_variance_is_normalised_by_the_most_that_the_group_allows() -> Non
 
 def test_length_counts_characters_words_and_messages() -> None:
     said = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "one two"}]
-    problems = pa.table(
+    table = pa.table(
         {
             "problem_id": ["a", "b", "c"],
             "question": ["a dé f", "abcdefghij", None],
@@ -97,6 +99,7 @@ def test_length_counts_characters_words_and_messages() -> None:
             ),
         }
     )
+    problems = candidates(table, None)
     assert kept(run_filter(problems, "length", {"low": 7})) == [1, 2]  # 6, 10 and 15 characters
     assert kept(run_filter(problems, "length", {"low": 6, "high": 10})) == [0, 1]
     assert kept(run_filter(problems, "length", {"low": 2, "unit": "words"})) == [0, 2]

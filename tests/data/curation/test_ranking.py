@@ -5,12 +5,13 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.data.curation.difficulty import candidates
-from gradus.data.curation.rankings import measured, rank
+from gradus.data.curation.candidates import Candidates, candidates
+from gradus.data.curation.rankings import measured
 from gradus.data.curation.rankings.measured import historical_std
+from gradus.data.curation.results import rank
 
 
-def pool(histories: dict[str, list[float] | None]) -> pa.Table:
+def pool(histories: dict[str, list[float] | None]) -> Candidates:
     ids = list(histories)
     problems = pa.table({"problem_id": pa.array(ids, pa.string()), "question": pa.array(ids, pa.string())})
     known = {i: h for i, h in histories.items() if h is not None}
@@ -27,8 +28,8 @@ def pool(histories: dict[str, list[float] | None]) -> pa.Table:
     return candidates(problems, measured)
 
 
-def named(table: pa.Table, by: str) -> list[str]:
-    return table.column("problem_id").take(pa.array(rank(table, getattr(measured, by))[0])).to_pylist()
+def named(table: Candidates, by: str) -> list[str]:
+    return table["problem_id"][rank(table, getattr(measured, by))[0]].tolist()
 
 
 def test_historical_std_of_ragged_histories_by_hand() -> None:

@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gradus.components.chosen import SamplerConfig
-from gradus.data.curation.samplers import Draw
+from gradus.data.curation.candidates import Candidates
+from gradus.data.curation.results import Draw
 from gradus.data.curation.samplers.draws import in_order, uniform, variance
 
 
-def pool(rates: list[float | None]) -> pa.Table:
+def pool(rates: list[float | None]) -> Candidates:
     p = pa.array(rates, pa.float64())
     spread = pa.array([None if r is None else r * (1 - r) for r in rates], pa.float64())
-    return pa.table({"problem_id": [f"p{i}" for i in range(len(rates))], "pass_rate": p, "variance": spread})
+    ids = [f"p{i}" for i in range(len(rates))]
+    return Candidates(pa.table({"problem_id": ids, "pass_rate": p, "variance": spread}))
 
 
 def rng(seed: int = 0) -> np.random.Generator:

@@ -10,32 +10,34 @@ import pytest
 
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Store
-from gradus.tasks.inspect.exchange.incoming import Incoming, read_incoming
+from gradus.tasks.inspect.exchange.incoming import read_incoming
 
 DUMPS = Path(__file__).parent / "dumps"
 POLICY = Path(__file__).parents[3] / "data" / "samples" / "policy"
 
 
-def read(name: str, **columns: str) -> Incoming:
-    return read_incoming(DUMPS / name, name, columns, POLICY if name == "open-instruct" else None)
+Tables = dict[str, pa.Table]
 
 
-def rows(found: Incoming, *names: str) -> list[tuple[Any, ...]]:
-    return list(zip(*(found.tables.rollouts.column(name).to_pylist() for name in names), strict=True))
+def read(name: str, **columns: str) -> Tables:
+    return read_incoming(DUMPS / name, name, columns, POLICY if name == "open-instruct" else None)[0]
 
 
-def scores(found: Incoming) -> list[dict[str, Any]]:
-    assert found.tables.scores is not None
-    return found.tables.scores.to_pylist()
+def rows(found: Tables, *names: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(found["rollouts"].column(name).to_pylist() for name in names), strict=True))
+
+
+def scores(found: Tables) -> list[dict[str, Any]]:
+    return found["scores"].to_pylist()
 
 
 @pytest.mark.parametrize("name", ["verl", "trl", "trinity", "open-instruct", "art"])
 def test_a_dump_is_stored_whole(name: str, tmp_path: Path) -> None:
     found, store = read(name), Store(tmp_path)
-    for table, content in vars(found.tables).items():
+    for table, content in found.items():
         assert store.read(store.put(table, content)).num_rows == content.num_rows > 0
-    problems = set(found.tables.problems.column("problem_id").to_pylist())
-    assert set(found.tables.rollouts.column("problem_id").to_pylist()) == problems
+    problems = set(found["problems"].column("problem_id").to_pylist())
+    assert set(found["rollouts"].column("problem_id").to_pylist()) == problems
 
 
 def test_verls_steps_come_in_order_with_verdicts_and_parts() -> None:
@@ -47,14 +49,14 @@ def test_verls_steps_come_in_order_with_verdicts_and_parts() -> None:
         (1.0, True, {"format": 0.5}),
         (0.0, False, {"format": 0.0}),
     ]
-    assert found.tables.problems.column("answer").to_pylist() == ["17"]
+    assert found["problems"].column("answer").to_pylist() == ["17"]
     assert len({group for (group,) in rows(found, "group_id")}) == 2
 
 
 def test_trls_rewards_are_summed_or_one_of_them_is_chosen() -> None:
-    found = read("trl")
-    assert found.tables.rollouts.num_rows == 8
-    assert found.num_files == 2
+    found, num_files, _ = read_incoming(DUMPS / "trl", "trl", {})
+    assert found["rollouts"].num_rows == 8
+    assert num_files == 2
     assert {s["reward"] for s in scores(found)} == {0.25}
     assert all(dict(s["components"]) == {"right": 0.0, "short": 0.25} for s in scores(found))
     assert {s["reward"] for s in scores(read("trl", reward="right"))} == {0.0}
@@ -63,19 +65,19 @@ def test_trls_rewards_are_summed_or_one_of_them_is_chosen() -> None:
 
 
 def test_trinitys_experiences_of_one_and_several_turns_and_no_preference_pairs() -> None:
-    found = read("trinity")
+    found, _, refused = read_incoming(DUMPS / "trinity", "trinity", {})
     assert rows(found, "group_id", "completion", "finish_reason", "round") == [
         ("4/7", "#### 17", None, 4), ("4/7", "#### 1", "length", 4), ("4/8", "#### 2", None, 4)
     ]  # fmt: skip
     assert [s["reward"] for s in scores(found)] == [1.0, 0.0, 0.5]
-    assert found.refused == {"a preference pair, not a rollout": 1}
-    assert found.tables.problems.column("question").to_pylist() == ["12 + 5 =", "Add.\n3 - 1 ="]
+    assert refused == {"a preference pair, not a rollout": 1}
+    assert found["problems"].column("question").to_pylist() == ["12 + 5 =", "Add.\n3 - 1 ="]
 
 
 def test_a_threshold_makes_verdicts_of_rewards_where_a_file_has_none() -> None:
     for name, wanted in (("trl", [False] * 8), ("trinity", [True, False, True]), ("verl", [True, False] * 2)):
         assert [s["correct"] is None for s in scores(read(name))] == [name != "verl"] * len(wanted)
-        found = read_incoming(DUMPS / name, name, {}, correct_at=0.5)
+        found = read_incoming(DUMPS / name, name, {}, correct_at=0.5)[0]
         assert [s["correct"] for s in scores(found)] == wanted
         assert [s["outcome"] for s in scores(found)] == ["correct" if right else "wrong" for right in wanted]
 
@@ -90,8 +92,8 @@ def test_open_instructs_tokens_become_texts_and_stay() -> None:
     assert rows(found, "prompt_tokens", "completion_tokens", "logprobs") == [
         (each["prompt_tokens"], each["response_tokens"], each["logprobs"]) for each in written
     ]
-    assert found.tables.problems.column("question").to_pylist() == ["12 + 5 =", "3 - 1 ="]
-    assert found.tables.problems.column("answer").to_pylist() == ["17", "2"]
+    assert found["problems"].column("question").to_pylist() == ["12 + 5 =", "3 - 1 ="]
+    assert found["problems"].column("answer").to_pylist() == ["17", "2"]
 
 
 def test_arts_trajectories_of_each_step_have_groups_of_their_own() -> None:
@@ -116,9 +118,9 @@ def test_arts_second_version_is_read_from_its_json(tmp_path: Path) -> None:
         {"format_version": 2, "group_index": 1, "group_json": "{}"},
     ]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(written), tmp_path / "0007.parquet")
-    found = read_incoming(tmp_path, "art", {})
+    found, _, refused = read_incoming(tmp_path, "art", {})
     assert rows(found, "question", "completion", "round") == [("1+1=", "2", 7)]
-    assert found.refused == {"a group without trajectories": 1}
+    assert refused == {"a group without trajectories": 1}
 
 
 def test_a_dump_of_another_system_is_refused_with_the_first_reason(tmp_path: Path) -> None:

@@ -64,33 +64,32 @@ def test_what_is_written_is_read_back(name: str, rows: list[Exchanged], tmp_path
 @settings(max_examples=60)
 def test_tables_have_every_row_once_under_ids_of_its_own(rows: list[Exchanged]) -> None:
     tables = tables_of(rows, "verl")
-    ids = tables.rollouts.column("rollout_id").to_pylist()
-    assert len(set(ids)) == len(rows) == tables.rollouts.num_rows
-    assert tables.rollouts.column("completion").to_pylist() == [row.completion for row in rows]
+    ids = tables["rollouts"].column("rollout_id").to_pylist()
+    assert len(set(ids)) == len(rows) == tables["rollouts"].num_rows
+    assert tables["rollouts"].column("completion").to_pylist() == [row.completion for row in rows]
     judged = [row for row in rows if row.reward is not None or row.correct is not None]
-    assert (tables.scores.num_rows if tables.scores else 0) == len(judged)
-    problems = tables.problems.column("problem_id").to_pylist()
-    assert set(problems) == set(tables.rollouts.column("problem_id").to_pylist())
+    assert (tables["scores"].num_rows if "scores" in tables else 0) == len(judged)
+    problems = tables["problems"].column("problem_id").to_pylist()
+    assert set(problems) == set(tables["rollouts"].column("problem_id").to_pylist())
     assert len(set(problems)) == len(problems)
 
 
 def test_rows_without_ids_are_grouped_by_prompt_and_step() -> None:
     rows = [Exchanged("1+1=", str(i), round=step, reward=float(i == 2)) for step in (1, 2) for i in range(2)]
     tables = tables_of([*rows, Exchanged("2+2=", "4", round=2)], "verl")
-    groups = tables.rollouts.column("group_id").to_pylist()
+    groups = tables["rollouts"].column("group_id").to_pylist()
     assert [groups.count(group) for group in dict.fromkeys(groups)] == [2, 2, 1]
-    assert tables.rollouts.column("sample").to_pylist() == [0, 1, 0, 1, 0]
-    assert tables.problems.column("question").to_pylist() == ["1+1=", "2+2="]
-    assert tables.scores is not None
-    assert tables.scores.num_rows == 4  # the last has no reward
-    assert set(SCORES.arrow.names) == set(tables.scores.column_names)
-    assert set(ROLLOUTS.arrow.names) < set(tables.rollouts.column_names)
+    assert tables["rollouts"].column("sample").to_pylist() == [0, 1, 0, 1, 0]
+    assert tables["problems"].column("question").to_pylist() == ["1+1=", "2+2="]
+    assert tables["scores"].num_rows == 4  # the last has no reward
+    assert set(SCORES.arrow.names) == set(tables["scores"].column_names)
+    assert set(ROLLOUTS.arrow.names) < set(tables["rollouts"].column_names)
 
 
 def test_a_problem_is_asked_as_its_rollouts_without_a_hint_were() -> None:
     hinted = Exchanged("hint, 1+1=", "2", problem_id="p", hint_level=2)
     plain = Exchanged("1+1=", "3", problem_id="p")
-    assert tables_of([hinted, plain], "trl").problems.column("question").to_pylist() == ["1+1="]
+    assert tables_of([hinted, plain], "trl")["problems"].column("question").to_pylist() == ["1+1="]
 
 
 JSON = st.recursive(

@@ -21,7 +21,7 @@ from gradus.models.training.packed.logprobs import Asked
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.settings import CriticConfig
 from gradus.models.training.steps.critic import Critic
-from gradus.models.training.steps.critic_files import critic_files, restore_critic
+from gradus.models.training.train_state_files import critic_files, restore_critic
 from tests.models.training.saved import write_alone
 from tests.models.training.test_update import (
     ONE_STEP,

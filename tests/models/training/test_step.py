@@ -110,7 +110,7 @@ def test_the_kl_to_the_policy_before_the_update_is_that_of_the_ratios() -> None:
     plan = plan_of(rows, settings, 0)
     half, _ = trained(settings, stop=1)
     ratios: list[float] = []
-    for row in plan.steps[1].tolist():
+    for row in plan[1].tolist():
         new, old = naive_logprobs(half.model, rows, row)[0], naive_logprobs(model(), rows, row)[0]
         ratios += [float(value) for value in (new - old).exp().detach()]
     expected = sum(r - 1 - math.log(r) for r in ratios) / len(ratios)
@@ -135,4 +135,4 @@ def test_a_loss_that_acts_without_advantage_trains_rows_that_have_none() -> None
     rows = rollouts(advantage=torch.zeros(6, dtype=torch.float64))
     settings: Any = replace(ONE_STEP, loss=likelihood, acts_without_advantage=True)
     assert float(gradients(settings, rows).abs().max()) > 0.01
-    assert plan_of(rows, replace(settings, acts_without_advantage=False), 0).steps == ()
+    assert plan_of(rows, replace(settings, acts_without_advantage=False), 0) == ()

@@ -1,6 +1,7 @@
 """The update against a naive implementation; determinism, micro-batching, warm-up, refusals, learning."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +20,6 @@ from gradus.models.training.learning_rows import learning_rows
 from gradus.models.training.mismatch import mismatch, row_differences
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import UpdateError
-from gradus.models.training.update import StepPlan
 from tests.models.training.saved import restore_bytes, state_bytes, weights_bytes
 from tests.models.training.trial import Trial, all_logprobs, optimised, plan_of
 
@@ -66,10 +66,10 @@ def trained(
     found = start or train_state()
     plan = plan_of(rows, settings)
     known = {
-        "old.logp": None if plan.on_policy else all_logprobs(model(), rows, settings.micro_tokens),
+        "old.logp": None if len(plan) == 1 else all_logprobs(model(), rows, settings.micro_tokens),
         "reference.logp": reference,
     }
-    steps = StepPlan(plan.steps[taken:stop])
+    steps = plan[taken:stop]
     results = optimised(
         found, rows, settings, known, steps, check=lambda *given: (seen if seen is not None else []).append(given)
     )
@@ -131,8 +131,8 @@ def test_a_whole_update_is_that_of_a_naive_implementation(aggregation: Any, regu
     old = {row: naive_logprobs(policy, rows, row)[0].detach() for row in range(6)}
     optimizer = torch.optim.AdamW(policy.parameters(), weight_decay=0.0)
     plan = plan_of(rows, settings, 0)
-    assert len(plan.steps) == (6 if regularised else 4)
-    for index, chosen in enumerate(plan.steps):
+    assert len(plan) == (6 if regularised else 4)
+    for index, chosen in enumerate(plan):
         loss = naive_loss(policy, rows, chosen.tolist(), settings, old, reference)
         optimizer.zero_grad()
         loss.backward()
@@ -238,9 +238,9 @@ def test_tokens_with_a_gap_leave_the_loss_and_its_denominator() -> None:
     # Row 0 without log-probs: the step must be that of the other rows alone.
     gap = torch.cat([torch.full((3,), math.nan), rollouts()["sampler.logp"][3:]])
     alone = rollouts(group=torch.tensor([9, 0, 1, 1, 2, 2]))
-    plan = StepPlan((torch.arange(1, 6),))
+    plan = (torch.arange(1, 6),)
     found: list[Tensor] = []
-    for rows, steps in ((rollouts(logprobs=gap), StepPlan((torch.arange(6),))), (alone, plan)):
+    for rows, steps in ((rollouts(logprobs=gap), (torch.arange(6),)), (alone, plan)):
         mine = train_state()
         optimised(mine, rows, ONE_STEP, plan=steps)
         found.append(torch.cat([mine.optimizer.state[p]["exp_avg"].flatten() for p in mine.model.parameters()]))
@@ -300,11 +300,11 @@ def test_a_plan_takes_every_learnable_group_once_an_epoch_and_whole() -> None:
     with_bonus = plan_of(rows, replace(SETTINGS, entropy_coef=0.1), 3)
     assert sorted(listed(with_bonus)[:3]) == [[0, 1], [2, 3], [4, 5]]
     in_one = plan_of(rows, ONE_STEP, 3)
-    assert (listed(in_one), in_one.on_policy) == ([[0, 1, 2, 3, 4, 5]], True)
+    assert listed(in_one) == [[0, 1, 2, 3, 4, 5]]
 
 
-def listed(plan: StepPlan) -> list[list[int]]:
-    return [rows.tolist() for rows in plan.steps]
+def listed(plan: Sequence[Tensor]) -> list[list[int]]:
+    return [rows.tolist() for rows in plan]
 
 
 def test_mismatch_is_worked_out_by_hand() -> None:

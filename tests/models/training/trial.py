@@ -1,6 +1,6 @@
 """An objective of functions with the settings of its steps, changed by `dataclasses.replace`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -18,7 +18,7 @@ from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.settings import StepConfig
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.step import StepResult
-from gradus.models.training.update import StepPlan, optimise
+from gradus.models.training.update import optimise, planned_steps
 
 Losses = Callable[[Rows], tuple[Tensor, dict[str, Tensor]]]
 
@@ -106,9 +106,9 @@ class Trial:
         )
 
 
-def plan_of(rows: Rows, trial: Trial, seed: int = 0) -> StepPlan:
+def plan_of(rows: Rows, trial: Trial, seed: int = 0) -> tuple[Tensor, ...]:
     """The steps that an update would take."""
-    return StepPlan.of(rows, trial.objective, trial.settings, np.random.default_rng(seed))
+    return planned_steps(rows, trial.objective, trial.settings, np.random.default_rng(seed))
 
 
 def optimised(
@@ -116,12 +116,12 @@ def optimised(
     rows: Rows,
     trial: Trial,
     known: Mapping[str, Tensor | None] | None = None,
-    plan: StepPlan | None = None,
+    plan: Sequence[Tensor] | None = None,
     **options: Any,
 ) -> list[StepResult]:
     """Take the steps of a plan, by default that of the rows; `known` are columns of tokens."""
     found = {name: values for name, values in (known or {}).items() if values is not None}
-    steps = plan or plan_of(rows, trial)
+    steps = plan_of(rows, trial) if plan is None else plan
     return list(optimise(state, rows.adding(of_tokens=found), steps, trial.objective, trial.settings, **options))
 
 

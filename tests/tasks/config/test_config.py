@@ -14,7 +14,6 @@ def test_how_a_result_is_got_at_is_no_part_of_its_identity() -> None:
     plain = RolloutConfig()
     tuned = RolloutConfig(
         flush_s=1.0,
-        retries=9,
         max_failed_frac=0.5,
         vllm=VllmConfig(max_num_seqs=8, gpu_memory_utilization=0.5),
         server=ServerConfig(concurrency=2, retries=1, api_key_variable="MY_KEY"),

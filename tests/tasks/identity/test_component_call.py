@@ -23,12 +23,13 @@ from gradus.components.chosen import (
     SamplerConfig,
     TokenWeightsConfig,
 )
+from gradus.data.curation.candidates import Candidates
 from gradus.data.errors import BadInputError
 from gradus.models.objectives.rows import Rows
 from gradus.tasks.identity.component_call import RETURNS
 from gradus.tasks.identity.loading import load
 
-POOL = pa.table({"problem_id": ["a", "b", "c"]})
+POOL = Candidates(pa.table({"problem_id": ["a", "b", "c"]}))
 TOKENS = torch.zeros(5)
 ROWS = Rows({"reward": torch.zeros(2), "group": torch.zeros(2)}, {"now.logp": TOKENS}, torch.tensor([3, 2]))
 PAIR = "torch.zeros({0}), {{'m': torch.zeros({1})}}"
@@ -86,7 +87,7 @@ def component(config: type[Chosen], folder: Path, body: str) -> Any:
     file = folder / "mine.py"
     file.write_text(
         "import numpy as np\nimport torch\n"
-        "from gradus.data.curation.filters import Selection\nfrom gradus.data.curation.samplers import Draw\n\n\n"
+        "from gradus.data.curation.results import Draw, Selection\n\n\n\n"
         f"def own(*arguments):\n    return {body}\n"
     )
     return load(config.model_validate({"name": f"{file}:own"}))

@@ -7,7 +7,7 @@ import pytest
 
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect import browsing
-from gradus.tasks.inspect.browsing import VIEWS, Listing, Scope, groups_of
+from gradus.tasks.inspect.browsing import VIEWS, Listing, groups_of
 from gradus.tasks.inspect.run_rows import open_run
 from tests.tasks.made_run import RUN, MadeRun
 
@@ -40,12 +40,12 @@ def test_pages_are_the_list_in_every_order(rows: Rows, monkeypatch: pytest.Monke
 
 
 def test_a_scope_restricts_a_list(rows: Rows) -> None:
-    assert [line.cells for line in Listing(rows, "groups", Scope(round=2, purpose="train")).page()] == [
+    assert [cells for _, cells in Listing(rows, "groups", {"round": 2, "purpose": "train"}).page()] == [
         ("2", "train", "a", "2", "100 %", "1", "0", "0", "21.5"),
         ("2", "train", "b", "2", "50 %", "0.5", "0.5", "0", "21.5"),
         ("2", "train", "c", "2", "0 %", "0", "0", "0", "21.5"),
     ]
-    assert Listing(rows, "groups", Scope(problem_id="b")).count() == 3
+    assert Listing(rows, "groups", {"problem_id": "b"}).count() == 3
     assert Listing(rows, "problems", condition="(reward = 1)").count() == 4
 
 

@@ -14,9 +14,8 @@ from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.schema import ROLLOUTS
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.inspect.comparing.figures import Comparison
-from gradus.tasks.inspect.comparing.kept import keep_comparison
-from gradus.tasks.inspect.comparing.plot import plot
-from gradus.tasks.inspect.comparing.report import Method, Terms, compare
+from gradus.tasks.inspect.comparing.files import keep_comparison, plot
+from gradus.tasks.inspect.comparing.report import Terms, compare
 from gradus.tasks.inspect.comparing.trainings import Training, read_training
 from gradus.tasks.runs.journal import Journal
 from gradus.tasks.runs.spending import ComputedSeconds
@@ -93,9 +92,9 @@ def place(tmp_path: Path) -> Place:
 @pytest.fixture
 def found(place: Place) -> Comparison:
     """One method solves nothing more, the other everything, with two seeds each."""
-    same = Method("same", [place.training(f"same{s}", [0, 2, 4, 4], seed=s) for s in (0, 1)])
-    better = Method("better", [place.training(f"better{s}", [4, 4, 4, 4], seed=s, tokens=200) for s in (0, 1)])
-    return compare([same, better], Terms(budget="1 rounds"))
+    same = [place.training(f"same{s}", [0, 2, 4, 4], seed=s) for s in (0, 1)]
+    better = [place.training(f"better{s}", [4, 4, 4, 4], seed=s, tokens=200) for s in (0, 1)]
+    return compare({"same": same, "better": better}, Terms(budget="1 rounds"))
 
 
 def test_figures_are_means_over_problems_and_seeds(found: Comparison) -> None:
@@ -120,9 +119,8 @@ def test_figures_are_means_over_problems_and_seeds(found: Comparison) -> None:
 
 
 def test_a_difference_at_every_problem_is_one(place: Place) -> None:
-    worse = Method("worse", [place.training("worse", [0, 0, 0, 0])])
-    better = Method("better", [place.training("better", [4, 3, 4, 3])])
-    (difference,) = compare([worse, better])["differences"]
+    worse, better = [place.training("worse", [0, 0, 0, 0])], [place.training("better", [4, 3, 4, 3])]
+    (difference,) = compare({"worse": worse, "better": better})["differences"]
     assert difference["verdict"] == "better"
     assert difference["p_different"] < 0.02
     assert difference["difference"]["value"] == pytest.approx(0.875)
@@ -152,9 +150,9 @@ def test_costs_leave_evaluation_out_and_count_a_shared_stage_for_each(found: Com
 
 
 def test_one_seed_other_starts_and_problems_without_a_verdict_are_remarked(place: Place) -> None:
-    one = Method("one", [place.training("one", [4, -1, 4, 4])])
-    other = Method("other", [place.training("other", [0, 0, 0, 0], before=[4, 4, 4, 4])])
-    found = compare([one, other])
+    one = [place.training("one", [4, -1, 4, 4])]
+    other = [place.training("other", [0, 0, 0, 0], before=[4, 4, 4, 4])]
+    found = compare({"one": one, "other": other})
     assert found["problems"] == 3
     assert found["remarks"] == [
         "1 of 4 problems are left out: some evaluation has no verdict",
@@ -167,11 +165,11 @@ def test_one_seed_other_starts_and_problems_without_a_verdict_are_remarked(place
 
 
 def test_other_problems_no_verdicts_and_unfinished_trainings_are_refused(place: Place) -> None:
-    one = Method("one", [place.training("one", [0, 0, 0, 0])])
+    one = [place.training("one", [0, 0, 0, 0])]
     with pytest.raises(BadInputError, match="evaluated on other problems: 1 of 4 are missing, 1 are not among"):
-        compare([one, Method("two", [place.training("two", [0, 0, 0, 0], ids=("a", "b", "c", "e"))])])
+        compare({"one": one, "two": [place.training("two", [0, 0, 0, 0], ids=("a", "b", "c", "e"))]})
     with pytest.raises(BadInputError, match="no problem has a verdict in every evaluation"):
-        compare([one, Method("three", [place.training("three", [-1, -1, -1, -1])])])
+        compare({"one": one, "three": [place.training("three", [-1, -1, -1, -1])]})
     Journal(place.runs / "one").run_started({"run": "one"})
     with pytest.raises(BadInputError, match="run one did not finish: the process was killed"):
         place.read("one")

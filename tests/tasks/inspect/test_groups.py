@@ -26,10 +26,14 @@ def test_a_group_has_texts_parts_hint_and_a_reason(tmp_path: Path) -> None:
         group = read_group(rows, GroupKey(*key), Tokenizers(rows.store))
     assert (group.question, group.answer, group.hint_level, group.hint_text) == ("2 + 2 =", "4", 2, "think")
     best, worst = group.rollouts
-    assert (best.completion, best.reward, dict(best.parts)) == ("b0 of hint2 1", 1.0, {"numeric": 1.0, "format": 0.5})
-    assert (worst.reward, worst.advantage, worst.weight, worst.mismatch) == (0.0, -0.5, 1.0, 0.25)
+    assert (best["completion"], best["reward"], dict(best["parts"])) == (
+        "b0 of hint2 1",
+        1.0,
+        {"numeric": 1.0, "format": 0.5},
+    )
+    assert (worst["reward"], worst["advantage"], worst["weight"], worst["mismatch"]) == (0.0, -0.5, 1.0, 0.25)
     assert why(best, group.answer) == "numeric@1 read b0 of hi; the answer is 4: correct"
-    assert best.pieces is None  # its tokens are not its text
+    assert best["pieces"] is None  # its tokens are not its text
 
 
 @given(st.integers(0, 30))

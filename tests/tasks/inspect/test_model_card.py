@@ -30,7 +30,8 @@ def test_nothing_of_a_setting_is_read_as_markdown() -> None:
     figures: Any = {"pass_at": {"1": {"value": 0.25, "low": 0.125, "high": 0.5}}}
     ref = Ref("checkpoints", "0" * 32)
     manifest = Manifest(table="checkpoints", digest=ref.digest, schema_version=2, files=())
-    text = outside_code(model_card(ref, manifest, Source("tiny-1", 3, recipe, {"heldout": figures})))
+    made: Source = {"run": "tiny-1", "round": 3, "recipe": recipe, "evaluations": {"heldout": figures}, "main": None}
+    text = outside_code(model_card(ref, manifest, made))
     for mark in ("Heading", "![]", "<script>", "alert"):
         assert mark not in text
     assert "after round 3" in text

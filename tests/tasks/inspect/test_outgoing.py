@@ -28,7 +28,7 @@ def test_every_format_has_the_rows_of_the_condition_alone(
     made: tuple[Store, list[Use]], tmp_path: Path, name: str
 ) -> None:
     written = write_rollouts(*made, name, tmp_path, where="correct")
-    assert written.rows == len(RIGHT)
+    assert written["rows"] == len(RIGHT)
     if name == "openai":
         lines = (tmp_path / "chat.jsonl").read_text().splitlines()
         assert [json.loads(line)["messages"][1]["content"] for line in lines] == RIGHT
@@ -42,7 +42,7 @@ def test_a_condition_may_name_any_column_and_one_that_does_not_run_writes_nothin
     made: tuple[Store, list[Use]], tmp_path: Path
 ) -> None:
     both = write_rollouts(*made, "verl", tmp_path / "both", where="reward < 0.5 and hint_level > 0 -- failed")
-    assert both.rows == 3
+    assert both["rows"] == 3
     for where, said in (
         ("corect", r"--where corect: .*corect.*; the columns are rollout_id"),
         ("reward > 5", "no rollout meets --where reward > 5"),

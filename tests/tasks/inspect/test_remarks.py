@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.inspect.overlap import shared_problems
-from gradus.tasks.inspect.remarks import remarks
+from gradus.tasks.inspect.remarks import remarks, shared_problems
 
 
 def remarked(store: Store, *stages: tuple[str, int, str, dict[str, Any]]) -> list[str]:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from gradus.data.errors import BadInputError
-from gradus.tasks.inspect.comparing.report import Method, Terms, compare
+from gradus.tasks.inspect.comparing.figures import TunedMethod
+from gradus.tasks.inspect.comparing.report import Terms, compare
 from gradus.tasks.inspect.comparing.tuning import (
     Candidate,
-    TunedMethod,
     best_of,
     edge_remark,
     held_out,
@@ -75,7 +75,7 @@ def test_values_are_chosen_on_what_is_held_out_and_judged_on_the_rest(tmp_path: 
     # two profiles, one a seed, of 40 tokens, and four rounds of 100
     assert (tuned.figures["cost"]["trainings"], tuned.figures["cost"]["tokens"]) == (4, 2 * 40 + 4 * 100)
     assert tuned.figures["remarks"][0].startswith("1 values are left out")
-    found = compare([Method("m lr=2", [place.training("judged", [4, 4, 1, 2])])], Terms(tuned=tuned))
+    found = compare({"m lr=2": [place.training("judged", [4, 4, 1, 2])]}, Terms(tuned=tuned))
     assert found["problems"] == 2
     assert found["methods"][0]["after"]["value"] == pytest.approx(3 / 8)
     assert found.get("tuning") == tuned.figures
@@ -86,14 +86,14 @@ def test_problems_of_their_own_tune_whole_and_are_judged_nowhere(tmp_path: Path)
     own = [place.training(f"own{n}", [n, n, n], before=[0, 0, 0], ids=("c", "x", "y")) for n in (1, 2)]
     tuned = tune({"m": [Candidate({"lr": t.run}, [t.run], [t]) for t in own]}, "own.jsonl", "")
     assert (tuned.figures["methods"][0]["chosen"], tuned.figures["problems"]) == ({"lr": "own2"}, 3)
-    judged = Method("m", [place.training("judged", [4, 4, 1, 2])])
-    found = compare([judged], Terms(tuned=tuned))
+    judged = [place.training("judged", [4, 4, 1, 2])]
+    found = compare({"m": judged}, Terms(tuned=tuned))
     assert found["problems"] == 3
     assert found["remarks"][0] == "1 evaluated problems are left out: they are in own.jsonl, too"
     assert not [text for text in tuned.figures["remarks"] if "equally good" in text]
-    whole = tune({"m": [Candidate({}, ["judged"], judged.trainings)]}, "own.jsonl", "")
+    whole = tune({"m": [Candidate({}, ["judged"], judged)]}, "own.jsonl", "")
     with pytest.raises(BadInputError, match="no evaluated problem is left to judge"):
-        compare([judged], Terms(tuned=whole))
+        compare({"m": judged}, Terms(tuned=whole))
 
 
 def test_values_that_are_equally_good_are_remarked(tmp_path: Path) -> None:

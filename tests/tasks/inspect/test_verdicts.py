@@ -10,18 +10,20 @@ import pytest
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.intervals import crossed, detectable
 from gradus.data.lake.store import Ref, Store
+from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.inspect.comparing.clusters import clusters_of
-from gradus.tasks.inspect.comparing.difficulty import Start, by_difficulty
 from gradus.tasks.inspect.comparing.planning import Variances, plan_remarks, refuse_unknown_column, sealed
-from gradus.tasks.inspect.comparing.verdicts import Rule, judge_pairs, too_narrow
+from gradus.tasks.inspect.comparing.report import by_difficulty
+from gradus.tasks.inspect.comparing.verdicts import judge_pairs, too_narrow
 
 
 def differences(rng: np.random.Generator, effect: float, over_seeds: float = 0.003, problems: int = 2000) -> np.ndarray:
     return effect + over_seeds * rng.standard_normal((5, 1)) + 0.1 * rng.standard_normal((5, problems))
 
 
-def verdicts_of(values: dict[str, np.ndarray], rule: Rule) -> dict[str, str]:
-    return {each["method"]: each["verdict"] for each in judge_pairs([(n, "base", v) for n, v in values.items()], rule)}
+def verdicts_of(values: dict[str, np.ndarray], margin: float, planned: float) -> dict[str, str]:
+    found = judge_pairs([(name, "base", each) for name, each in values.items()], margin, planned)
+    return {each["method"]: each["verdict"] for each in found}
 
 
 def test_the_four_verdicts() -> None:
@@ -33,8 +35,7 @@ def test_the_four_verdicts() -> None:
         "a little better": differences(rng, 0.008, over_seeds=0.0),  # shown, and within the margin
         "noisy": differences(rng, 0.0, over_seeds=0.05),
     }
-    rule = Rule(0.03, planned=0.02)
-    assert verdicts_of(values, rule) == {
+    assert verdicts_of(values, 0.03, 0.02) == {
         "up": "better",
         "down": "worse",
         "alike": "equivalent",
@@ -45,13 +46,13 @@ def test_the_four_verdicts() -> None:
 
 def test_nothing_is_equivalent_at_a_margin_below_what_can_be_detected() -> None:
     values = differences(np.random.default_rng(1), 0.0)
-    assert verdicts_of({"alike": values}, Rule(0.02, planned=0.021)) == {"alike": "undecided"}
-    (judged,) = judge_pairs([("alike", "base", values)], Rule(0.004))
+    assert verdicts_of({"alike": values}, 0.02, 0.021) == {"alike": "undecided"}
+    (judged,) = judge_pairs([("alike", "base", values)], 0.004)
     assert judged["detectable"] > 0.004
     assert judged["verdict"] == "undecided"
-    assert "`equivalent` cannot be concluded" in too_narrow([judged], Rule(0.004))[0]
-    assert too_narrow([judged], Rule(0.02)) == []
-    assert "of the plan is 2.1 points" in too_narrow([judged], Rule(0.02, planned=0.021))[0]
+    assert "`equivalent` cannot be concluded" in too_narrow([judged], 0.004)[0]
+    assert too_narrow([judged], 0.02) == []
+    assert "of the plan is 2.1 points" in too_narrow([judged], 0.02, 0.021)[0]
 
 
 def test_of_many_equal_pairs_no_more_than_one_family_in_twenty_has_a_difference() -> None:
@@ -59,7 +60,7 @@ def test_of_many_equal_pairs_no_more_than_one_family_in_twenty_has_a_difference(
     wrong = 0
     for _ in range(families):
         pairs = [(f"{i}", "base", differences(rng, 0.0, over_seeds=0.02, problems=60)) for i in range(6)]
-        wrong += any(each["verdict"] in ("better", "worse") for each in judge_pairs(pairs, Rule()))
+        wrong += any(each["verdict"] in ("better", "worse") for each in judge_pairs(pairs, MARGIN))
     assert wrong / families <= 0.08
 
 
@@ -71,7 +72,7 @@ def test_what_is_called_detectable_is_detected_in_four_of_five_comparisons() -> 
     for _ in range(500):
         values = effect + 0.02 * rng.standard_normal((seeds, 1)) + 0.05 * rng.standard_normal((1, problems))
         values = values + np.sqrt(0.3 / samples) * rng.standard_normal((seeds, problems))
-        (judged,) = judge_pairs([("one", "other", values)], Rule())
+        (judged,) = judge_pairs([("one", "other", values)], MARGIN)
         found += judged["p_different"] <= 0.05
     assert 0.74 <= found / 500 <= 0.86
     assert planned.detectable((10, 100, 4), 1) < effect < planned.detectable((5, 100, 4), 6)
@@ -101,12 +102,12 @@ def test_a_plan_names_few_problems_and_a_margin_that_cannot_be_shown() -> None:
 def test_without_training_no_band_of_difficulty_moves() -> None:
     rng = np.random.default_rng(2)
     rate = rng.beta(1, 1, size=4000)
-    start = Start(np.full(4000, 8), rng.binomial(8, rate))
-    bands = by_difficulty(["same"], start, [rng.binomial(8, rate, size=(3, 4000)) / 8])
+    n, k = np.full(4000, 8), rng.binomial(8, rate)
+    bands = by_difficulty(n, k, {"same": rng.binomial(8, rate, size=(3, 4000)) / 8})
     assert [band["band"] for band in bands] == ["never solved", "less than half", "half or more", "always solved"]
     for band in bands:  # by the same samples: 0.00 before and 0.10 after in the first
         assert band["before"] == pytest.approx(band["pass_at_1"]["same"], abs=0.03)
-    single = by_difficulty(["same"], Start(np.ones(4, int), np.array([0, 1, 1, 0])), [np.ones((1, 4))])
+    single = by_difficulty(np.ones(4, int), np.array([0, 1, 1, 0]), {"same": np.ones((1, 4))})
     assert [band["before"] for band in single] == [None, None]
 
 
@@ -155,6 +156,6 @@ def test_a_column_that_a_file_of_problems_lacks_is_refused_before_anything_start
 
 def test_a_difference_is_of_the_seeds_and_problems_that_are_paired() -> None:
     values = differences(np.random.default_rng(3), 0.01)
-    (judged,) = judge_pairs([("one", "other", values)], Rule())
+    (judged,) = judge_pairs([("one", "other", values)], MARGIN)
     assert judged["difference"]["value"] == pytest.approx(float(crossed(values).mean))
     assert judged["by_seed"] == pytest.approx(values.mean(axis=1).tolist())

@@ -12,8 +12,8 @@ from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.learning import GivenConfig, UpdateConfig, WarmstartConfig
 from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.update import SCORE_COLUMNS
 from gradus.tasks.runtime.calls import Call, planned
-from gradus.tasks.stages.reads import UPDATE
 
 POLICY = Ref("checkpoints", "ab" * 16)
 PROBLEM = {"problem_id": "a", "question": "1 + 1 =", "answer": "2"}
@@ -99,13 +99,13 @@ def test_how_rows_are_divided_into_files_does_not_count(store: Store) -> None:
     for index, part in enumerate((rows[:1], rows[1:])):
         divided.write_table(pa.Table.from_pylist(part), index)
     divided.commit(identity={"divided": True})
-    columns = UPDATE["scores"]
+    columns = SCORE_COLUMNS
     assert store.content_key(divided.ref, columns) == store.content_key(put(store, "scores", *rows), columns)
     assert store.content_key(divided.ref) != store.content_key(put(store, "scores", *rows))
 
 
 def test_scores_that_were_written_again_are_read_again(store: Store) -> None:
-    ref, columns = put(store, "scores", SCORE), UPDATE["scores"]
+    ref, columns = put(store, "scores", SCORE), SCORE_COLUMNS
     before = store.content_key(ref, columns)
     identity = store.manifest(ref).identity
     store.discard(ref)

@@ -24,23 +24,18 @@ from gradus.tasks.runtime.pruning import Made, planned_removals, remove
 WEIGHTS, STATE = 1000, 2000
 
 
-def checkpoint(store: Store, number: int, *, stage: str = "update", before: bool = False, repeats: bool = True) -> Ref:
-    """A checkpoint of 1,000 bytes of weights and 2,000 of train state, inside it as of `before`, or beside it."""
+def checkpoint(store: Store, number: int, *, stage: str = "update", repeats: bool = True) -> Ref:
+    """A checkpoint of 1,000 bytes of weights and 2,000 of train state beside it."""
     identity: JsonObject = {"stage": stage, "number": number}
     ref = Ref("checkpoints", identity_digest(identity))
     out = store.writer(ref)
     out.write_file("model.safetensors", bytes(WEIGHTS))
     out.write_file("config.json", b"{}")
-    if before:
-        out.write_file("optimizer.state", bytes(STATE - 2))
-        out.write_file("state.json", b"{}")
-    else:
-        out.write_file(POINTER, pointer(ref, step=number, optimizer="adamw", threads=1, repeats=repeats))
+    out.write_file(POINTER, pointer(ref, step=number, optimizer="adamw", threads=1, repeats=repeats))
     out.commit(identity=identity)
-    if not before:
-        state = store.writer(state_ref(ref))
-        state.write_file("optimizer.safetensors", bytes(STATE))
-        state.commit(identity=state_identity(ref), config=weights_config(store.manifest(ref).files))
+    state = store.writer(state_ref(ref))
+    state.write_file("optimizer.safetensors", bytes(STATE))
+    state.commit(identity=state_identity(ref), config=weights_config(store.manifest(ref).files))
     return ref
 
 
@@ -49,9 +44,8 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "lake")
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["beside", "inside"])
-def test_weights_and_states_go_and_the_rest_stays(store: Store, before: bool) -> None:
-    made = [Made(index, checkpoint(store, index, before=before), 10.0 * index) for index in (1, 2, 3, 4)]
+def test_weights_and_states_go_and_the_rest_stays(store: Store) -> None:
+    made = [Made(index, checkpoint(store, index), 10.0 * index) for index in (1, 2, 3, 4)]
     found = planned_removals(store, made, weights={2, 3, 4}, states={2, 4}, spared=frozenset())
     assert [(r.made.round, bool(r.weights), bool(r.state), r.num_bytes) for r in found] == [
         (1, True, True, WEIGHTS + STATE),
@@ -67,9 +61,8 @@ def test_weights_and_states_go_and_the_rest_stays(store: Store, before: bool) ->
     assert planned_removals(store, made, {2, 3, 4}, {2, 4}, frozenset()) == []
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["beside", "inside"])
-def test_a_checkpoint_that_is_being_restored_loses_nothing_until_that_has_ended(store: Store, before: bool) -> None:
-    made = [Made(1, checkpoint(store, 1, before=before))]
+def test_a_checkpoint_that_is_being_restored_loses_nothing_until_that_has_ended(store: Store) -> None:
+    made = [Made(1, checkpoint(store, 1))]
     weights, lock = store.path(made[0].ref) / "model.safetensors", RunLock(store.path(state_ref(made[0].ref)))
     said: list[str] = []
 
@@ -83,7 +76,7 @@ def test_a_checkpoint_that_is_being_restored_loses_nothing_until_that_has_ended(
     assert [text.split(" ")[:2] for text in said] == [["waiting", "for"]]
     assert not weights.exists()
     assert state_files(store, made[0].ref) is None
-    assert store.path(state_ref(made[0].ref)).exists() != before
+    assert store.path(state_ref(made[0].ref)).exists()
 
 
 def test_the_cost_counts_from_the_last_that_keeps_all_and_takes_the_usual_time_where_none_is_known(

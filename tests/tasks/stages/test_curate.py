@@ -220,3 +220,50 @@ def test_filters_without_a_measurement_count_what_they_kept(tmp_path: Path) -> N
     assert "unmeasured" not in curate(tmp_path, config)[1].summary
     assert "unmeasured" not in curate(tmp_path, config, counts={})[1].summary  # nothing was given that could be read
     assert "unmeasured" not in curate(tmp_path, CurateConfig(), counts=dict.fromkeys("abc", (0, 0)))[1].summary
+
+
+OWN_FILTER = '''
+from gradus.components import component
+from gradus.data.curation.results import selection
+
+
+@component("filter", needs=("domain", "problem.level"))
+def easy_sums(candidates):
+    """Keep sums of level 1."""
+    sums, level = candidates["domain"] == "sums", candidates["problem.level"]
+    return selection(candidates.num_rows, [(~sums, "no sum"), (~(level <= 1), "above level 1")])
+
+
+@component("filter")
+def undeclared(candidates):
+    """Read whatever there is."""
+    return selection(candidates.num_rows, [(candidates["answer"] != "1", "another answer")])
+
+
+@component("filter", needs=("domain",))
+def forgotten(candidates):
+    """Read what it does not declare."""
+    return selection(candidates.num_rows, [(candidates["answer"] != "1", "another answer")])
+'''
+
+
+def test_a_filter_of_the_users_reads_columns_of_problems_and_keys_of_extra(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN_FILTER)
+    problems = pa.table(
+        {
+            "problem_id": list("abcd"),
+            "question": ["?"] * 4,
+            "answer": list("1121"),
+            "domain": ["sums", "signs", "sums", "sums"],
+            "extra": ['{"level": 1}', '{"level": 1}', '{"level": 2}', "{}"],
+        }
+    )
+
+    def planned(name: str) -> list[object]:
+        config = CurateConfig(filters=(FilterConfig(name=f"{tmp_path / 'mine.py'}:{name}"),))
+        return [row["problem_id"] for row in curate(tmp_path, config, counts={}, problems=problems)[0]]
+
+    assert planned("easy_sums") == ["a"]
+    assert planned("undeclared") == ["a", "b", "d"]
+    with pytest.raises(BadInputError, match=r"filter mine.py:forgotten reads 'answer' without declaring it: add it to"):
+        planned("forgotten")

@@ -25,6 +25,7 @@ class RankJob:
     inputs: Mapping[str, list[str]]
     config: JsonObject
     seed: int
+    facts: JsonObject
     num_tokens: int
     """Number of tokens at once in the model: the settings' `micro_tokens`, or less after memory ran out."""
     num_halvings: int = 0

@@ -216,7 +216,7 @@ def taken(name: str, ranks: Ranks, change: Callable[[Trial], Trial] = lambda giv
 
     known: dict[str, Tensor] = {}
     found, critic = Taken([], [], [], {}, {}, {}, []), None
-    if not plan.on_policy:
+    if len(plan) > 1:
         known["old.logp"] = logp_of(state.model)
         found.logps.append(known["old.logp"])
     if settings.kl_coef:
@@ -232,8 +232,8 @@ def taken(name: str, ranks: Ranks, change: Callable[[Trial], Trial] = lambda giv
     options: dict[str, Any] = {"check": lambda _rows, logp: found.logps.append(logp), "on_rows": beats.append}
     steps = optimised(state, rows, settings, known, plan, budget=budget, critic=critic, **options)
     found.metrics.extend(step.metrics for step in steps)
-    num_passes = (not plan.on_policy) + bool(settings.kl_coef) + bool(critic)
-    assert sum(beats) == rows.num_rows * num_passes + sum(map(len, plan.steps)) * (1 + bool(critic))
+    num_passes = (len(plan) > 1) + bool(settings.kl_coef) + bool(critic)
+    assert sum(beats) == rows.num_rows * num_passes + sum(map(len, plan)) * (1 + bool(critic))
     found.weights.update({name: whole(master.detach()).clone() for name, master in state.masters.items()})
     found.average.update({name: whole(average).clone() for name, average in state.average.items()})
     if case.lora:

@@ -10,7 +10,7 @@ from torch import distributed
 from torch.nn import Parameter
 
 from gradus.models.training.parallel.ranks import ALONE, Ranks
-from gradus.models.training.parallel.replicas import sum_gradients
+from gradus.models.training.parallel.sharding import sum_gradients
 from tests.models.training.parallel.cases import CASES, Taken, model, on_ranks, rounded, taken
 
 WORLDS = {2: ("grpo with kl", "critic", "adapter"), 3: tuple(CASES)}

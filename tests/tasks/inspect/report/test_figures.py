@@ -107,12 +107,12 @@ def test_costs_by_stage_and_purpose(rows: Rows) -> None:
 
 def test_what_was_newly_solved_and_lost_with_its_texts(rows: Rows) -> None:
     (found,) = flips(rows, Tokenizers(rows.store))
-    assert (found.suite, found.first_round, found.last_round) == ("sums", 0, 2)
-    assert (found.num_solved, found.num_lost) == (1, 1)
-    solved, lost = found.shown
+    assert (found["suite"], found["first_round"], found["last_round"]) == ("sums", 0, 2)
+    assert (found["num_solved"], found["num_lost"]) == (1, 1)
+    solved, lost = found["shown"]
     assert [(one[0], one[1].key.problem_id) for one in (solved, lost)] == [(True, "d"), (False, "e")]
-    assert [group.rollouts[0].completion for group in solved[1:]] == ["d0 of eval 0", "d0 of eval 2"]
-    assert [group.rollouts[0].correct for group in lost[1:]] == [True, False]
+    assert [group.rollouts[0]["completion"] for group in solved[1:]] == ["d0 of eval 0", "d0 of eval 2"]
+    assert [group.rollouts[0]["correct"] for group in lost[1:]] == [True, False]
 
 
 def test_groups_that_changed_come_first_then_those_of_the_largest_variance_and_none_twice(rows: Rows) -> None:

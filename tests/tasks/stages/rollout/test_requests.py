@@ -157,16 +157,16 @@ def test_without_a_tokenizer_prompts_are_messages_with_the_hint_in_them() -> Non
     row = {"problem_id": "a", "group_id": "a@h1", "n": 1, "hint_level": 1, "hint_text": "add"}
     plan = pa.Table.from_pylist([row], schema=PLAN.arrow)
     problems = pa.table({"problem_id": ["b", "a"], "question": ["2?", "1 + 1?"], "messages": pa.nulls(2)})
-    (group,) = Planned(plan, problems, None, RolloutConfig(), seed=0).groups(0, 1)
-    assert group.prompt == ()
-    (turn,) = group.messages
+    (asked,) = Planned(plan, problems, None, RolloutConfig(), seed=0).asked(0, 1, KEY)
+    assert asked.request.prompt_tokens == ()
+    (turn,) = asked.request.messages
     assert turn["role"] == "user"
     assert turn["content"].startswith("1 + 1?")
     assert turn["content"].endswith("add")
     config = RolloutConfig(prompt=PromptConfig(system="sums", template="Q: {question} {hint}"), stop=("\n",))
-    (group,) = Planned(plan, problems, None, config, seed=0).groups(0, 1)
+    (asked,) = Planned(plan, problems, None, config, seed=0).asked(0, 1, KEY)
     said = [{"role": "system", "content": "sums"}, {"role": "user", "content": "Q: 1 + 1? add"}]
-    assert [(request.messages, request.stop) for request in group.requests(config, KEY)] == [(tuple(said), ("\n",))]
+    assert (asked.request.messages, asked.request.stop) == (tuple(said), ("\n",))
 
 
 @given(
@@ -195,7 +195,8 @@ def test_a_long_plan_is_checked_to_its_end_before_anything_is_sampled(monkeypatc
     plan = pa.Table.from_pylist(rows, schema=PLAN.arrow)
     planned = Planned(plan, problems, policy.prompt_side, RolloutConfig(), seed=0)
     expected = tuple(prompt_tokens(policy.tokenizer, ["1 + 2 =\n"])[0])
-    assert [(g.seed, g.prompt) for g in planned.groups(1, 5)] == [(g, expected) for g in range(1, 5)]
+    found = [(each.row["seed"], each.request.prompt_tokens) for each in planned.asked(1, 5, KEY)]
+    assert found == [(g, expected) for g in range(1, 5)]
     for wrong, said in (
         ({"problem_id": "b"}, "names problem b"),
         ({"max_tokens": 255}, "does not fit"),

@@ -18,9 +18,8 @@ from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.models.policy import load_policy, new_policy, prompt_text, prompt_tokens
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.rollout import ROLLOUT, RolloutConfig
 from gradus.tasks.runtime.attempt import Job, execute
-from gradus.tasks.stages.gates import breach
 from gradus.tasks.stages.warm import Warm
 
 ROOT = Path(__file__).parents[4]
@@ -279,9 +278,9 @@ def test_too_many_truncated_rows_fail_after_they_are_kept(house: House) -> None:
     job = house.job(replaced(PLAN, "max_tokens", [1, 1, 1]))
     report = house.run(job)
     strict = RolloutConfig(max_truncated_frac=0.0)
-    sentence = breach("rollout", report, strict)
+    sentence = ROLLOUT.breach(report, strict)
     assert re.match(r"100\.0% of .* cut off by max_tokens.*max_truncated_frac = 0\.0%", sentence)
-    assert breach("rollout", report, RolloutConfig()) == ""
+    assert ROLLOUT.breach(report, RolloutConfig()) == ""
 
 
 def test_an_empty_plan_gives_an_empty_table(house: House) -> None:

@@ -1,13 +1,15 @@
 """Which settings can never say what is correct, and what is refused before anything starts."""
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
+from gradus.components.stage import Stage
 from gradus.data.errors import UsageError
-from gradus.tasks.config.curation import DifficultyConfig
-from gradus.tasks.config.evaluate import EvaluateConfig
+from gradus.tasks.config.curation import DIFFICULTY, DifficultyConfig
+from gradus.tasks.config.evaluate import EVALUATE, EvaluateConfig
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
-from gradus.tasks.stages.gates import breach
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
 
@@ -73,13 +75,12 @@ def test_a_verb_of_several_stages_can_tell_their_settings_apart() -> None:
         assert not set(ScoreConfig.model_fields) & set(other.model_fields)
 
 
-@pytest.mark.parametrize("stage", ["difficulty", "evaluate"])
-def test_the_gate_holds_at_its_limit_and_is_no_part_of_an_identity(stage: str) -> None:
-    model = DifficultyConfig if stage == "difficulty" else EvaluateConfig
+@pytest.mark.parametrize(("stage", "model"), [(DIFFICULTY, DifficultyConfig), (EVALUATE, EvaluateConfig)])
+def test_the_gate_holds_at_its_limit_and_is_no_part_of_an_identity(stage: Stage, model: Any) -> None:
     report = {"summary": {"rollouts": 10, "unjudged": 1, "failed": 1, "first_unjudged": ["a:3"]}}
-    assert breach(stage, report, model(max_unjudged_frac=0.1)) == ""
-    told = breach(stage, report, model(max_unjudged_frac=0.05))
+    assert stage.breach(report, model(max_unjudged_frac=0.1)) == ""
+    told = stage.breach(report, model(max_unjudged_frac=0.05))
     assert told.startswith("1 of 10 rollouts (10.0%) have no verdict on correctness, more than max_unjudged_frac 5.0%")
     assert told.endswith("see the column `error` of the scores")  # nothing but a failure: a threshold would not help
-    assert breach(stage, {"summary": {"rows": 10}}, model()) == ""  # a report of an earlier version
+    assert stage.breach({"summary": {"rows": 10}}, model()) == ""  # without these counts
     assert model(max_unjudged_frac=0.05).identified() == model().identified()

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.train_states import POINTER, state_ref
+from gradus.data.lake.train_states import POINTER, state_identity, state_ref, weights_config
 from gradus.data.records import JsonObject
 from gradus.models.objectives.ragged import Ragged, distinct
 from gradus.models.policy import load_policy, new_policy
@@ -61,6 +61,19 @@ def state_folder(checkpoint: Path) -> Path:
     """The folder of a checkpoint's train state."""
     ref = state_ref(Ref("checkpoints", checkpoint.name))
     return checkpoint.parent.parent / ref.table / ref.digest
+
+
+def replace_state(store: Store, made: Path, belongs_to: Ref, **files: bytes | None) -> None:
+    """Write the train state of a checkpoint anew, for the weights of another one, with these files; None: without."""
+    checkpoint = Ref("checkpoints", made.name)
+    there = {path.stem: path.read_bytes() for path in state_folder(made).iterdir() if path.name[0] not in "._"}
+    names = {path.stem: path.name for path in state_folder(made).iterdir()}
+    store.discard(state_ref(checkpoint))
+    out = store.writer(state_ref(checkpoint))
+    for stem, content in {**there, **files}.items():
+        if content is not None:
+            out.write_file(names[stem], content)
+    out.commit(identity=state_identity(checkpoint), config=weights_config(store.manifest(belongs_to).files))
 
 
 class House:
@@ -123,7 +136,7 @@ class House:
         )
         return self.store.put("scores", table.take(pa.array(range(len(rows))[::-1])))
 
-    def job(self, inputs: dict[str, list[Ref]], **config: Any) -> dict[str, Any]:
+    def job(self, inputs: dict[str, list[Ref]], facts: dict[str, Any] | None = None, **config: Any) -> dict[str, Any]:
         self.runs += 1
         identity: JsonObject = {"stage": "update", "seed": 5, "number": self.runs}
         return Job(
@@ -134,6 +147,7 @@ class House:
             config=config,
             seed=5,
             identity=identity,
+            facts=facts or {},
         ).to_json()
 
     def run(self, job: dict[str, Any], warm: Warm | None = None) -> tuple[Path, dict[str, Any]]:

@@ -17,7 +17,7 @@ from gradus.tasks.artifacts.loading import LoadedPolicies, loaded_policy
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.stages.update.start import KeptTraining
 from gradus.tasks.stages.warm import Warm
-from tests.tasks.stages.update.conftest import state_folder
+from tests.tasks.stages.update.conftest import replace_state, state_folder
 
 House = Any
 FORMATS = [("float32", "bfloat16"), ("bfloat16", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "policy")]
@@ -104,11 +104,10 @@ def test_another_policys_masters_and_formats_that_no_update_writes_are_refused(h
     house.policy = house.store.adopt(strange)
     with pytest.raises(CorruptArtifactError, match="is the train state of other weights than checkpoints/"):
         house.update(house.rows(), house.rewards)
-    state = {f"{new}.safetensors": f"{old}.state" for new, old in (("optimizer", "optimizer"), ("masters", "master"))}
-    for new, old in {**state, "rng.safetensors": "rng.state", "state.json": "state.json"}.items():
-        (strange / old).write_bytes((state_folder(made) / new).read_bytes())
-    house.policy = house.store.adopt(strange)
-    with pytest.raises(CorruptArtifactError, match=r"master\.state is not what the policy's .* rounded from.*for a fr"):
+    replace_state(house.store, made, house.policy)
+    with pytest.raises(
+        CorruptArtifactError, match=r"masters\.safetensors is not what the policy's .* rounded .*for a f"
+    ):
         house.update(house.rows(), house.rewards)
 
     wide = load_policy(house.store.path(house.other), "float32")

@@ -3,20 +3,18 @@
 import json
 import math
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 
 from gradus.data.errors import BadInputError, CorruptArtifactError, GateError, GradusError, StageError
 from gradus.data.lake.store import Ref
-from gradus.models.policy import load_policy, new_policy
-from gradus.models.tiny_tokenizer import tiny_tokenizer
-from tests.tasks.stages.update.conftest import state_folder
+from gradus.models.policy import load_policy
+from tests.tasks.stages.update.conftest import replace_state, state_folder
 
 House = Any
 Case = tuple[type[GradusError], str, Callable[[House], Any]]
@@ -183,49 +181,22 @@ def test_a_tokenizer_that_grew_is_refused_with_both_sizes(house: House, tmp_path
         house.update([{**row, "policy": house.policy.digest} for row in rows], house.rewards)
 
 
-def as_before(folder: Path, state: Path) -> None:
-    """Lay a train state beside the weights, as checkpoints of earlier versions have it."""
-    for name in ("optimizer", "rng"):
-        shutil.copyfile(state / f"{name}.safetensors", folder / f"{name}.state")
-    shutil.copyfile(state / "state.json", folder / "state.json")
-    (folder / "train_state.json").unlink()
-
-
-def test_a_checkpoint_of_an_earlier_version_goes_on_as_a_new_one_does(house: House, tmp_path: Path) -> None:
+def test_the_state_of_a_smaller_model_names_the_tensor_and_what_to_do(house: House) -> None:
     folder, _ = house.update(house.rows(), house.rewards, lr=1e-2)
-    before = tmp_path / "before"
-    shutil.copytree(folder, before, ignore=shutil.ignore_patterns("_*", ".*", "rows.parquet"))
-    as_before(before, state_folder(folder))
-    ends = []
-    for policy in (Ref("checkpoints", folder.name), house.store.adopt(before)):
-        rows = house.rows(policy)
-        given = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [policy]}
-        ends.append(house.run(house.job(given, lr=1e-2))[0])
-    assert house.same_files(ends[0], ends[1], frozenset({"rows.parquet"}))
-
-
-def test_the_state_of_a_smaller_model_names_the_tensor_and_what_to_do(house: House, tmp_path: Path) -> None:
-    folder, _ = house.update(house.rows(), house.rewards, lr=1e-2)
-    small = tmp_path / "small"
-    shutil.copytree(folder, small, ignore=shutil.ignore_patterns("_*", ".*"))
-    as_before(small, state_folder(folder))
-    state = load_file(small / "optimizer.state")
-    save_file({**state, "exp_avg.model.norm.weight": torch.zeros(16)}, small / "optimizer.state")
-    rows = house.rows()
-    house.policy = house.store.adopt(small)
+    house.policy = Ref("checkpoints", folder.name)
+    state = load_file(state_folder(folder) / "optimizer.safetensors")
+    smaller = save({**state, "exp_avg.model.norm.weight": torch.zeros(16)})
+    replace_state(house.store, folder, house.policy, optimizer=smaller)
     message = (
-        r"optimizer\.state of adamw: exp_avg\.model\.norm\.weight has shape \(16,\), expected \(32,\).*for a fresh"
+        r"optimizer\.safetensors of adamw: exp_avg\.model\.norm\.weight has shape \(16,\), expected \(32,\).*for a"
     )
     with pytest.raises(CorruptArtifactError, match=message):
-        house.update([{**row, "policy": house.policy.digest} for row in rows], house.rewards)
+        house.update(house.rows(), house.rewards)
 
 
-def test_a_checkpoint_whose_state_does_not_fit_is_refused(house: House, tmp_path: Path) -> None:
-    folder = tmp_path / "strange"
-    made = new_policy(tiny_tokenizer(), width=32, layers=1, heads=2, max_positions=64, seed=0)
-    made.model.save_pretrained(folder)
-    made.tokenizer.save_pretrained(folder)
-    (folder / "state.json").write_text('{"step": 3}')
-    house.policy = house.store.adopt(folder)
+def test_a_checkpoint_whose_state_does_not_fit_is_refused(house: House) -> None:
+    folder, _ = house.update(house.rows(), house.rewards, lr=1e-2)
+    house.policy = Ref("checkpoints", folder.name)
+    replace_state(house.store, folder, house.policy, state=None)
     with pytest.raises(CorruptArtifactError, match="is not a checkpoint that this version can go on from"):
         house.update(house.rows(), house.rewards)

@@ -54,7 +54,7 @@ def chain(
         inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [policy]}
         settings = {**house.steps, "warmup_steps": 5, "weight_decay": 0.1 * turn, "max_logp_diff": 9.0, **config}
         settings |= (later or {}) if turn else {}
-        folder, _ = house.run(house.job(inputs, **settings, save_state=save), warm())
+        folder, _ = house.run(house.job(inputs, {"save": save}, **settings), warm())
         policy = Ref("checkpoints", folder.name)
         made.append(policy)
     return made
@@ -170,7 +170,7 @@ def test_an_update_that_does_not_make_the_same_bits_again_is_refused(house: Hous
     altered = {**manifest, "config": {**manifest["config"], "lr": 2e-2}}
     house.store.discard(made)
     out = house.store.writer(made)
-    job = house.job({role: list(map(Ref.parse, refs)) for role, refs in manifest["parents"].items()})
+    job = house.job({role: list(map(Ref.parse, refs)) for role, refs in manifest["parents"].items()}, {"save": "never"})
     shutil.rmtree(out.folder)
     execute(
         {**job, "output": str(made), "identity": manifest["identity"], "config": {**manifest["config"]}}, Warm(), quiet
@@ -246,7 +246,7 @@ def test_a_disk_that_takes_no_more_is_a_sentence_and_costs_the_attempt_alone(hou
     rows = house.rows()
     inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [house.policy]}
     weights_bytes = (house.store.path(house.policy) / "model.safetensors").stat().st_size
-    job = house.job(inputs, save_state=save)
+    job = house.job(inputs, {"save": save})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     limit_bytes = weights_bytes + 1000 if save == "now" else weights_bytes // 2
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))

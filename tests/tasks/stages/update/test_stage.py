@@ -145,7 +145,7 @@ def test_a_warm_train_state_gives_the_bits_of_a_loaded_one(new_house: Callable[[
     assert json.loads((state_folder(warm[-1]) / "state.json").read_text()) == {"step": 12}
     latest, made = kept.of(KeptTraining).latest, warm[-1].name
     assert latest is not None
-    assert (kept.of(KeptTraining).digest, latest.device) == (made, "auto")
+    assert (kept.of(KeptTraining).digest, latest.config.device) == (made, "auto")
     assert {PolicyKey(made, "auto", "auto"), PolicyKey(made, "float32", "auto")} == set(kept.of(LoadedPolicies).by_key)
 
 

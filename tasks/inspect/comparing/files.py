@@ -1,18 +1,22 @@
-"""A comparison as a picture: pass@1 over sampled tokens, and the differences with their intervals."""
+"""The files of a comparison: all its figures as JSON, two tables, and a picture of pass@1 and of the differences.
 
-from collections.abc import Mapping
+The same comparison writes the same tables, so that reporting it twice changes nothing.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradus.data.errors import UsageError
-from gradus.data.files import replacing
-from gradus.tasks.formats import label
+from gradus.data.files import replace_file, replacing
+from gradus.tasks.formats import label, visible
 from gradus.tasks.host.setting_files import default_drawing
 from gradus.tasks.inspect.comparing.figures import Comparison, MethodFigures
 from gradus.tasks.inspect.comparing.report import letters
-from gradus.tasks.inspect.comparing.verdicts import Difference
+from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, DIFFERENCES_TABLE, METHODS_TABLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +25,40 @@ FORMATS = (".png", ".svg", ".pdf")
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which people with any colour vision can tell apart."""
 _NAME_CHARS = 40
+_INTERVAL = ("value", "low", "high")
+_METHOD = (
+    *("method", "rounds", "tokens", "seconds", "before", *_INTERVAL),
+    *(f"gain_{end}" for end in _INTERVAL),
+    *("by_seed", "runs"),
+)
+_DIFFERENCE = ("method", "than", *_INTERVAL, "verdict", "p_different", "p_equivalent", "detectable")
+
+
+def keep_comparison(found: Comparison, folder: Path) -> None:
+    """Write a comparison's files into a folder, each whole."""
+    methods = [
+        {
+            **method,
+            **method["after"],
+            **{f"gain_{end}": method["gain"][end] for end in _INTERVAL},
+            "before": method["before"]["value"],
+            "rounds": max(method["rounds"]),
+            "by_seed": ", ".join(f"{each['after']:.4f}" for each in method["by_seed"]),
+            "runs": ", ".join(method["runs"]),
+        }
+        for method in found["methods"]
+    ]
+    differences = [{**each, **each["difference"]} for each in found["differences"]]
+    replace_file(folder / METHODS_TABLE, _table(_METHOD, methods))
+    replace_file(folder / DIFFERENCES_TABLE, _table(_DIFFERENCE, differences))
+    replace_file(folder / COMPARISON, json.dumps(found, indent=1))
+    plot(found, folder / COMPARISON_PICTURE)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows in the format of `mlflow.log_table`, their texts safe to show."""
+    cells = [[visible(cell) if isinstance(cell := row[name], str) else cell for name in columns] for row in rows]
+    return json.dumps({"columns": columns, "data": cells}, allow_nan=False)
 
 
 def check_plot(path: Path) -> None:
@@ -67,14 +105,13 @@ def _curve(axes: "Axes", method: MethodFigures, label: str, colour: str) -> None
 
 def _differences(axes: "Axes", found: Comparison, letter: Mapping[str, str]) -> None:
     """Draw a line for each pair of methods, grey if the verdict is undecided; the margin is a band around 0."""
-    differences: list[Difference] = found["differences"]
     axes.axvspan(-100 * found["margin"], 100 * found["margin"], color="0.93")
-    for place, each in enumerate(reversed(differences)):
+    for place, each in enumerate(reversed(found["differences"])):
         value, low, high = (100 * each["difference"][key] for key in ("value", "low", "high"))
         colour = _COLOURS[0] if each["verdict"] != "undecided" else "0.6"
         axes.plot([low, high], [place, place], color=colour, linewidth=2)
         axes.plot([value], [place], marker="o", color=colour)
-    names = [f"{letter[each['method']]} − {letter[each['than']]}" for each in reversed(differences)]
+    names = [f"{letter[each['method']]} − {letter[each['than']]}" for each in reversed(found["differences"])]
     axes.axvline(0, color="0.3", linewidth=0.8)
     axes.set_yticks(range(len(names)), names)
     axes.set(xlabel="difference in pass@1, points (95 % interval)", ylim=(-0.6, len(names) - 0.4))

@@ -1,0 +1,88 @@
+"""Candidates: columns of problems, measurements and keys of `extra` as NumPy, and what components declare."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gradus.components.description import Component
+from gradus.components.registry import components, function_of
+from gradus.components.rows import ColumnError, Rows
+from gradus.data.curation.candidates import Candidates, candidates
+from gradus.data.errors import BadInputError
+
+REGISTERED = [each for kind in ("filter", "ranking", "sampler") for each in components(kind).values()]
+EXTRA = [{"level": 3, "tags": ["x"], "split": "a"}, {"level": None, "split": "b"}, {"level": 1.5, "split": 7}]
+
+
+def pool() -> Candidates:
+    """Three problems, of which the second was never measured."""
+    problems = pa.table(
+        {
+            "problem_id": ["p0", "p1", "p2"],
+            "question": ["1 + 1 =", "2 + 2 =", None],
+            "messages": pa.array([None, None, [{"role": "user", "content": "3 ="}]]),
+            "extra": [json.dumps(each) for each in EXTRA],
+        }
+    )
+    known = pa.table({"problem_id": ["p0", "p2"], "n": [4, 2], "k": [1, 2], "history": [[0.0, 0.5], [1.0]]})
+    table = candidates(problems, known).table
+    return Candidates(table.append_column("prompt_tokens", pa.array([3, 4, 5])))
+
+
+def test_columns_are_numbers_with_nan_texts_and_lists() -> None:
+    rows = pool()
+    assert rows["n"].dtype == rows["prompt_tokens"].dtype == np.int64
+    assert rows["n"].tolist() == [4, 0, 2]
+    np.testing.assert_array_equal(rows["pass_rate"], [0.25, np.nan, 1.0])
+    assert rows["question"].tolist() == ["1 + 1 =", "2 + 2 =", None]
+    assert [each.tolist() for each in rows["history"]] == [[0.0, 0.5], [], [1.0]]
+    np.testing.assert_array_equal(rows["reward_n"], [np.nan] * 3)
+
+
+def test_a_key_of_extra_is_a_column() -> None:
+    rows = pool()
+    np.testing.assert_array_equal(rows["problem.level"], [3, np.nan, 1.5])
+    assert rows["problem.split"].tolist() == ["a", "b", 7]
+    assert rows["problem.tags"].tolist() == [["x"], None, None]
+    assert rows.select(np.array([2, 0]))["problem.level"].tolist() == [1.5, 3]
+    with pytest.raises(BadInputError, match="no problem has 'size' in its column extra"):
+        rows["problem.size"]
+
+
+def test_rows_by_group() -> None:
+    rows = Rows({"domain": np.array(["a", "b", "a"]), "rate": np.array([0.5, np.nan, 1.0])})
+    groups = rows.by("domain")
+    assert groups.mean(rows["rate"]).tolist() == [0.75, 0, 0.75]
+    assert groups.std(rows["rate"]).tolist() == pytest.approx([0.125**0.5, 0, 0.125**0.5])
+    assert groups.max(rows["rate"]).tolist() == [1, -np.inf, 1]
+    assert groups.varied(rows["rate"]).tolist() == [True, False, True]
+    assert rows.having(domain="a", rate=(0.5, 2)).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("component", REGISTERED, ids=lambda each: each.name)
+def test_a_component_reads_what_it_declares_and_nothing_else(component: Component) -> None:
+    needs = component.needs
+    assert needs is not None
+    settings = dict(component.settings(**{"high": 4} if component.name == "prompt_tokens" else {}))
+    more = (2, np.random.default_rng(0)) if component.kind == "sampler" else ()
+
+    def compute(declared: set[str]) -> None:
+        function_of(component)(pool().reading(declared, component.name), *more, **settings)
+
+    compute(set(needs))
+    if "unmeasured" in settings:
+        settings["unmeasured"] = "drop"
+    for name in needs:
+        with pytest.raises(ColumnError, match=f"{component.name} reads '{name}' without declaring it"):
+            compute({*needs} - {name})
+
+
+def test_a_column_that_there_is_not_is_named() -> None:
+    with pytest.raises(ColumnError, match="filter mine reads 'levle', which is no column; there are problem_id, quest"):
+        pool().reading((), "filter mine")["levle"]
+    with pytest.raises(ColumnError, match=r"filter mine reads 'problem\.level' without declaring it"):
+        pool().reading((), "filter mine")["problem.level"]
+    with pytest.raises(AttributeError, match=r'no attribute passrate: .*such as rows\["pass_rate"\]'):
+        _ = pool().passrate
