@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 import gradus
@@ -44,14 +43,12 @@ def compared(new_program: Callable[..., Program]) -> tuple[Program, dict[str, An
 
 def calls(program: Program, run: str) -> list[dict[str, Any]]:
     """The stages of a run's first command, with their artifacts."""
-    lines = (program.home / "runs" / run / "events.jsonl").read_text().splitlines()
-    first = itertools.takewhile(lambda event: event["event"] != "run_finished", map(json.loads, lines))
+    first = itertools.takewhile(lambda event: event["event"] != "run_finished", program.events(run))
     return [event for event in first if event["event"] in ("stage_started", "stage_reused")]
 
 
 def parquet(program: Program, output: str, column: str) -> list[Any]:
-    files = sorted((program.home / "lake" / output).glob("part-*.parquet"))
-    return [value for file in files for value in pq.read_table(file, columns=[column]).column(column).to_pylist()]
+    return [row[column] for row in program.rows(output)]
 
 
 def test_the_answer_has_each_method_each_seed_and_one_difference(compared: tuple[Program, dict[str, Any]]) -> None:

@@ -78,6 +78,7 @@ def test_an_exported_adapter_calls_its_base_as_the_user_did_or_as_the_command_sa
 
     program, answer = trained
     monkeypatch.setenv("GRADUS_HOME", str(program.home))
+    monkeypatch.chdir(program.home)  # where the training was told of its policy
     lake = program.home / "lake"
     folder, elsewhere = program.home / "model", tmp_path / "elsewhere"
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from gradus.tasks.runs.journal import read_events
-
 Program = Any
 RECIPE = Path(__file__).parent / "tiny.toml"
 
@@ -82,16 +80,13 @@ def made(program: Program) -> dict[str, int]:
 
 def correct_one(program: Program, run: str, corrected: Path) -> str:
     """Write the training problems with another gold answer of one that a run tried once, in vain; return its id."""
-    lake = program.home / "lake"
-    events = read_events(program.home / "runs" / run)
-    judged = {event["output"] for event in events if event.get("stage") == "score"}
-    scores = [pq.read_table(path).to_pylist() for name in judged for path in (lake / name).glob("part-*.parquet")]
-    tried = Counter(row["problem_id"] for rows in scores for row in rows)
-    solved = {row["problem_id"] for rows in scores for row in rows if row["correct"]}
-    problems = [row for path in lake.glob("problems/*/part-*.parquet") for row in pq.read_table(path).to_pylist()]
+    judged = {event["output"] for event in program.events(run) if event.get("stage") == "score"}
+    scores = [row for name in judged for row in program.rows(name)]
+    tried = Counter(row["problem_id"] for row in scores)
+    solved = {row["problem_id"] for row in scores if row["correct"]}
     question, name = next(
         (row["question"], row["problem_id"])
-        for row in problems
+        for row in program.rows("problems/*")
         if row["source"] == "train" and row["problem_id"] not in solved and tried[row["problem_id"]] == 1
     )
     rows = [json.loads(line) for line in (program.home / "train.jsonl").read_text().splitlines()]
