@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -71,16 +72,17 @@ def compare(
     ready = checked(home, asked)
     label_flow_run(f"compare {', '.join(method.name for method in ready.methods)}"[:_NAME_CHARS], "compare")
     tuned, record, failed = _tune(home, ready.tuning, ready) if ready.tuning else (None, {}, {})
-    intent = ready.intent(ready.tuning.chosen(tuned) if ready.tuning and tuned else ready.methods)
-    runs = intent.runs()
-    body = {"methods": runs, "budget": ready.asked.budget, "margin": intent.margin, "cluster": cluster, **record}
+    methods = ready.tuning.chosen(tuned) if ready.tuning and tuned else ready.methods
+    ready = replace(ready, methods=methods, is_tuned=True)
+    runs = ready.runs()
+    body = {"methods": runs, "budget": ready.asked.budget, "margin": ready.margin, "cluster": cluster, **record}
     say_started(_name_of(body))
-    plan = keep_plan(home, intent, home.runs / _name_of(body))
-    failed |= _train_all(intent.methods, intent.seeds, ready.budget, runs)
+    plan = keep_plan(home, ready, home.runs / _name_of(body))
+    failed |= _train_all(ready.methods, ready.seeds, ready.budget, runs)
     left = [(name, of_seeds) for name, of_seeds in runs.items() if name not in failed]
     if not left:
         raise next(iter(failed.values()))
-    found = compared_trainings(home, left, Terms(intent.margin, cluster, plan, tuned), ready.budget)
+    found = compared_trainings(home, left, Terms(ready.margin, cluster, plan, tuned), ready.budget)
     if failed:
         found["failed"] = [{"method": name, "reason": error.message} for name, error in failed.items()]
     with open_session(RunSpec(name=_name_of(body), verb="compare", seed=ready.seeds[0], body=body)) as session:

@@ -75,7 +75,8 @@ def api(*, guest: bool = False) -> Generator[Callable[[], None]]:
     own = not _named_api()
     # Prefect imports pandas, a fifth of its own import, for keys of its task cache, which is off here.
     imported_before = guest and "prefect.main" in sys.modules
-    lean = _as_it_is() if imported_before else lean_imports(*([] if guest else ["pandas"]))
+    as_it_is = contextlib.nullcontext[Callable[[], None]](lambda: None)
+    lean = as_it_is if imported_before else lean_imports(*([] if guest else ["pandas"]))
     with prefect_api(home, leave=guest) as ready, lean as imported, contextlib.ExitStack() as settings:
         configured = short_logging_setup()
         settings.callback(configured)
@@ -92,12 +93,6 @@ def api(*, guest: bool = False) -> Generator[Callable[[], None]]:
                 remember_interrupts()
 
         yield begin
-
-
-@contextlib.contextmanager
-def _as_it_is() -> Generator[Callable[[], None]]:
-    """Prefect is imported already: there is nothing to make lean."""
-    yield lambda: None
 
 
 @contextlib.contextmanager

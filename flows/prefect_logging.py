@@ -1,7 +1,7 @@
 """Prefect's logging set-up, without the text of all of its settings."""
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ def short_logging_setup() -> Callable[[], None]:
     whole = Settings.to_environment_variables
 
     def looked_up(settings: "Settings", **how: bool) -> Mapping[str, str]:
-        return LookedUp(settings, lambda: whole(settings, **how))
+        found = partial(whole, settings, **how)
+        return LookedUp(settings, found) if how == {"include_aliases": True} else found()
 
     def end() -> None:
         Settings.to_environment_variables = whole
@@ -28,28 +29,17 @@ def short_logging_setup() -> Callable[[], None]:
     return end
 
 
-class LookedUp(Mapping[str, str]):
-    """Settings of Prefect by the names of their environment variables; all are written out if another is asked for."""
+class LookedUp(dict[str, str]):
+    """The levels of Prefect's logging by the names of their variables; another name is looked up in all settings."""
 
     def __init__(self, settings: "Settings", whole: Callable[[], Mapping[str, str]]) -> None:
-        """Look up names of Prefect's own logging configuration in `settings`, all others in `whole()`."""
-        self._levels = {
-            "PREFECT_LOGGING_LEVEL": settings.logging.level,
-            "PREFECT_SERVER_LOGGING_LEVEL": settings.server.logging_level,
-            "PREFECT_INTERNAL_LOGGING_LEVEL": settings.internal.logging_level,
-        }
-        self._write_out = whole
+        """Take the levels from `settings`, and have all others written out by `whole` if one is asked for."""
+        super().__init__(
+            PREFECT_LOGGING_LEVEL=settings.logging.level,
+            PREFECT_SERVER_LOGGING_LEVEL=settings.server.logging_level,
+            PREFECT_INTERNAL_LOGGING_LEVEL=settings.internal.logging_level,
+        )
+        self._write_out = cache(whole)
 
-    @cached_property
-    def _whole(self) -> Mapping[str, str]:
-        return self._write_out()
-
-    def __getitem__(self, name: str) -> str:
-        """Return a setting's text; KeyError if Prefect has none of that name."""
-        return self._levels[name] if name in self._levels else self._whole[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._whole)
-
-    def __len__(self) -> int:
-        return len(self._whole)
+    def __missing__(self, name: str) -> str:
+        return self._write_out()[name]

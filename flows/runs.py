@@ -6,8 +6,7 @@ from gradus.data.errors import GateError
 from gradus.flows.console.answers import StageCounts, SuiteFigures, TrainAnswer
 from gradus.flows.console.output import aside
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
-from gradus.flows.loop.measuring import pass_at_1
-from gradus.flows.loop.metering import Metered
+from gradus.flows.loop.measuring import pass_at_1, spent
 from gradus.flows.loop.training import Beginning, Trained, train
 from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.checking import warm_up_remark
@@ -20,7 +19,7 @@ from gradus.tasks.inspect.remarks import remarks_of
 from gradus.tasks.runs.history import read_story
 from gradus.tasks.runs.records import RunSettings
 from gradus.tasks.runs.spending import ComputedSeconds, sampled_tokens
-from gradus.tasks.runtime.calls import Outcome, Stages
+from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.pruning import computed_by
 from gradus.tasks.runtime.stage_adapter import Session
 from gradus.tasks.stages.score.trial import try_rewards
@@ -71,16 +70,16 @@ def train_flow(
 
 def _within(session: Session, recipe: Recipe, budget: Budget | None) -> Trained:
     """Train for the rounds of the recipe, or until the budget is reached."""
+    start = _started(session, recipe)
     if budget is None:
-        return train(session, recipe, _started(session, session, recipe))
-    metered = Metered(session, ComputedSeconds(session.journal.folder.parent))
-    start = _started(metered, session, recipe)
-    return train(metered, recipe, start, lambda index: metered.has_spent(budget, index))
+        return train(session, recipe, start)
+    computed = ComputedSeconds(session.journal.folder.parent)
+    return train(session, recipe, start, lambda index: budget.is_reached(index, *spent(session.outcomes, computed)))
 
 
-def _started(stages: Stages, session: Session, recipe: Recipe) -> Beginning:
+def _started(session: Session, recipe: Recipe) -> Beginning:
     """Return what training starts from; a run that has not scored yet tries its rewards first."""
-    start, folder = start_of(stages, recipe), session.journal.folder
+    start, folder = start_of(session, recipe), session.journal.folder
     if all(row["stage"] != "score" for row in read_story(folder).rows.values()):
         suites = [(suite.score, start.suites[suite.name]) for suite in recipe.evaluate.suites if suite.score]
         for score, problems in ((recipe.score, start.problems), *suites):

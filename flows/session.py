@@ -100,7 +100,9 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
         finally:
             try:
                 if spec.reported and reports_now() and not _is_reported(folder, status, outcomes):
-                    _report(home, folder, status, why)
+                    failure = write_at_end(home.root, folder, status, why)  # before the journal ends: it is reported
+                    if failure:
+                        print(hide(failure), file=sys.stderr)  # noqa: T201 - for the user at the terminal
             finally:
                 withdraw(folder)
                 journal.run_finished(status=status, error=why)
@@ -115,13 +117,6 @@ def _is_reported(folder: Path, status: Status, outcomes: Sequence[Outcome]) -> b
     if status not in ("finished", "failed") or not (folder / METRICS).exists():
         return True
     return status == "finished" and all(o.reused for o in outcomes) and (folder / REPORT_PAGE).exists()
-
-
-def _report(home: Home, folder: Path, status: Status, error: str) -> None:
-    """Write the run's report before its journal ends, so that the reporter finds it."""
-    failure = write_at_end(home.root, folder, status, error)
-    if failure:
-        print(hide(failure), file=sys.stderr)  # noqa: T201 - for the user at the terminal
 
 
 def guard(folder: Path, spec: RunSpec) -> None:

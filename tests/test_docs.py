@@ -42,6 +42,7 @@ def options(verb: str) -> set[str]:
     return {name for option in group.commands[verb].params for name in option.opts}  # type: ignore[attr-defined]
 
 
+@cache
 def settings() -> set[str]:
     """Every setting of a stage, alone and after the stage's name."""
     stages = catalogue()["stage"]

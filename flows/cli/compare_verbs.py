@@ -98,7 +98,7 @@ def compare(
 
         answer(planned_comparison(asked), as_json, render_plan)
     elif dry_run:
-        from gradus.flows.loop.comparison_ahead import render_comparison_ahead
+        from gradus.flows.loop.dry_run import render_comparison_ahead
 
         answer(foreseen_comparison(asked), as_json, render_comparison_ahead)
     else:
@@ -114,6 +114,6 @@ def _verify(asked: Asked, *, as_json: bool) -> None:
     """Compute a kept comparison again."""
     from gradus.flows.loop.verified import verify_comparison
 
-    if len(asked.names) != 1:
+    if len(asked.recipes) != 1:
         raise UsageError("--verify checks one comparison", hint="name its run, compare-DIGEST (`gradus runs`)")
-    answer(verify_comparison(Home.from_environment(), asked.names[0]), as_json)
+    answer(verify_comparison(Home.from_environment(), asked.recipes[0]), as_json)

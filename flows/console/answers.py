@@ -70,12 +70,14 @@ class Costs(TypedDict):
 
 
 class ForeseenCall(Which):
-    """A stage of a run to come (see gradus.flows.loop.foresight.Foreseen)."""
+    """A stage of a run to come: whether it is reused or computed, why, and what it is likely to cost."""
 
     what: str
     why: str
     rollouts: int | None
+    """Completions to sample; None if no plan and nothing like it says how many."""
     tokens: int | None
+    """Completion tokens to sample; None, as the seconds, if nothing like it was measured."""
     seconds: float | None
 
 

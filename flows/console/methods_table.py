@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gradus.flows.console.output import View, fields, line, safe
-from gradus.flows.recipe.method_list import METHOD, Facts, Method, named_by
-from gradus.flows.recipe.overlays import overlay_files
+from gradus.flows.recipe.method_list import METHOD, Facts, named_by
+from gradus.flows.recipe.overlays import Method, overlay_files
 from gradus.tasks.inspect.catalogue import REQUIRED, Component, Setting
 
 _COLUMNS = ("name", "kind", "paper", "trust", "what", "test")

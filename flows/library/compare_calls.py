@@ -1,7 +1,7 @@
 """Methods side by side: compare, and before anything is trained what a comparison could detect, and would compute."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
 
 from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.flows.library.calling import Input, call, computing, named, taking
@@ -13,7 +13,7 @@ from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
 
 if TYPE_CHECKING:
-    from gradus.flows.loop.comparison_ahead import ComparisonForecast
+    from gradus.flows.loop.dry_run import ComparisonForecast
     from gradus.tasks.inspect.comparing.figures import Comparison
     from gradus.tasks.inspect.comparing.planning import Plan
 
@@ -77,25 +77,14 @@ def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
     from gradus.flows.loop.comparing.checked import checked
 
     home = Home.from_environment()
-    if not (asked.budget or asked.methods):
+    if not (asked.budget or asked.method):
         return _there(home, asked, on_damage)
     checked(home, asked)
     with computing() as ready:
         from gradus.flows import comparison  # Prefect, which a wrong recipe need not wait for
 
         ready()
-        return comparison.compare(
-            list(asked.names),
-            asked.budget,
-            asked.seeds,
-            list(asked.sets),
-            asked.margin,
-            asked.cluster,
-            list(asked.tune),
-            asked.tune_seeds,
-            asked.tune_on,
-            list(asked.methods),
-        )
+        return cast("Callable[..., Comparison]", comparison.compare)(**vars(asked))
 
 
 def planned_comparison(asked: Asked) -> "Plan":
@@ -104,13 +93,13 @@ def planned_comparison(asked: Asked) -> "Plan":
     from gradus.flows.loop.comparison_plan import plan_of
 
     home = Home.from_environment()
-    return plan_of(home, checked(home, asked).intent())
+    return plan_of(home, checked(home, asked))
 
 
 def foreseen_comparison(asked: Asked) -> "ComparisonForecast":
     """Return what a comparison would do."""
     from gradus.flows.loop.comparing.checked import checked
-    from gradus.flows.loop.comparison_ahead import look_ahead_comparison
+    from gradus.flows.loop.dry_run import look_ahead_comparison
 
     home = Home.from_environment()
     return look_ahead_comparison(home, checked(home, asked))
@@ -123,9 +112,9 @@ def _there(home: Home, asked: Asked, on_damage: OnDamage) -> "Comparison":
 
     if asked.tune or asked.tune_on or asked.tune_seeds != 1:
         raise UsageError("--tune trains recipes", hint="give a budget, for example --budget rounds=10")
-    if asked.sets:
+    if asked.set:
         raise UsageError("--set changes recipes that are trained", hint="give a budget, for example --budget rounds=10")
-    for name in asked.names:
+    for name in asked.recipes:
         if name.endswith(".toml") or (RECIPES / f"{name}.toml").is_file():
             raise UsageError(f"{name} is a recipe, and there is no budget to train it with", hint=HOW)
-    return compared_runs(home, asked.names, Terms(asked.margin / 100, asked.cluster), on_damage)
+    return compared_runs(home, asked.recipes, Terms(asked.margin / 100, asked.cluster), on_damage)

@@ -26,7 +26,7 @@ class Template:
     test: str
 
 
-_CANDIDATES = "import numpy as np\n\nfrom gradus.data.rows import Rows\n"
+_CANDIDATES = "import numpy as np\n\nfrom gradus.components.rows import Rows\n"
 _ROWS = "import torch\n\nfrom gradus.models.objectives.rows import Rows\n"
 _TWO_ROWS = """\
     columns = {"reward": torch.tensor([1.0, 0.0]), "group": torch.tensor([0, 0])}
@@ -38,7 +38,7 @@ TEMPLATES: Mapping[Kind, Template] = {
     "filter": Template(
         "from typing import Annotated\n\nimport numpy as np\nfrom annotated_types import Ge\n\n"
         "from gradus.components import component\nfrom gradus.data.curation.results import selection\n"
-        "from gradus.data.rows import Rows\n",
+        "from gradus.components.rows import Rows\n",
         '''
 @component("filter", needs=("question",))
 def NAME(candidates: Rows, *, max_chars: Annotated[int, Ge(1)] = 400):
@@ -57,7 +57,7 @@ def NAME(candidates: Rows, *, max_chars: Annotated[int, Ge(1)] = 400):
 """,
     ),
     "ranking": Template(
-        "import numpy as np\n\nfrom gradus.components import component\nfrom gradus.data.rows import Rows\n",
+        "import numpy as np\n\nfrom gradus.components import component\nfrom gradus.components.rows import Rows\n",
         '''
 @component("ranking", needs=("question",))
 def NAME(candidates: Rows):
@@ -71,7 +71,7 @@ def NAME(candidates: Rows):
     ),
     "sampler": Template(
         "import numpy as np\n\nfrom gradus.components import component\n"
-        "from gradus.data.curation.results import Draw\nfrom gradus.data.rows import Rows\n",
+        "from gradus.data.curation.results import Draw\nfrom gradus.components.rows import Rows\n",
         '''
 @component("sampler", needs=())
 def NAME(candidates: Rows, num: int, rng: np.random.Generator):

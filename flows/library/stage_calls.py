@@ -4,11 +4,12 @@ Flows, and Prefect with them, are imported when a call has been checked, so that
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 
-from gradus.components.stage import Stage
+from gradus.components.stage import Stage, take_parameters
 from gradus.data.sources.tabular import MAPPED, refuse_fields
 from gradus.flows.library.calling import Input, call, computing, named, named_or_none
 from gradus.flows.library.results import Artifact
@@ -171,6 +172,25 @@ def evaluate(
 ) -> Artifact:
     """Measure how good a policy is, with intervals; `against` is another one on the same problems and seeds."""
     return measured("evaluate", locals())
+
+
+def installed_call(name: str) -> Callable[..., Artifact]:
+    """Return the call of a stage of an installed package: its inputs and shorts, then `set` and `out`."""
+    stage = stage_spec(name)
+    if not stage.verb:
+        raise AttributeError(f"the stage {name} runs in trainings alone")
+
+    def run(*args: Any, **named: Any) -> Artifact:
+        given = signature(run).bind(*args, **named)
+        given.apply_defaults()
+        return computed(stage, given.arguments)
+
+    known: dict[str, tuple[Any, Any]] = {role.name: (Any, role.preset) for role in stage.roles}
+    known |= {short.name: (Any, short.default) for short in stage.shorts}
+    known |= {"seed": (int, 0)} if stage.draws else {}
+    take_parameters(run, {**known, "set": (Assignments | None, None), "out": (Input | None, None)})
+    run.__name__, run.__doc__ = name, stage.doc
+    return call(run)
 
 
 def measured(verb: str, given: Mapping[str, Any]) -> Artifact:

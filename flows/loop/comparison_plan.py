@@ -3,7 +3,6 @@
 import contextlib
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gradus.data.errors import BadInputError, GradusError
@@ -11,9 +10,9 @@ from gradus.data.files import replace_file
 from gradus.data.intervals import LEVEL, POWER
 from gradus.data.lake.store import Store
 from gradus.flows.console.output import fields, line, table
-from gradus.flows.loop.inputs import as_run, run_name
+from gradus.flows.loop.comparing.checked import Checked
 from gradus.flows.loop.reruns import stored_recipe
-from gradus.flows.loop.variants import Variant, otherwise_evaluated
+from gradus.flows.loop.variants import otherwise_evaluated
 from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.suites import Suite
@@ -38,39 +37,23 @@ from gradus.tasks.runs.spending import ComputedSeconds
 from gradus.tasks.tracking.facts import PLAN
 
 
-@dataclass(frozen=True)
-class Intent:
-    """A comparison to come."""
-
-    methods: Sequence[Variant]
-    seeds: Sequence[int]
-    budget: Budget
-    margin: float
-    cluster: str
-    holds_out: bool = False
-    """True if a part of the evaluated problems is held out for tuning."""
-    tuning: Sequence[str] = ()
-    """Runs of a tuning that is still to come; the values of the methods are not chosen before."""
-
-    def runs(self) -> dict[str, list[str]]:
-        """The names that the runs of each method will have."""
-        return {m.name: [run_name(as_run(m.with_seed(seed))) for seed in self.seeds] for m in self.methods}
-
-
-def plan_of(home: Home, intent: Intent) -> Plan:
+def plan_of(home: Home, intent: Checked) -> Plan:
     """Return what a comparison could detect, and what it costs.
 
     Raise UsageError if the evaluated problems have no such column as they are to be clustered by.
     """
     suite, runs = intent.methods[0].recipe.evaluate.main, {run for each in intent.runs().values() for run in each}
-    refuse_unknown_column(suite.problems, intent.cluster)
+    cluster, holds_out = intent.asked.cluster, intent.tuning is not None and not intent.tuning.on
+    tuning = [run for each in intent.tuning.runs().values() for run in each] if intent.tuning else []
+    tuning = [] if intent.is_tuned else tuning
+    refuse_unknown_column(suite.problems, cluster)
     stored = _stored(home, suite)
     of_these = {name: each for name, each in stored.items() if any(t.run in runs for t in each)}
-    chosen = known_of(of_these, intent.cluster)
-    known = chosen if chosen.measured else known_of(stored, intent.cluster)
+    chosen = known_of(of_these, cluster)
+    known = chosen if chosen.measured else known_of(stored, cluster)
     counted = known.problems or count_problems(suite.problems)
     evaluated = counted or MIN_PROBLEMS
-    problems = evaluated - num_held_out(evaluated) if intent.holds_out else evaluated
+    problems = evaluated - num_held_out(evaluated) if holds_out else evaluated
     units = max(1, (known.units or evaluated) * problems // evaluated)
     size = (len(intent.seeds), units, suite.sample.n)
     pairs = len(intent.methods) * (len(intent.methods) - 1) // 2
@@ -78,12 +61,12 @@ def plan_of(home: Home, intent: Intent) -> Plan:
     remarks = [*known.remarks, *plan_remarks(problems, least, intent.margin, measured=known.measured)]
     if not counted:
         remarks.append(f"how many problems {suite.problems} holds is not known yet: {MIN_PROBLEMS} are assumed")
-    if intent.holds_out:
+    if holds_out:
         remarks.append(f"{evaluated - problems} more are held out for tuning, and not judged")
     if len(intent.seeds) == 1:
         remarks.append("one seed: what another seed would show is no part of the smallest detectable difference")
     spent = [t for each in stored.values() for t in each]
-    missing = len(runs) if intent.tuning else _num_missing(home, runs)
+    missing = len(runs) if tuning else _num_missing(home, runs)
     body: Plan = {
         "methods": [m.name for m in intent.methods],
         "seeds": list(intent.seeds),
@@ -91,7 +74,7 @@ def plan_of(home: Home, intent: Intent) -> Plan:
         "problems": problems,
         "samples": suite.sample.n,
         "margin": intent.margin,
-        "cluster": intent.cluster,
+        "cluster": cluster,
         "level": LEVEL,
         "power": POWER,
         "pairs": pairs,
@@ -105,12 +88,12 @@ def plan_of(home: Home, intent: Intent) -> Plan:
         "remarks": remarks,
         "digest": "",
     }
-    if intent.tuning:
-        body["tuning"] = _cost(intent.budget, _num_missing(home, intent.tuning), spent)
+    if tuning:
+        body["tuning"] = _cost(intent.budget, _num_missing(home, tuning), spent)
     return {**body, "digest": sealed(body)}
 
 
-def keep_plan(home: Home, intent: Intent, folder: Path) -> PlanNote:
+def keep_plan(home: Home, intent: Checked, folder: Path) -> PlanNote:
     """Write the plan of a comparison into its folder before it begins, or read the one that is there.
 
     Raise BadInputError if a plan was changed after it was written.

@@ -1,17 +1,17 @@
-"""`train --dry-run` and `rerun --dry-run`: what a run would reuse and compute, why, and what that costs.
+"""`--dry-run` of train, rerun and compare: what runs would reuse and compute, why, and what that costs.
 
 Nothing starts, and nothing is written: no server, no worker, no line in the run's journal, no artifact.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from typing import TypeVar, cast
+from typing import TypedDict, TypeVar
 
 from gradus.components.chosen import chosen_in
 from gradus.flows.console.answers import Costs, Forecast, ForeseenCall, Memory
 from gradus.flows.console.output import fields, line, table
-from gradus.flows.loop.foresight import COMPUTED, Foreseen, Foresight
+from gradus.flows.loop.comparing.checked import Checked
+from gradus.flows.loop.foresight import COMPUTED, Foresight
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
 from gradus.flows.loop.reruns import Rerun, other_settings, stored_recipe
 from gradus.flows.loop.training import Beginning, train
@@ -26,11 +26,32 @@ from gradus.tasks.runs.precedents import precedents
 from gradus.tasks.runtime.calls import label
 
 N = TypeVar("N", int, float)
+FIRST_ROUND = "these are the first rounds alone"
+_NOTHING_STARTED = "nothing was started; time and tokens are those of the nearest stages computed before"
+
+
+class ForeseenTraining(TypedDict):
+    """One training of a comparison to come; None for what was never measured."""
+
+    method: str
+    seed: int
+    run: str
+    reused: int
+    computed: int
+    tokens: int | None
+    seconds: float | None
+
+
+class ComparisonForecast(TypedDict):
+    """Forecast of a comparison."""
+
+    trainings: list[ForeseenTraining]
+    remarks: list[str]
 
 
 def look_ahead(home: Home, plan: Rerun) -> Forecast:
     """Return what a training run would do, as `--json` prints it; UsageError if its name is that of another run."""
-    recipe = as_run(plan.recipe, run_rewards=False)
+    recipe = as_run(plan.recipe)
     named = name_of_rerun(home.runs, plan.run, recipe) if plan.run and plan.forced else plan.run
     folder = home.runs / (named or run_name(recipe))
     goes_on = (folder / "run.json").is_file()
@@ -45,15 +66,15 @@ def look_ahead(home: Home, plan: Rerun) -> Forecast:
         start = start_of(session, recipe)
         trained = train(session, recipe, start)
         memory = _memory(session, recipe, start)
-    computed = [call for call in session.calls if call.what == COMPUTED]
+    total, stages = _costs(session.calls), dict.fromkeys(call["stage"] for call in session.calls)
     return {
         "run": folder.name,
         "goes_on": goes_on,
-        "stages": _by_stage(session.calls),
-        "calls": [cast("ForeseenCall", asdict(call)) for call in session.calls],
-        "rollouts": _sum(call.rollouts for call in computed if call.stage == "rollout"),
-        "tokens": _sum(call.tokens for call in computed if call.stage == "rollout"),
-        "seconds": _sum(call.seconds for call in computed),
+        "stages": {stage: _costs([call for call in session.calls if call["stage"] == stage]) for stage in stages},
+        "calls": session.calls,
+        "rollouts": total["rollouts"],
+        "tokens": total["tokens"],
+        "seconds": total["seconds"],
         "memory": memory,
         "remarks": [*session.remarks, *([f"the run ends: {trained.stopped}"] if trained.stopped else [])],
     }
@@ -85,7 +106,7 @@ def render(result: Forecast) -> None:
     )
     if memory["warning"]:
         line(f"note: {memory['warning']}")
-    line("nothing was started; time and tokens are those of the nearest stages computed before")
+    line(_NOTHING_STARTED)
 
 
 def _cells(found: Costs) -> tuple[object, ...]:
@@ -104,20 +125,14 @@ def _memory(session: Foresight, recipe: Recipe, start: Beginning) -> Memory:
     return {"rollout": most.rollout, "update": most.update, "machine": most.machine, "warning": most.warning}
 
 
-def _by_stage(calls: Sequence[Foreseen]) -> dict[str, Costs]:
-    """Counts and costs by stage, in the order in which the stages first come."""
-    stages = dict.fromkeys(call.stage for call in calls)
-    return {stage: _costs([call for call in calls if call.stage == stage]) for stage in stages}
-
-
-def _costs(calls: Sequence[Foreseen]) -> Costs:
-    computed = [call for call in calls if call.what == COMPUTED]
+def _costs(calls: Sequence[ForeseenCall]) -> Costs:
+    computed = [call for call in calls if call["what"] == COMPUTED]
     return {
         "reused": len(calls) - len(computed),
         "computed": len(computed),
-        "rollouts": _sum(call.rollouts for call in computed),
-        "tokens": _sum(call.tokens for call in computed),
-        "seconds": _sum(call.seconds for call in computed),
+        "rollouts": _sum(call["rollouts"] for call in computed),
+        "tokens": _sum(call["tokens"] for call in computed),
+        "seconds": _sum(call["seconds"] for call in computed),
     }
 
 
@@ -156,3 +171,69 @@ def _unmeasured(result: Forecast) -> str:
     """Return the number of stages to compute for which the estimate of time has no measurement."""
     unknown = sum(call["what"] == COMPUTED and call["seconds"] is None for call in result["calls"])
     return f" and {unknown} stages not measured yet" if unknown and result["seconds"] is not None else ""
+
+
+def look_ahead_comparison(home: Home, asked: Checked) -> ComparisonForecast:
+    """Return what a comparison would do, or of one with tuning what that would.
+
+    Of a budget in tokens or seconds it is what the first rounds alone would do.
+    """
+    tuning, budget = asked.tuning, asked.budget
+    methods, seeds = (tuning.variants(), tuning.seeds) if tuning else (asked.methods, asked.seeds)
+    trainings: list[ForeseenTraining] = []
+    for seed in seeds:
+        for method in methods:
+            recipe = method.with_seed(seed)
+            seen = recipe if budget.unit == "rounds" else recipe.model_copy(update={"rounds": 1})
+            found = look_ahead(home, Rerun(seen, None))
+            stages = found["stages"].values()
+            trainings.append(
+                {
+                    "method": method.name,
+                    "seed": seed,
+                    "run": found["run"],
+                    "reused": sum(each["reused"] for each in stages),
+                    "computed": sum(each["computed"] for each in stages),
+                    "tokens": found["tokens"],
+                    "seconds": found["seconds"],
+                }
+            )
+    remarks = [
+        "each training is looked at alone: what several would compute is computed once, and reused by the others"
+    ]
+    if budget.unit != "rounds":
+        remarks.append(
+            f"{FIRST_ROUND}: whether {budget} are reached is asked after each round, so how many there will be depends "
+            f"on {'the lengths of completions' if budget.unit == 'tokens' else 'the machine'}"
+        )
+    if tuning:
+        remarks.append(
+            f"this is the tuning, of {len(trainings)} trainings{_cost(trainings)}; after it, "
+            f"{len(asked.methods) * len(asked.seeds)} trainings of the comparison follow with the values chosen"
+        )
+    return {"trainings": trainings, "remarks": remarks}
+
+
+def _cost(trainings: Sequence[ForeseenTraining]) -> str:
+    """Return what trainings cost if that is known of all."""
+    tokens, seconds = [t["tokens"] for t in trainings], [t["seconds"] for t in trainings]
+    if None in tokens or None in seconds:
+        return ""
+    return f" with at most {sum(filter(None, tokens)):,} tokens and {sum(filter(None, seconds)):,.0f} s"
+
+
+def render_comparison_ahead(found: ComparisonForecast) -> None:
+    """A line for each training."""
+    rows = [
+        (each["method"], each["seed"], each["run"], each["reused"], each["computed"], _known(each["tokens"]),
+         _known(each["seconds"]))
+        for each in found["trainings"]
+    ]  # fmt: skip
+    table("", ("method", "seed", "run", "reused", "computed", "tokens", "seconds"), rows)
+    for remark in found["remarks"]:
+        line(f"note: {remark}")
+    line(_NOTHING_STARTED)
+
+
+def _known(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"

@@ -16,12 +16,13 @@ from gradus.components.settings import Config
 from gradus.data.errors import GradusError
 from gradus.data.lake.store import Ref
 from gradus.data.records import Json
+from gradus.flows.console.answers import ForeseenCall
 from gradus.tasks.artifacts.overlay import Overlay
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.inspect.reasons import reason
 from gradus.tasks.inspect.remarks import remarks_of
 from gradus.tasks.runs.precedents import Precedent, Precedents
-from gradus.tasks.runs.records import Report, Summary
+from gradus.tasks.runs.records import Report, Summary, Which
 from gradus.tasks.runtime.attempt import Job, computed, read_report
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
 from gradus.tasks.stages.registry import stage_spec
@@ -29,23 +30,6 @@ from gradus.tasks.stages.warm import Warm
 
 REUSED, COMPUTED = "reused", "computed"
 ASKED_FOR = "asked for again; should the result differ, what rests on it is computed too"
-
-
-@dataclass(frozen=True)
-class Foreseen:
-    """A stage of the run to come: whether it is reused or computed, why, and what it is likely to cost."""
-
-    stage: str
-    round: int
-    purpose: str
-    what: str
-    why: str = ""
-    rollouts: int | None = None
-    """Completions to sample; None if no plan and nothing like it says how many."""
-    tokens: int | None = None
-    """Completion tokens to sample; None if nothing like it was measured."""
-    seconds: float | None = None
-    """None if nothing like it was measured."""
 
 
 @dataclass
@@ -56,7 +40,7 @@ class Foresight:
     seed: int
     known: Precedents
     forced: frozenset[tuple[str, int, str]] = frozenset()
-    calls: list[Foreseen] = field(default_factory=list[Foreseen])
+    calls: list[ForeseenCall] = field(default_factory=list[ForeseenCall])
     remarks: list[str] = field(default_factory=list[str])
     _pending: dict[Ref, str] = field(default_factory=dict[Ref, str])
     """Artifacts that are not there, and would not be computed here, with the label of the stage that makes them."""
@@ -74,7 +58,7 @@ class Foresight:
         facts: Mapping[str, Json] = {},
     ) -> Outcome:
         """Note one stage and return its outcome, as it is in the lake or as it is likely to be."""
-        call = Call(name, pinned(config, run_rewards=False), inputs, round, purpose, facts)
+        call = Call(name, pinned(config), inputs, round, purpose, facts)
         with self._lock:  # of the two threads of a run that overlaps
             forced = call.key in self.forced
             use = self.seed if seed is None else seed
@@ -82,7 +66,7 @@ class Foresight:
             ref = Ref.parse(job.output)
             report = None if forced or self._waits_for(call) else self._finished(call, ref)
             if report is not None:
-                self.calls.append(Foreseen(*call.key, REUSED))
+                self.calls.append(_foreseen(call, REUSED))
                 return Outcome(call.name, call.purpose, call.round, ref, reused=True, seconds=0.0, report=report)
             return self._to_compute(call, job, ref)
 
@@ -165,7 +149,7 @@ class Foresight:
             return cast("Summary", nothing)
         return {"groups": 0}
 
-    def _costs(self, call: Call, why: str, before: list[Precedent]) -> Foreseen:
+    def _costs(self, call: Call, why: str, before: list[Precedent]) -> ForeseenCall:
         """The call with what it is likely to cost, in proportion to its rollouts where those are known."""
         measured = before[0] if before else None
         there = int(measured.summary.get("rows", 0)) if measured and call.name == "rollout" else 0
@@ -173,12 +157,17 @@ class Foresight:
         scale = rollouts / there if rollouts and there else 1.0
         tokens = round(scale * measured.summary.get("tokens", 0)) if measured and there else None
         seconds = scale * measured.seconds if measured else None
-        return Foreseen(*call.key, COMPUTED, why, rollouts, tokens, seconds)
+        return {**_foreseen(call, COMPUTED, why), "rollouts": rollouts, "tokens": tokens, "seconds": seconds}
 
     def _planned_rollouts(self, call: Call) -> int:
         """Completions that the plan asks for; 0 if there is no plan yet."""
         plans = [ref for ref in call.inputs.get("plan", ()) if ref not in self._pending]
         return sum(sum(self.store.read(ref, ["n"]).column("n").to_pylist()) for ref in plans)
+
+
+def _foreseen(call: Call, what: str, why: str = "") -> ForeseenCall:
+    key: Which = {"stage": call.name, "round": call.round, "purpose": call.purpose}
+    return {**key, "what": what, "why": why, "rollouts": None, "tokens": None, "seconds": None}
 
 
 def _is_local(call: Call) -> bool:

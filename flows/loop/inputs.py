@@ -27,11 +27,11 @@ from gradus.tasks.runs.journal import RUN, read_settings
 from gradus.tasks.runtime.calls import Stages
 
 
-def as_run(recipe: Recipe, *, run_rewards: bool = True) -> Recipe:
+def as_run(recipe: Recipe) -> Recipe:
     """Return the recipe as it is run: with the digests of all files that its components come from, as they are now."""
-    found = pinned(recipe, renew=True, run_rewards=run_rewards)
+    found = pinned(recipe, renew=True)
     assert isinstance(found, Recipe)
-    theirs = {name: pinned(section(recipe, name), renew=True, run_rewards=run_rewards) for name in recipe.stages}
+    theirs = {name: pinned(section(recipe, name), renew=True) for name in recipe.stages}
     stages = {name: settings.model_dump(mode="json") for name, settings in theirs.items()}
     files = {text: content_sha256(Path(text)) for text in _named_problems(recipe) if Path(text).is_file()}
     return overlapping(found.model_copy(update={"stages": stages, "files": files}))

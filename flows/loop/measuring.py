@@ -1,12 +1,13 @@
 """The evaluations of a training run: which suite is due, which checkpoint is the best, what is reported of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.flows.console.answers import ChosenCheckpoint, Compared
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
+from gradus.tasks.runs.spending import ComputedSeconds, is_evaluation, sampled_tokens
 from gradus.tasks.runtime.calls import Outcome
 
 Evaluate = Callable[[Suite, Ref, int, Ref | None], Outcome]
@@ -108,6 +109,16 @@ class Measurements:
             suite.name: Figures(self.of(suite, 0), self.of(suite, last), self.of(suite, best))
             for suite in self.plan.reported
         }
+
+
+def spent(outcomes: Sequence[Outcome], computed: ComputedSeconds) -> tuple[int, float]:
+    """Return the completion tokens and the seconds of a training's stages, evaluations left out.
+
+    A stage that was reused counts as if it had been computed.
+    """
+    own = [each for each in outcomes if not is_evaluation(each.purpose)]
+    tokens = sum(sampled_tokens(each.stage, each.summary) for each in own)
+    return tokens, sum(computed.of(str(each.ref)) if each.reused else each.seconds for each in own)
 
 
 def pass_at_1(evaluation: Outcome) -> float:

@@ -175,8 +175,8 @@ class _Training:
                 made.setdefault(state.policy, index)
         choice = self._measured.choice()
         best = made.get(self._states[choice.round].policy) if choice else None  # made before a round that was skipped
-        kept = kept_rounds(recipe, made.values(), best)
-        self._steps.session.make_room({index: ref for ref, index in made.items()}, kept.weights, kept.states)
+        weights, states = kept_rounds(recipe, made.values(), best)
+        self._steps.session.make_room({index: ref for ref, index in made.items()}, weights, states)
 
     def _may_go_back(self, guard: Guard) -> bool:
         return guard.then == "back" and self._went_back[guard.model_dump_json()] < guard.times

@@ -15,10 +15,9 @@ from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.config import Recipe, escalated, section, stage_config, with_guards_changes
 from gradus.flows.recipe.samplings import samplings
 from gradus.tasks.config.curation import CURATE, HINT
-from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.learning import UPDATE, UpdateConfig
 from gradus.tasks.config.rollout import ROLLOUT
 from gradus.tasks.config.score import SCORE
-from gradus.tasks.config.update import UPDATE
 from gradus.tasks.preflight.abilities import check_learning, check_length
 from gradus.tasks.preflight.checks import check_components, check_inputs
 from gradus.tasks.preflight.stages import check_stage

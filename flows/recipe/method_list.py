@@ -6,28 +6,15 @@ selected(kind="loss", paper="2507.18071")
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 from gradus.components import Kind
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
-from gradus.flows.recipe.overlays import Overlay, find_overlays, overlay_files
+from gradus.flows.recipe.overlays import Method, find_overlays, overlay_files
 from gradus.tasks.inspect.catalogue import Component, catalogue, kind_of
 
 METHOD = "method"
-
-
-class Method(TypedDict):
-    """One overlay."""
-
-    what: str
-    paper: str
-    trust: str
-    deviates: str
-    settings: dict[str, object]
-    """Its settings, by dotted key."""
-    where: str
-    """Its file."""
 
 
 Facts = Mapping[str, Mapping[str, Component | Method]]
@@ -36,7 +23,7 @@ Facts = Mapping[str, Mapping[str, Component | Method]]
 
 def listed() -> Facts:
     """Return everything: overlays, stages, components of each kind, engines."""
-    return {METHOD: {each.name: _method(each) for each in find_overlays(list(overlay_files()))}, **catalogue()}
+    return {METHOD: {each.name: each.facts for each in find_overlays(list(overlay_files()))}, **catalogue()}
 
 
 def selected(word: str = "", kind: str = "", paper: str = "") -> Facts:
@@ -71,17 +58,6 @@ def named_by(method: Method) -> Iterator[tuple[Kind, str]]:
             name = part.get("name", "") if isinstance(part, dict) else part
             if kind is not None and name:
                 yield kind, str(name)
-
-
-def _method(overlay: Overlay) -> Method:
-    return {
-        "what": overlay.what,
-        "paper": overlay.paper,
-        "trust": overlay.trust,
-        "deviates": overlay.deviates,
-        "settings": overlay.settings,
-        "where": str(overlay.file),
-    }
 
 
 def _picked(

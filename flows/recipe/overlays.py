@@ -19,11 +19,10 @@ import importlib.metadata
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast, get_args
 
 from gradus.components.registry import located
 from gradus.data.errors import UsageError, shortened
@@ -43,23 +42,26 @@ _REFERENCE = re.compile(r"=(?:([0-9.e+-]+) \* )?([a-z_]+(?:\.[a-z_0-9]+)*)")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Overlay:
-    """One method: its source, and the settings that it changes."""
+class Method(TypedDict):
+    """Facts about a method: its source, and the settings that it changes."""
 
-    name: str
-    file: Path
     what: str
     paper: str
     trust: Trust
     deviates: str
     """Differences to the paper; empty if there are none."""
-    body: Mapping[str, object]
+    settings: dict[str, object]
+    """Its settings, by dotted key; a table that names a component is one value."""
+    where: str
+    """Its file."""
 
-    @property
-    def settings(self) -> dict[str, object]:
-        """The settings by dotted key; a table that names a component is one value."""
-        return dict(_leaves(self.body, ""))
+
+class Overlay(NamedTuple):
+    """A method that can be laid over a recipe."""
+
+    name: str
+    body: Mapping[str, object]
+    facts: Method
 
 
 def read_toml(path: Path) -> dict[str, object]:
@@ -143,13 +145,13 @@ def _read(name: str, files: Mapping[str, Path]) -> Overlay:
     trust = texts["trust"] or "guess"
     if trust not in get_args(Trust):
         raise UsageError(f"{path}: there is no trust {trust!r}", hint=f"it is one of {', '.join(get_args(Trust))}")
-    return Overlay(path.stem, path, **cast("dict[str, Any]", {**texts, "trust": trust}), body=body)
+    facts = {**texts, "trust": trust, "settings": dict(_leaves(body, "")), "where": str(path)}
+    return Overlay(path.stem, body, cast("Method", facts))
 
 
 def _refuse_conflict(one: Overlay, other: Overlay) -> None:
-    theirs = other.settings
-    for key, value in one.settings.items():
-        for their, given in theirs.items():
+    for key, value in one.facts["settings"].items():
+        for their, given in other.facts["settings"].items():
             inside = their.startswith(f"{key}.") or key.startswith(f"{their}.")
             if inside or (key == their and value != given):
                 raise UsageError(

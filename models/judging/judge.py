@@ -25,17 +25,14 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from gradus.models.judging.messages import Hello, LoadedModule, Message, judged
+from gradus.components.user_modules import Module, UserFileError, describe, executed, named_function, stranger, watch
+from gradus.models.judging.messages import Hello, Message, judged
 from gradus.models.rewards import RewardSpec, load
 from gradus.models.rewards.base import Verdict, failed
-from gradus.models.rewards.imports import Module, look_ahead, watch
 from gradus.models.rewards.user import (
     BatchRefusedError,
-    RewardFileError,
     RewardFunction,
-    describe,
     judge_batch,
-    load_function,
 )
 
 GRACE_S = 2.0
@@ -69,11 +66,11 @@ def main() -> None:
         _limit(hello["memory_bytes"])
         spec = RewardSpec(**hello["spec"])
         if spec.is_user:
-            answer = _judging_with_function(spec, float(hello["item_timeout_s"]), say, inspect=hello["inspect"])
+            answer = _Batches(_function(spec, say), float(hello["item_timeout_s"])).judge
         else:
             answer = _judging(spec, float(hello["item_timeout_s"]))
     except BaseException as error:
-        say({"fatal": str(error) if isinstance(error, RewardFileError) else describe(error)})
+        say({"fatal": str(error) if isinstance(error, UserFileError) else describe(error)})
         raise
     say({"ready": True})
     for line in requests:
@@ -120,29 +117,20 @@ def _judging(spec: RewardSpec, item_timeout_s: float) -> Callable[[bytes, Say], 
     return lambda line, say: _each(json.loads(line)["rows"], one, say, item_timeout_s)
 
 
-def _judging_with_function(
-    spec: RewardSpec, item_timeout_s: float, say: Say, *, inspect: bool
-) -> Callable[[bytes, Say], None]:
-    """Load a user's function; every module of the user's is reported when it is loaded, whenever that is."""
-    loaded: list[Module] = []
+def _function(spec: RewardSpec, say: Say) -> RewardFunction:
+    """The function of an installed package, or of a user's file; a module that its spec does not hold ends the job."""
+    if not spec.path:
+        return partial(getattr(importlib.import_module(spec.module), spec.attribute), **spec.settings)
+    path = Path(spec.path)
 
     def report(module: Module) -> None:
-        loaded.append(module)
-        say({"module": LoadedModule(name=module.name, path=module.path, sha256=module.sha256)})
+        if spec.sha256 and spec.modules.get(module.name) != module.sha256:
+            say({"fatal": stranger(path, module, spec.modules)})
 
     watch(report)
-    function = _function(spec)
-    if inspect and spec.path:
-        for package in sorted(look_ahead(Path(spec.path), list(loaded), report)):
-            say({"package": package})
-    return _Batches(function, item_timeout_s).judge
-
-
-def _function(spec: RewardSpec) -> RewardFunction:
-    """The function of a user's file, or of an installed package."""
-    if spec.path:
-        return load_function(Path(spec.path), spec.function, spec.sha256, spec.settings)
-    return partial(getattr(importlib.import_module(spec.module), spec.attribute), **spec.settings)
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(path.parent))
+    return partial(named_function(executed(path, spec.sha256), path, spec.function), **spec.settings)
 
 
 class _Batches:

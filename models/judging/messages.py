@@ -13,7 +13,6 @@ class Hello(TypedDict):
     spec: Mapping[str, Any]
     item_timeout_s: float
     memory_bytes: int
-    inspect: bool
 
 
 class Batch(TypedDict):
@@ -34,26 +33,6 @@ class Ready(TypedDict):
     ready: bool
 
 
-class LoadedModule(TypedDict):
-    """A module of the user's, by its content."""
-
-    name: str
-    path: str
-    sha256: str
-
-
-class Loaded(TypedDict):
-    """A module of the user's was loaded."""
-
-    module: LoadedModule
-
-
-class NamesPackage(TypedDict):
-    """A user's file would import this installed package later."""
-
-    package: str
-
-
 class OneByOne(TypedDict):
     """A batch raised: its rows follow, each with a time limit of its own."""
 
@@ -72,7 +51,7 @@ class Judged(TypedDict):
     abstains: bool
 
 
-Message = Fatal | Ready | Loaded | NamesPackage | OneByOne | Judged
+Message = Fatal | Ready | OneByOne | Judged
 
 
 def judged(at: int, seconds: float, verdict: Verdict) -> Judged:

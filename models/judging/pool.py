@@ -43,20 +43,7 @@ HANGS_IN_A_ROW = 32
 
 
 class JudgeStartError(RuntimeError):
-    """The judge processes of a reward cannot start (a user's file that fails to load, no memory)."""
-
-
-class UnpinnedModulesError(RuntimeError):
-    """A user's reward loaded modules that its spec does not name with that content.
-
-    `late` are those whose names the spec lacks, `changed` those that it names with another content; each is a mapping
-    of the module's name to its file.
-    """
-
-    def __init__(self, late: dict[str, str], changed: dict[str, str]) -> None:
-        super().__init__(f"modules that are not pinned: {', '.join([*late, *changed])}")
-        self.late = late
-        self.changed = changed
+    """The judge processes of a reward cannot judge (a user's file that fails to load or was changed, no memory)."""
 
 
 class HangingRewardError(RuntimeError):
@@ -98,7 +85,6 @@ class JudgePool:
         self._judges: list[JudgeProcess] = []
         self._start_failures = 0
         self._proven = False
-        self._unpinned: dict[str, str] = {}
         self._finalizer = weakref.finalize(self, _end_all, self._judges)
 
     def __enter__(self) -> "JudgePool":
@@ -124,8 +110,8 @@ class JudgePool:
     ) -> list[TimedVerdict]:
         """Judge every row; `on_progress` hears the number of finished rows at least once a second.
 
-        Raise JudgeStartError if judges cannot start at all, UnpinnedModulesError if a user's function loaded a
-        module, at any time, that is not in the spec with the content loaded. A spec without digests is not checked.
+        Raise JudgeStartError if judges cannot start at all, or if a user's function loaded a module, at any time,
+        that is not in the spec with the content loaded. A spec without digests is not checked.
         Raise HangingRewardError as soon as more than `max_timeouts` rows timed out, or PROBES or HANGS_IN_A_ROW of a
         user's function did one after another.
         """
@@ -133,7 +119,6 @@ class JudgePool:
             raise RuntimeError("the judge pool is closed")
         job = _Job(rows, deque(self._chunks(rows)), max_timeouts)
         self._start_failures = 0
-        self._unpinned.clear()
         try:
             with contextlib.closing(DefaultSelector()) as selector:
                 self._run(job, selector, on_progress or _ignore)
@@ -175,7 +160,6 @@ class JudgePool:
             if time.monotonic() >= next_beat:
                 on_progress(len(job.results))
                 next_beat = time.monotonic() + 1.0
-        self._refuse_unpinned()
         on_progress(len(job.results))
 
     def _feed(self, job: "_Job") -> None:
@@ -234,32 +218,17 @@ class JudgePool:
     def _take(self, job: "_Job", judge: JudgeProcess, message: Message) -> None:
         if "fatal" in message:
             raise JudgeStartError(str(message["fatal"]))
-        if "module" in message:
-            self._note(**message["module"])
-        elif "ready" in message:
-            self._refuse_unpinned()
+        if "ready" in message:
             judge.ready = True
             self._start_failures = 0
         elif "one_by_one" in message and judge.in_flight:
             judge.in_flight[0].singly = True
         elif "at" in message and judge.in_flight and message["at"] == judge.in_flight[0].answered:
-            # All that was loaded for this verdict has been reported before it.
-            self._refuse_unpinned()
             index = judge.advance()
             job.results[index] = TimedVerdict(verdict_of(message), message["seconds"])
             job.in_a_row = 0
             self._proven = True
         self._restart_clock(judge)
-
-    def _note(self, name: str, path: str, sha256: str) -> None:
-        if self.spec.sha256 and not self.spec.has_pinned(name, sha256):
-            self._unpinned[name] = path
-
-    def _refuse_unpinned(self) -> None:
-        if self._unpinned:
-            known = {name: path for name, path in self._unpinned.items() if self.spec.names(name)}
-            late = {name: path for name, path in self._unpinned.items() if name not in known}
-            raise UnpinnedModulesError(late, known)
 
     def _restart_clock(self, judge: JudgeProcess) -> None:
         """Restart the time limit of the row or batch at the head of the queue, unless its judge still starts."""

@@ -62,7 +62,6 @@ class Chunk:
 class JudgeProcess:
     """One judge. `deadline` is when its present work is overdue (monotonic seconds), None while it has none.
 
-    `inspect` has a user's file looked through for modules that it would load later (gradus.models.judging.inspection).
     What judged code prints is appended to `log`; without one it is dropped.
     """
 
@@ -72,7 +71,6 @@ class JudgeProcess:
         *,
         item_timeout_s: float,
         deadline: float,
-        inspect: bool = False,
         log: Path | None = None,
     ) -> None:
         self.ready = False
@@ -109,7 +107,6 @@ class JudgeProcess:
                 "spec": spec.to_json(),
                 "item_timeout_s": item_timeout_s,
                 "memory_bytes": MEMORY_BYTES,
-                "inspect": inspect,
             }
         )
 

@@ -21,12 +21,6 @@ from gradus.models.rewards.base import Row, Verdict
 
 JudgeRow = Callable[[Row, str], Verdict]
 
-USER_MODULE = "gradus_user_reward"
-"""The module name under which the file of a user's function is loaded."""
-
-SAME_NAME = "#"
-"""Several modules may bear one name (plugins loaded from paths): the second is called name#2, and so on."""
-
 
 class UnknownRewardError(ValueError):
     """No reward has this name, or it does not take this setting."""
@@ -73,15 +67,6 @@ class RewardSpec:
         if self.path:
             return f"{Path(self.path).name}:{self.function}@{self._digest[:12] or 'unversioned'}"
         return f"{self.name}@{self.version}"
-
-    def names(self, module: str) -> bool:
-        """Return whether a user's module is among those of this reward, with whatever content."""
-        return any(module == key.partition(SAME_NAME)[0] for key in (USER_MODULE, *self.modules))
-
-    def has_pinned(self, module: str, sha256: str) -> bool:
-        """Return whether a user's module is among those of this reward with this content."""
-        pinned = {USER_MODULE: self.sha256, **self.modules}
-        return any(module == key.partition(SAME_NAME)[0] and sha256 == found for key, found in pinned.items())
 
     @property
     def _digest(self) -> str:

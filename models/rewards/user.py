@@ -21,18 +21,10 @@ An answer must not depend on the other rows of the batch: batches are cut by siz
 batch raises, to find the ones at fault.
 """
 
-import hashlib
-import importlib.util
 import math
 import numbers
-import sys
 from collections.abc import Callable, Mapping
-from functools import partial
-from pathlib import Path
-from types import TracebackType
-from typing import cast
 
-from gradus.models.rewards import USER_MODULE
 from gradus.models.rewards.base import MAX_EXTRACTED_CHARS, Verdict, failed
 
 Batch = list[dict[str, object]]
@@ -43,37 +35,8 @@ _KEYS = ("value", "correct", "extracted")
 UNABLE = "the function returned None: it could not judge this row"
 
 
-class RewardFileError(ValueError):
-    """The user's file or function cannot be used."""
-
-
 class BatchRefusedError(ValueError):
     """The function returned values that cannot be matched with the rows."""
-
-
-def load_function(path: Path, function: str, sha256: str = "", settings: Mapping[str, object] = {}) -> RewardFunction:
-    """Return the function of a file; raise RewardFileError if it is missing or not the one that the command saw."""
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise RewardFileError(f"{path} cannot be read: {error.strerror}") from error
-    if sha256 and hashlib.sha256(source).hexdigest() != sha256:
-        raise RewardFileError(f"{path} was changed while the command ran")
-    spec = importlib.util.spec_from_file_location(USER_MODULE, path)
-    if spec is None or spec.loader is None:
-        raise RewardFileError(f"{path} is not a Python file")
-    sys.dont_write_bytecode = True
-    sys.path.insert(0, str(path.parent))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise RewardFileError(f"{path}{line_of(error.__traceback__, path)} fails to load: {describe(error)}") from error
-    found = getattr(module, function, None)
-    if not callable(found):
-        raise RewardFileError(f"{path} has no function {function!r}")
-    return partial(cast("RewardFunction", found), **settings)
 
 
 def judge_batch(function: RewardFunction, rows: Batch) -> list[Verdict]:
@@ -86,22 +49,6 @@ def judge_batch(function: RewardFunction, rows: Batch) -> list[Verdict]:
     if len(returned) != len(rows):
         raise BatchRefusedError(f"the function returned {len(returned)} values for {len(rows)} rows")
     return [_verdict(value) for value in returned]
-
-
-def line_of(trace: TracebackType | None, file: Path) -> str:
-    """Return ` line N`, the last line of a file that a traceback passed; empty if it passed none."""
-    found = ""
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(file):
-            found = f" line {trace.tb_lineno}"
-        trace = trace.tb_next
-    return found
-
-
-def describe(error: BaseException) -> str:
-    """An exception in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:500] if text else type(error).__name__
 
 
 def _verdict(answer: object) -> Verdict:

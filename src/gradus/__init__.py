@@ -4,7 +4,8 @@
     run = gradus.train("demo", rounds=2)
     run.evaluations().to_pandas()
 
-Each name below is imported when it is first asked for, and Prefect and torch when something is computed.
+Each name below is imported when it is first asked for, and Prefect and torch when something is computed. A stage of an
+installed package is a name, too.
 """
 
 _HOMES = {
@@ -25,12 +26,15 @@ _OFFERED = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for
 
 
 def __getattr__(name: str) -> object:
-    """Return a name that this package offers, from its module."""
-    if name not in _OFFERED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 - as cheap as an import can be for those who ask for nothing
+    """Return a name that this package offers, from its module, or the call of a stage of an installed package."""
+    from importlib import import_module, metadata  # noqa: PLC0415 - for those alone who ask for something
 
-    found: object = getattr(import_module(_OFFERED[name]), name)
+    if name in _OFFERED:
+        found: object = getattr(import_module(_OFFERED[name]), name)
+    elif metadata.entry_points(group="gradus.stages", name=name):
+        found = import_module(f"{__name__}.flows.library.stage_calls").installed_call(name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found
     return found
 

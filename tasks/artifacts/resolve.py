@@ -19,45 +19,34 @@ from gradus.data.sources.tabular import read_user_table
 from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG, WHOLE, is_adapter
 from gradus.tasks.artifacts.foreign import taken
 from gradus.tasks.artifacts.policies import adopt_adapter, base_named_by, policy_files, refuse_skipped
-from gradus.tasks.preflight.checks import REFERENCE, average_of, bundled, full_name, no_policy, not_there
+from gradus.tasks.preflight.checks import average_of, file_of, in_lake, policy_folder
 
 
 def resolve_artifact(store: Store, text: str, table: str, columns: dict[str, str] | None = None) -> Ref:
     """The artifact that `text` names; BadInputError or UsageError if it names none."""
-    found = _existing(store, text, table)
+    found = in_lake(store.root, text, table)
+    if found is not None:
+        store.manifest(found)
+    elif (Path(text) / FILE_NAME).is_file():
+        found = taken(store, Path(text), table)
+    elif table == CHECKPOINTS:
+        return _policy(store, text)
     if found is not None:
         if table == CHECKPOINTS:
             refuse_skipped(store, found)
         return found
-    if table == CHECKPOINTS:
-        return _policy(store, text)
-    path = bundled(text) or Path(text)
-    if not path.is_file():
-        raise not_there(text, table)
+    path = file_of(text, table)
     rows, _refused = read_user_table(path, TABLES[table], columns or {}, strict=True)
     return store.put(table, _with_keys(rows, table))
-
-
-def _existing(store: Store, text: str, table: str) -> Ref | None:
-    if REFERENCE.fullmatch(text):
-        named = text.partition("/")[0]
-        if named != table:
-            raise UsageError(f"{text} is a {named} artifact", hint=f"give one of {table}")
-        ref = Ref.parse(full_name(store.root, text))
-        store.manifest(ref)
-        return ref
-    folder = Path(text)
-    return taken(store, folder, table) if (folder / FILE_NAME).is_file() else None
 
 
 def _policy(store: Store, text: str) -> Ref:
     """A policy folder, or one on the hub; an adapter with the base that it names, or that follows it after a plus."""
     above, plus, below = (text, "", "") if Path(text).is_dir() else text.partition("+")
-    average = average_of(store.root, above)
-    if average is not None:
-        store.verify(Ref(CHECKPOINTS, average.parent.name))
-    path = bundled(above) or average or Path(above)
-    folder = path if path.is_dir() else _download(above)
+    folder = policy_folder(store.root, above)
+    if folder == average_of(store.root, above):
+        store.verify(Ref(CHECKPOINTS, folder.parent.name))
+    folder = folder if folder.is_dir() else _download(above)
     files = policy_files(folder)
     if ADAPTER_CONFIG in files:
         base = below or base_named_by(folder)
@@ -76,8 +65,6 @@ def _download(text: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
 
     repository, _, revision = text.partition("@")
-    if not revision:
-        raise no_policy(text)
     try:
         return Path(snapshot_download(repository, revision=revision, ignore_patterns=["*.bin", "*.pt", "*.pth"]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:

@@ -8,7 +8,6 @@ from gradus.components.addresses import is_address
 from gradus.data.errors import UsageError, shortened
 from gradus.tasks.config.redaction import hide
 
-_MAX_PORT = 65535
 _DATABASES = frozenset({"sqlite", "postgresql", "mysql", "mssql"})
 _TRACKERS = frozenset({"file", "databricks", "databricks-uc", "uc"})
 

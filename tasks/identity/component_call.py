@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.components import Kind
+from gradus.components.user_modules import CORRECT, describe, line_of
 from gradus.data.curation.results import Draw, Selection
 from gradus.data.errors import BadInputError, GradusError
 from gradus.data.hints import NoHint
-from gradus.models.rewards.user import describe, line_of
-from gradus.tasks.identity.loading import HINT
 
 
 def checked(function: Callable[..., Any], kind: Kind, name: str, file: Path) -> Callable[..., Any]:
@@ -35,10 +34,10 @@ def checked(function: Callable[..., Any], kind: Kind, name: str, file: Path) -> 
             if isinstance(error, RuntimeError) and _is_for_the_caller(error):
                 raise
             line = line_of(error.__traceback__, file)
-            raise BadInputError(f"{kind} {name} failed at {file}{line}: {describe(error)}", hint=HINT) from error
+            raise BadInputError(f"{kind} {name} failed at {file}{line}: {describe(error)}", hint=CORRECT) from error
         wanted, fits = RETURNS[kind]
         if not fits(found, arguments):
-            raise BadInputError(f"{where} returned {_shown(found)}; {_a(kind)} returns {wanted}", hint=HINT)
+            raise BadInputError(f"{where} returned {_shown(found)}; {_a(kind)} returns {wanted}", hint=CORRECT)
         return found
 
     return call
@@ -112,6 +111,10 @@ def _is_of_tokens(found: object, arguments: tuple[Any, ...]) -> bool:
     return _is_pair(found, tuple(arguments[0].row.shape))
 
 
+def _is_loss(found: object, arguments: tuple[Any, ...]) -> bool:
+    return _is_of_tokens(found, arguments) or _is_pair(found, (arguments[0].num_rows,))
+
+
 _METRICS = "a dict of metrics of the same shape"
 
 RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
@@ -120,7 +123,7 @@ RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
     "sampler": ("a Draw of at most `num` different rows, with a weight and a mark for each", _is_draw),
     "hint": ("text, NoHint or None", lambda found, _: found is None or isinstance(found, str | NoHint)),
     "advantage": ("a tensor of N advantages, or of M", _is_advantage),
-    "loss": (f"(M token losses, {_METRICS})", _is_of_tokens),
+    "loss": (f"(M token losses, or N of rows, {_METRICS})", _is_loss),
     "aggregation": ("a tensor of M numbers", lambda found, given: _is_tensor(found, tuple(given[0].row.shape))),
     "correction": (f"(M weights, {_METRICS})", _is_of_tokens),
     "weight": (f"(M weights, {_METRICS})", _is_of_tokens),

@@ -17,7 +17,7 @@ from gradus.models.policy_files import CONFIG, WHOLE, FileError, read_object
 from gradus.tasks.config.key_variables import check_key_variable
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.preflight.checks import REFERENCE, average_of, bundled
+from gradus.tasks.preflight.checks import CHECKPOINTS, average_of, bundled, in_lake
 
 _PACKAGES = {"vllm": ("vllm", "gpu"), "openai": ("openai", "openai")}
 """Packages that an engine needs beside ours, and the extra of pip that has them."""
@@ -69,9 +69,8 @@ def check_learning(rollout: RolloutConfig, update: UpdateConfig) -> None:
 def _positions(lake: Path, policy: str) -> int | None:
     """Return the context length in tokens of a policy on this machine; None if elsewhere, an adapter, or unknown."""
     text = policy if Path(policy).is_dir() else policy.rpartition("+")[2]
-    return positions(
-        lake / text if REFERENCE.fullmatch(text) else bundled(text) or average_of(lake, text) or Path(text)
-    )
+    found = in_lake(lake, text, CHECKPOINTS)
+    return positions(lake / str(found) if found else bundled(text) or average_of(lake, text) or Path(text))
 
 
 def positions(folder: Path) -> int | None:

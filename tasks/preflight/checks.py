@@ -44,16 +44,42 @@ def check_input(lake: Path, text: str, table: str) -> None:
     """Raise UsageError if `text` names neither an artifact of a table nor a file or folder to read as one."""
     if not text.strip():
         raise UsageError(f"the name of the {table} is empty", hint="give a file or an artifact")
-    if REFERENCE.fullmatch(text):
-        if text.partition("/")[0] != table:
-            raise UsageError(f"{text} is a {text.partition('/')[0]} artifact", hint=f"give one of {table}")
-        full_name(lake, text)
-    elif (Path(text) / FILE_NAME).is_file():
+    if in_lake(lake, text, table) is not None:
+        return
+    if (Path(text) / FILE_NAME).is_file():
         artifact_in(Path(text), table)
     elif table == CHECKPOINTS:
         _check_policy(lake, text)
-    elif not _holds_rows(bundled(text) or Path(text)):
-        raise not_there(text, table)
+    else:
+        file_of(text, table)
+
+
+def in_lake(lake: Path, text: str, table: str) -> Ref | None:
+    """Return the artifact of the lake that a text names; None if it names none, UsageError if of another table."""
+    if not REFERENCE.fullmatch(text):
+        return None
+    if (named := text.partition("/")[0]) != table:
+        raise UsageError(f"{text} is a {named} artifact", hint=f"give one of {table}")
+    return Ref.parse(full_name(lake, text))
+
+
+def file_of(text: str, table: str) -> Path:
+    """Return the file of rows that a text names; UsageError if there is none."""
+    path = bundled(text) or Path(text)
+    if not path.is_file():
+        raise UsageError(
+            f"{shortened(text)} is neither a file nor an artifact", hint=f"give a JSONL or Parquet file of {table}"
+        )
+    return path
+
+
+def policy_folder(lake: Path, text: str) -> Path:
+    """Return the folder of a policy of this machine; UsageError if it is neither there nor has a revision."""
+    folder = bundled(text) or average_of(lake, text) or Path(text)
+    if not folder.is_dir() and not text.partition("@")[2]:
+        name = shortened(text)
+        raise UsageError(f"{name} is no folder; a policy on the hub needs its revision", hint=f"write {name}@<commit>")
+    return folder
 
 
 def artifact_in(folder: Path, table: str) -> Ref:
@@ -97,7 +123,10 @@ def check_source(source: str, config: IngestConfig) -> None:
         if "seed" not in config.generator:
             raise UsageError(f"{shortened(source)} needs a seed", hint="give --set generator.seed=1")
     elif not Path(source).exists() and not config.revision:
-        raise no_source(source)
+        raise UsageError(
+            f"{shortened(source)} is neither a file nor a folder; a dataset on the hub needs its revision",
+            hint="give --set revision=<commit>",
+        )
 
 
 def check_out(out: str | None) -> None:
@@ -204,36 +233,9 @@ def average_of(lake: Path, text: str) -> Path | None:
     return folder
 
 
-def not_there(text: str, table: str) -> UsageError:
-    """The error for an input that is neither a file nor an artifact."""
-    return UsageError(
-        f"{shortened(text)} is neither a file nor an artifact", hint=f"give a JSONL or Parquet file of {table}"
-    )
-
-
-def no_source(source: str) -> UsageError:
-    """The error for a source that is not here, and of which no revision was named."""
-    return UsageError(
-        f"{shortened(source)} is neither a file nor a folder; a dataset on the hub needs its revision",
-        hint="give --set revision=<commit>",
-    )
-
-
-def no_policy(text: str) -> UsageError:
-    """The error for a policy that is not a folder, and of which no revision was named."""
-    name = shortened(text)
-    return UsageError(f"{name} is no folder; a policy on the hub needs its revision", hint=f"write {name}@<commit>")
-
-
-def _holds_rows(path: Path) -> bool:
-    return path.is_file()
-
-
 def _check_policy(lake: Path, text: str) -> None:
     above, _, below = (text, "", "") if Path(text).is_dir() else text.partition("+")
-    folder = bundled(above) or average_of(lake, above) or Path(above)
-    if not folder.is_dir() and not above.partition("@")[2]:
-        raise no_policy(above)
+    folder = policy_folder(lake, above)
     if folder.is_dir() and not any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG)):
         raise UsageError(f"{shortened(text)} has no config.json", hint=WHOLE)
     if folder.is_dir():

@@ -1,10 +1,9 @@
 """The checks that stages declare: of settings with the inputs of each role, before anything starts.
 
-check_stage(UPDATE, UpdateConfig(kl_coef=0.1), {"rollouts": ["a.jsonl"], "scores": ["b.jsonl"]})    # no reference
+check_stage(ROLLOUT, RolloutConfig(engine="vllm"), {"plan": ["a.jsonl"]})    # the package vllm is not installed
 """
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from typing import TypeAlias
 
 from gradus.components.settings import Config
@@ -13,14 +12,10 @@ from gradus.data.errors import UsageError
 from gradus.models.rewards import UnknownRewardError, resolve
 from gradus.tasks.config.curation import CurateConfig, HintConfig
 from gradus.tasks.config.ingest import IngestConfig
-from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.preflight.abilities import check_engine
 from gradus.tasks.preflight.checks import check_components, check_source
-from gradus.tasks.preflight.launching import check_launch
-from gradus.tasks.preflight.lora import check_lora
-from gradus.tasks.preflight.objective import check_objective
 
 Named: TypeAlias = Mapping[str, Sequence[str]]
 """Inputs named by the user, by role."""
@@ -66,28 +61,3 @@ def check_score(config: ScoreConfig, inputs: Named) -> None:
             resolve(reward.name, reward.settings)
         except UnknownRewardError as error:
             raise UsageError(str(error), hint="list the rewards with `gradus methods`") from None
-
-
-def check_update(config: UpdateConfig, inputs: Named) -> None:
-    """Raise UsageError for an optimiser, objective, adapter or launch that cannot be, or a policy that is missing."""
-    _check_optimizer(config)
-    check_objective(config)
-    check_lora(config)
-    check_launch(config)
-    if config.loads_reference and not inputs.get("reference"):
-        why = "kl_coef is set" if config.kl_coef else "a component reads it"
-        raise UsageError(f"the objective needs a reference policy ({why})", hint="give --reference")
-    if config.needs_teacher and not inputs.get("teacher"):
-        raise UsageError(
-            "the objective needs a teacher (a loss distils from it)",
-            hint="give --teacher; in a recipe set teacher to a policy",
-        )
-
-
-def _check_optimizer(config: UpdateConfig) -> None:
-    """Raise UsageError if the package of an optimiser is not installed."""
-    for package in config.optimizer.component.libraries:
-        if find_spec(package) is None:
-            raise UsageError(
-                f"update.optimizer: {config.optimizer.label} needs the package {package}", hint=f"pip install {package}"
-            )

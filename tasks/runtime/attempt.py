@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gradus.components.settings import Config
 from gradus.data.errors import StageError
@@ -20,7 +20,7 @@ from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.records import Json, JsonObject
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.host.waiting import hold
-from gradus.tasks.identity.component_modules import refuse_unpinned
+from gradus.tasks.identity.loading import refuse_unpinned
 from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.context import Beat, StageContext, StageResult
 from gradus.tasks.stages.registry import installed, stage_spec
@@ -47,6 +47,11 @@ class Job:
     """Facts that the run decides for the stage."""
     forced: bool = False
     """Compute even if the artifact exists."""
+
+    @property
+    def recorded(self) -> JsonObject:
+        """Settings, and the facts that the result depends on, for manifest and journal."""
+        return {**self.config, **cast("JsonObject", self.identity.get("facts", {}))}
 
     def to_json(self) -> Mapping[str, Any]:
         """The job as plain JSON values."""
@@ -147,7 +152,7 @@ def _commit(task: Job, out: ShardWriter, result: StageResult) -> None:
     out.write_file(REPORT, json.dumps(result.kept, allow_nan=False, default=str).encode())
     out.commit(
         identity=task.identity,
-        config={**task.config, **task.identity.get("facts", {})},
+        config=task.recorded,
         parents={role: list(refs) for role, refs in task.inputs.items()}
         | {role: [str(ref)] for role, ref in result.parents.items()},
         versions=dict(_versions()),

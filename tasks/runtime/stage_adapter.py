@@ -245,7 +245,7 @@ def _started(job: Job, request: _Request) -> str:
         round=request.call.round,
         purpose=request.call.purpose,
         output=job.output,
-        config={**job.config, **job.identity.get("facts", {})},
+        config=job.recorded,
         inputs=job.inputs,
     )
 

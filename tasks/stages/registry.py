@@ -18,9 +18,9 @@ from gradus.data.nearest import did_you_mean
 from gradus.tasks.config.curation import CURATE, DIFFICULTY, ESCALATE, HINT
 from gradus.tasks.config.evaluate import EVALUATE
 from gradus.tasks.config.ingest import INGEST
+from gradus.tasks.config.learning import GIVEN, UPDATE, WARMSTART
 from gradus.tasks.config.rollout import ROLLOUT
 from gradus.tasks.config.score import SCORE
-from gradus.tasks.config.update import GIVEN, UPDATE, WARMSTART
 
 STAGES = {
     each.name: each

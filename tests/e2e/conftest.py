@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.processes import Server, free_port, start_prefect
 from gradus.tasks.servers.secret import secret
 from gradus.tasks.tracking.state import status
@@ -92,11 +93,18 @@ class Program:
             assert time.monotonic() < deadline, f"no {pattern} within {limit_s} s"
             time.sleep(0.05)
 
+    def events(self, run: str = "*") -> list[dict[str, Any]]:
+        """What the journal of a run has, or of this home's only one."""
+        return list(read_events(next((self.home / "runs").glob(f"{run}/events.jsonl")).parent))
+
+    def rows(self, folder: str) -> list[dict[str, Any]]:
+        """Every row of an artifact or, as TABLE/*, of a table of the lake, by the files themselves."""
+        files = sorted((self.home / "lake").glob(f"{folder}/part-*.parquet"))
+        return [row for file in files for row in pq.read_table(file).to_pylist()]
+
     def launches(self, run: str = "*") -> list[str]:
         """Prefect's ids of every start of a run, or of this home's only one, in order."""
-        journal = next((self.home / "runs").glob(f"{run}/events.jsonl"))
-        events = [json.loads(line) for line in journal.read_text().splitlines()]
-        return [event["prefect_flow_run_id"] for event in events if event["event"] == "run_started"]
+        return [event["prefect_flow_run_id"] for event in self.events(run) if event["event"] == "run_started"]
 
     def started(self) -> list[str]:
         """Prefect's ids of every start of every run of this home, in order."""
@@ -105,9 +113,7 @@ class Program:
 
     def outputs(self, run: str, stage: str) -> list[Path]:
         """The folders that a stage of a run wrote, in order."""
-        lines = (self.home / "runs" / run / "events.jsonl").read_text().splitlines()
-        events = [json.loads(line) for line in lines]
-        made = [e["output"] for e in events if e["event"] == "stage_started" and e["stage"] == stage]
+        made = [e["output"] for e in self.events(run) if e["event"] == "stage_started" and e["stage"] == stage]
         return [self.home / "lake" / output for output in made]
 
     def prefect(self, query: str, *values: str) -> list[tuple[Any, ...]]:
@@ -193,6 +199,8 @@ def new_program(shared: Path, prefect_api: str, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="session")
 def undisturbed(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
-    """The tiny recipe, run to its end by nobody disturbed."""
-    program = new_program(alone=True, reports=True)
-    return program, program.json("train", str(RECIPE))
+    """The tiny recipe, run to its end by nobody disturbed, with a server of its own; later commands use that of all."""
+    program, shared = new_program(alone=True, reports=True), new_program().settings
+    result = program.json("train", str(RECIPE))
+    program.settings, program.reports = shared, False
+    return program, result

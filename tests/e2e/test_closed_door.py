@@ -160,44 +160,6 @@ def test_a_command_of_this_home_finds_the_server_and_its_api_needs_no_other_sett
     assert set(program.mlflow_states(program.launches("hint-*")[0])) == {"FINISHED"}
 
 
-def test_a_deployment_served_beside_it_runs_its_stage(
-    place: Place, new_program: Callable[..., Program], tmp_path: Path
-) -> None:
-    program, out = new_program(alone=True), tmp_path / "problems.parquet"
-    (program.home / "mine.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n{"question": "no gold"}\n')
-    reach = {"PREFECT_API_URL": f"{place.prefect}/api", "PREFECT_API_AUTH_STRING": place.secret}
-    process = program.start("serve", **reach)
-    try:
-        path = "/api/deployments/name/ingest/ingest"
-        deployed = until(lambda: place.ask("GET", path, known=True), lambda answer: answer.is_success)
-        run = {"parameters": {"source": "mine.jsonl", "out": str(out)}, "state": {"type": "SCHEDULED"}}
-        made = place.ask("POST", f"/api/deployments/{deployed.json()['id']}/create_flow_run", run, known=True)
-        flow_run = made.json()["id"]
-
-        def ended(answer: httpx.Response) -> bool:
-            assert process.poll() is None, program.told()
-            return answer.json()["state"]["type"] in ("COMPLETED", "FAILED", "CRASHED")
-
-        state = until(lambda: place.ask("GET", f"/api/flow_runs/{flow_run}", known=True), ended).json()["state"]
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=120)
-    assert state["type"] == "COMPLETED", state["message"]
-    assert out.is_file()
-    chosen = {"flow_runs": {"id": {"any_": [flow_run]}}}
-    tasks = place.ask("POST", "/api/task_runs/filter", chosen, known=True).json()
-    assert [(task["name"], task["state"]["name"]) for task in tasks] == [("ingest-0", "Completed")]
-
-
-def until(ask: Callable[[], httpx.Response], found: Callable[[httpx.Response], bool]) -> httpx.Response:
-    """Ask until an answer is as it should be."""
-    deadline = time.monotonic() + 600
-    while not found(answer := ask()):
-        assert time.monotonic() < deadline, answer.text
-        time.sleep(0.2)
-    return answer
-
-
 async def opened(place: Place, path: str, token: str | None, **more: Any) -> str:
     """How a websocket of Prefect's answers: `auth_success`, the code of its close, or the status of its refusal."""
     address = place.prefect.replace("http", "ws", 1) + "/api/" + path

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 import gradus
@@ -18,8 +17,8 @@ from gradus.flows.console.comparison_tables import render_comparison
 from gradus.flows.loop.compared import compared_runs
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.checked import checked
-from gradus.flows.loop.comparison_ahead import look_ahead_comparison
 from gradus.flows.loop.comparison_plan import read_plan
+from gradus.flows.loop.dry_run import look_ahead_comparison
 from gradus.flows.loop.verified import verify_comparison
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.files import plot
@@ -44,14 +43,12 @@ def compared(new_program: Callable[..., Program]) -> tuple[Program, dict[str, An
 
 def calls(program: Program, run: str) -> list[dict[str, Any]]:
     """The stages of a run's first command, with their artifacts."""
-    lines = (program.home / "runs" / run / "events.jsonl").read_text().splitlines()
-    first = itertools.takewhile(lambda event: event["event"] != "run_finished", map(json.loads, lines))
+    first = itertools.takewhile(lambda event: event["event"] != "run_finished", program.events(run))
     return [event for event in first if event["event"] in ("stage_started", "stage_reused")]
 
 
 def parquet(program: Program, output: str, column: str) -> list[Any]:
-    files = sorted((program.home / "lake" / output).glob("part-*.parquet"))
-    return [value for file in files for value in pq.read_table(file, columns=[column]).column(column).to_pylist()]
+    return [row[column] for row in program.rows(output)]
 
 
 def test_the_answer_has_each_method_each_seed_and_one_difference(compared: tuple[Program, dict[str, Any]]) -> None:
@@ -301,7 +298,7 @@ def test_methods_meet_at_their_best_values_which_problems_that_are_not_judged_ch
     monkeypatch.chdir(program.home)
     asked = Asked([str(RECIPE)], "rounds=1", 2, QUICK[1::2], 2.0, "", ["escalate=[2],[]"])
     plan = gradus.plan_comparison(
-        asked.names, budget=asked.budget, seeds=2, set=asked.sets, tune=asked.tune, tune_seeds=9
+        asked.recipes, budget=asked.budget, seeds=2, set=asked.set, tune=asked.tune, tune_seeds=9
     )
     home = Home(program.home)
     ahead = look_ahead_comparison(home, checked(home, asked))

@@ -166,13 +166,15 @@ def test_a_run_that_could_not_be_reported_is_sent_later_and_a_refusal_of_that_is
     code, out, err = program.run("ingest", rows, "--json", GRADUS_TRACKING_PATIENCE_S="1", **away)
     assert code == 0, err
     (run,) = [folder.name for folder in (program.home / "runs").iterdir()]
+    assert f"gradus sync {run}" in err
     refusing = over_tls(company, MLFLOW_TRACKING_TOKEN=WRONG, GRADUS_TRACKING_PATIENCE_S="1")
     code, out, err = program.run("sync", run, **refusing)
     assert (code, out) == (1, "")
     assert f"the MLflow server at {company.mlflow_tls} {REFUSED}; {MLFLOW_LOGIN}" in err
     assert leaks(program.home) == []
     code, out, err = program.run("sync", run, **over_tls(company))
-    assert (code, err) == (0, "")
+    assert (code, err, "events sent" in out) == (0, "", True)
+    assert program.mlflow_states(program.launches()[0]) == ["FINISHED", "FINISHED"]
 
 
 @pytest.mark.parametrize(

@@ -131,33 +131,31 @@ def traces_of(store: Store, runs: Path, run: str, folder: Path) -> Path:
     return store.path(Ref.parse(store.manifest(use.rollouts).parents["policy"][0]))
 
 
-def test_a_policy_learns_from_imported_traces_of_its_own_and_another_is_refused(
-    undisturbed: Trained, lake: tuple[Store, Path, str], new_program: Callable[..., Program], tmp_path: Path
+def test_a_policy_learns_from_imported_traces_of_its_own(
+    lake: tuple[Store, Path, str], new_program: Callable[..., Program], tmp_path: Path
 ) -> None:
     policy = traces_of(*lake, tmp_path)
-    _, trained = undisturbed
     program = new_program()
     imported = ("import", str(tmp_path), "--from", "open-instruct", "--policy")
     rollouts, scores = (program.json(*imported, str(policy))[name] for name in ("rollouts", "scores"))
-    learned = ("update", "--rollouts", rollouts, "--scores", scores, "--policy")
-    report = program.json(*learned, str(policy))
+    report = program.json("update", "--rollouts", rollouts, "--scores", scores, "--policy", str(policy))
     assert report["tokens_trained"] > 0
-    code, _, err = program.run(*learned, trained["out"])
-    assert code == 1
-    assert "were sampled from another policy" in err
-    other = program.json(*imported, str(policy), "--temperature", "0.5")  # they were sampled at 1
-    wrong = ("update", "--rollouts", other["rollouts"], "--scores", other["scores"], "--policy", str(policy))
-    code, _, err = program.run(*wrong, "--set", "max_logp_diff=0.01")
-    assert code == 1
-    assert "roll out again" in err
     code, _, err = program.run("import", str(tmp_path), "--from", "verl", "--policy", str(policy))
     assert (code, "hold no token ids with log-probs" in err) == (2, True)
 
 
-def test_a_checkpoint_is_loaded_by_transformers_as_it_is(undisturbed: Trained, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def exported(undisturbed: Trained, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder of the trained policy as a model, and what the command said."""
     program, trained = undisturbed
-    folder = tmp_path / "model"
-    found = program.json("export", trained["policy"], "--to", str(folder))
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    return folder, program.json("export", trained["policy"], "--to", str(folder))
+
+
+def test_a_checkpoint_is_loaded_by_transformers_as_it_is(
+    undisturbed: Trained, exported: tuple[Path, dict[str, Any]]
+) -> None:
+    (program, trained), (folder, found) = undisturbed, exported
     names = {path.name for path in folder.iterdir()}
     assert set(found["files"]) == names
     assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md"} <= names
@@ -182,11 +180,9 @@ def test_a_checkpoint_is_loaded_by_transformers_as_it_is(undisturbed: Trained, t
 
 
 def test_plain_transformers_and_the_card_reach_the_pass_rate_that_the_card_states(
-    undisturbed: Trained, tmp_path: Path
+    undisturbed: Trained, exported: tuple[Path, dict[str, Any]]
 ) -> None:
-    program, trained = undisturbed
-    folder = tmp_path / "model"
-    program.json("export", trained["policy"], "--to", str(folder))
+    (program, _), (folder, _) = undisturbed, exported
     card = (folder / "README.md").read_text()
     low, high = map(float, re.findall(r"pass@1 \| [0-9.]+ \| ([0-9.]+) to ([0-9.]+)", card)[0])
     example = json.loads(re.findall(r"```json\n(.*?)\n```", card, re.DOTALL)[0])

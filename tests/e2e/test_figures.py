@@ -4,10 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from transformers import AutoTokenizer
-
-from gradus.tasks.runs.journal import read_events
 
 Program = Any
 
@@ -74,22 +71,23 @@ def prepared(program: Program, name: str, evaluate: str, seed: int = 3) -> str:
 def check_prompts(program: Program, run: str) -> None:
     """Hold what was asked and where it ended against the recipe's text, for each purpose."""
     tokenizer = AutoTokenizer.from_pretrained(SAMPLES / "policy")
-    files = (program.home / "lake" / "problems").glob("*/part-*.parquet")
-    questions = {r["problem_id"]: r["question"] for file in files for r in pq.read_table(file).to_pylist()}
-    events = read_events(program.home / "runs" / run)
-    made = {e["output"]: e["purpose"] for e in events if e["event"] == "stage_started" and e["stage"] == "rollout"}
+    questions = {row["problem_id"]: row["question"] for row in program.rows("problems/*")}
+    made = {
+        e["output"]: e["purpose"]
+        for e in program.events(run)
+        if e["event"] == "stage_started" and e["stage"] == "rollout"
+    }
     assert set(made.values()) == {"train", "eval", "eval-short", "eval-validation"}
     ends = set[str]()
     for output, purpose in made.items():
-        for file in (program.home / "lake" / output).glob("part-*.parquet"):
-            for row in pq.read_table(file).to_pylist():
-                question = questions[row["problem_id"]]
-                asked = f"1 + 1 = 2\n\n0 + {question}" if purpose == "eval-short" else f"{question}\n\n"
-                assert tokenizer.decode(row["prompt_tokens"]) == asked
-                before = tokenizer.decode(row["completion_tokens"][:-1])
-                if purpose != "eval-short":
-                    assert "##" not in before
-                    ends |= {row["completion"][-2:]} if "##" in row["completion"] else set()
+        for row in program.rows(output):
+            question = questions[row["problem_id"]]
+            asked = f"1 + 1 = 2\n\n0 + {question}" if purpose == "eval-short" else f"{question}\n\n"
+            assert tokenizer.decode(row["prompt_tokens"]) == asked
+            before = tokenizer.decode(row["completion_tokens"][:-1])
+            if purpose != "eval-short":
+                assert "##" not in before
+                ends |= {row["completion"][-2:]} if "##" in row["completion"] else set()
     assert ends == {"##"}
 
 
@@ -108,10 +106,9 @@ def test_the_best_checkpoint_is_chosen_apart_and_a_choice_on_a_reported_set_is_s
         assert set(figures) == {"before", "after", "best"}
     assert apart["before"] == apart["suites"]["heldout"]["before"]
     assert apart["suites"]["short"]["after"]["mean_tokens"] <= 4
-    events = list(read_events(program.home / "runs" / apart["run"]))
     judged = {
         (e["purpose"], e["config"]["rewards"][0]["name"])
-        for e in events
+        for e in program.events(apart["run"])
         if e["event"] == "stage_started" and e["stage"] == "score"
     }
     rewards = {"train": "numeric", "eval": "numeric", "eval-validation": "numeric", "eval-short": "exact"}

@@ -22,7 +22,7 @@ ROW = "select run_uuid from tags where key = 'gradus.first_invocation' and value
 
 def first_invocation(program: Program, run: str) -> str:
     """What names the row of a run in MLflow, however often it was continued."""
-    first = next(iter(read_events(program.home / "runs" / run)))
+    first = program.events(run)[0]
     assert first["event"] == "run_started"
     return first["invocation"]
 
@@ -69,7 +69,7 @@ def test_every_metric_of_a_training_has_one_point_a_round_and_one_stage_that_wri
 
 def test_the_start_of_a_worker_is_no_time_of_its_stage(undisturbed: Undisturbed) -> None:
     program, result = undisturbed
-    events = list(read_events(program.home / "runs" / result["run"]))
+    events = program.events(result["run"])
     begun = next(each for each in events if each["event"] == "stage_started" and each["stage"] == "rollout")
     ended = next(each for each in events if each["event"] == "stage_finished" and each["attempt"] == begun["attempt"])
     waited_s = ended["time"] - begun["time"] - ended["seconds"]  # the first of its kind: torch is imported

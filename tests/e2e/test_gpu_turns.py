@@ -4,9 +4,12 @@ import base64
 import os
 import signal
 import sqlite3
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
+
+import psutil
 
 from gradus.tasks.servers.found_servers import read_state
 from gradus.tasks.servers.secret import secret
@@ -26,10 +29,23 @@ def until(found: Callable[[], Any], program: Program, limit_s: float = 240) -> N
         time.sleep(0.1)
 
 
+def suspend(holds: "subprocess.Popen[bytes]", program: Program) -> None:
+    """Stop the worker of a run that has its turn, so that it costs nothing while another waits."""
+
+    def worker() -> list[psutil.Process]:
+        children = psutil.Process(holds.pid).children(recursive=True)
+        return [child for child in children if "gradus.tasks.runtime.worker" in child.cmdline()]
+
+    until(worker, program)
+    for process in worker():
+        process.suspend()
+
+
 def test_a_second_run_waits_and_says_so_until_the_first_has_ended(new_program: Callable[..., Program]) -> None:
     first, second = new_program(), new_program()
     holds = first.start(*WARMSTART, "steps=1000000", GRADUS_GPU_TURNS="on")
     until(lambda: first.prefect(LIMIT) == [(1, 1)], first)
+    suspend(holds, first)
     waits = second.start(*WARMSTART, "steps=1", GRADUS_GPU_TURNS="on")
     until(lambda: SENTENCE in second.told(), second)
     assert waits.poll() is None
@@ -48,6 +64,7 @@ def test_a_server_that_is_killed_and_starts_again_neither_ends_a_run_nor_loses_o
     (first.home / "prefect").unlink()  # a database of its own, so that the server it starts is the only one
     holds = first.start(*WARMSTART, "steps=1000000", GRADUS_GPU_TURNS="on", GRADUS_SERVER_IDLE_S="30")
     until(lambda: slots(first) == [(1, 1)], first)
+    suspend(holds, first)
     server = read_state(first.home)
     assert server is not None
     key = secret(first.home)

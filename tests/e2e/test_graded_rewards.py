@@ -37,12 +37,6 @@ def program(new_program: Callable[..., Program]) -> Program:
     return made
 
 
-def rows_of(program: Program, table: str) -> list[dict[str, Any]]:
-    """Every row of a table of the lake, by the files themselves."""
-    files = sorted((program.home / "lake" / table).glob("*/part-*.parquet"))
-    return [row for file in files for row in pq.read_table(file).to_pylist()]
-
-
 def in_groups(completions: list[dict[str, Any]]) -> dict[str, list[float]]:
     """The grades of each problem's completions, by the definition of the reward."""
     grades: dict[str, list[float]] = defaultdict(list)
@@ -57,7 +51,7 @@ COMMAND = ("--problems", "p.jsonl", "-n", "4", "--max-tokens", "24", "--reward",
 
 def test_a_graded_reward_with_a_threshold_is_evaluated_by_it(program: Program) -> None:
     found = program.json("evaluate", *COMMAND, "--set", f"correct_at={THRESHOLD}", "--out", "e.parquet")
-    grades = in_groups(rows_of(program, "rollouts"))
+    grades = in_groups(program.rows("rollouts/*"))
     assert sum(map(len, grades.values())) == 24
     assert len({g for values in grades.values() for g in values}) > 1
     table = {row["problem_id"]: row for row in pq.read_table(program.home / "e.parquet").to_pylist()}
@@ -83,7 +77,7 @@ def test_a_graded_reward_alone_measures_difficulty_by_mean_and_variance(program:
     assert "`correct_at`" in err
     found = program.json("profile", *COMMAND, "--set", "max_unjudged_frac=1", "--out", "d.parquet")
     assert (found["judged"], found["rollouts"], found["coverage"]) == (0, 24, 0.0)
-    grades = in_groups(rows_of(program, "rollouts"))
+    grades = in_groups(program.rows("rollouts/*"))
     table = {row["problem_id"]: row for row in pq.read_table(program.home / "d.parquet").to_pylist()}
     assert set(table) == set(grades)
     for problem, values in grades.items():
@@ -117,8 +111,13 @@ def test_training_by_a_graded_reward_without_a_verdict_ends_at_the_first_evaluat
     code, _, err = program.run(*training(program, "--set", "name=none"))
     assert code == 1
     assert "rollouts (100.0%) have no verdict on correctness" in err
-    stages = {stage for run in program.home.glob("runs/none-*") for stage in _stages(run)}
-    assert stages == {"ingest", "curate", "rollout", "score", "evaluate"}  # no difficulty, no update
+    assert _stages(program, "none-*") == {
+        "ingest",
+        "curate",
+        "rollout",
+        "score",
+        "evaluate",
+    }  # no difficulty, no update
 
 
 def test_training_by_a_graded_reward_with_a_threshold_comes_to_its_end(program: Program) -> None:
@@ -132,14 +131,12 @@ def test_a_reward_that_can_judge_no_row_is_refused_before_a_token_is_sampled(pro
     code, _, err = program.run("train", str(RECIPE), "--set", "name=texts", "--set", reward)
     assert code == 1
     assert "texts.py:texts judged none of the 2 rows that it was tried on: the function returned str" in err
-    (run,) = program.home.glob("runs/texts-*")
-    assert _stages(run) <= {"ingest"}
+    assert _stages(program, "texts-*") <= {"ingest"}
     # It was tried on rows with every column that rollouts have.
-    sampled = {name for name, value in rows_of(program, "rollouts")[0].items() if value is not None}
+    sampled = {name for name, value in program.rows("rollouts/*")[0].items() if value is not None}
     (row,) = trial_rows([{**dict.fromkeys(PROBLEM), "problem_id": "p", "answer": "1"}])  # type: ignore[typeddict-item]
     assert sampled - {"prompt_tokens", "completion_tokens", "logprobs"} <= set(row)
 
 
-def _stages(run: Path) -> set[str]:
-    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    return {event["stage"] for event in events if event["event"] == "stage_started"}
+def _stages(program: Program, run: str) -> set[str]:
+    return {event["stage"] for event in program.events(run) if event["event"] == "stage_started"}

@@ -33,6 +33,15 @@ stage = "echo"
 round = 2
 changes = { loud = true }
 """
+CALL = """
+import inspect, sys, gradus
+made = gradus.echo(sys.argv[1], times=3)
+print(*inspect.signature(gradus.echo).parameters, made.summary["reused"], made)
+try:
+    gradus.echo(sys.argv[1], set={"tims": 3})
+except gradus.GradusError as error:
+    print(f"echo: {error}")
+"""
 FORM = """
 import json
 from gradus.flows.serve import deployments
@@ -81,8 +90,13 @@ def test_it_is_a_verb_with_its_options_and_a_deployment_with_its_form(program: P
     assert (made["rows"], made["artifact"].partition("/")[0]) == (2, "echoes")
     assert program.json("echo", "--rollouts", rollouts, "--set", "times=3")["reused"]
     assert "echo" in program.run("--help")[1]
-    command, program.command = program.command, [program.command[0], "-c", FORM]
+    command, program.command = program.command, [program.command[0], "-c", CALL, rollouts]
     try:
+        assert program.run()[1].splitlines() == [
+            f"rollouts times set out True {made['artifact']}",
+            "echo: there is no setting tims; did you mean times?",
+        ]
+        program.command = [command[0], "-c", FORM]
         assert json.loads(program.run()[1]) == ["gradus.flows.stages.echo", ["config", "out", "rollouts"]]
     finally:
         program.command = command

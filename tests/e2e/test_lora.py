@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import gradus
 from gradus.data.lake.store import Ref, Store
 from gradus.models.policy import load_policy
 from tests.e2e.conftest import RECIPE, Program
@@ -68,24 +69,21 @@ def test_an_adapter_goes_out_merged_for_transformers_and_as_it_is_for_peft(
         assert torch.equal(merged(ids).logits, expected)
         assert torch.allclose(adapter(ids).logits, expected, atol=1e-4)
         assert not torch.allclose(base.model(ids).logits, expected, atol=1e-4)
-    code, _, err = program.run(
-        "export", f"checkpoints/{bases(program, answer)}", "--merge", "--to", str(tmp_path / "x")
-    )
-    assert code == 1
-    assert "is a whole policy: there is nothing to merge" in err
 
 
 def test_an_exported_adapter_calls_its_base_as_the_user_did_or_as_the_command_says(
-    trained: tuple[Program, dict[str, Any]], tmp_path: Path
+    trained: tuple[Program, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from peft import AutoPeftModelForCausalLM
 
     program, answer = trained
+    monkeypatch.setenv("GRADUS_HOME", str(program.home))
+    monkeypatch.chdir(program.home)  # where the training was told of its policy
     lake = program.home / "lake"
     folder, elsewhere = program.home / "model", tmp_path / "elsewhere"
 
-    def called(name: str, *options: str) -> tuple[str, str | None]:
-        program.json("export", answer["policy"], "--to", str(tmp_path / name), *options)
+    def called(name: str, base: str | None = None) -> tuple[str, str | None]:
+        gradus.export(answer["policy"], tmp_path / name, base=base)
         config = json.loads((tmp_path / name / "adapter_config.json").read_text())
         found = config["base_model_name_or_path"], config["revision"]
         assert f"`{'@'.join(filter(None, found))}`" in (tmp_path / name / "README.md").read_text()
@@ -94,8 +92,8 @@ def test_an_exported_adapter_calls_its_base_as_the_user_did_or_as_the_command_sa
     assert called("as named") == (str(folder), None)
     folder.rename(elsewhere)
     assert called("as kept") == (str(lake / "checkpoints" / bases(program, answer)), None)
-    assert called("on the hub", "--base", "someone/model@1a2b3c") == ("someone/model", "1a2b3c")
-    assert called("as said", "--base", str(elsewhere)) == (str(elsewhere), None)
+    assert called("on the hub", "someone/model@1a2b3c") == ("someone/model", "1a2b3c")
+    assert called("as said", str(elsewhere)) == (str(elsewhere), None)
     policy = load_policy(lake / answer["policy"])
     ids = policy.tokenizer("12 + 5 =", return_tensors="pt").input_ids
     with torch.no_grad():
@@ -103,14 +101,15 @@ def test_an_exported_adapter_calls_its_base_as_the_user_did_or_as_the_command_sa
         assert torch.allclose(found, policy.model(ids).logits, atol=1e-4)
     elsewhere.rename(folder)
     whole = f"checkpoints/{bases(program, answer)}"
-    for words, expected, sentence in (
-        ((whole, "--base", "x"), 1, "is a whole policy: it has no base to name"),
-        ((answer["policy"], "--base", "x", "--merge"), 2, "--base goes with an adapter that is not merged"),
-        ((answer["policy"], "--base", " "), 2, "--base is empty"),
-        ((answer["run"], "--base", "x", "--as", "verl"), 2, "--base goes with a checkpoint"),
+    for what, options, sentence in (
+        (whole, {"base": "x"}, "is a whole policy: it has no base to name"),
+        (whole, {"merge": True}, "is a whole policy: there is nothing to merge"),
+        (answer["policy"], {"base": "x", "merge": True}, "--base goes with an adapter that is not merged"),
+        (answer["policy"], {"base": " "}, "--base is empty"),
+        (answer["run"], {"base": "x", "as_": "verl"}, "--base goes with a checkpoint"),
     ):
-        code, _, err = program.run("export", *words, "--to", str(tmp_path / "x"))
-        assert (code, sentence in err) == (expected, True), err
+        with pytest.raises(gradus.GradusError, match=sentence):
+            gradus.export(what, tmp_path / "x", **options)
 
 
 def bases(program: Program, answer: dict[str, Any]) -> str:

@@ -38,24 +38,19 @@ def program(new_program: Callable[..., Program]) -> Program:
     return made
 
 
-def rows(program: Program, table: str) -> list[dict[str, Any]]:
-    files = sorted((program.home / "lake" / table).glob("*/part-*.parquet"))
-    return [row for file in files for row in pq.read_table(file).to_pylist()]
-
-
 def test_traces_are_judged_as_they_stand_and_train_beside_the_policys_own_completions(program: Program) -> None:
     told = program.json("train", "books.toml")
     assert told["updates"] == 1
     folder = program.home / "lake" / told["policy"]
     table = {row["rollout_id"]: row for row in pq.read_table(folder / "rows.parquet").to_pylist()}
     lines = [json.loads(line) for line in (program.home / "train.jsonl").read_text().splitlines()]
-    plan = [row for row in rows(program, "plan") if row["group_id"].split("@")[1].startswith("r1")]
-    given = {row["rollout_id"]: row for row in rows(program, "rollouts") if row["origin"] == "book"}
+    plan = [row for row in program.rows("plan/*") if row["group_id"].split("@")[1].startswith("r1")]
+    given = {row["rollout_id"]: row for row in program.rows("rollouts/*") if row["origin"] == "book"}
     assert len(given) == 2 * len(lines)
     learnt = [name for name in table if name in given]
     assert {given[name]["problem_id"] for name in learnt} == {row["problem_id"] for row in plan}
     # The advantage again, by hand: a group is four of the policy's own and two of the book.
-    rewards = {row["rollout_id"]: row["reward"] for row in rows(program, "scores")}
+    rewards = {row["rollout_id"]: row["reward"] for row in program.rows("scores/*")}
     right = {name for name, row in given.items() if row["source"] == "right"}
     assert {name for name in given if rewards[name] == 1.0} == right  # a wrong trace stays wrong
     name = next(name for name in learnt if table[name]["advantage"] > 0)
@@ -72,8 +67,7 @@ def test_traces_are_judged_as_they_stand_and_train_beside_the_policys_own_comple
 
 def test_a_policy_distils_from_a_teacher_that_the_command_names(program: Program) -> None:
     refs = {table: [] for table in ("rollouts", "scores")}
-    run = next(path.parent.name for path in (program.home / "runs").glob("books-*/events.jsonl"))
-    events = [json.loads(line) for line in (program.home / "runs" / run / "events.jsonl").read_text().splitlines()]
+    events = program.events("books-*")
     for event in events:
         if event["event"] == "stage_started" and event["round"] == 1 and event["purpose"] == "train":
             table = event["output"].partition("/")[0]

@@ -11,8 +11,6 @@ from typing import Any
 import psutil
 import pytest
 
-from gradus.tasks.runs.journal import read_events
-
 Program = Any
 ROUNDS = 3
 COMMAND = ("train", str(Path(__file__).parent / "tiny.toml"), "--rounds", str(ROUNDS), "--overlap", "1")
@@ -25,13 +23,8 @@ def overlapped(new_program: Callable[..., Program]) -> Run:
     return program, program.json(*COMMAND)
 
 
-def events(program: Program, run: str = "tiny-*") -> list[dict[str, Any]]:
-    (folder,) = (program.home / "runs").glob(run)
-    return list(read_events(folder))
-
-
 def begun(program: Program, stage: str, index: int, run: str = "tiny-*") -> list[dict[str, Any]]:
-    started = [event for event in events(program, run) if event["event"] == "stage_started"]
+    started = [event for event in program.events(run) if event["event"] == "stage_started"]
     named = [event for event in started if (event["stage"], event["round"]) == (stage, index)]
     return [event for event in named if event["purpose"] not in ("eval", "profile")]
 
@@ -69,7 +62,11 @@ def test_every_update_but_the_first_learns_from_rows_one_update_old(overlapped: 
 
 def test_the_next_round_is_generated_while_the_update_computes_and_prefect_shows_both(overlapped: Run) -> None:
     program, result = overlapped
-    told = [(e["event"], e["attempt"]) for e in events(program) if e["event"].startswith("stage_") and "attempt" in e]
+    told = [
+        (e["event"], e["attempt"])
+        for e in program.events("tiny-*")
+        if e["event"].startswith("stage_") and "attempt" in e
+    ]
     for index in range(1, ROUNDS):
         (update,), (following, *_) = begun(program, "update", index), begun(program, "rollout", index + 1)
         assert told.index(("stage_started", following["attempt"])) < told.index(("stage_finished", update["attempt"]))
@@ -84,7 +81,7 @@ def test_what_comes_before_the_first_update_is_that_of_a_run_without_overlap(ove
     program, _ = overlapped
     calm, result = undisturbed
     update = begun(calm, "update", 1, result["run"])[0]["attempt"]
-    before = [e for e in events(calm, result["run"]) if e["event"] == "stage_started"]
+    before = [e for e in calm.events(result["run"]) if e["event"] == "stage_started"]
     before = before[: [e["attempt"] for e in before].index(update)]
     assert len(before) > 10
     mine, theirs = program.manifests(), calm.manifests()
@@ -113,7 +110,7 @@ def test_killed_as_a_whole_in_the_update_and_in_the_generation_it_comes_to_the_s
         assert f"the {worker} worker was killed by SIGKILL" in err
         assert "did not end well" not in err
         assert not workers(program)
-        ended = [e for e in events(program) if e["event"] == "stage_finished"]
+        ended = [e for e in program.events("tiny-*") if e["event"] == "stage_finished"]
         assert [e["status"] for e in ended].count("failed") == 1 + (worker == "sampler")
     again = program.json(*COMMAND)
     assert again["policy"] == result["policy"]

@@ -4,9 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from gradus.components import KINDS
@@ -14,12 +12,6 @@ from tests.e2e.conftest import ROOT, Program
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 BLOCKS = dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
-
-
-def rows(program: Program, table: str) -> list[dict[str, Any]]:
-    return [
-        row for file in program.home.glob(f"lake/{table}/*/part-*.parquet") for row in pq.read_table(file).to_pylist()
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +32,17 @@ def test_the_page_has_a_component_of_each_kind() -> None:
 
 
 def test_each_is_what_the_training_computed_with(trained: Program) -> None:
-    questions = {row["problem_id"]: row["question"] for row in rows(trained, "problems")}
-    plan = [row for row in rows(trained, "plan") if "methods.py" in row["reason"]]
+    questions = {row["problem_id"]: row["question"] for row in trained.rows("problems/*")}
+    plan = [row for row in trained.rows("plan/*") if "methods.py" in row["reason"]]
     assert all("by methods.py:shortest" in row["reason"] for row in plan)
     assert all("drawn by methods.py:every_other" in row["reason"] for row in plan)
     assert len(plan) == 8
     assert all(len(re.findall("[0-9]+", questions[row["problem_id"]])) <= 7 for row in plan)
     lengths = [int(re.search(r"rank (\d+)", row["reason"])[1]) for row in plan]  # type: ignore[index]
     assert lengths == [2 * index + 2 for index in range(8)], "every other one of the ranking, from the second on"
-    assert {row["strategy"] for row in rows(trained, "hints")} == {"methods.py:first_numbers"}
-    scores, rollouts = rows(trained, "scores"), {row["rollout_id"]: row for row in rows(trained, "rollouts")}
-    gold = {row["problem_id"]: row["answer"] for row in rows(trained, "problems")}
+    assert {row["strategy"] for row in trained.rows("hints/*")} == {"methods.py:first_numbers"}
+    scores, rollouts = trained.rows("scores/*"), {row["rollout_id"]: row for row in trained.rows("rollouts/*")}
+    gold = {row["problem_id"]: row["answer"] for row in trained.rows("problems/*")}
     assert len(scores) == len(rollouts)
     for row in scores:
         words = rollouts[row["rollout_id"]]["completion"].split()

@@ -41,11 +41,9 @@ class Told:
 
     def files(self, stage: str, purpose: str, index: int) -> list[str]:
         """The Parquet files of a stage of the run, by its journal."""
-        lines = (self.program.home / "runs" / self.found["run"] / "events.jsonl").read_text().splitlines()
-        events = [json.loads(line) for line in lines]
         (output, *_) = [
             event["output"]
-            for event in events
+            for event in self.program.events(self.found["run"])
             if event["event"] == "stage_started"
             and (event["stage"], event["purpose"], event["round"]) == (stage, purpose, index)
         ]

@@ -58,8 +58,7 @@ class Tables(HTMLParser):
 
 def read(program: Program, run: str, stage: str) -> dict[tuple[int, str], pa.Table]:
     """Tables that a stage of the run wrote, straight from Parquet, by round and purpose."""
-    events = [json.loads(line) for line in (program.home / "runs" / run / "events.jsonl").read_text().splitlines()]
-    made = [e for e in events if e["event"] == "stage_started" and e["stage"] == stage]
+    made = [e for e in program.events(run) if e["event"] == "stage_started" and e["stage"] == stage]
     return {(e["round"], e["purpose"]): pq.read_table(program.home / "lake" / e["output"]) for e in made}
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 Program = Any
@@ -73,17 +72,14 @@ def test_a_quick_command_of_the_prose_runs_as_it_stands(finished: tuple[Program,
 
 def by_hand(program: Program, run: str) -> list[tuple[str, int, float]]:
     """Purpose, hint level and reward of every rollout of a run: journal, manifests and Parquet, row by row."""
-    lines = (program.home / "runs" / run / "events.jsonl").read_text().splitlines()
-    events = [event for event in map(json.loads, lines) if event.get("stage") == "score" and "output" in event]
+    events = [event for event in program.events(run) if event.get("stage") == "score" and "output" in event]
     found: list[tuple[str, int, float]] = []
     for purpose, output in sorted(
         {(event["round"], event["purpose"]): (event["purpose"], event["output"]) for event in events}.values()
     ):
-        folder = program.home / "lake" / output
-        (manifest,) = folder.glob("*manifest.json")
+        (manifest,) = (program.home / "lake" / output).glob("*manifest.json")
         (parent,) = json.loads(manifest.read_bytes())["parents"]["rollouts"]
-        shards = [sorted(f.glob("part-*.parquet")) for f in (program.home / "lake" / parent, folder)]
-        rollouts, scores = ([row for shard in some for row in pq.read_table(shard).to_pylist()] for some in shards)
+        rollouts, scores = program.rows(parent), program.rows(output)
         rewards = {row["rollout_id"]: row["reward"] for row in scores}
         assert len(rewards) == len(rollouts)
         found += [(purpose, row["hint_level"], rewards[row["rollout_id"]]) for row in rollouts]

@@ -1,6 +1,5 @@
 """Room on the disk, as a user makes it: states kept now and then, prune, restore, what is asked of pruned things."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -116,7 +115,6 @@ def test_a_recipes_keep_prunes_as_it_goes_on(new_program: Callable[..., Program]
     made = checkpoints(program, result["run"])
     assert [sorted(store.pruned(ref)) for ref in made] == [[WEIGHTS], [WEIGHTS], []]
     assert [state_files(store, ref) is not None for ref in made] == [False, False, True]
-    events = (program.home / "runs" / result["run"] / "events.jsonl").read_text().splitlines()
-    pruned = [event for event in map(json.loads, events) if event["event"] == "pruned"]
+    pruned = [event for event in program.events(result["run"]) if event["event"] == "pruned"]
     assert [event["outputs"] for event in pruned] == [[str(made[0])], [str(made[1])]]
     assert program.json(*TRAIN, "--rounds", "4", "--set", "keep.last=1")["rounds"] == 4

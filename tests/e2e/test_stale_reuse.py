@@ -8,8 +8,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from gradus.tasks.runs.journal import read_events
-
 Program = Any
 RECIPE = Path(__file__).parent / "tiny.toml"
 
@@ -48,21 +46,21 @@ def test_a_changed_helper_is_judged_again_and_samples_nothing(
     assert counts(program) == {"rollouts": 1, "scores": 2}
 
 
-def test_a_module_loaded_only_while_judging_fails_once_and_then_counts(
+def test_a_module_of_a_computed_name_fails_until_it_is_declared_and_then_counts(
     new_program: Callable[..., Program], tmp_path: Path
 ) -> None:
     program = new_program()
     rows = tmp_path / "r.jsonl"
     rows.write_text('{"problem_id": "a", "completion": "x", "answer": "1"}\n')
-    (tmp_path / "mine.py").write_text(
-        "def judge(rows): return [__import__(rows[0]['completion'] + 'y').VALUE] * len(rows)\n"
-    )
+    mine = "def judge(rows): return [__import__(rows[0]['completion'] + 'y').VALUE] * len(rows)\n"
+    (tmp_path / "mine.py").write_text(mine)
     (tmp_path / "xy.py").write_text("VALUE = 0.25\n")
     command = ("score", "--rollouts", str(rows), "--reward", f"{tmp_path}/mine.py:judge")
     code, _, err = program.run(*command)
     assert code == 1
-    assert "the reward mine.py loaded xy.py only while it judged" in " ".join(err.split())
+    assert "mine.py loaded xy.py by a name" in " ".join(err.split())
     assert counts(program)["scores"] == 0
+    (tmp_path / "mine.py").write_text(f'modules = ["xy"]\n{mine}')
     assert program.json(*command)["mean_reward"] == 0.25
     assert program.json(*command)["reused"]
     (tmp_path / "xy.py").write_text("VALUE = 0.75\n")
@@ -82,16 +80,13 @@ def made(program: Program) -> dict[str, int]:
 
 def correct_one(program: Program, run: str, corrected: Path) -> str:
     """Write the training problems with another gold answer of one that a run tried once, in vain; return its id."""
-    lake = program.home / "lake"
-    events = read_events(program.home / "runs" / run)
-    judged = {event["output"] for event in events if event.get("stage") == "score"}
-    scores = [pq.read_table(path).to_pylist() for name in judged for path in (lake / name).glob("part-*.parquet")]
-    tried = Counter(row["problem_id"] for rows in scores for row in rows)
-    solved = {row["problem_id"] for rows in scores for row in rows if row["correct"]}
-    problems = [row for path in lake.glob("problems/*/part-*.parquet") for row in pq.read_table(path).to_pylist()]
+    judged = {event["output"] for event in program.events(run) if event.get("stage") == "score"}
+    scores = [row for name in judged for row in program.rows(name)]
+    tried = Counter(row["problem_id"] for row in scores)
+    solved = {row["problem_id"] for row in scores if row["correct"]}
     question, name = next(
         (row["question"], row["problem_id"])
-        for row in problems
+        for row in program.rows("problems/*")
         if row["source"] == "train" and row["problem_id"] not in solved and tried[row["problem_id"]] == 1
     )
     rows = [json.loads(line) for line in (program.home / "train.jsonl").read_text().splitlines()]

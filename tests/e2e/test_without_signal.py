@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gradus.tasks.runs.journal import read_events
 from tests.e2e.conftest import Program
 
 RECIPE = """
@@ -52,8 +51,7 @@ def quiet(new_program: Callable[..., Program]) -> Run:
 
 
 def updates(program: Program, run: str) -> list[dict[str, Any]]:
-    events = list(read_events(program.home / "runs" / run))
-    return [event for event in events if event["event"] == "stage_started" and event["stage"] == "update"]
+    return [event for event in program.events(run) if event["event"] == "stage_started" and event["stage"] == "update"]
 
 
 def test_such_rounds_keep_the_policy_and_are_counted(quiet: Run) -> None:

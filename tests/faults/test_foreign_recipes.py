@@ -105,7 +105,7 @@ def test_what_is_wrong_with_a_file_is_read_from_its_source(
     assert not (place / "canary").exists()
 
 
-def test_a_reward_that_is_read_is_called_as_one_that_is_run(place: Path) -> None:
+def test_a_reward_counts_with_the_modules_that_its_text_leads_to_or_declares(place: Path) -> None:
     (place / "lib").mkdir()
     (place / "lib" / "far.py").write_text("import within.deep\n")
     (place / "lib" / "within").mkdir()
@@ -114,14 +114,13 @@ def test_a_reward_that_is_read_is_called_as_one_that_is_run(place: Path) -> None
     (place / "helper.py").write_text("def g():\n    import numpy, yaml.nodes\n")
     (place / "code.py").write_text(
         "import sys\nsys.path.append(__file__.removesuffix('code.py') + 'lib')\nimport far, helper\n"
-        "def judge(rows): return [1.0]\n"
+        "modules = ['lib/far.py']\ndef judge(rows): return [1.0]\n"
     )
     config = ScoreConfig(rewards=(RewardConfig(name=f"{place}/code.py:judge"),))
     run = pinned(config)
     assert isinstance(run, ScoreConfig)
     assert set(run.rewards[0].modules) == {"far", "helper", "within", "within.deep"}
     assert set(run.rewards[0].libraries) >= {"numpy", "pyyaml"}
-    assert pinned(config, run_rewards=False) == run, "what the file does to the path is remembered of the last run"
 
 
 def recipe_with(**body: object) -> Recipe:

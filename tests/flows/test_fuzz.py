@@ -101,7 +101,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz")
 
 
-@cases(120)
+@cases(60)
 @given(st.lists(st.tuples(keys, values), min_size=1, max_size=3))
 def test_a_recipe_with_odd_settings(place: Path, assignments: list[tuple[str, str]]) -> None:
     def act() -> None:
@@ -113,7 +113,7 @@ def test_a_recipe_with_odd_settings(place: Path, assignments: list[tuple[str, st
     refusal(act)
 
 
-@cases(60)
+@cases(30)
 @given(known_keys, st.sampled_from(["nan", "inf", "-inf"]))
 def test_no_setting_is_infinite_or_no_number(place: Path, key: str, value: str) -> None:
     found = refusal(lambda: check_recipe(load_recipe("demo", [f"{key}={value}"]), place / "lake"))

@@ -34,11 +34,20 @@ def test_a_users_own_configuration_may_name_any_setting(tmp_path: Path) -> None:
         end()
 
 
+def test_whoever_else_asks_for_the_settings_gets_all_of_them() -> None:
+    settings = get_current_settings()
+    everything = settings.to_environment_variables(exclude_unset=True)
+    end = short_logging_setup()
+    try:
+        assert settings.to_environment_variables(exclude_unset=True) == everything
+    finally:
+        end()
+
+
 def test_every_setting_is_there_and_an_unknown_one_is_not() -> None:
     settings = get_current_settings()
     everything = settings.to_environment_variables(include_aliases=True)
     found = LookedUp(settings, lambda: everything)
-    assert dict(found) == everything
-    assert len(found) == len(everything)
+    assert {name: found[name] for name in everything} == everything
     with pytest.raises(KeyError):
         _ = found["PREFECT_NOWHERE"]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -12,10 +13,16 @@ from gradus.data.lake.store import Ref, Store
 from gradus.models.engines.base import Request
 from gradus.models.engines.hf import HfEngine
 from gradus.models.policy import Policy, load_policy
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.inspect.exchange.checkpoint import write_checkpoint
+from gradus.tasks.runtime.attempt import Job, execute
+from gradus.tasks.stages.warm import Warm
 
 Do = Callable[..., dict[str, Any]]
 BOUND = 2e-4
 """Largest difference of log-probs between vLLM and a whole forward pass, both float32, nats."""
+Rollouts = list[tuple[list[int], list[float]]]
+NUM_ROWS = 24
 PROMPTS = [(9, 12, 5), (9, 12, 5), (10, 11), (9, 6, 13, 5, 8), (9, 12, 5)] * 3
 
 
@@ -96,12 +103,13 @@ def test_a_request_that_does_not_fit_fails_alone_and_one_given_up_leaves_nothing
 
 
 def test_a_dead_engine_core_is_an_error_and_the_next_load_starts_another(
-    engine: Do, loaded: Policy, store: Store, policies: list[Ref]
+    engine: Do, loaded: Policy, store: Store, adapters: list[Ref]
 ) -> None:
     del loaded
     assert engine("kill_core")["killed"]
     assert "engine core ended" in engine("generate", requests=asked())["error"]
-    assert "error" not in engine("load", folder=str(store.path(policies[0])))
+    # The largest rank first: the engine is started for it, and the next test's adapters change in place.
+    assert "error" not in engine("load", folder=str(store.path(adapters[1])))
     assert len(engine("generate", requests=asked())["rows"]) == len(PROMPTS)
 
 
@@ -111,25 +119,9 @@ def test_weights_that_arrive_in_part_are_never_sampled_from(engine: Do, store: S
     assert not found["holds"]
 
 
-def test_new_weights_are_taken_in_place_and_stale_ones_are_caught(
-    engine: Do, loaded: Policy, store: Store, policies: list[Ref]
-) -> None:
-    del loaded
-    folder = store.path(policies[1])
-    pid = engine("load", folder=str(folder))["pid"]
-    answer = engine("generate", requests=asked(temperature=0.0))
-    expected = {f.index: list(f.tokens) for f in HfEngine(load_policy(folder)).generate(requests(temperature=0.0))}
-    assert [row[0] for row in answer["rows"]] == [expected[i] for i in range(len(PROMPTS))]
-    stale = engine("load_in_vain", folder=str(store.path(policies[0])))
-    assert "vLLM does not hold the policy's weights" in stale["error"]
-    assert stale["pid"] == pid
-    assert "no policy is loaded" in engine("generate", requests=asked())["error"]
-
-
-def test_adapters_change_beside_a_base_that_stays_and_stale_ones_are_caught(
+def test_adapters_change_beside_a_base_that_stays(
     engine: Do, store: Store, policies: list[Ref], adapters: list[Ref], check_logprobs: Any
 ) -> None:
-    """Largest rank first: the engine is started for it, and all others change in place."""
     base, *folders = (str(store.path(ref)) for ref in (policies[0], *adapters))
     cores: list[int] = []
     for folder in (folders[1], folders[0], base, folders[2], folders[1], folders[0]):
@@ -148,8 +140,111 @@ def test_adapters_change_beside_a_base_that_stays_and_stale_ones_are_caught(
             check_logprobs(policy, request, tokens, logprobs, BOUND)
     assert len(cores) == 6
     assert len(set(cores)) == 1
-    stale = engine("load_under_the_number_of", folder=folders[2], other=folders[0])
+
+
+def made(store: Store, stage: str, output: str, inputs: dict[str, Ref], config: dict[str, Any]) -> Ref:
+    job = Job(stage, str(store.root), output, {role: [str(ref)] for role, ref in inputs.items()}, config, 5)
+    execute(job.to_json(), Warm(), lambda _frac, _text="": None)
+    return Ref.parse(output)
+
+
+@pytest.fixture(scope="module")
+def trained(store: Store, policies: list[Ref]) -> tuple[Ref, list[dict[str, Any]]]:
+    """An adapter after two updates, each of rollouts of the policy before it, and the last rollouts."""
+    plan = pa.table({
+        "problem_id": ["a", "b"], "group_id": ["a@r0h0", "b@r0h0"],
+        "n": pa.array([NUM_ROWS // 2] * 2, pa.int32()), "max_tokens": pa.array([16] * 2, pa.int32()),
+    })  # fmt: skip
+    problems = pa.table({"problem_id": ["a", "b"], "question": ["1 + 2 =", "7 + 5 ="], "answer": ["3", "12"]})
+    given = {"plan": store.put("plan", plan), "problems": store.put("problems", problems)}
+    config = {"lora": {"rank": 4, "alpha": 32}, "lr": 1e-2, "epochs": 4, "warmup_steps": 0}
+    policy, rows = policies[0], list[dict[str, Any]]()
+    for turn in range(2):
+        rollouts = made(store, "rollout", f"rollouts/{turn:032x}", {**given, "policy": policy}, {})
+        rows = store.read(rollouts).to_pylist()
+        rewards = [float(len(row["completion_tokens"]) % 2 == index % 2) for index, row in enumerate(rows)]
+        names = {name: [row[name] for row in rows] for name in ("rollout_id", "problem_id")}
+        scores = store.put("scores", pa.table({**names, "reward": rewards}))
+        inputs = {"rollouts": rollouts, "scores": scores, "policy": policy}
+        policy = made(store, "update", f"checkpoints/{turn + 1:032x}", inputs, config)
+    return policy, rows
+
+
+def test_rollouts_with_the_adapter_and_with_the_merged_weights_are_the_same_and_so_are_log_probs(
+    engine: Do,
+    store: Store,
+    policies: list[Ref],
+    adapters: list[Ref],
+    trained: tuple[Ref, list[dict[str, Any]]],
+    tmp_path: Path,
+) -> None:
+    """Before the merged weights, for which the engine starts anew, its adapters' last load is one in vain."""
+    adapter, rows = trained
+    write_checkpoint(store, tmp_path / "runs", adapter, tmp_path / "merged", merge=True)
+    tokens = {name: [row[f"{name}_tokens"] for row in rows] for name in ("prompt", "completion")}
+
+    # Each prompt goes on with what was sampled before, so that no two greedy rollouts need be the same.
+    prompts = [[*row["prompt_tokens"], *row["completion_tokens"][:4]] for row in rows]
+
+    def found_with(folder: Path) -> tuple[np.ndarray[Any, Any], Rollouts]:
+        """Log-probs of the tokens that were trained on, and greedy rollouts with theirs."""
+        assert "error" not in engine("load", folder=str(folder))
+        answer = engine("logprobs", prompts=tokens["prompt"], completions=tokens["completion"])["logprobs"]
+        return np.concatenate([np.array(row) for row in answer]), greedy(engine, prompts)
+
+    beside, rollouts = found_with(store.path(adapter))
+    assert_a_stale_adapter_is_caught(engine, str(store.path(adapters[2])), str(store.path(adapter)))
+    merged, expected = found_with(tmp_path / "merged")
+    for prompt, (found, given), (other, wanted) in zip(prompts, rollouts, expected, strict=True):
+        num_same = same_but_for_a_tie(engine, prompt, found, other)
+        assert given[:num_same] == pytest.approx(wanted[:num_same], rel=0, abs=BOUND)
+    base, of_base = found_with(store.path(policies[0]))
+    assert len(merged) == sum(map(len, tokens["completion"]))
+    assert np.abs(beside - merged).max() < BOUND < UpdateConfig().max_logp_diff
+    assert np.abs(base - merged).mean() > 100 * BOUND
+    assert sum(a != b for (a, _), (b, _) in zip(rollouts, of_base, strict=True)) > len(rows) // 2
+
+
+def assert_a_stale_adapter_is_caught(engine: Do, folder: str, loaded: str) -> None:
+    stale = engine("load_under_the_number_of", folder=folder, other=loaded)
     assert "vLLM does not hold the policy's weights: 0 of 12 matrices are those of" in stale["error"]
+    assert "no policy is loaded" in engine("generate", requests=asked())["error"]
+
+
+def greedy(engine: Do, prompts: list[list[int]]) -> Rollouts:
+    """The most probable tokens after each prompt, and their log-probs."""
+    wanted = {"seed": 0, "max_tokens": 24, "temperature": 0.0}
+    requests = [{"rollout_id": str(i), "prompt_tokens": prompt, **wanted} for i, prompt in enumerate(prompts)]
+    return [(tokens, logprobs) for tokens, logprobs, *_ in engine("generate", requests=requests)["rows"]]
+
+
+def same_but_for_a_tie(engine: Do, prompt: list[int], found: list[int], other: list[int]) -> int:
+    """Assert that two rollouts are the same up to where the loaded weights hold two tokens equally probable.
+
+    Return for how many tokens they are: all, where there is no such tie.
+    """
+    at = next((i for i, (a, b) in enumerate(zip(found, other, strict=False)) if a != b), None)
+    if at is None:
+        assert found == other
+        return len(found)
+    tied = [[*other[:at], tokens[at]] for tokens in (found, other)]
+    ours, theirs = (row[-1] for row in engine("logprobs", prompts=[prompt] * 2, completions=tied)["logprobs"])
+    assert abs(ours - theirs) < BOUND, f"token {at} is {found[at]} and {other[at]}, {ours} and {theirs}: no tie"
+    return at
+
+
+def test_new_weights_are_taken_in_place_and_stale_ones_are_caught(
+    engine: Do, loaded: Policy, store: Store, policies: list[Ref]
+) -> None:
+    del loaded
+    folder = store.path(policies[1])
+    pid = engine("load", folder=str(folder))["pid"]
+    answer = engine("generate", requests=asked(temperature=0.0))
+    expected = {f.index: list(f.tokens) for f in HfEngine(load_policy(folder)).generate(requests(temperature=0.0))}
+    assert [row[0] for row in answer["rows"]] == [expected[i] for i in range(len(PROMPTS))]
+    stale = engine("load_in_vain", folder=str(store.path(policies[0])))
+    assert "vLLM does not hold the policy's weights" in stale["error"]
+    assert stale["pid"] == pid
     assert "no policy is loaded" in engine("generate", requests=asked())["error"]
 
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Asked:
-    """The arguments of a comparison; the margin in points."""
+    """The arguments of a comparison, called as those of its flow; the margin in points."""
 
-    names: Sequence[str]
+    recipes: Sequence[str]
     budget: str
     seeds: int
-    sets: Sequence[str]
+    set: Sequence[str]
     margin: float
     cluster: str
     tune: Sequence[str] = ()
     tune_seeds: int = 1
     tune_on: str = ""
-    methods: Sequence[str] = ()
+    method: Sequence[str] = ()
     """Methods laid over each recipe, each a row of its own; `a+b` both in one row, `none` the recipe itself."""

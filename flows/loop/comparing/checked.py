@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.tuning import Tuning, search_of, tuning_of
-from gradus.flows.loop.comparison_plan import Intent
+from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.reruns import read_recipe
 from gradus.flows.loop.variants import Variant, methods_of, refuse_single
 from gradus.flows.recipe.budget import Budget, parse_budget
@@ -22,29 +22,28 @@ class Checked:
     seeds: range
     budget: Budget
     tuning: Tuning | None
+    is_tuned: bool = False
+    """True if its methods have the values that its tuning chose."""
 
-    def intent(self, chosen: Sequence[Variant] | None = None) -> Intent:
-        """Return what is planned: of chosen methods, or of all with their tuning still to come."""
-        return Intent(
-            chosen or self.methods,
-            self.seeds,
-            self.budget,
-            self.asked.margin / 100,
-            self.asked.cluster,
-            holds_out=self.tuning is not None and not self.tuning.on,
-            tuning=[run for runs in self.tuning.runs().values() for run in runs] if self.tuning and not chosen else (),
-        )
+    @property
+    def margin(self) -> float:
+        """The margin of equivalence as a share."""
+        return self.asked.margin / 100
+
+    def runs(self) -> dict[str, list[str]]:
+        """The names that the runs of each method will have."""
+        return {m.name: [run_name(as_run(m.with_seed(seed))) for seed in self.seeds] for m in self.methods}
 
 
 def checked(home: Home, asked: Asked) -> Checked:
     """Return methods, seeds, budget and tuning; raise UsageError or BadInputError for what can be refused by now."""
-    if asked.methods and not asked.budget:
-        rounds = read_recipe(home.runs, asked.names[0], [])[0].rounds
+    if asked.method and not asked.budget:
+        rounds = read_recipe(home.runs, asked.recipes[0], [])[0].rounds
         asked = replace(asked, budget=f"rounds={rounds}")
     limit = parse_budget(asked.budget)
-    search = search_of(asked.tune, asked.tune_seeds, asked.tune_on, asked.sets)
+    search = search_of(asked.tune, asked.tune_seeds, asked.tune_on, asked.set)
     amount = limit.amount if limit.unit == "rounds" else None
-    methods = methods_of(home.runs, asked.names, asked.sets, amount, asked.methods)
+    methods = methods_of(home.runs, asked.recipes, asked.set, amount, asked.method)
     refuse_single(len(methods), asked.seeds)
     first = methods[0].recipe.seed
     seeds = range(first, first + asked.seeds)

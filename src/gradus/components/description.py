@@ -61,7 +61,7 @@ class Component:
     columns: tuple[str, ...] = ()
     needs_gold: bool = False
     needs: tuple[str, ...] | None = None
-    per: Literal["row", "token"] = "row"
+    per: Literal["row", "token"] | None = None
     when: Literal["update", "step"] = "update"
     returns: tuple[Carries, ...] = ("advantage",)
     takes: tuple[Carries, ...] = ("advantage",)
@@ -165,9 +165,9 @@ def _refusal(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str
     match node:
         case ast.ClassDef() if any(isinstance(each, ast.FunctionDef) and each.name == "__call__" for each in node.body):
             return f"is a class (write `made = {node.name}()` below it and name that)"
-        case ast.AsyncFunctionDef() if all(map(_is_declaration, node.decorator_list)):
+        case ast.AsyncFunctionDef() if all(map(is_declaration, node.decorator_list)):
             return "is an async function (a plain one may call asyncio.run)"
-        case ast.FunctionDef() if all(map(_is_declaration, node.decorator_list)) and _yields(node):
+        case ast.FunctionDef() if all(map(is_declaration, node.decorator_list)) and _yields(node):
             return "yields its values (return a list of them)"
         case _:
             return ""
@@ -203,10 +203,10 @@ def _names(tree: ast.Module) -> list[str]:
 
 def _declaration(function: ast.FunctionDef) -> ast.Call | None:
     """The call of the decorator, if the function has it."""
-    return next((n for n in function.decorator_list if isinstance(n, ast.Call) and _is_declaration(n)), None)
+    return next((n for n in function.decorator_list if isinstance(n, ast.Call) and is_declaration(n)), None)
 
 
-def _is_declaration(node: ast.expr) -> bool:
+def is_declaration(node: ast.expr) -> bool:
     """Return whether a decorator is a call of `component`."""
     if not isinstance(node, ast.Call):
         return False

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
-from gradus.components.description import Component
+from gradus.components.description import Component, is_declaration
 from gradus.components.registry import FOLDERS, ROOT
 
 _FOLDERS = frozenset("/".join(folder.split("/")[:2]) for folder in FOLDERS.values())
@@ -89,7 +89,7 @@ class _Bare(ast.NodeTransformer):
     """Takes from a tree what no result depends on."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.decorator_list = [each for each in node.decorator_list if not _declares(each)]
+        node.decorator_list = [each for each in node.decorator_list if not is_declaration(each)]
         node.returns = None
         return self.generic_visit(node)
 
@@ -102,7 +102,3 @@ class _Bare(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         return ast.Pass() if is_text else self.generic_visit(node)
-
-
-def _declares(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "component"

@@ -27,34 +27,22 @@ import gradus
 from gradus.components import Kind
 from gradus.components.description import Component, DescriptionError, described, function_in
 
-FOLDERS: Mapping[Kind, str] = {
-    "filter": "data/curation/filters",
-    "ranking": "data/curation/rankings",
-    "sampler": "data/curation/samplers",
-    "hint": "data/hints/strategies",
-    "reward": "models/rewards/judges",
-    "advantage": "models/objectives/advantages",
-    "loss": "models/objectives/losses",
-    "aggregation": "models/objectives/aggregations",
-    "correction": "models/objectives/corrections",
-    "weight": "models/objectives/weights",
-    "optimizer": "models/training/optimizers",
+_PLACES: Mapping[Kind, tuple[str, str]] = {
+    "filter": ("data/curation/filters", "curate.filters.0"),
+    "ranking": ("data/curation/rankings", "curate.rank"),
+    "sampler": ("data/curation/samplers", "curate.sampler"),
+    "hint": ("data/hints/strategies", "hint.strategy"),
+    "reward": ("models/rewards/judges", "score.rewards.0"),
+    "advantage": ("models/objectives/advantages", "update.advantage"),
+    "loss": ("models/objectives/losses", "update.loss"),
+    "aggregation": ("models/objectives/aggregations", "update.aggregation"),
+    "correction": ("models/objectives/corrections", "update.correction"),
+    "weight": ("models/objectives/weights", "update.weights.0"),
+    "optimizer": ("models/training/optimizers", "update.optimizer"),
 }
+FOLDERS: Mapping[Kind, str] = {kind: folder for kind, (folder, _) in _PLACES.items()}
 """Folder of our own components of a kind."""
-
-SETTINGS: Mapping[Kind, str] = {
-    "filter": "curate.filters.0",
-    "ranking": "curate.rank",
-    "sampler": "curate.sampler",
-    "hint": "hint.strategy",
-    "reward": "score.rewards.0",
-    "advantage": "update.advantage",
-    "loss": "update.loss",
-    "aggregation": "update.aggregation",
-    "correction": "update.correction",
-    "weight": "update.weights.0",
-    "optimizer": "update.optimizer",
-}
+SETTINGS: Mapping[Kind, str] = {kind: setting for kind, (_, setting) in _PLACES.items()}
 """The setting of a recipe that names a component of a kind; behind a list of them stands .0."""
 
 ROOT = Path(gradus.__file__).parent

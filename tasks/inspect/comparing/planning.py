@@ -34,15 +34,6 @@ ASSUMED_SEEDS = 0.03
 _OTHER_SEEDS = (3, 5, 10)
 
 
-class Deviations(TypedDict):
-    """Standard deviations of a difference in pass@1: over seeds, over problems, over both, of one sample."""
-
-    seeds: float
-    problems: float
-    rest: float
-    sample: float
-
-
 class Detectable(TypedDict):
     """The smallest detectable difference for these seeds, problems and samples of each problem."""
 
@@ -63,6 +54,7 @@ class Cost(TypedDict):
 class Plan(TypedDict):
     """A comparison before it begins. `measured` is False if deviations are assumed; `digest` is of all other fields.
 
+    `deviations` are standard deviations of a difference in pass@1: over seeds, problems, both (rest), of one sample.
     `tuning` is what a tuning still to come costs; `cost`, that of the comparison, then counts all its trainings.
     """
 
@@ -76,7 +68,7 @@ class Plan(TypedDict):
     level: float
     power: float
     pairs: int
-    deviations: Deviations
+    deviations: dict[str, float]
     measured: bool
     runs: list[str]
     detectable: float
@@ -112,14 +104,9 @@ class Variances:
         )
         return detectable(standard_error(expected), float(expected.freedom), LEVEL / max(pairs, 1))
 
-    def deviations(self) -> Deviations:
-        """Return the square roots."""
-        return {
-            "seeds": self.seeds**0.5,
-            "problems": self.problems**0.5,
-            "rest": self.rest**0.5,
-            "sample": self.sample**0.5,
-        }
+    def deviations(self) -> dict[str, float]:
+        """Return the square roots by name."""
+        return {name: variance**0.5 for name, variance in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -154,7 +141,7 @@ def known_of(methods: Methods, cluster: str = "") -> Known:
     else:
         return _assumed(len(ids), num_units)
     runs = [t.run for name in used for t in methods[name]]
-    mean = Variances(*np.mean([(v.seeds, v.problems, v.rest, v.sample) for v in found], axis=0).tolist())
+    mean = Variances(*np.mean([list(vars(each).values()) for each in found], axis=0).tolist())
     return Known(mean, True, runs, remarks, len(ids), num_units)
 
 

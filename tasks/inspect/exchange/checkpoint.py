@@ -74,12 +74,12 @@ def write_checkpoint(
             policy_of = partial(_starting_policy, store, runs, on_damage)
             named = BaseName.parse(base_name) if base_name else known_name(store, ref, base, policy_of)
             names = write_adapter(store, ref, named, folder)
-    from gradus.tasks.inspect.exchange.prompting import Prompting, example_of, prompt_section  # noqa: PLC0415 - as above
+    from gradus.tasks.inspect.exchange.prompting import Prompting, example_of, on_card  # noqa: PLC0415 - as above
 
     source = source_of(store, runs, ref, on_damage)
     prompting = Prompting.of(store.path(ref), source["recipe"] if source else None)
     names += prompting.write(folder, whole=not named)
-    prompt = prompt_section(prompting, example_of(store, source["main"] if source else None), whole=not named)
+    prompt = on_card(prompting, example_of(store, source["main"] if source else None), whole=not named)
     replace_file(folder / CARD, model_card(ref, manifest, source, str(named), prompt))
     return sorted({*names, CARD})
 
@@ -150,13 +150,15 @@ def _policy_of(store: Store, evaluation: Ref) -> str:
     return next(iter(rollouts.parents.get("policy", ())), "") if rollouts else ""
 
 
-def model_card(ref: Ref, manifest: Manifest, source: Source | None, base: str = "", prompt: str = "") -> str:
+def model_card(
+    ref: Ref, manifest: Manifest, source: Source | None, base: str = "", prompt: Mapping[str, Any] | None = None
+) -> str:
     """Return the card: where the weights come from, data, evaluation, how to load and prompt them, recipe.
 
-    `base` is the name of an adapter's base.
+    `base` is the name of an adapter's base, `prompt` what `on_card` returned.
     """
     environment = Environment(trim_blocks=True, keep_trailing_newline=True)  # noqa: S701 - Markdown, by `code` and `block`
-    environment.filters.update({"code": _code, "block": _block})
+    environment.filters.update({"code": _code, "block": _block, "json": json.dumps, "python": repr})
     settings: Mapping[str, Any] = source["recipe"] if source else manifest.config
     suites = settings.get("evaluate", {}).get("suites", ()) if source else ()
     template = environment.from_string((Path(__file__).parent / "card.md").read_text(encoding="utf-8"))

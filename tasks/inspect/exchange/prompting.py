@@ -24,16 +24,6 @@ from gradus.tasks.config.prompts import PromptConfig
 CHAT_TEMPLATE, GENERATION, TOKENIZER = "chat_template.jinja", "generation_config.json", "tokenizer_config.json"
 MAX_CHARS = 4000
 """A longer completion is left out of the card."""
-_CODE = """
-```python
-messages = {messages}
-inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, return_tensors="pt")
-output = model.generate(**inputs, tokenizer=tokenizer{sampling})
-print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
-```
-"""
-_OURS = "The policy had no chat template; `chat_template.jinja` makes the prompt that it was trained with."
-_OWN = "The policy's own chat template makes the prompt; the messages hold what the recipe adds to a question."
 _REPLACED = ("temperature", "top_p", "top_k", "stop_strings", "max_length", "max_new_tokens", "do_sample")
 
 
@@ -109,24 +99,21 @@ def _sampling(sample: Mapping[str, Any], rollout: Mapping[str, Any], stop: list[
     }
 
 
-def prompt_section(prompting: Prompting, example: Mapping[str, Any] | None, *, whole: bool) -> str:
-    """Return the section; its example is JSON in a block of code, which is read as nothing else."""
-    messages = prompting.messages("1 + 2 =" if example is None else example["question"], None)
-    if example is not None and example["messages"]:
-        messages = prompting.messages(None, example["messages"])
-    given = "" if whole else "".join(f", {name}={value!r}" for name, value in prompting.sampling.items())
-    parts = [f"\n## Prompt\n\n{_OURS if prompting.is_plain else _OWN}\n"]
-    parts.append(_CODE.replace("{messages}", json.dumps(messages)).replace("{sampling}", given))
-    if prompting.sampling:
-        text = json.dumps(prompting.sampling)
-        parts.append(f"\nEvaluated with `{text.replace('`', ' ')}`.\n")
+def on_card(prompting: Prompting, example: Mapping[str, Any] | None, *, whole: bool) -> dict[str, Any]:
+    """Return what the section of the card on prompts shows; `whole` is False for an adapter."""
+    question, messages = ("1 + 2 =", None) if example is None else (example["question"], example["messages"])
+    asked = prompting.messages(None, messages) if messages else prompting.messages(question, None)
+    shown = None
     if example is not None:
-        prompt = prompting.prompt(example["question"], example["messages"])
-        shown = {"messages": messages, "prompt": prompt, "completion": example["completion"]}
-        parts.append(
-            f"\nA completion that the evaluation judged right:\n\n```json\n{json.dumps(shown, indent=1)}\n```\n"
-        )
-    return "".join(parts)
+        prompt = prompting.prompt(question, messages)
+        shown = {"messages": asked, "prompt": prompt, "completion": example["completion"]}
+    return {
+        "is_plain": prompting.is_plain,
+        "messages": asked,
+        "arguments": {} if whole else prompting.sampling,
+        "sampling": prompting.sampling,
+        "example": shown,
+    }
 
 
 def example_of(store: Store, evaluation: Ref | None) -> Mapping[str, Any] | None:

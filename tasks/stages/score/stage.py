@@ -29,7 +29,6 @@ from gradus.models.judging.pool import (
     JudgePool,
     JudgeStartError,
     TimedVerdict,
-    UnpinnedModulesError,
 )
 from gradus.models.rewards import RewardSpec, UnknownRewardError, resolve
 from gradus.models.rewards.base import failed
@@ -37,7 +36,7 @@ from gradus.models.rewards.combine import Score, combine, component_names
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.host.logs import printed, reward_log
-from gradus.tasks.identity.reward_modules import pinned_reward, refusal
+from gradus.tasks.identity.pins import pinned_component
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.score.score_report import (
     FAILED,
@@ -207,7 +206,7 @@ def _read(ctx: StageContext, specs: Sequence[RewardSpec]) -> tuple[pa.Table, dic
 def _specs(config: ScoreConfig) -> list[RewardSpec]:
     if not config.rewards:
         raise UsageError("no reward was given", hint="name at least one, for example --reward math")
-    return [_spec(pinned_reward(reward), config.max_chars) for reward in config.rewards]
+    return [_spec(pinned_component(reward), config.max_chars) for reward in config.rewards]
 
 
 def _spec(reward: RewardConfig, max_chars: int) -> RewardSpec:
@@ -272,8 +271,6 @@ def _pause(seconds: float, beat: Callable[[], None]) -> None:
 def _ask(pool: JudgePool, rows: list[Row], report: Callable[[int], None], max_timeouts: int) -> list[TimedVerdict]:
     try:
         return pool.judge(rows, report, max_timeouts)
-    except UnpinnedModulesError as error:
-        raise refusal(pool.spec, error) from error
     except JudgeStartError as error:
         if pool.spec.is_user:
             hint = f"correct the file and run the same command again{printed(pool.spec.name)}"

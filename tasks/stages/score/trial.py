@@ -15,7 +15,7 @@ from gradus.models.rewards import resolve
 from gradus.models.rewards.user import UNABLE
 from gradus.tasks.config.score import RewardConfig
 from gradus.tasks.host.logs import log_name
-from gradus.tasks.identity.reward_modules import pinned_reward
+from gradus.tasks.identity.pins import pinned_component
 from gradus.tasks.stages.score.score_report import plain
 
 _LIMIT_S = 5.0
@@ -31,8 +31,9 @@ def try_rewards(store: Store, rewards: Iterable[RewardConfig], problems: Ref, lo
     """
     found = [reward for reward in rewards if not reward.is_ours]
     rows = trial_rows(store.read(problems).slice(0, 2).to_pylist()) if found else []
-    for reward in map(pinned_reward, found):
-        spec = resolve(reward.name, reward.settings, sha256=reward.source_sha256, variables=reward.variables)
+    for reward in map(pinned_component, found):
+        digest, modules = reward.source_sha256, reward.modules
+        spec = resolve(reward.name, reward.settings, sha256=digest, modules=modules, variables=reward.variables)
         log = logs / log_name(spec.name)
         try:
             verdicts = tried(spec, rows, limit_s=_LIMIT_S, log=log)

@@ -21,8 +21,7 @@ from gradus.models.objectives.objective import MEMBERS
 from gradus.models.objectives.ragged import Ragged
 from gradus.models.objectives.rows import Rows
 from gradus.models.training.learning_rows import learning_rows
-from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.config.update import SCORE_COLUMNS
+from gradus.tasks.config.learning import SCORE_COLUMNS, UpdateConfig
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.update.origins import (
     compared_tokens,

@@ -24,7 +24,7 @@ from gradus.models.training.update import optimise, planned_steps
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.identity.loading import load
-from gradus.tasks.preflight.objective import check_objective
+from gradus.tasks.preflight.updates import check_objective
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.gates import update_breach
 from gradus.tasks.stages.update.roles import role_columns
@@ -178,6 +178,7 @@ def objective_of(config: UpdateConfig) -> Objective:
                 name=each.name,
                 acts_without_advantage=each.loss.component.acts_without_advantage,
                 needs_sampler=each.loss.component.needs_sampler,
+                per=each.loss.component.per or "token",
                 regulariser=each.loss.component.regulariser,
                 over=each.over,
             )
@@ -188,7 +189,7 @@ def objective_of(config: UpdateConfig) -> Objective:
 
 
 def _advantage(chosen: AdvantageConfig) -> Advantage:
-    return Advantage(_part(chosen), chosen.component.when, chosen.component.per)
+    return Advantage(_part(chosen), chosen.component.when, chosen.component.per or "row")
 
 
 def _part(chosen: Chosen) -> Part:

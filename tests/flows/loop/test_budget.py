@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.data.lake.store import Ref
-from gradus.flows.loop.metering import Metered
+from gradus.flows.loop.measuring import spent
 from gradus.flows.loop.training import Beginning, Trained, train
 from gradus.flows.recipe.budget import Budget, parse_budget
 from gradus.flows.recipe.config import parse_recipe
@@ -26,6 +26,7 @@ class Costs:
 
     def __init__(self, tokens: dict[str, int], *, reused: bool = False) -> None:
         self.calls: list[tuple[str, int, str]] = []
+        self.outcomes: list[Outcome] = []
         self.tokens, self.reused = tokens, reused
 
     def stage(
@@ -40,7 +41,8 @@ class Costs:
         }
         ref = Ref(TABLES.get(name, "plan"), f"{name}{round}{purpose}".encode().hex().ljust(8, "0")[:64])
         report: Any = {"summary": told.get(name, {})}
-        return Outcome(name, purpose, round, ref, reused=self.reused, seconds=1.0, report=report)
+        self.outcomes.append(Outcome(name, purpose, round, ref, reused=self.reused, seconds=1.0, report=report))
+        return self.outcomes[-1]
 
     def halt(self) -> None: ...
 
@@ -49,13 +51,13 @@ class Costs:
     def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None: ...
 
 
-def trained(budget: Budget, tokens: dict[str, int], tmp_path: Any, **recipe: Any) -> tuple[Trained, Costs, Metered]:
+def trained(budget: Budget, tokens: dict[str, int], tmp_path: Any, **recipe: Any) -> tuple[Trained, Costs, Any]:
     body = {"name": "x", "rounds": 3, "profile": {"n": 1}, "escalate": [1], **recipe}
     start = Beginning(Ref("checkpoints", "0" * 8), Ref("problems", "1" * 8), {"heldout": Ref("problems", "2" * 8)})
-    costs = Costs(tokens)
-    metered = Metered(costs, ComputedSeconds(tmp_path))
-    found = train(metered, parse_recipe(body, "x.toml"), start, lambda index: metered.has_spent(budget, index))
-    return found, costs, metered
+    costs, computed = Costs(tokens), ComputedSeconds(tmp_path)
+    parsed = parse_recipe(body, "x.toml")
+    found = train(costs, parsed, start, lambda index: budget.is_reached(index, *spent(costs.outcomes, computed)))
+    return found, costs, spent(costs.outcomes, computed)
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
@@ -66,20 +68,20 @@ def test_a_training_ends_after_the_first_round_that_reaches_its_tokens(
 ) -> None:
     tokens = {"profile": profile, "train": bare, "hint1": hinted}
     budget = Budget(unit="tokens", amount=amount)
-    found, costs, metered = trained(budget, tokens, tmp_path_factory.getbasetemp(), overlap=overlap)
+    found, costs, amounts = trained(budget, tokens, tmp_path_factory.getbasetemp(), overlap=overlap)
     rounds = 0
     while profile + rounds * (bare + hinted) < amount:
         rounds += 1
     assert found.rounds == rounds
-    assert metered.tokens == profile + rounds * (bare + hinted)  # nothing made ahead is thrown away
+    assert amounts[0] == profile + rounds * (bare + hinted)  # nothing made ahead is thrown away
     assert [index for name, index, _ in costs.calls if name == "evaluate"] == list(dict.fromkeys([0, rounds]))
     assert [index for name, index, _ in costs.calls if name == "update"] == list(range(1, rounds + 1))
 
 
 def test_seconds_are_those_of_all_stages_but_evaluations(tmp_path: Any) -> None:
-    found, costs, metered = trained(Budget(unit="seconds", amount=20), {"profile": 1, "train": 1, "hint1": 1}, tmp_path)
+    found, costs, amounts = trained(Budget(unit="seconds", amount=20), {"profile": 1, "train": 1, "hint1": 1}, tmp_path)
     others = [name for name, _, purpose in costs.calls if purpose != "eval"]
-    assert metered.seconds == len(others)
+    assert amounts[1] == len(others)
     before = [name for name, index, purpose in costs.calls if purpose != "eval" and index < found.rounds]
     assert len(before) < 20 <= len(others)
 

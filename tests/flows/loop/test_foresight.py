@@ -77,7 +77,7 @@ def test_what_is_asked_for_again_is_computed_and_what_rests_on_it_is_taken_to_st
         assert session.stage("curate", config, inputs).reused  # once computed, beside the lake, it is there
         forced = Foresight(above, 0, NOTHING_KNOWN, frozenset({("curate", 0, "train")}))
         outcome = forced.stage("curate", config, inputs)
-        assert (forced.calls[0].why, outcome.reused, outcome.ref) == (ASKED_FOR, False, Ref.parse(job.output))
+        assert (forced.calls[0]["why"], outcome.reused, outcome.ref) == (ASKED_FOR, False, Ref.parse(job.output))
     assert store.find(Ref.parse(job.output)) is None
 
 
@@ -139,7 +139,7 @@ def test_a_prompt_that_fits_no_round_is_refused_before_the_first_or_left_out(rec
             start = start_of(session, filtered)
             assert store.manifest(start.problems).rows == 11
             train(session, filtered, start)
-            (rollouts,) = [c.rollouts for c in session.calls if (c.stage, c.purpose) == ("rollout", "train")]
+            (rollouts,) = [c["rollouts"] for c in session.calls if (c["stage"], c["purpose"]) == ("rollout", "train")]
             assert rollouts == 10 * filtered.curate.sample.n
 
 

@@ -30,26 +30,23 @@ def recipe(**settings: Any) -> Recipe:
 def test_the_newest_state_and_its_weights_stay(
     settings: dict[str, Any], num_rounds: int, best: int | None, weights: set[int], states: set[int]
 ) -> None:
-    kept = kept_rounds(recipe(**settings), range(1, num_rounds + 1), best)
-    assert (kept.weights, kept.states) == (weights, states)
+    assert kept_rounds(recipe(**settings), range(1, num_rounds + 1), best) == (weights, states)
 
 
 def test_a_guard_that_goes_back_needs_the_best_ones_state() -> None:
     guard = {"metric": "policy/entropy", "min": 0.1, "then": "back", "changes": {"update.lr": 1e-5}}
-    kept = kept_rounds(recipe(guards=[guard], keep={"last": 1}), range(1, 8), 2)
-    assert kept.weights == {2, 5, 7}
-    assert kept.states == {2, 5, 7}
+    assert kept_rounds(recipe(guards=[guard], keep={"last": 1}), range(1, 8), 2) == ({2, 5, 7}, {2, 5, 7})
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(1, 4), st.integers(0, 7))
 def test_what_is_needed_to_go_on_is_never_given_up(num_rounds: int, save_every: int, last: int, every: int) -> None:
     settings = {"save_state_every": save_every, "keep": {"last": last, "every": every}}
-    kept = kept_rounds(recipe(**settings), range(1, num_rounds + 1), None)
+    weights, states = kept_rounds(recipe(**settings), range(1, num_rounds + 1), None)
     saved = [index for index in range(1, num_rounds + 1) if index % save_every == 0]
-    assert num_rounds in kept.weights & kept.states
-    assert not saved or saved[-1] in kept.weights & kept.states
-    assert kept.states <= kept.weights
-    assert set(range(max(1, num_rounds - last + 1), num_rounds + 1)) <= kept.weights
+    assert num_rounds in weights & states
+    assert not saved or saved[-1] in weights & states
+    assert states <= weights
+    assert set(range(max(1, num_rounds - last + 1), num_rounds + 1)) <= weights
 
 
 def test_a_choice_of_checkpoints_as_a_user_types_it() -> None:

@@ -22,7 +22,7 @@ def test_every_method_can_train_the_demo(name: str, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("GRADUS_HOME", str(tmp_path))
     plan = run_calls.planned("demo", method=name, set=EXTRA.get(name), rounds=2, engine=None, overlap=None, run=None)
     (overlay,) = find_overlays([name])
-    assert overlay.what
+    assert overlay.facts["what"]
     assert plan.recipe.name == f"demo-{name}"
     apart = {**plan.recipe.model_dump(), "name": "demo", "rounds": 18, **({"teacher": ""} if name in EXTRA else {})}
     assert (

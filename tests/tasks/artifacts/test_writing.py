@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, distributed, multiprocessing
+from torch import Tensor, distributed
 
 from gradus.data.errors import GradusError
 from gradus.models.training.parallel.ranks import ALONE, Ranks
@@ -19,7 +19,7 @@ from gradus.models.training.state import TrainState
 from gradus.models.training.tensor_files import Collect, tensor_files
 from gradus.models.training.train_state_files import train_state_files
 from gradus.tasks.artifacts.writing import written
-from tests.models.training.parallel.cases import SETTINGS, Case, state_of
+from tests.models.training.parallel.cases import SETTINGS, Case, on_ranks, state_of
 
 WORLDS = (2, 3)
 FILE_BYTES = 5000
@@ -42,7 +42,6 @@ def files_of(state: TrainState) -> Mapping[str, Collect]:
 
 def run_rank(rank: int, folder: str) -> None:
     """Write the files among two ranks and then among three, and with a rank whose disk takes no more."""
-    torch.set_num_threads(1)
     for num_ranks in WORLDS:
         if rank < num_ranks:
             meet = f"file://{folder}/meet{num_ranks}"
@@ -79,7 +78,7 @@ def made(folder: str, name: str, ranks: Ranks) -> Path:
 @pytest.fixture(scope="module")
 def found_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.spawn(run_rank, (str(folder),), max(WORLDS))
+    on_ranks(run_rank, folder, max(WORLDS))
     return folder
 
 

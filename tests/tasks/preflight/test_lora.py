@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from gradus.data.errors import UsageError
-from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.config.update import UPDATE
+from gradus.tasks.config.learning import UPDATE, UpdateConfig
 from gradus.tasks.preflight.stages import check_stage
 
 

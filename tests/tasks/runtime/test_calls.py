@@ -10,9 +10,8 @@ import pytest
 from gradus.components.settings import Config
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.config.learning import GivenConfig, UpdateConfig, WarmstartConfig
+from gradus.tasks.config.learning import SCORE_COLUMNS, GivenConfig, UpdateConfig, WarmstartConfig
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.config.update import SCORE_COLUMNS
 from gradus.tasks.runtime.calls import Call, planned
 
 POLICY = Ref("checkpoints", "ab" * 16)

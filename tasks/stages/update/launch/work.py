@@ -5,7 +5,7 @@ from pathlib import Path
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.passes import Budget, RanksMemoryError
-from gradus.tasks.identity.component_modules import refuse_unpinned
+from gradus.tasks.identity.loading import refuse_unpinned
 from gradus.tasks.stages.context import Beat, StageContext
 from gradus.tasks.stages.update.launch.group import grouped, next_job, refuse_disagreement
 from gradus.tasks.stages.update.launch.job import RankJob

@@ -1,19 +1,22 @@
 """Log-probs of a model whose parameters are sharded by FSDP2 over two processes, held against the whole model's."""
 
+from unittest import mock
+
 import pytest
 import torch
-from torch import Tensor, distributed, multiprocessing
+from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-import gradus.models.training.packed.logprobs
+from gradus.models.training.packed import logprobs
 from gradus.models.training.packed.forward import Form, form_of
 from gradus.models.training.packed.logprobs import Asked, token_logprobs
 from gradus.models.training.packed.packing import Pack
 from tests.models.training.packed.test_forward import FORMS
 from tests.models.training.packed.test_logprobs import packed, tiny
+from tests.models.training.parallel.cases import on_ranks
 
 RANKS = 2
 ASKED = Asked(entropy_grad=True, logsumexp=True, mean_logp=True, top_k=3)
@@ -56,17 +59,16 @@ def sharded(rank: int, name: str, reshard: bool) -> Found:
 
 def run_rank(rank: int, folder: str) -> None:
     """All cases of one rank."""
-    torch.set_num_threads(1)
-    gradus.models.training.packed.logprobs.CHUNK_LOGITS = 29 * 2  # two tokens: several checkpoints
     distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=RANKS)
-    torch.save([sharded(rank, *case) for case in CASES], f"{folder}/{rank}")
+    with mock.patch.object(logprobs, "CHUNK_LOGITS", 29 * 2):  # two tokens: several checkpoints
+        torch.save([sharded(rank, *case) for case in CASES], f"{folder}/{rank}")
     distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def found_by_rank(tmp_path_factory: pytest.TempPathFactory) -> list[list[Found]]:
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.spawn(run_rank, (str(folder),), RANKS)
+    on_ranks(run_rank, folder, RANKS)
     return [torch.load(folder / str(rank)) for rank in range(RANKS)]
 
 

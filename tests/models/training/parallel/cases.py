@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, multiprocessing
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import Parameter
 from torch.optim import Optimizer
@@ -91,6 +92,19 @@ class Taken:
     """The weights below an adapter, at its end."""
     critic: list[dict[str, Tensor]]
     """Whole gradients of a critic, of every step."""
+
+
+def on_ranks(run: Callable[[int, str], None], folder: Path, num_ranks: int) -> None:
+    """Call a function with each rank and a folder, for rank 0 here and for each other one in a process of its own."""
+    others = multiprocessing.spawn(_on_rank, (run, str(folder)), num_ranks - 1, join=False)
+    run(0, str(folder))
+    while not others.join():
+        pass
+
+
+def _on_rank(index: int, run: Callable[[int, str], None], folder: str) -> None:
+    torch.set_num_threads(1)
+    run(index + 1, folder)
 
 
 def model(seed: int = 0) -> PreTrainedModel:

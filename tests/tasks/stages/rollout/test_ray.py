@@ -192,7 +192,7 @@ def test_a_stage_that_is_killed_leaves_no_process_and_the_next_attempt_makes_onl
     )
 
     def look() -> None:
-        while not over.wait(0.05):
+        while not over.wait(0.2):
             for process in family():
                 if process not in others:
                     seen.setdefault(process, set()).add(said(process))

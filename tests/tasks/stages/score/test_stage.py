@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from gradus.data.errors import BadInputError, StageError
+from gradus.data.errors import BadInputError, StageError, UsageError
 from gradus.data.lake.schema import ROLLOUTS, SCORES
 from gradus.models.judging.pool import JudgePool
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
@@ -238,7 +238,7 @@ def test_a_reward_that_cannot_be_used_is_refused_first(store, warm):
     with pytest.raises(ValidationError, match="no reward 'maths'"):
         RewardConfig(name="maths")
     nowhere = ScoreConfig(rewards=(RewardConfig(name="/nowhere/x.py:f"),))
-    with pytest.raises(BadInputError, match="cannot be read"):
+    with pytest.raises(UsageError, match="there is no file"):
         score(store, warm, nowhere, rollouts_of(store, row("a", "1", "1")))
 
 

@@ -8,8 +8,7 @@ from gradus.data.lake.store import Ref
 from gradus.data.lake.train_states import is_skipped
 from gradus.data.records import Json
 from gradus.tasks.artifacts.resolve import resolve_artifact
-from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.config.update import UPDATE
+from gradus.tasks.config.learning import UPDATE, UpdateConfig
 from gradus.tasks.runtime.calls import Call, planned
 from tests.tasks.stages.update.conftest import House
 

@@ -21,9 +21,8 @@ from gradus.models.training.parallel.ranks import Ranks
 from gradus.tasks.artifacts.adapters import adapted_policy
 from gradus.tasks.artifacts.policies import base_ref
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.identity.pins import pinned
 from tests.tasks.stages.update.conftest import state_folder
-from tests.tasks.stages.update.launch.test_launch import HUNGRY, killed
+from tests.tasks.stages.update.launch.test_launch import killed
 
 House = Any
 STEPS: dict[str, Any] = {
@@ -86,18 +85,15 @@ def test_a_rank_has_its_part_of_the_base_as_it_computes_and_the_matrices_whole(
         assert parameter.requires_grad == (name in matrices), name
 
 
-def test_ranks_make_the_adapter_of_one_process_which_goes_on_from_it(house: House, tmp_path: Path) -> None:
-    (tmp_path / "hungry.py").write_text(HUNGRY)
+def test_ranks_make_the_adapter_of_one_process_which_goes_on_from_it(house: House) -> None:
     folder, _ = house.run(house.job(inputs_of(house, house.policy), **{**house.steps, "epochs": 1}))
     base = Ref("checkpoints", folder.name)
     shutil.rmtree(state_folder(folder))
-    given = {**STEPS, "minibatch_groups": 0, "kl_coef": 0.2, "loss": f"{tmp_path}/hungry.py:hungry"}
-    settings = pinned(UpdateConfig.model_validate(given)).model_dump(mode="json")
+    settings = {**STEPS, "minibatch_groups": 0, "kl_coef": 0.2}
     inputs = inputs_of(house, base, reference=[base])
     alone, expected = house.run(house.job(inputs, **settings))
-    folder, found = house.run(house.job(inputs, **{**settings, "micro_tokens": 32}, launch={"processes": 2}))
+    folder, found = house.run(house.job(inputs, **{**settings, "micro_tokens": 16}, launch={"processes": 2}))
     assert_alike(folder, alone)
-    assert found["metrics"]["perf/memory_halvings"] >= 1
     for step, wanted in zip(found["steps"], expected["steps"], strict=True):
         assert step["policy/grad_norm"] == pytest.approx(wanted["policy/grad_norm"], rel=1e-4)
         for name in ("policy/loss", "policy/kl_ref"):

@@ -20,6 +20,8 @@ from gradus.data.lake.train_states import state_ref
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.stages.update.launch.mail import Note
+from gradus.tasks.stages.update.launch.supervision import KeptRanks
+from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.update.launch.notes import Notes
 
 House = Any
@@ -87,7 +89,7 @@ def test_ranks_make_the_checkpoint_of_one_process_though_memory_runs_out(house: 
     settings = pinned(UpdateConfig.model_validate(given)).model_dump(mode="json")
     inputs = inputs_of(house)
     alone, expected = house.run(house.job(inputs, **settings))
-    folder, found = house.run(house.job(inputs, **{**settings, "micro_tokens": 32}, launch={"processes": 2}))
+    folder, found = house.run(house.job(inputs, **{**settings, "micro_tokens": 16}, launch={"processes": 2}))
     assert_alike(house, folder, alone)
     assert found["metrics"]["perf/memory_halvings"] >= 1
     for step, wanted in zip(found["steps"], expected["steps"], strict=True):
@@ -114,9 +116,11 @@ def test_a_killed_rank_is_named_and_other_numbers_of_ranks_go_on(house: House) -
 
 
 def test_a_disk_that_is_full_for_one_rank_is_a_sentence_and_room_lets_the_update_end_in_the_same_bytes(
-    house: House,
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inputs = inputs_of(house)
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setenv("GRADUS_RUN_LOGS", str(tmp_path / "logs"))  # the ranks of one update stay for the next
+    inputs, warm = inputs_of(house), Warm()
     config = {"minibatch_groups": 0, "ema_decay": 0.5, "launch": {"processes": 2}}
     job, undisturbed = house.job(inputs, **config), house.job(inputs, **config)
     weights_bytes = (house.store.path(house.policy) / "model.safetensors").stat().st_size
@@ -127,10 +131,13 @@ def test_a_disk_that_is_full_for_one_rank_is_a_sentence_and_room_lets_the_update
         with pytest.raises(
             StageError, match=r"/optimizer\.safetensors cannot be written: .*File too large.*; make room"
         ):
-            house.run(job)
+            house.run(job, warm)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert house.store.find(Ref.parse(job["output"])) is None
-    folder, _ = house.run(job)
-    assert house.same_files(folder, house.run(undisturbed)[0])
+    folder, _ = house.run(job, warm)
+    last, warm_group = house.run(undisturbed, warm)[0], warm.of(KeptRanks).group
+    assert warm_group is not None
+    warm_group.end()
+    assert house.same_files(folder, last)
     assert house.store.verify(state_ref(Ref.parse(job["output"]))).files

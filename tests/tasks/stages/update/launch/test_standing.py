@@ -3,14 +3,16 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
 
 from gradus.data.lake.store import Ref
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.stages.update.launch.standing import place_of
 from gradus.tasks.stages.update.launch.supervision import KeptRanks
 from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.update.launch.notes import Notes
@@ -34,37 +36,43 @@ def ranks_of(logs: Path) -> list[int]:
 
 
 def test_ranks_that_stay_make_the_bits_of_ranks_that_begin_anew_and_lost_ones_are_replaced(
-    new_house: Callable[[str], House], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logs = tmp_path / "logs"
+    logs, warm = tmp_path / "logs", Warm()
     logs.mkdir()
     monkeypatch.setenv("GRADUS_RUN_LOGS", str(logs))
-    anew, staying, warm = new_house("anew"), new_house("staying"), Warm()
-    expected = first = updated(anew, anew.policy, Warm(), between_updates="disk")
-    expected = updated(anew, expected, Warm(), between_updates="disk", weight_decay=0.1)
-    assert not (logs / "launch").exists()
-    found = updated(staying, staying.policy, warm)
+    first = updated(house, house.policy, warm)
     began = ranks_of(logs)
     assert len(began) == 2
-    assert staying.same_files(staying.store.path(found), anew.store.path(first))
-    found = updated(staying, found, warm, between_updates="host", weight_decay=0.1)
+    second = updated(house, first, warm, between_updates="host", weight_decay=0.1)
     assert ranks_of(logs) == began  # nobody began after them
-    assert staying.same_files(staying.store.path(found), anew.store.path(expected))
 
     os.kill(began[1], signal.SIGKILL)
     group = warm.of(KeptRanks).group
     assert group is not None
     group.agent.wait(timeout=60)  # torchrun ends the other
-    found = updated(staying, found, warm)
+    again = updated(house, first, warm, between_updates="host", weight_decay=0.1)
     others = ranks_of(logs)
     assert len(others) == 2
     assert not set(others) & set(began)
-    expected = updated(anew, expected, Warm(), between_updates="disk")
-    assert staying.same_files(staying.store.path(found), anew.store.path(expected))
+    assert house.same_files(house.store.path(second), house.store.path(again))
 
-    updated(staying, found, warm, launch={"processes": 1})
+    updated(house, again, warm, launch={"processes": 1})
     assert warm.of(KeptRanks).group is None  # an update that needs none ends them
     give_up = time.monotonic() + 30
     while any(map(psutil.pid_exists, others)):
         assert time.monotonic() < give_up
         time.sleep(0.1)
+
+
+def test_ranks_stay_in_the_logs_of_a_run_unless_the_settings_keep_updates_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = SimpleNamespace(out=SimpleNamespace(scratch=tmp_path / "out"))
+    for logs, between, expected in (
+        ("", "host", (tmp_path / "out" / "launch", False)),
+        (str(tmp_path / "logs"), "host", (tmp_path / "logs" / "launch", True)),
+        (str(tmp_path / "logs"), "disk", (tmp_path / "out" / "launch", False)),
+    ):
+        monkeypatch.setenv("GRADUS_RUN_LOGS", logs)
+        assert place_of(cast("Any", ctx), UpdateConfig(between_updates=between)) == expected
