@@ -79,7 +79,7 @@ def _completed(program: Program, typed: str) -> str:
 
 
 def _json(found: object) -> str:
-    return json.dumps(found, indent=1, sort_keys=True) + "\n"
+    return json.dumps(found, indent=1, sort_keys=True).replace(f"{FOLDER.parents[1]}/src/gradus/", "") + "\n"
 
 
 def _text(page: str) -> str:

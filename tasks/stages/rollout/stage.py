@@ -105,7 +105,7 @@ class _Work:
     """Those of unfinished rollouts too."""
     num_failed: int = 0
     counted: dict[int, "_Counts"] = field(default_factory=dict[int, "_Counts"])
-    """What the report says of every shard, by its index."""
+    """Counts of every shard for the report, by its index."""
     last_beat_s: float = field(default_factory=time.monotonic)
 
     def make(self, index: int, shard: Shard) -> None:
