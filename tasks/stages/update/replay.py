@@ -93,7 +93,7 @@ def _counted(beat: Beat, number: int, num_updates: int) -> Beat:
 
 
 def _repeated(store: Store, ref: Ref, folder: Path, warm: Warm, beat: Beat) -> ShardWriter:
-    """Run an update again, from the state in which the one before it left the worker; return its files in a folder."""
+    """Run an update again on the state that the worker keeps of the last one; return its files in a folder."""
     # An update begins by restoring what it continues from.
     from gradus.tasks.stages.update.stage import updated  # noqa: PLC0415
 
