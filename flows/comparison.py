@@ -141,7 +141,7 @@ def _train(method: Variant, seed: int, budget: Budget, run: str) -> None:
     try:
         answer = train_flow(method.with_seed(seed), budget=None if budget.unit == "rounds" else budget)
     except GradusError as error:
-        hint = error.hint or "the same command goes on where it stopped"
+        hint = error.hint or "run the same command again to resume"
         raise type(error)(f"{method.name}, seed {seed}: {error.message}", hint=hint) from error
     if answer["run"] != run:
         raise GradusError(

@@ -101,10 +101,12 @@ def _outside(run: str, trained: Trained) -> GateError:
     message = f"{trained.stopped}; the best policy so far is that of round {trained.best_round}, {trained.best}"
     if trained.rounds in trained.skipped:
         hint = "curate problems that are neither always nor never solved, or raise curate.sample.n"
-        return GateError(message, hint=f"{hint}; with more max_skipped_updates or --rounds the same command goes on")
+        return GateError(
+            message, hint=f"{hint}; run the same command with more max_skipped_updates or --rounds to resume"
+        )
     return GateError(
         message,
-        hint=f"go on from there: gradus rerun {run} update --from-round {following} --set lr=...; "
+        hint=f"continue from there: gradus rerun {run} update --from-round {following} --set lr=...; "
         "or repeat the command with another guard",
     )
 

@@ -97,7 +97,7 @@ def render(result: Forecast) -> None:
     memory = result["memory"]
     fields(
         {
-            "run": f"{result['run']} ({'goes on' if result['goes_on'] else 'new'})",
+            "run": f"{result['run']} ({'resumes' if result['goes_on'] else 'new'})",
             "to sample": f"{count(result['rollouts'])} rollouts, {count(result['tokens'])} tokens",
             "time": _time(result["seconds"], len(result["calls"])) + _unmeasured(result),
             "memory": f"rollout {size(memory['rollout'])}, update {size(memory['update'])} at least, of "

@@ -31,7 +31,7 @@ def plan_pruning(home: Home, run: str, keep: KeepConfig) -> Freed:
 def prune_run(home: Home, run: str, keep: KeepConfig) -> Freed:
     """Remove weights and train states of the checkpoints of a run that are not to be kept; LockedError if it runs."""
     store, folder = Store(home.lake), run_folder(home.runs, run)
-    with RunLock(folder, hint="wait for it or stop it; a recipe's `keep` prunes as it goes on"):
+    with RunLock(folder, hint="wait for it or stop it; a recipe's `keep` prunes while it trains"):
         removals, spared = _planned(home, store, folder, keep)
         num_bytes = remove(store, removals, date.today().isoformat(), aside)
         if removals:

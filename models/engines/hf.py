@@ -100,7 +100,7 @@ class HfEngine:
             raise EngineError("one rollout alone does not fit into memory", "lower max_tokens") from None
         half = -(-num_rows // 2)
         self._batch_rows = min(self._batch_rows, half)
-        self._remarks.append(f"out of memory with {num_rows} rollouts at once: went on with {half}")
+        self._remarks.append(f"out of memory with {num_rows} rollouts at once: continued with {half}")
         return [part for part in (left[half:], left[:half]) if part]
 
     @torch.inference_mode()

@@ -53,10 +53,19 @@ class Term:
     """Prefix of the names of its metrics."""
     acts_without_advantage: bool = False
     needs_sampler: bool = True
+    per: Literal["row", "token"] = "token"
+    """Meaning of as many losses as there are rows and tokens; otherwise their number decides."""
     regulariser: bool = False
     """True if no weight multiplies it, that of the correction included."""
     over: Literal["step", "term"] = "step"
     """Tokens and rows that the aggregation counts: those of the whole step, or of the term alone."""
+
+    def losses(self, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each token, (M,), and metrics of the same shape; a row's loss is that of its tokens."""
+        loss, metrics = self.loss(rows)
+        if len(loss) != rows.num_rows or (self.per == "token" and len(loss) == len(rows.row)):
+            return loss, metrics
+        return loss[rows.row], {name: values[rows.row] for name, values in metrics.items()}
 
 
 @dataclass(frozen=True)

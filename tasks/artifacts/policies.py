@@ -145,7 +145,7 @@ def refuse_training(store: Store, ref: Ref, lora: LoraConfig | None = None) -> N
         if found != wanted:
             raise BadInputError(
                 f"{ref} is an adapter of {name} {found}, and update.lora has {name} = {wanted}",
-                hint=f'set update.lora="{{rank={rank}, alpha={alpha}}}" to go on from it',
+                hint=f'set update.lora="{{rank={rank}, alpha={alpha}}}" to continue it',
             )
 
 

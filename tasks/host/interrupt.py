@@ -15,8 +15,8 @@ import sys
 from types import FrameType
 
 SENTENCES = {
-    signal.SIGINT: "stopped; the same command goes on where this one ended",
-    signal.SIGTERM: "ended by SIGTERM; the same command goes on where this one ended",
+    signal.SIGINT: "stopped; run the same command again to resume",
+    signal.SIGTERM: "ended by SIGTERM; run the same command again to resume",
 }
 _pending: list[signal.Signals] = []
 

@@ -111,6 +111,10 @@ def _is_of_tokens(found: object, arguments: tuple[Any, ...]) -> bool:
     return _is_pair(found, tuple(arguments[0].row.shape))
 
 
+def _is_loss(found: object, arguments: tuple[Any, ...]) -> bool:
+    return _is_of_tokens(found, arguments) or _is_pair(found, (arguments[0].num_rows,))
+
+
 _METRICS = "a dict of metrics of the same shape"
 
 RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
@@ -119,7 +123,7 @@ RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
     "sampler": ("a Draw of at most `num` different rows, with a weight and a mark for each", _is_draw),
     "hint": ("text, NoHint or None", lambda found, _: found is None or isinstance(found, str | NoHint)),
     "advantage": ("a tensor of N advantages, or of M", _is_advantage),
-    "loss": (f"(M token losses, {_METRICS})", _is_of_tokens),
+    "loss": (f"(M token losses, or N of rows, {_METRICS})", _is_loss),
     "aggregation": ("a tensor of M numbers", lambda found, given: _is_tensor(found, tuple(given[0].row.shape))),
     "correction": (f"(M weights, {_METRICS})", _is_of_tokens),
     "weight": (f"(M weights, {_METRICS})", _is_of_tokens),

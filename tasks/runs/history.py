@@ -16,7 +16,7 @@ from gradus.tasks.runs.journal import EVENTS, RUN, read_events, read_settings
 from gradus.tasks.runs.records import Label, RunSettings, StageFinished, StageReused, StageStarted
 from gradus.tasks.runs.run_cache import Facts, KeptFacts, Sizes, keep, proof_of, recall
 
-AGAIN = "the same command goes on where it stopped"
+AGAIN = "run the same command again to resume"
 OPEN = ""
 """Status of a run without an end in its journal: running or killed."""
 

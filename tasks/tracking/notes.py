@@ -112,8 +112,8 @@ def _next_command(state: State, ended: RunFinished | None, *, training: bool) ->
         return f"{show} says more."
     if ended["status"] == "finished":
         more = 2 * max(1, int(state.totals.get("total/rounds", 1)))
-        return f"{code(_command('train', state.run, '--rounds', str(more)))} goes on; {show} says more."
-    return f"{code(_command('train', state.run))} goes on where it stopped; {show} says more."
+        return f"{code(_command('train', state.run, '--rounds', str(more)))} resumes; {show} says more."
+    return f"{code(_command('train', state.run))} resumes it; {show} says more."
 
 
 def _command(*words: str) -> str:

@@ -108,7 +108,7 @@ def test_mlflow_says_what_a_training_was_how_it_ended_and_which_checkpoints_it_m
         f"- pass@1: {before:.3f} at the start, {after:.3f} at last; gain {result['gain']:+.3f} ("
     )
     assert "`rounds 10 → 1`" in lines[3]
-    assert f"`gradus train {result['run']} --rounds 2` goes on" in lines[4]
+    assert f"`gradus train {result['run']} --rounds 2` resumes" in lines[4]
     assert (params["curate.sampler"], params["curate.draw"], params["score.rewards"]) == ("variance", "16", "numeric")
     assert outputs == [(1,)]
     assert (result["policy"], 0, "problems") in measured

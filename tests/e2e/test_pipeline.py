@@ -131,7 +131,7 @@ def test_ctrl_c_ends_everything_and_what_goes_on_after_it_survives_the_death_of_
     workers = workers_of(process.pid)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole foreground group
     assert process.wait(timeout=300) == 130
-    assert "the same command goes on" in program.told()
+    assert "run the same command again to resume" in program.told()
     assert "Traceback" not in program.told()
     _, alive = psutil.wait_procs(workers, timeout=15)
     assert not alive

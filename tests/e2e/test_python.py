@@ -90,7 +90,7 @@ def test_its_figures_are_those_of_the_files_counted_another_way(told: Told) -> N
 def test_an_interrupt_ends_the_workers_and_leaves_the_process_as_it_was(told: Told) -> None:
     ended = told.found["interrupted"]
     assert (ended["raised"], ended["workers"]) == ("KeyboardInterrupt", 0)
-    assert ended["error"] == "stopped by Ctrl-C; the same command goes on where it stopped"
+    assert ended["error"] == "stopped by Ctrl-C; run the same command again to resume"
     assert told.found["left_as_it_was"]
 
 

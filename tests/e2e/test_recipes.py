@@ -99,7 +99,7 @@ def test_a_recipe_trains_for_two_rounds_on_two_hosts_though_the_first_is_killed(
             time.sleep(0.1)
         first_host.kill()
         assert guest.wait(timeout=120) == 1
-    assert "the run tiny goes on, as its journal says, but no process works on it" in guest_told(program)
+    assert "the run tiny is running by its journal, but no process works on it" in guest_told(program)
     with joining(program) as guest:
         told = program.json(*train)
         assert guest.wait(timeout=120) == 0, guest_told(program)

@@ -348,7 +348,7 @@ def test_serve_that_was_killed_closes_its_runs_and_keeps_changes_and_a_cancelled
     check_what_was_changed(served)
     names = [automation["name"] for automation in served.ask("POST", "/automations/filter", {})]
     assert sorted(names) == ["gradus: a training failed", "gradus: a training was killed"]
-    assert served.ended(first) == ("CRASHED", "the process was killed; the same command goes on where it stopped")
+    assert served.ended(first) == ("CRASHED", "the process was killed; run the same command again to resume")
     assert served.ended(unbegun) == ("CRASHED", "the process was killed before the run began; start it again")
 
     second = served.trigger("train", **given)
@@ -360,6 +360,6 @@ def test_serve_that_was_killed_closes_its_runs_and_keeps_changes_and_a_cancelled
     assert served.listed()["slow"]["status"] == "cancelled"
     *_, attempt, run = read_events(journal)
     assert (attempt["status"], run["status"]) == ("cancelled", "cancelled")
-    assert attempt["error"] == "cancelled in Prefect; the same command goes on where it stopped"
+    assert attempt["error"] == "cancelled in Prefect; run the same command again to resume"
     assert set(served.program.mlflow_states(second)) <= {"KILLED", "FINISHED"}
     assert "KILLED" in served.program.mlflow_states(second)

@@ -156,7 +156,7 @@ def check_the_collapsed_run_went_back_to_its_best_policy_and_learnt_on_from_ther
     policies = {index: outputs["update", index, "train"] for index in (1, 2)} | {
         0: collapse.inputs(run, ("rollout", 0, "eval"))["policy"][0]
     }
-    assert f"the best policy so far is that of round {best}, {policies[best]}; go on from there: " in said
+    assert f"the best policy so far is that of round {best}, {policies[best]}; continue from there: " in said
     assert f"gradus rerun {run} update --from-round" in said
     (remark,) = [line for line in collapse.printed[back] if line.startswith("note: round 3: ")]
     assert remark.endswith(f"went back to the policy of round {best}, and on with update.lr = 5e-05")

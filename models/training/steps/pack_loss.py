@@ -68,7 +68,7 @@ def pack_loss(model: PreTrainedModel, objective: Objective, prepared: Prepared, 
         chosen = torch.arange(len(at))
         if not bool(inside.all()):
             chosen, own = rows.places(inside.nonzero()[:, 0]), own.select(inside.nonzero()[:, 0])
-        loss, metrics = term.loss(own)
+        loss, metrics = term.losses(own)
         if not term.regulariser:
             multiplied = factor[chosen] if weight is None else weight[at[chosen]] * factor[chosen]
             loss = multiplied * loss

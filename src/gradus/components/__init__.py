@@ -61,7 +61,7 @@ def component(
     columns: tuple[str, ...] = (),
     needs_gold: bool = False,
     needs: tuple[str, ...] | None = None,
-    per: Literal["row", "token"] = "row",
+    per: Literal["row", "token"] | None = None,
     when: Literal["update", "step"] = "update",
     returns: tuple[Carries, ...] = ("advantage",),
     takes: tuple[Carries, ...] = ("advantage",),
@@ -86,7 +86,7 @@ def component(
         needs_gold: True if a reward cannot judge a row without a gold answer.
         needs: Columns that a part of an objective reads (gradus.models.objectives.columns); others are refused, and
             what no part needs is not computed. None reads what costs nothing.
-        per: Granularity of an advantage: one a row or one a token.
+        per: Granularity of an advantage, a row by default, or of a loss, a token by default: one number for each.
         when: Time of an advantage: once an update, or anew for every step.
         returns: Quantities that an advantage can be taken as.
         takes: Quantities that a loss can take as its advantage; () takes none.

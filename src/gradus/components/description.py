@@ -61,7 +61,7 @@ class Component:
     columns: tuple[str, ...] = ()
     needs_gold: bool = False
     needs: tuple[str, ...] | None = None
-    per: Literal["row", "token"] = "row"
+    per: Literal["row", "token"] | None = None
     when: Literal["update", "step"] = "update"
     returns: tuple[Carries, ...] = ("advantage",)
     takes: tuple[Carries, ...] = ("advantage",)

@@ -81,11 +81,11 @@ def restore(train_state: TrainState, store: Store, ref: Ref, files: Mapping[str,
             restore_train_state(train_state, files, policy_dtype(store.path(ref)))
     except OtherOptimizerError as error:
         raise BadInputError(
-            f"{ref} cannot be gone on from: {error}", hint=f"set update.optimizer={error.saved}; {fresh}"
+            f"cannot continue training from {ref}: {error}", hint=f"set update.optimizer={error.saved}; {fresh}"
         ) from None
     except CheckpointError as error:
         raise CorruptArtifactError(
-            f"{ref} is not a checkpoint that this version can go on from: {error}", hint=fresh
+            f"this version cannot read the training state of {ref}: {error}", hint=fresh
         ) from None
 
 

@@ -178,6 +178,7 @@ def objective_of(config: UpdateConfig) -> Objective:
                 name=each.name,
                 acts_without_advantage=each.loss.component.acts_without_advantage,
                 needs_sampler=each.loss.component.needs_sampler,
+                per=each.loss.component.per or "token",
                 regulariser=each.loss.component.regulariser,
                 over=each.over,
             )
@@ -188,7 +189,7 @@ def objective_of(config: UpdateConfig) -> Objective:
 
 
 def _advantage(chosen: AdvantageConfig) -> Advantage:
-    return Advantage(_part(chosen), chosen.component.when, chosen.component.per)
+    return Advantage(_part(chosen), chosen.component.when, chosen.component.per or "row")
 
 
 def _part(chosen: Chosen) -> Part:

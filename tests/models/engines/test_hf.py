@@ -123,7 +123,7 @@ def test_where_memory_runs_out_half_as_many_go_on_and_each_is_sampled_once(
     found = {done.index: done.tokens for done in engine.generate(asked)}
     assert not engine.reproducible
     assert [found[i] for i in range(len(asked))] == [tokens for tokens, _ in expected]
-    assert engine.remarks[0] == "out of memory with 5 rollouts at once: went on with 3"
+    assert engine.remarks[0] == "out of memory with 5 rollouts at once: continued with 3"
 
 
 def test_one_row_that_does_not_fit_and_other_errors_end_the_engine(

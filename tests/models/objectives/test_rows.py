@@ -12,7 +12,7 @@ from gradus.components import OF_ROWS
 from gradus.components.description import Component
 from gradus.components.registry import components, function_of
 from gradus.models.objectives.columns import COLUMNS, columns_of, place_of
-from gradus.models.objectives.objective import Part
+from gradus.models.objectives.objective import Part, Term
 from gradus.models.objectives.rows import ColumnError, Rows
 
 REGISTERED = [each for kind in OF_ROWS for each in components(kind).values()]
@@ -56,6 +56,14 @@ def test_a_component_reads_what_it_declares_and_nothing_else(component: Componen
     for name in declared:
         with pytest.raises(ColumnError, match=f"{component.kind} {component.name} reads '{name}' without declaring it"):
             part(component, declared - {name})(rows)
+
+
+@pytest.mark.parametrize(("per", "expected"), [("row", [3, 3]), ("token", [3, 4])])
+def test_as_many_losses_as_rows_and_tokens_are_those_that_the_loss_declares(per: Any, expected: list[float]) -> None:
+    rows = Rows({"group": torch.zeros(2)}, {"now.logp": torch.zeros(2)}, torch.tensor([2, 0]))
+    term = Term(Part(lambda _: (torch.tensor([3.0, 4.0]), {"m": torch.tensor([3.0, 4.0])})), Part(len), per=per)
+    loss, metrics = term.losses(rows)
+    assert loss.tolist() == metrics["m"].tolist() == expected
 
 
 def test_a_column_that_there_is_not_is_named_with_those_that_there_are() -> None:

@@ -56,6 +56,24 @@ def test_a_coupled_step_is_that_of_the_naive_objective() -> None:
     assert torch.allclose(gradients(COUPLED, rows), expected, atol=1e-6)
 
 
+def mean_logp(rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
+    """-A_i mean_t log pi, one number a row."""
+    loss = -rows.row_mean(rows["advantage"]) * rows.row_mean(rows["now.logp"])
+    return loss, {"of_row": loss.detach()}
+
+
+def test_a_loss_of_rows_is_that_of_their_tokens_however_they_are_packed() -> None:
+    rows, policy = rollouts(), model()
+    losses = [-rows["advantage"][row].float() * naive_logprobs(policy, rows, row)[0].mean() for row in range(6)]
+    torch.stack(losses).mean().backward()
+    expected = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+    settings = replace(ONE_STEP, loss=mean_logp, aggregation=sequence_mean)
+    for budget in (1, 9, 10_000):
+        assert torch.allclose(gradients(replace(settings, micro_tokens=budget), rows), expected, atol=1e-6)
+    by_tokens = torch.cat([loss.detach().expand(int(n)) for loss, n in zip(losses, rows.lengths, strict=True)])
+    assert trained(settings)[1][0]["policy/of_row"] == pytest.approx(float(by_tokens.mean()), rel=1e-5)
+
+
 def test_only_the_tokens_of_highest_entropy_of_the_step_carry_gradient() -> None:
     rows, policy = rollouts(), model()
     by_row = [naive_logprobs(policy, rows, row) for row in range(6)]

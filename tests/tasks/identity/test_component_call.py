@@ -71,6 +71,7 @@ CASES: list[tuple[type[Chosen], tuple[Any, ...], str, dict[str, str]]] = [
         PAIR.format(5, 5),
         {
             "torch.zeros(5)": "Tensor of shape (5,)",
+            PAIR.format(2, 5): "(Tensor of shape (2,), dict of shape (1,))",
             "torch.zeros(5), torch.zeros(5), {}": "(Tensor of shape (5,), Tensor of shape (5,), dict of shape (0,))",
             PAIR.format(5, 4): "(Tensor of shape (5,), dict of shape (1,))",
         },

@@ -7,7 +7,7 @@ from gradus.data.errors import GateError
 from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.supervise import HaltedError
 
-AGAIN = "the same command goes on where it stopped"
+AGAIN = "run the same command again to resume"
 FULL = (
     "the disk is full: /h/x cannot be written; free some space, or set GRADUS_HOME to a folder on another disk; "
     "then repeat the command"

@@ -77,7 +77,7 @@ def test_open_flow_runs_of_the_dead_are_ended_and_others_left_alone(
     monkeypatch.setattr("gradus.tasks.servers.abandoned_runs.get_client", connected)
     left = [Left("one", (str(deleted), str(running))), Left("two", (str(cancelling), str(completed)))]
     close_abandoned(left)
-    again = "the same command goes on where it stopped"
+    again = "run the same command again to resume"
     assert (client.states[running].type, client.states[running].message) == (
         StateType.CRASHED,
         f"the process was killed; {again}",

@@ -162,7 +162,7 @@ def test_a_training_tells_itself_in_five_lines(new_run: NewRun) -> None:
     assert lines[1].endswith("(stages: 2 ran, 0 reused, 0 failed).")
     assert lines[2] == "- pass@1: 0.125 at the start, 0.125 at last."
     assert lines[3] == "- Changed from the defaults: `update.lr 1e-05 → 0.0001`."
-    assert lines[4] == "- `gradus train five-lines --rounds 2` goes on; `gradus show five-lines` says more."
+    assert lines[4] == "- `gradus train five-lines --rounds 2` resumes; `gradus show five-lines` says more."
     files = {path: digest for name, path, digest in run.files() if name == "five-lines"}
     assert set(files) == {"config.json", "recipe_diff.txt", "summary.md"}
 

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
 from gradus.data.files import replace_file
-from gradus.data.records import JsonObject
+from gradus.data.records import Json, JsonObject
 from gradus.tasks.config.learning import UpdateConfig
 
 RANK_PARENT = "GRADUS_RANK_PARENT_PID"
@@ -25,7 +25,6 @@ class RankJob:
     inputs: Mapping[str, list[str]]
     config: JsonObject
     seed: int
-    facts: JsonObject
     num_tokens: int
     """Number of tokens at once in the model: the settings' `micro_tokens`, or less after memory ran out."""
     num_halvings: int = 0
@@ -33,6 +32,8 @@ class RankJob:
     """Number of jobs that the same ranks did before."""
     stays: bool = False
     """True if the ranks wait for another job after this one."""
+    facts: JsonObject = field(default_factory=dict[str, Json])
+    """Facts that the run decides for the stage."""
 
     def update_config(self) -> UpdateConfig:
         """The settings of the update."""

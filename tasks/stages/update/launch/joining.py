@@ -78,7 +78,7 @@ class _FirstHost:
 
 def _killed(run_folder: Path) -> StageError:
     return StageError(
-        f"the run {run_folder.name} goes on, as its journal says, but no process works on it: it was killed",
+        f"the run {run_folder.name} is running by its journal, but no process works on it: it was killed",
         hint="start it again on the first host with the same command, then join again",
     )
 

@@ -27,7 +27,7 @@ with RunLock(folder):
     sys.stdin.readline()
     journal.run_finished(status="finished")
 """
-KILLED = "the run r goes on, as its journal says, but no process works on it: it was killed"
+KILLED = "the run r is running by its journal, but no process works on it: it was killed"
 
 Process = subprocess.Popen[str]
 Start = Callable[[], Process]
