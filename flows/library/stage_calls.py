@@ -13,10 +13,11 @@ from gradus.components.stage import Stage, take_parameters
 from gradus.data.sources.tabular import MAPPED, refuse_fields
 from gradus.flows.library.calling import Input, call, computing, named, named_or_none
 from gradus.flows.library.results import Artifact
-from gradus.flows.library.texts import READ, Component, configured, of_rollouts, of_stage, sampled
+from gradus.flows.library.texts import READ, Component, configured, of_part, of_stage
 from gradus.flows.recipe.config import Assignments
-from gradus.tasks.config.curation import DifficultyConfig
+from gradus.tasks.config.curation import DifficultyConfig, SampleConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
+from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import SCORE, ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.abilities import check_engine, check_ks, check_length
@@ -195,8 +196,10 @@ def installed_call(name: str) -> Callable[..., Artifact]:
 
 def measured(verb: str, given: Mapping[str, Any]) -> Artifact:
     """Sample and score every problem, then profile or evaluate."""
-    sample, others = sampled(given["set"], given["samples"], given["temperature"], given["max_tokens"])
-    sampling, others = of_rollouts(others, given["engine"], given["device"])
+    drawn = {"n": given["samples"], "temperature": given["temperature"], "max_tokens": given["max_tokens"]}
+    sample, others = of_part("sample", SampleConfig, given["set"], drawn)
+    engine = {"engine": given["engine"], "device": given["device"]}
+    sampling, others = of_part("rollout", RolloutConfig, others, engine)
     judging, rest = of_stage(ScoreConfig, others)
     rewards = {"rewards": READ["rewards"](given["rewards"], "--reward")} if given["rewards"] else {}
     judged = configured(ScoreConfig, judging, rewards)

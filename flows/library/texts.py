@@ -9,8 +9,6 @@ from gradus.components.settings import Config
 from gradus.data.errors import UsageError
 from gradus.flows.recipe.config import Assignments, assign, pairs, toml_value
 from gradus.flows.recipe.setting_faults import valid
-from gradus.tasks.config.curation import SampleConfig
-from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import RewardConfig
 
 C = TypeVar("C", bound=Config)
@@ -25,12 +23,14 @@ def configured(model: type[C], sets: Assignments | None, base: Mapping[str, obje
     return valid(model, body)
 
 
-def sampled(
-    sets: Assignments | None, n: int, temperature: float, max_tokens: int
-) -> tuple[SampleConfig, dict[str, object]]:
-    """Return the sampling settings of a verb, from options and `sample.key`; and the other assignments."""
-    mine, rest = _below("sample.", sets)
-    return configured(SampleConfig, mine, {"n": n, "temperature": temperature, "max_tokens": max_tokens}), rest
+def of_part(
+    prefix: str, model: type[C], sets: Assignments | None, base: Mapping[str, object]
+) -> tuple[C, dict[str, object]]:
+    """Return the settings of a part of a verb, from options and assignments to `PREFIX.key`; and the rest of these."""
+    given = dict(pairs(sets or []))
+    mine = {key.removeprefix(f"{prefix}."): value for key, value in given.items() if key.startswith(f"{prefix}.")}
+    rest = {key: value for key, value in given.items() if not key.startswith(f"{prefix}.")}
+    return configured(model, mine, base), rest
 
 
 def of_stage(model: type[Config], sets: Assignments | None) -> tuple[dict[str, object], dict[str, object]]:
@@ -38,19 +38,6 @@ def of_stage(model: type[Config], sets: Assignments | None) -> tuple[dict[str, o
     given = dict(pairs(sets or []))
     mine = {key: value for key, value in given.items() if key.partition(".")[0].strip() in model.model_fields}
     return mine, {key: value for key, value in given.items() if key not in mine}
-
-
-def of_rollouts(sets: Assignments | None, engine: str, device: str) -> tuple[RolloutConfig, dict[str, object]]:
-    """Return the rollout settings of a verb, from options and `rollout.key`; and the other assignments."""
-    mine, rest = _below("rollout.", sets)
-    return configured(RolloutConfig, mine, {"engine": engine, "device": device}), rest
-
-
-def _below(prefix: str, sets: Assignments | None) -> tuple[dict[str, object], dict[str, object]]:
-    """Assignments whose key begins with a prefix, without it, and the rest."""
-    given = dict(pairs(sets or []))
-    mine = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
-    return mine, {key: value for key, value in given.items() if not key.startswith(prefix)}
 
 
 def mapping(maps: Mapping[str, str] | Sequence[str]) -> dict[str, str]:

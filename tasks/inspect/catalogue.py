@@ -65,6 +65,9 @@ class Component(TypedDict):
     """The first test that names it; empty outside a checkout."""
 
 
+_EMPTY: Component = {"what": "", "paper": "", "settings": {}, "doc": "", "setting": "", "where": "", "test": ""}
+
+
 def catalogue() -> dict[str, dict[str, Component]]:
     """Kind -> name -> sentence and settings; the settings of nested models are dotted keys."""
     return {
@@ -134,20 +137,12 @@ def _engine(module: str) -> Component:
     doc = ast.get_docstring(ast.parse(_source(Path(spec.origin)))) or ""
     what = re.sub(r"^Engine `\w+`: ", "", _first(doc))
     where = f"{_shown(Path(spec.origin))}:1"
-    return {
-        "what": what,
-        "paper": "",
-        "settings": {},
-        "doc": doc,
-        "setting": "rollout.engine",
-        "where": where,
-        "test": "",
-    }
+    return {**_EMPTY, "what": what, "doc": doc, "setting": "rollout.engine", "where": where}
 
 
 def _stage(config: type[Config]) -> Component:
     doc, settings = inspect.getdoc(config) or "", settings_of(config)
-    return {"what": _first(doc), "paper": "", "settings": settings, "doc": doc, "setting": "", "where": "", "test": ""}
+    return {**_EMPTY, "what": _first(doc), "settings": settings, "doc": doc}
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Setting]]:

@@ -21,7 +21,7 @@ from gradus.data.lake.views import artifact, samples, tables
 from gradus.data.records import Row
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import full_name
-from gradus.tasks.runs.history import Attempt, run_folder, run_folders
+from gradus.tasks.runs.history import run_folder, run_folders
 from gradus.tasks.runs.journal import read_metrics, read_settings
 from gradus.tasks.runs.lineage import Lineage, Run
 from gradus.tasks.runs.records import Metrics, Report
@@ -126,7 +126,8 @@ def _stages(store: Store, runs: list[Run]) -> Iterator[Row]:
 def _metrics(store: Store, lineage: Lineage) -> Iterator[Row]:
     for run in lineage.runs:
         found = _journalled(run)
-        last = {row["output"]: row["attempt"] for row in run.attempts if row["attempt"] in found and _ended(row)}
+        ended = [row for row in run.attempts if row["status"] in ("finished", "failed")]
+        last = {row["output"]: row["attempt"] for row in ended if row["attempt"] in found}
         for row in lineage.current(run):
             ref = Ref.parse(row["output"])
             rows = found.get(last.get(row["output"], ""))
@@ -134,10 +135,6 @@ def _metrics(store: Store, lineage: Lineage) -> Iterator[Row]:
             for step, metrics in _reported(report_of(store, lineage, ref)) if rows is None else rows:
                 for name, value in metrics.items():
                     yield {"run": run.name, **label, "step": step, "name": name, "value": value, "artifact": ref.digest}
-
-
-def _ended(row: Attempt) -> bool:
-    return row["status"] in ("finished", "failed")
 
 
 def _journalled(run: Run) -> dict[str | None, list[tuple[int | None, Metrics]]]:

@@ -20,6 +20,11 @@ def units(values: Floats, cluster: Ints | None) -> Floats:
     return values if cluster is None else by_cluster(values, cluster)
 
 
+def num_clusters(cluster: Ints) -> int:
+    """Return the number of clusters 0..G-1."""
+    return int(cluster.max()) + 1
+
+
 def clusters_of(store: Store, evaluation: Ref, problems: pa.Array, column: str) -> Ints | None:
     """Return the cluster of each problem (P,), 0..G-1; None if problems have no column `template` and none is named.
 
@@ -50,7 +55,7 @@ def remarks_on(cluster: Ints | None, column: str) -> list[str]:
     """Remark on what an interval over clusters rests on."""
     if cluster is None:
         return []
-    num = int(cluster.max()) + 1
+    num = num_clusters(cluster)
     text = f"intervals are over {num} clusters of problems ({column or TEMPLATE}), not over {len(cluster)} problems"
     return [f"{text}; so few clusters make them wide" if num < _FEW else text]
 

@@ -22,7 +22,7 @@ from gradus.data.errors import UsageError
 from gradus.data.intervals import LEVEL, Crossed, crossed, detectable, standard_error
 from gradus.data.lake.schema import PROBLEMS
 from gradus.data.nearest import did_you_mean
-from gradus.tasks.inspect.comparing.clusters import clusters_of, units
+from gradus.tasks.inspect.comparing.clusters import clusters_of, num_clusters, units
 from gradus.tasks.inspect.comparing.report import Methods
 from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, problem_ids, verdicts
 from gradus.tasks.preflight.checks import bundled
@@ -128,7 +128,7 @@ def known_of(methods: Methods, cluster: str = "") -> Known:
     first = next(iter(methods.values()))[0]
     ids = problem_ids(first)
     groups = clusters_of(first.store, first.evaluations[0], ids, cluster)
-    num_units = len(ids) if groups is None else int(groups.max()) + 1
+    num_units = len(ids) if groups is None else num_clusters(groups)
     pairs = [pair for pair in combinations(methods, 2) if len(_common(*(methods[name] for name in pair))) > 1]
     several = [name for name, trainings in methods.items() if len(trainings) > 1]
     if pairs:

@@ -23,7 +23,7 @@ from gradus.data.paired import BANDS, difficulty_band, sole_winners
 from gradus.data.records import Figure
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.evaluate import MARGIN
-from gradus.tasks.inspect.comparing.clusters import TEMPLATE, clusters_of, remarks_on, units
+from gradus.tasks.inspect.comparing.clusters import TEMPLATE, clusters_of, num_clusters, remarks_on, units
 from gradus.tasks.inspect.comparing.figures import (
     Band,
     Comparison,
@@ -79,12 +79,7 @@ def compare(methods: Methods, terms: Terms | None = None, remarks: Sequence[str]
     ids = problem_ids(first)
     before = {name: np.stack([pass_rates(t, 0, ids) for t in each]) for name, each in methods.items()}
     after = {name: np.stack([pass_rates(t, t.rounds, ids) for t in each]) for name, each in methods.items()}
-    judged = _judged_everywhere([*before.values(), *after.values()])
-    said = [*remarks, *_left_out(judged)]
-    if terms.tuned:
-        tuned = terms.tuned.has(first, ids)
-        said += _used_to_tune(terms.tuned, int(tuned.sum()))
-        judged = _not_tuned(judged, tuned)
+    judged, left_out = _judged([*before.values(), *after.values()], terms.tuned, first, ids)
     before, after = ({name: rate[:, judged] for name, rate in each.items()} for each in (before, after))
     cluster = clusters_of(first.store, first.evaluations[0], ids.filter(pa.array(judged)), terms.cluster)
     starts = {str(t.evaluations[0]): t for each in methods.values() for t in each}
@@ -92,7 +87,8 @@ def compare(methods: Methods, terms: Terms | None = None, remarks: Sequence[str]
     start_n, start_k = (np.sum([pair[i] for pair in judgements], axis=0)[judged] for i in (0, 1))
     planned = terms.plan["detectable"] if terms.plan and terms.plan["measured"] else None
     differences = _differences(methods, after, cluster, terms.margin, planned)
-    said += [*remarks_on(cluster, terms.cluster), *_unequal_starts(before), *_unequal_costs(methods, terms.budget)]
+    said = [*remarks, *left_out, *remarks_on(cluster, terms.cluster)]
+    said += [*_unequal_starts(before), *_unequal_costs(methods, terms.budget)]
     said += [] if can_split(start_n) else [UNSPLIT]
     seeds = min(map(len, methods.values()))
     if seeds == 1:
@@ -102,9 +98,7 @@ def compare(methods: Methods, terms: Terms | None = None, remarks: Sequence[str]
         "seeds": seeds,
         "problems": int(judged.sum()),
         "margin": terms.margin,
-        "clusters": None
-        if cluster is None
-        else {"column": terms.cluster or TEMPLATE, "number": int(cluster.max()) + 1},
+        "clusters": None if cluster is None else {"column": terms.cluster or TEMPLATE, "number": num_clusters(cluster)},
         "plan": terms.plan,
         "start": "same" if len(starts) == 1 else "measured apart",
         "settings": list(terms.settings),
@@ -177,36 +171,30 @@ def can_split(n: Ints) -> bool:
     return bool((n >= 2).all())
 
 
-def _judged_everywhere(rates: Sequence[Floats]) -> Bools:
-    """Return which problems (P,) have a verdict in every evaluation."""
-    judged = np.logical_not(np.isnan(np.concatenate(rates)).any(axis=0))
+def _judged(rates: Sequence[Floats], tuned: Tuned | None, first: Training, ids: pa.Array) -> tuple[Bools, list[str]]:
+    """Return which problems (P,) are judged, those with a verdict in every evaluation, and remarks on the others.
+
+    Raise BadInputError if there is none, or if all of them tuned the methods.
+    """
+    judged, remarks = np.logical_not(np.isnan(np.concatenate(rates)).any(axis=0)), list[str]()
     if not judged.any():
         raise BadInputError(
             "no problem has a verdict in every evaluation", hint="evaluate with a reward that says what is correct"
         )
-    return judged
-
-
-def _not_tuned(judged: Bools, tuned: Bools) -> Bools:
-    """Return which problems (P,) are judged and tuned no method; BadInputError if there is none."""
-    left = judged & ~tuned
-    if not left.any():
-        raise BadInputError(
-            "no evaluated problem is left to judge beside those that tuned the methods",
-            hint="name other problems: --tune-on problems.jsonl",
-        )
-    return left
-
-
-def _left_out(judged: Bools) -> list[str]:
-    missing = int((~judged).sum())
-    return [f"{missing} of {len(judged)} problems are left out: some evaluation has no verdict"] if missing else []
-
-
-def _used_to_tune(tuned: Tuned, number: int) -> list[str]:
-    """Remark on evaluated problems that are among others which were named for tuning."""
-    on = tuned.figures["on"]
-    return [f"{number} evaluated problems are left out: they are in {on}, too"] if on and number else []
+    if not judged.all():
+        missing = int((~judged).sum())
+        remarks.append(f"{missing} of {len(judged)} problems are left out: some evaluation has no verdict")
+    if tuned:
+        used, on = tuned.has(first, ids), tuned.figures["on"]
+        if on and used.any():
+            remarks.append(f"{int(used.sum())} evaluated problems are left out: they are in {on}, too")
+        judged &= ~used
+        if not judged.any():
+            raise BadInputError(
+                "no evaluated problem is left to judge beside those that tuned the methods",
+                hint="name other problems: --tune-on problems.jsonl",
+            )
+    return judged, remarks
 
 
 def _unequal_starts(before: Mapping[str, Floats]) -> list[str]:

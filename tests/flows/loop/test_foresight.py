@@ -8,7 +8,7 @@ import pytest
 
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Ref, Store
-from gradus.flows.library.texts import of_rollouts
+from gradus.flows.library.texts import of_part
 from gradus.flows.loop.dry_run import look_ahead
 from gradus.flows.loop.foresight import ASKED_FOR, Foresight
 from gradus.flows.loop.inputs import problems_of, start_of
@@ -18,6 +18,7 @@ from gradus.flows.recipe.config import Recipe, load_recipe, parse_recipe
 from gradus.flows.recipe.guards import Override
 from gradus.tasks.artifacts.overlay import overlay
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
+from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.precedents import Precedents
 from gradus.tasks.runtime.calls import Call, planned
@@ -91,11 +92,12 @@ def test_own_problems_are_never_measured_on_the_bundled_sums_by_silence(tmp_path
 
 
 def test_verbs_that_sample_take_engine_device_and_settings_of_rollouts() -> None:
-    config, rest = of_rollouts(["rollout.top_p=0.9", "ks=[1,2]", " rollout.vllm.max_num_seqs=4"], "vllm", "cpu")
+    sets = ["rollout.top_p=0.9", "ks=[1,2]", " rollout.vllm.max_num_seqs=4"]
+    config, rest = of_part("rollout", RolloutConfig, sets, {"engine": "vllm", "device": "cpu"})
     assert (config.engine, config.device, config.top_p, config.vllm.max_num_seqs) == ("vllm", "cpu", 0.9, 4)
     assert rest == {"ks": [1, 2]}
     with pytest.raises(UsageError, match="topp"):
-        of_rollouts(["rollout.topp=1"], "transformers", "auto")
+        of_part("rollout", RolloutConfig, ["rollout.topp=1"], {})
 
 
 def test_rollouts_know_their_problems_and_anybody_elses_do_not(tmp_path: Path) -> None:
