@@ -150,9 +150,9 @@ def test_the_doctor_says_whether_the_servers_accept_the_credentials(
     assert leaks(program.home) == []
     for name, value in over_tls(company, MLFLOW_TRACKING_TOKEN=WRONG).items():
         monkeypatch.setenv(name, value)
-    assert doctor.workflow().ok
+    assert doctor.workflow()["ok"]
     refused = doctor.tracker(tmp_path)
-    assert (refused.ok, refused.detail) == (False, f"the MLflow server at {company.mlflow_tls} {REFUSED}")
+    assert (refused["ok"], refused["detail"]) == (False, f"the MLflow server at {company.mlflow_tls} {REFUSED}")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", company.mlflow.replace("://", f"://bob:{WRONG}@"))
     monkeypatch.delenv("MLFLOW_TRACKING_TOKEN")
     assert WRONG not in str(doctor.tracker(tmp_path))
