@@ -106,5 +106,5 @@ def test_a_component_that_fails_while_it_computes_is_named_with_its_line(trained
     (trained.home / "broken.py").write_text("def odd(candidates):\n    return candidates['question'], 1\n")
     code, out, err = trained.run("curate", "--problems", "train.jsonl", "--filter", "broken.py:odd")
     assert (code, out) == (1, "")
-    assert "filter odd (broken.py line 1) returned (ChunkedArray of shape (24,), int); a filter returns" in err
+    assert "filter odd (broken.py line 1) returned (ndarray of shape (24,), int); a filter returns" in err
     assert "Traceback" not in err

@@ -104,7 +104,7 @@ def browsed(home: Path, *, partial: bool = False) -> Said:
     note = (lambda damage: aside.append(str(damage))) if partial else refuse
     try:
         with open_run(Home(home), MADE, aside.append, on_damage=note) as rows:
-            lists = [line.cells for view in ("rounds", "problems", "groups") for line in Listing(rows, view).page()]
+            lists = [cells for view in ("rounds", "problems", "groups") for _, cells in Listing(rows, view).page()]
     except CorruptArtifactError as damage:
         return Said(1, "", str(damage))
     return Said(0, repr(lists), "\n".join(aside))

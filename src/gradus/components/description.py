@@ -117,6 +117,8 @@ def function_in(path: Path, name: str, kind: Kind) -> Component:
     if name in source.refused and name not in source.constants:
         raise DescriptionError(f"{path} {source.refused[name]}; components are plain functions")
     if function is None:
+        if isinstance(source.constants.get(name), ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.Set):
+            raise DescriptionError(f"{path}: {name} is a value; components are plain functions")
         if source.names & {name, "*", "globals", "exec", "__getattr__"}:
             return Component(kind, f"{path}:{name}", path, name)
         raise DescriptionError(f"{path} has no function {name!r}", tuple(sorted(source.names)) or ("",))
