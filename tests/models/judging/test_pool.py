@@ -336,13 +336,15 @@ def test_a_pool_survives_an_interrupted_job(user_file):
 
 @pytest.mark.parametrize("what", ["ok", "hang"])
 def test_a_judge_whose_parent_is_gone_ends(user_file, tmp_path, what):
-    # Idle, it reads the end of its pipe; hanging, only the alarm that it set before the row is left.
+    # Idle, it reads the end of its pipe; hanging, only the alarm that it set before the row is left. It says that it
+    # judges one by one before it hangs: a parent that is gone by then ends it as if it were idle.
     script = (
         "import os, gradus.models.judging.pool as p\n"
         "from gradus.models.rewards import resolve\n"
         f"pool = p.JudgePool(resolve({str(user_file)!r} + ':misbehave', {{}}), num_workers=1, item_timeout_s=2)\n"
         "def heard(done):\n"
-        "    if not pool._judges[0].ready: return\n"
+        "    judge = pool._judges[0]\n"
+        f"    if not judge.ready or ({what!r} == 'hang' and not judge.in_flight[0].singly): return\n"
         f"    open({str(tmp_path / 'folder')!r}, 'w').write(str(pool._judges[0].folder))\n"
         f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(pool.pids[0])); os._exit(0)\n"
         f"pool.judge([{{'completion': {what!r}, 'answer': '1'}}], heard)\n"
