@@ -51,9 +51,11 @@ class Candidates(Rows):
 
     known: ClassVar[Collection[str]] = (*(column.name for column in PROBLEMS.columns), *_MEASURED, PROMPT_TOKENS)
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table, pool: "tuple[Candidates, Ints] | None" = None) -> None:
         super().__init__({}, table.num_rows)
         self.table = table
+        self._pool = pool
+        """The candidates that these were selected from, and their rows there."""
 
     @property
     def columns(self) -> Sequence[str]:
@@ -80,21 +82,28 @@ class Candidates(Rows):
 
     def _extra(self, name: str) -> Any:
         """The values of a key of `extra`, null in a problem without it."""
+        if self._pool is not None:  # the type of a column is that of all of them
+            pool, rows = self._pool
+            return pool._column(name)[rows]  # noqa: SLF001 - of this class
         key = name.removeprefix(OF_PROBLEM)
         try:
             values = [json.loads(text).get(key) if text else None for text in self.table.column("extra").to_pylist()]
         except (ValueError, AttributeError):
             raise BadInputError(f"a problem's column extra is no JSON object, and a component reads {name}") from None
         if all(value is None for value in values):
-            raise BadInputError(f"no problem has {key!r} in its column extra", hint=f"a component reads {name}")
+            raise BadInputError(
+                f"no problem has {key!r} in its column extra, and a component reads {name}",
+                hint="give problems with that key, or correct the component",
+            )
         try:
-            return _converted(pa.array(values))
-        except (pa.ArrowInvalid, pa.ArrowTypeError):  # of several types
+            found = pa.array(values)
+            return _objects(values) if pa.types.is_nested(found.type) else _converted(found)
+        except (pa.ArrowException, OverflowError):  # of several types, or whole numbers beyond 64 bits
             return _objects(values)
 
     def select(self, rows: Ints) -> "Candidates":
         """Return some candidates by number, in that order."""
-        return Candidates(self.table.take(pa.array(rows)))
+        return Candidates(self.table.take(pa.array(rows)), (self, rows))
 
 
 def candidates(problems: pa.Table, difficulty: pa.Table | None) -> Candidates:

@@ -41,9 +41,8 @@ class Rows(base.Rows):
         self._of_tokens = dict(of_tokens or {})
         self.lengths = torch.zeros(self.num_rows, dtype=torch.int64) if lengths is None else lengths
         self._mask = mask
-        uneven = [name for name, values in self._of_rows.items() if len(values) != self.num_rows]
         size = int(self.lengths.sum()) if self._of_tokens else 0
-        if uneven := uneven or [name for name, values in self._of_tokens.items() if len(values) != size]:
+        if uneven := [name for name, values in self._of_tokens.items() if len(values) != size]:
             raise ColumnError(f"column {uneven[0]} does not fit {self.num_rows} rows of {size} tokens")
 
     @property

@@ -25,6 +25,9 @@ _LOADED: dict[tuple[Path, str], ModuleType] = {}
 _MODULES: list[Module] = []
 """Every module of a user's that this process loaded."""
 
+_PINS: set[tuple[str, str]] = set()
+"""Name and SHA-256 of every module that the components which this process loaded are pinned with."""
+
 
 def load(chosen: Chosen) -> Callable[..., Any]:
     """Return the function of a component with its settings bound; raise BadInputError if a user's file fails.
@@ -39,16 +42,19 @@ def load(chosen: Chosen) -> Callable[..., Any]:
         found = chosen.component
         return partial(checked(function_of(found), found.kind, found.name, found.file), **_bound(chosen))
     path, name = users_file(chosen.name)
+    _PINS.update(chosen.modules.items())
     return partial(checked(_function(path, name, chosen.source_sha256), chosen.kind, name, path), **_bound(chosen))
 
 
 def refuse_unpinned(config: Config) -> None:
     """Raise BadInputError if a component loaded a module of the user's that the identity does not hold."""
-    components = [each for each in chosen_in(config) if each.is_users and each.kind != "reward"]
-    pins = [pin for each in components for pin in each.modules.items()]
-    for module in _MODULES if components else ():
-        if (module.name, module.sha256) not in pins:
-            raise BadInputError(stranger(users_file(components[0].name)[0], module, dict(pins)), hint=CORRECT)
+    for each in chosen_in(config):
+        if not each.is_users or each.kind == "reward":
+            continue
+        for module in _MODULES:
+            wanted = each.modules.get(module.name, module.sha256)
+            if wanted != module.sha256 or (module.name, module.sha256) not in _PINS:
+                raise BadInputError(stranger(users_file(each.name)[0], module, each.modules), hint=CORRECT)
 
 
 def _bound(chosen: Chosen) -> dict[str, object]:

@@ -10,6 +10,7 @@ What settings ask of each other is looked at in gradus.tasks.preflight.abilities
 import os
 import re
 import unicodedata
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -171,10 +172,24 @@ def check_components(config: Config) -> None:
             raise BadInputError(str(error), hint=_nearest(chosen, error)) from None
         except ValidationError as error:
             raise refused_setting(error, chosen.label) from None
-        if isinstance(chosen, FilterConfig) and chosen.is_ours:
-            from gradus.data.curation.candidates import no_candidates  # noqa: PLC0415 - only if filters are named
+        if chosen.kind in ("filter", "ranking", "sampler") and component.needs:
+            from gradus.data.curation.candidates import OF_PROBLEM, no_candidates  # noqa: PLC0415 - loads Arrow's functions
 
-            function_of(component)(no_candidates(), **component.settings(**chosen.settings).model_dump())
+            candidates = no_candidates()
+            of_table = [need for need in component.needs if not need.startswith(OF_PROBLEM)]
+            refuse_needs(chosen, of_table, candidates.known, f" or {OF_PROBLEM}KEY, a key of extra")
+            if isinstance(chosen, FilterConfig) and chosen.is_ours:
+                function_of(component)(candidates, **component.settings(**chosen.settings).model_dump())
+
+
+def refuse_needs(part: Chosen, needs: Iterable[str], known: Collection[str], more: str = "") -> None:
+    """Raise UsageError if a component needs a column that its kind is not handed."""
+    for need in needs:
+        if need not in known:
+            raise UsageError(
+                f"{part.kind} {part.label} needs {need}, which its kind is not handed",
+                hint=f"it can need {', '.join(known)}{more}",
+            )
 
 
 def _nearest(chosen: Chosen, error: DescriptionError) -> str:

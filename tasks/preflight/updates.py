@@ -23,6 +23,7 @@ from gradus.components.registry import components
 from gradus.data.errors import UsageError
 from gradus.models.objectives.columns import COLUMNS, place_of
 from gradus.tasks.config.learning import TermConfig, UpdateConfig
+from gradus.tasks.preflight.checks import refuse_needs
 
 _WORDS = {"advantage": "advantages", "coefficient": "coefficients of log-probs", "return": "rewards as they stand"}
 
@@ -56,13 +57,9 @@ def check_objective(config: UpdateConfig) -> None:
 def _refuse_needs(part: Chosen) -> None:
     place = place_of(part.component)
     known = [name for name, column in COLUMNS.items() if place in column.places]
-    odd = [name for name in part.component.needs or () if name not in known]
-    if odd:
-        later = ', or declare when="step"' if place == "update" and odd[0] in COLUMNS else ""
-        raise UsageError(
-            f"{part.kind} {part.label} needs {odd[0]}, which its kind is not handed",
-            hint=f"it can need {', '.join(known)}{later}",
-        )
+    needs = part.component.needs or ()
+    is_later = place == "update" and any(name in COLUMNS and name not in known for name in needs)
+    refuse_needs(part, needs, known, ', or declare when="step"' if is_later else "")
 
 
 def _refuse_carriers(term: TermConfig) -> None:

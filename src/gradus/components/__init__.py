@@ -84,8 +84,9 @@ def component(
         libraries: Installed distributions that decide the result; their versions are part of the identity.
         columns: Columns of a row that a reward reads beside completion and answer.
         needs_gold: True if a reward cannot judge a row without a gold answer.
-        needs: Columns that a part of an objective reads (gradus.models.objectives.columns); others are refused, and
-            what no part needs is not computed. None reads what costs nothing.
+        needs: Columns that a function of rows reads: of candidates (gradus.data.curation.candidates), or of an update
+            (gradus.models.objectives.columns). Others are refused, and what nobody needs is neither read nor computed.
+            None reads what costs nothing.
         per: Granularity of an advantage, a row by default, or of a loss, a token by default: one number for each.
         when: Time of an advantage: once an update, or anew for every step.
         returns: Quantities that an advantage can be taken as.

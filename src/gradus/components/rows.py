@@ -36,6 +36,8 @@ class Rows:
         self.num_rows = len(next(iter(self._of_rows.values()))) if num_rows is None else num_rows
         self._needs: Collection[str] | None = None
         self._reader = ""
+        if uneven := [name for name, values in self._of_rows.items() if len(values) != self.num_rows]:
+            raise ColumnError(f"column {uneven[0]} does not fit {self.num_rows} rows")
 
     @property
     def columns(self) -> Sequence[str]:

@@ -111,7 +111,8 @@ def named_function(module: ModuleType, path: Path, name: str) -> Callable[..., A
 def stranger(path: Path, module: Module, pins: Mapping[str, str]) -> str:
     """Return the fault in a module that was loaded, and whose content is not among those pinned with a file."""
     if module.name in pins:
-        return f"{Path(module.path).name} was changed while the command ran"
+        file = Path(module.path).name
+        return f"{file} was changed while the command ran, or two files import different modules named {module.name}"
     beside = path.parent.joinpath(*module.name.split("."))
     is_beside = Path(module.path) in (beside.with_suffix(".py"), beside / "__init__.py")
     named = module.name if is_beside else os.path.relpath(module.path, path.parent)

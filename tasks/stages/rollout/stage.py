@@ -67,12 +67,11 @@ def _rolled_out(
     # All prompts before the first token: a row that cannot be used is reported now, not in the last shard.
     plan, problems = (ctx.table(role, COLUMNS[role]) for role in ("plan", "problems"))
     planned = Planned(plan, problems, side, config, ctx.seed, ctx.round)
+    policy = engine.name if side is None else ctx.one("policy").digest  # a server's model has no digest
     table = partial(
         rollouts_table,
         engine=engine.name,
-        policy=engine.name
-        if side is None
-        else ctx.one("policy").digest,  # or a model that a server has under some name
+        policy=policy,
         tokenizer=None if side is None else side.tokenizer,
         round_=ctx.round,
     )

@@ -20,9 +20,9 @@ NUM_SAMPLES = 16
 
 def oldest(work: Work) -> dict[str, Any]:
     """The largest age of a row, in updates, and the first row of that age."""
-    ages = work.texts("age")
+    ages = work.values_of("age")
     oldest = int(np.argmax(ages))
-    return {"oldest_updates": int(ages[oldest]), "oldest": work.texts("rollout_id")[oldest]}
+    return {"oldest_updates": int(ages[oldest]), "oldest": work.values_of("rollout_id")[oldest]}
 
 
 def without_clock(steps: list[StepMetrics]) -> tuple[list[StepMetrics], list[StepMetrics]]:
@@ -51,10 +51,10 @@ def rows_report(work: Work) -> dict[str, float]:
         "trained/frac_all_right": float((not_right == 0).double().mean()),
         "trained/length_mean": float(lengths.mean()),
         "trained/length_max": float(lengths.max()),
-        "trained/truncated_frac": float(np.mean([reason == "length" for reason in work.texts("finish_reason")])),
-        "data/age_mean": float(np.mean(work.texts("age"))),
-        "data/age_max": float(np.max(work.texts("age"))),
-        "trained/hint_level_mean": float(np.mean([level or 0 for level in work.texts("hint_level")])),
+        "trained/truncated_frac": float(np.mean([reason == "length" for reason in work.values_of("finish_reason")])),
+        "data/age_mean": float(np.mean(work.values_of("age"))),
+        "data/age_max": float(np.max(work.values_of("age"))),
+        "trained/hint_level_mean": float(np.mean([level or 0 for level in work.values_of("hint_level")])),
     }
 
 

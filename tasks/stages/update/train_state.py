@@ -109,7 +109,7 @@ def write_checkpoint(
 
 
 def write_weights(policy: Policy, train_state: TrainState, dtype: SavedDtype, out: ShardWriter | None) -> None:
-    """Write the policy, and its average below EMA; a rank that does not write gives the one that does what it holds."""
+    """Write the policy, and its average below EMA; a rank that does not write sends its part to the one that does."""
     scratch = None if out is None else _empty(out.scratch / _WORK)
     lora = has_lora(policy.model)
     # In its own number format the model has what the masters are rounded to.

@@ -90,10 +90,10 @@ class Work:
         found: dict[str, Any] = {"groups": len(self.zero_std), "zero_std_groups": int(self.zero_std.sum())}
         if found["zero_std_groups"]:
             first = int(np.argmax(self.zero_std[self.rows["group"].numpy()]))
-            found["first_zero_std"] = self.texts("rollout_id")[first]
+            found["first_zero_std"] = self.values_of("rollout_id")[first]
         return found
 
-    def texts(self, column: str) -> list[Any]:
+    def values_of(self, column: str) -> list[Any]:
         """Return a short column of its rows as Python values, (N,)."""
         return self.table.column(column).to_pylist()
 
@@ -141,7 +141,7 @@ class Work:
         if not self.mismatch_metrics:  # no row is the policy's own
             return
         worst = int(chosen[row_differences(rows, logp).nan_to_num(0.0).argmax()])
-        self.named = {"most_mismatched": str(self.texts("rollout_id")[worst])}
+        self.named = {"most_mismatched": str(self.values_of("rollout_id")[worst])}
         sentence = update_breach({"metrics": self.mismatch_metrics, "summary": self.named}, self.config)
         if sentence:
             hint = "the sampler had other weights, another temperature or another tokenizer; roll out again"

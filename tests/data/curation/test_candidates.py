@@ -13,7 +13,11 @@ from gradus.data.curation.candidates import Candidates, candidates
 from gradus.data.errors import BadInputError
 
 REGISTERED = [each for kind in ("filter", "ranking", "sampler") for each in components(kind).values()]
-EXTRA = [{"level": 3, "tags": ["x"], "split": "a"}, {"level": None, "split": "b"}, {"level": 1.5, "split": 7}]
+EXTRA = [
+    {"level": 3, "tags": ["x"], "split": "a", "weight": 2**70},
+    {"level": None, "split": "b"},
+    {"level": 1.5, "split": 7},
+]
 
 
 def pool() -> Candidates:
@@ -47,6 +51,8 @@ def test_a_key_of_extra_is_a_column() -> None:
     assert rows["problem.split"].tolist() == ["a", "b", 7]
     assert rows["problem.tags"].tolist() == [["x"], None, None]
     assert rows.select(np.array([2, 0]))["problem.level"].tolist() == [1.5, 3]
+    assert rows["problem.weight"].tolist() == [2**70, None, None]
+    assert rows.select(np.array([1]))["problem.tags"].tolist() == [None]  # others of the pool have it
     with pytest.raises(BadInputError, match="no problem has 'size' in its column extra"):
         rows["problem.size"]
 
@@ -84,5 +90,7 @@ def test_a_column_that_there_is_not_is_named() -> None:
         pool().reading((), "filter mine")["levle"]
     with pytest.raises(ColumnError, match=r"filter mine reads 'problem\.level' without declaring it"):
         pool().reading((), "filter mine")["problem.level"]
+    with pytest.raises(ColumnError, match="column rate does not fit 2 rows"):
+        Rows({"domain": np.array(["a", "b"]), "rate": np.zeros(3)})
     with pytest.raises(AttributeError, match=r'no attribute passrate: .*such as rows\["pass_rate"\]'):
         _ = pool().passrate

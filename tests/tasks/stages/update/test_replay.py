@@ -127,7 +127,9 @@ def test_a_state_that_could_not_be_written_behind_fails_the_next_update(house: H
     house.run(house.job(inputs), warm)
 
 
-@pytest.mark.parametrize("later", [{}, VARIANTS[3]], ids=["", "a critic begins later"])
+@pytest.mark.parametrize(
+    "later", [{}, VARIANTS[3], {"dtype": "bfloat16"}], ids=["", "a critic begins later", "another dtype later"]
+)
 def test_pruned_weights_and_state_come_back_with_their_own_bits(house: House, later: dict[str, Any]) -> None:
     made = chain(house, ["now"] * 3, later=later)
     folder = house.store.path(made[1])
@@ -147,7 +149,8 @@ def test_pruned_weights_and_state_come_back_with_their_own_bits(house: House, la
     house.store.verify(made[1])
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     assert {p.name: p.read_bytes() for p in state_folder(folder).iterdir() if p.is_file()} == states
-    assert house.store.pruned(made[0])  # what was repeated on the way stays pruned
+    # What was repeated on the way stays pruned, unless another number format follows: that begins with files.
+    assert bool(house.store.pruned(made[0])) == ("dtype" not in later)
 
 
 def test_an_update_is_repeated_with_the_threads_that_it_had(house: House) -> None:
