@@ -118,7 +118,7 @@ def render_deleted(result: Deleted) -> None:
 def render_restored(result: Restored) -> None:
     """One sentence."""
     if result["done"]:
-        line(f"{result['checkpoint']} is back, with the bytes that it had")
+        line(f"restored {result['checkpoint']}; its weights have their original SHA-256")
     elif not result["updates"]:
         line(f"{result['checkpoint']} is there, weights and train state")
     else:
@@ -222,7 +222,7 @@ def _accuracy(cell: Figure | DomainFigures | None) -> str:
 
 def _back(checkpoint: FreedCheckpoint) -> str:
     if not checkpoint["repeats"]:
-        return "nothing: other bits each time"
+        return "cannot be restored: its update is not deterministic"
     return f"{_updates(checkpoint['updates'])}, {checkpoint['seconds']:.0f} s"
 
 

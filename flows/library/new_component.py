@@ -37,8 +37,8 @@ _LOGP = "    logp = torch.tensor([-1.0, -2.0, -4.0])\n"
 TEMPLATES: Mapping[Kind, Template] = {
     "filter": Template(
         "from typing import Annotated\n\nimport numpy as np\nfrom annotated_types import Ge\n\n"
-        "from gradus.components import component\nfrom gradus.data.curation.results import selection\n"
-        "from gradus.components.rows import Rows\n",
+        "from gradus.components import component\nfrom gradus.components.rows import Rows\n"
+        "from gradus.data.curation.results import selection\n",
         '''
 @component("filter", needs=("question",))
 def NAME(candidates: Rows, *, max_chars: Annotated[int, Ge(1)] = 400):
@@ -71,7 +71,7 @@ def NAME(candidates: Rows):
     ),
     "sampler": Template(
         "import numpy as np\n\nfrom gradus.components import component\n"
-        "from gradus.data.curation.results import Draw\nfrom gradus.components.rows import Rows\n",
+        "from gradus.components.rows import Rows\nfrom gradus.data.curation.results import Draw\n",
         '''
 @component("sampler", needs=())
 def NAME(candidates: Rows, num: int, rng: np.random.Generator):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
-from gradus.components.chosen import ImportanceConfig
+from gradus.components.chosen import CorrectionConfig
 from gradus.flows.recipe.config import Recipe
 
 A = TypeVar("A")
@@ -23,7 +23,7 @@ def overlapping(recipe: Recipe) -> Recipe:
         return recipe
     changes: dict[str, object] = {"max_age": max(recipe.overlap, recipe.update.max_age)}
     if "correction" not in recipe.update.model_fields_set:
-        changes["correction"] = ImportanceConfig(name="token_truncated")
+        changes["correction"] = CorrectionConfig(name="token_truncated")
     return recipe.model_copy(update={"update": recipe.update.model_copy(update=changes)})
 
 

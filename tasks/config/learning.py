@@ -11,9 +11,9 @@ from gradus.components.chosen import (
     AdvantageConfig,
     AggregationConfig,
     Chosen,
-    ImportanceConfig,
+    CorrectionConfig,
     LossConfig,
-    TokenWeightsConfig,
+    WeightConfig,
     none_if_empty,
 )
 from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, MAX_TOKENS, Config, empty, unset
@@ -66,7 +66,7 @@ class TermConfig(Config):
     """The term is multiplied by it."""
     advantage: AdvantageConfig | None = Field(default=None, exclude_if=unset)
     """The advantage that its loss takes."""
-    weights: tuple[TokenWeightsConfig, ...] | None = Field(default=None, exclude_if=unset)
+    weights: tuple[WeightConfig, ...] | None = Field(default=None, exclude_if=unset)
     """Weights of its tokens."""
     aggregation: AggregationConfig | None = Field(default=None, exclude_if=unset)
     """Reduction of its token losses to one number."""
@@ -123,10 +123,10 @@ class UpdateConfig(StepConfig):
     lora: LoraConfig | None = Field(default=None, exclude_if=unset)
     """Train a LoRA adapter instead of all weights: { rank = 16, alpha = 32, targets = "all-linear" }; {} takes these.
     The checkpoints are adapters beside the policy that the first of them began from."""
-    correction: Annotated[ImportanceConfig | None, BeforeValidator(none_if_empty)] = None
+    correction: Annotated[CorrectionConfig | None, BeforeValidator(none_if_empty)] = None
     """Importance weights of what another engine or an older policy sampled: p_trainer / p_sampler of a token or a
     sequence, truncated or masked at a cap; none weighs every token alike."""
-    weights: tuple[TokenWeightsConfig, ...] = Field(default=(), exclude_if=empty)
+    weights: tuple[WeightConfig, ...] = Field(default=(), exclude_if=empty)
     """Weights of tokens made from all tokens of a step: top_entropy (arXiv 2506.01939) trains the uncertain ones."""
     origin_losses: tuple[OriginLossConfig, ...] = Field(default=(), exclude_if=empty)
     """Losses of rows that another than the policy wrote, by origin; rows of other origins take `loss`."""

@@ -2,7 +2,7 @@
 
     check_length(home.lake, "bundled", 4096)              # UsageError: the policy has 256 positions
     check_engine(RolloutConfig(engine="vllm"))            # UsageError: vllm is not installed
-    check_learning(RolloutConfig(top_p=0.9), UpdateConfig(correction=ImportanceConfig(name="token_truncated")))
+    check_learning(RolloutConfig(top_p=0.9), UpdateConfig(correction=CorrectionConfig(name="token_truncated")))
 
 Only what a stage would certainly refuse is refused here; of a policy its config.json is read and nothing loaded.
 """

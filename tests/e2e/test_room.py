@@ -84,7 +84,7 @@ def test_what_is_pruned_is_known_refused_in_a_sentence_and_comes_back(trained: t
     code, out, err = program.run("restore", str(made[0]))
     assert code == 0, err
     assert "takes 1 update, about" in out
-    assert "is back, with the bytes that it had" in out
+    assert "; its weights have their original SHA-256" in out
     assert (lake / str(made[0]) / WEIGHTS).read_bytes() == weights
     program.json("rerun", run, "rollout", "--round", "2", "--set", "top_k=5")
 

@@ -2,14 +2,9 @@
 
     from gradus.components import component
 
-    @component("filter", paper="arXiv 2504.03380")
-    def pass_rate(candidates: pa.Table, *, low: Annotated[float, Ge(0.0), Le(1.0)] = 0.0) -> Selection:
-        '''Keep problems whose pass rate is at least `low`.
-
-Args:
-            candidates: Problems with their measurements.
-            low: Lowest pass rate that is kept.
-        '''
+    @component("filter", paper="arXiv 2504.03380", needs=("pass_rate",))
+    def pass_rate(candidates: Rows, *, low: Annotated[float, Ge(0.0), Le(1.0)] = 0.0) -> Selection:
+        '''Keep problems whose pass rate is at least `low`.'''
 
 The keyword-only arguments are the settings: types, bounds, defaults and docs are read from the source
 (gradus.components.description), so that a recipe is checked without importing the module or running a user's file.

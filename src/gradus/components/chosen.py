@@ -190,14 +190,14 @@ class AggregationConfig(Chosen):
     default: ClassVar[str] = "token_mean"
 
 
-class TokenWeightsConfig(Chosen):
-    """Token weights with their settings."""
+class WeightConfig(Chosen):
+    """Token weights with their settings: a factor of the loss of each token."""
 
     kind: ClassVar[Kind] = "weight"
 
 
-class ImportanceConfig(Chosen):
-    """Importance weights with their settings."""
+class CorrectionConfig(Chosen):
+    """A correction with its settings: importance weights of rows that the policy itself did not sample."""
 
     kind: ClassVar[Kind] = "correction"
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.components.chosen import ImportanceConfig
+from gradus.components.chosen import CorrectionConfig
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import run_name
 from gradus.flows.loop.training import Beginning, train
@@ -213,11 +213,11 @@ def test_overlap_takes_rows_one_update_old_and_corrects_them_unless_told_how() -
     plain = load_recipe("demo", overlap=1)
     assert (plain.update.max_age, plain.update.correction) == (0, None)
     settled = overlapping(plain).update
-    assert (settled.max_age, settled.correction) == (1, ImportanceConfig(name="token_truncated"))
+    assert (settled.max_age, settled.correction) == (1, CorrectionConfig(name="token_truncated"))
     told = load_recipe("demo", ["update.correction=sequence_masked", "update.max_age=3"], overlap=1)
     assert (overlapping(told).update.max_age, overlapping(told).update.correction) == (
         3,
-        ImportanceConfig(name="sequence_masked"),
+        CorrectionConfig(name="sequence_masked"),
     )
     assert overlapping(load_recipe("demo", ["update.correction=none"], overlap=1)).update.correction is None
     assert overlapping(load_recipe("demo")) == load_recipe("demo")

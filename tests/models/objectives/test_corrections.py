@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.components.chosen import ImportanceConfig
+from gradus.components.chosen import CorrectionConfig
 from gradus.models.objectives.rows import Rows
 from gradus.tasks.identity.loading import load
 
@@ -17,7 +17,7 @@ def weights(
 ) -> torch.Tensor:
     """The weights alone."""
     rows = Rows({}, {"old.logp": old, "sampler.logp": sampler}, torch.bincount(row), mask)
-    return load(ImportanceConfig.model_validate({"name": how, "cap": cap}))(rows)[0]
+    return load(CorrectionConfig.model_validate({"name": how, "cap": cap}))(rows)[0]
 
 
 OLD = torch.tensor([0.0, 0.0, 0.0, 0.0])

@@ -14,14 +14,14 @@ from gradus.components.chosen import (
     AdvantageConfig,
     AggregationConfig,
     Chosen,
+    CorrectionConfig,
     FilterConfig,
     HintStrategyConfig,
-    ImportanceConfig,
     LossConfig,
     OptimizerConfig,
     RankingConfig,
     SamplerConfig,
-    TokenWeightsConfig,
+    WeightConfig,
 )
 from gradus.data.curation.candidates import Candidates
 from gradus.data.errors import BadInputError
@@ -77,8 +77,8 @@ CASES: list[tuple[type[Chosen], tuple[Any, ...], str, dict[str, str]]] = [
         },
     ),
     (AggregationConfig, (ROWS,), "torch.zeros(5)", {"torch.zeros(())": "Tensor of shape ()", "0.5": "float"}),
-    (ImportanceConfig, (ROWS,), PAIR.format(5, 5), {PAIR.format(1, 5): "(Tensor of shape (1,), dict"}),
-    (TokenWeightsConfig, (ROWS,), PAIR.format(5, 5), {"None": "None"}),
+    (CorrectionConfig, (ROWS,), PAIR.format(5, 5), {PAIR.format(1, 5): "(Tensor of shape (1,), dict"}),
+    (WeightConfig, (ROWS,), PAIR.format(5, 5), {"None": "None"}),
     (OptimizerConfig, ([], None), "torch.optim.SGD([torch.zeros(1)], 0.1)", {"None": "None"}),
 ]
 
