@@ -42,6 +42,7 @@ class Program:
         self.command = [sys.executable, "-P", "-m", "gradus"]
         self.module_path = str(ROOT / "src")
         self.settings = {"PREFECT_API_URL": api, "PREFECT_API_AUTH_STRING": key} if api else {}
+        self.processes: list[subprocess.Popen[bytes]] = []
 
     def environment(self, **extra: str) -> dict[str, str]:
         """The program's environment; only who looks at MLflow pays for its import by every command."""
@@ -60,7 +61,7 @@ class Program:
     def start(self, *arguments: str, **extra: str) -> "subprocess.Popen[bytes]":
         """Start the program; files, not pipes, since an orphaned server would hold a pipe open."""
         with (self.home / "stdout").open("wb") as out, (self.home / "stderr").open("wb") as err:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [*self.command, *arguments],
                 env=self.environment(**extra),
                 cwd=self.home,
@@ -69,6 +70,14 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        self.processes.append(process)
+        return process
+
+    def end(self) -> None:
+        """Kill what a failed test left running; until then it is held, since its warning would fail another test."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
 
     def run(self, *arguments: str, **extra: str) -> tuple[int, str, str]:
         """Run the program: exit code, stdout, stderr."""
@@ -182,8 +191,11 @@ def prefect_api(served_home: tuple[Path, Server]) -> str:
 
 
 @pytest.fixture(scope="session")
-def new_program(shared: Path, prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Program]:
-    """Make programs with fresh homes; told so, with no server about, as on a laptop, where each command starts one."""
+def new_program(
+    shared: Path, prefect_api: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Program]]:
+    """Make programs with fresh homes; if `alone`, without a server, as on a laptop, where each command starts one."""
+    programs: list[Program] = []
 
     def make(*, alone: bool = False, reports: bool = False) -> Program:
         home = tmp_path_factory.mktemp("home")
@@ -192,9 +204,12 @@ def new_program(shared: Path, prefect_api: str, tmp_path_factory: pytest.TempPat
         for name in ("prefect", "mlflow"):
             (home / name).symlink_to(shared / name)
         api, key = ("", "") if alone else (prefect_api, secret(shared))
-        return Program(home, api, key, reports=reports)
+        programs.append(Program(home, api, key, reports=reports))
+        return programs[-1]
 
-    return make
+    yield make
+    for program in programs:
+        program.end()
 
 
 @pytest.fixture(scope="session")

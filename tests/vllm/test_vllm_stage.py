@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -52,9 +53,14 @@ def family(pid: int) -> list[psutil.Process]:
 
 def kept_rows(home: Path) -> int:
     """Rows in the shards that the stage wrote, finished or not; a file that is being written has none yet."""
-    files = [*home.glob("lake/rollouts/*/part-*.parquet"), *home.glob("lake/rollouts/*/.scratch/open-*.parquet")]
-    finished = {file.name.removeprefix("part-")[:5] for file in files if file.name.startswith("part-")}
-    return sum(pq.read_table(f).num_rows for f in files if f.name[0] == "p" or f.name.split("-")[1] not in finished)
+    while True:
+        files = [*home.glob("lake/rollouts/*/part-*.parquet"), *home.glob("lake/rollouts/*/.scratch/open-*.parquet")]
+        finished = {file.name.removeprefix("part-")[:5] for file in files if file.name.startswith("part-")}
+        counted = [f for f in files if f.name[0] == "p" or f.name.split("-")[1] not in finished]
+        try:
+            return sum(pq.read_table(file).num_rows for file in counted)
+        except FileNotFoundError:  # a shard was finished since its folder was listed, and its open file removed
+            continue
 
 
 def test_a_killed_worker_and_a_killed_flow_leave_their_rows_and_no_process_and_the_command_asks_only_for_the_rest(
@@ -65,11 +71,13 @@ def test_a_killed_worker_and_a_killed_flow_leave_their_rows_and_no_process_and_t
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
     env |= {"GRADUS_HOME": str(tmp_path / "home"), "GRADUS_SERVER_IDLE_S": "10", "GRADUS_REPORT": "later"}
     env |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
-    with (tmp_path / "log").open("wb") as log:
+    with (tmp_path / "log").open("wb") as log, ExitStack() as started:
 
         def start(**fault: str) -> "subprocess.Popen[bytes]":
             given = {"cwd": tmp_path, "env": {**env, **fault}, "stdout": log, "stderr": log}
-            return subprocess.Popen(COMMAND, **given, start_new_session=True)
+            process = started.enter_context(subprocess.Popen(COMMAND, **given, start_new_session=True))
+            started.callback(process.kill)
+            return process
 
         process = start(GRADUS_FAULT="rollout:after_row#17")
         seen: list[psutil.Process] = []
