@@ -75,7 +75,7 @@ def hints(row: Row) -> Problem:
         "gold": gold,
     }
     return _problem(
-        problem_id=_id(row, "id") if row.get("id") else "",
+        problem_id=(_label(row, "id") or "") if row.get("id") else "",
         question=_text(row, "question"),
         answer=_gold(gold),
         gold=gold,
@@ -98,7 +98,7 @@ def plain(row: Row) -> Problem:
         answer=_gold(gold),
         gold=gold,
         extra=given if isinstance(given, str) else json.dumps(rest, ensure_ascii=False, default=str),
-        problem_id=_id(row, "problem_id"),
+        problem_id=_label(row, "problem_id") or "",
         question=_text_or_none(row, "question"),
         messages=messages,
         solution=_text_or_none(row, "solution"),
@@ -211,13 +211,8 @@ def _text_of(row: Row, name: str) -> str:
     return found
 
 
-def _id(row: Row, name: str) -> str:
-    """The id that a row has; empty if it has none."""
-    return "" if row.get(name) is None else _text_of(row, name)
-
-
 def _label(row: Row, name: str) -> str | None:
-    """A text, or a number as one, that rows are grouped by; None if there is none."""
+    """A text, or a number as one, by which a row is named or grouped; None if there is none."""
     return None if row.get(name) is None else _text_of(row, name)
 
 

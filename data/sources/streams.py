@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.components.libraries import library_reason
-from gradus.data.errors import BadInputError, UsageError
+from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.records import JsonObject
 from gradus.data.sources.tabular import Located, Refused, read_rows
 
@@ -24,11 +24,26 @@ def open_source(
     generator: JsonObject,
 ) -> Iterator[Located]:
     """The rows of a source with their places."""
+    refuse_source(source, revision, generator)
     if source.startswith(GYM):
         return _gym(source.removeprefix(GYM), generator)
     if Path(source).is_file():
         return read_rows(Path(source), refused)
     return _hub(source, split=split, subset=subset, revision=revision, streaming=streaming)
+
+
+def refuse_source(source: str, revision: str, generator: JsonObject) -> None:
+    """Raise UsageError if a source is neither there nor the name of something that can be fetched or generated."""
+    if not source.strip():
+        raise UsageError("the name of the source is empty", hint="give a file, a folder or a dataset")
+    if source.startswith(GYM):
+        if "seed" not in generator:
+            raise UsageError(f"{shortened(source)} needs a seed", hint="give --set generator.seed=1")
+    elif not Path(source).exists() and not revision:
+        raise UsageError(
+            f"{shortened(source)} is neither a file nor a folder; a dataset on the hub needs its revision",
+            hint="give --set revision=<commit>",
+        )
 
 
 def _gym(family: str, generator: JsonObject) -> Iterator[Located]:
@@ -38,8 +53,6 @@ def _gym(family: str, generator: JsonObject) -> Iterator[Located]:
             import reasoning_gym  # noqa: PLC0415 - an extra
     except ImportError:
         raise UsageError("reasoning-gym is not installed", hint="pip install 'gradus[envs]'") from None
-    if "seed" not in generator:
-        raise UsageError(f"{GYM}{family} needs a seed", hint="give --set generator.seed=1")
     try:
         items = reasoning_gym.create_dataset(family, **generator)
     except Exception as error:  # noqa: BLE001 - each family checks its settings in its own way
@@ -52,16 +65,9 @@ def _gym(family: str, generator: JsonObject) -> Iterator[Located]:
 def _hub(source: str, *, split: str, subset: str, revision: str, streaming: bool) -> Iterator[Located]:
     import datasets  # noqa: PLC0415 - slow, and needed for datasets alone
 
-    local = Path(source).is_dir()
-    if not local and not revision:
-        raise UsageError(
-            f"{source} is neither a file nor a folder; a dataset on the hub needs its revision",
-            hint="give --set revision=<commit>",
-        )
+    pinned = None if Path(source).is_dir() else revision
     try:
-        rows = datasets.load_dataset(
-            source, subset or None, split=split, revision=None if local else revision, streaming=streaming
-        )
+        rows = datasets.load_dataset(source, subset or None, split=split, revision=pinned, streaming=streaming)
     except Exception as error:  # noqa: BLE001 - the library raises its own, the hub's and the network's errors
         hint = "give a local file or folder of rows"
         raise BadInputError(f"{source} cannot be loaded{library_reason(error)}", hint=hint) from None

@@ -71,8 +71,9 @@ class Renamed:
         if not self.columns:
             return row
         self.seen.update(dict.fromkeys(row))
-        self.found.update(theirs for theirs in self.columns.values() if _holds(row, theirs))
-        return {**row, **{ours: _value(row, theirs) for ours, theirs in self.columns.items()}}
+        found = {ours: _values_at(row, theirs) for ours, theirs in self.columns.items()}
+        self.found.update(theirs for ours, theirs in self.columns.items() if found[ours])
+        return {**row, **{ours: next(iter(values), None) for ours, values in found.items()}}
 
     def refuse_unknown(self) -> None:
         """Raise BadInputError if no row had a column that was to be renamed."""
@@ -85,23 +86,13 @@ class Renamed:
                 )
 
 
-def _holds(row: Row, name: str) -> bool:
-    return name in row or bool(_inner(row, name))
-
-
-def _value(row: Row, name: str) -> object:
-    """Return the value of a column, or of a key in its object; None if there is none."""
+def _values_at(row: Row, name: str) -> list[object]:
+    """Return the value of a column, or of a key in its object by a dotted name; empty if there is none."""
     if name in row:
-        return row[name]
-    inner = _inner(row, name)
-    return _value(*inner) if inner else None
-
-
-def _inner(row: Row, name: str) -> tuple[Row, str] | None:
-    """Return the object that a dotted name leads into, and the rest of the name; None if it leads nowhere."""
+        return [row[name]]
     column, _, rest = name.partition(".")
     held = row.get(column)
-    return (cast("Row", held), rest) if isinstance(held, dict) and _holds(cast("Row", held), rest) else None
+    return _values_at(cast("Row", held), rest) if isinstance(held, dict) else []
 
 
 def read_rows(path: Path, refused: Refused) -> Iterator[Located]:
@@ -126,9 +117,10 @@ def read_user_table(
     refused = Refused()
     rows: list[Located] = []
     renamed = Renamed(columns, str(path))
+    needed = [name for name in schema.required if name not in ("rollout_id", "reward", "pass_rate")]
     for located in read_rows(path, refused):
         row = renamed(located.row)
-        missing = [name for name in _needed(schema) if row.get(name) is None]
+        missing = [name for name in needed if row.get(name) is None]
         if missing:
             refused.add(f"no {missing[0]}", located.place)
         else:
@@ -141,10 +133,6 @@ def read_user_table(
     if not rows:
         raise BadInputError(f"{path} has no usable row", hint=f"{schema.name} need {', '.join(schema.required)}")
     return _table(rows, schema), refused
-
-
-def _needed(schema: TableSchema) -> tuple[str, ...]:
-    return tuple(name for name in schema.required if name not in ("rollout_id", "reward", "pass_rate"))
 
 
 def _table(rows: Sequence[Located], schema: TableSchema) -> pa.Table:

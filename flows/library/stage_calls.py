@@ -21,8 +21,7 @@ from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import SCORE, ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.abilities import check_engine, check_ks, check_length
-from gradus.tasks.preflight.checks import check_input, check_inputs, check_out
-from gradus.tasks.preflight.stages import check_stage
+from gradus.tasks.preflight.checks import check_input, check_inputs, check_out, check_stage
 from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
@@ -209,11 +208,11 @@ def measured(verb: str, given: Mapping[str, Any]) -> Artifact:
         check_ks(config.ks, sample.n)
     else:
         config = configured(DifficultyConfig, rest)
+    check_stage(SCORE, judged, {})
     refuse_without_verdicts(judged, verb, config.max_unjudged_frac)
     inputs = {role: named(given[role]) for role in ("problems", "policy", "against") if given.get(role) is not None}
     check_inputs(_lake(), **inputs)
     check_engine(sampling)
-    check_stage(SCORE, judged, {})
     for role in inputs.keys() - {"problems"}:
         check_length(_lake(), inputs[role], sample.max_tokens)
     check_out(copy := named_or_none(given["out"]))

@@ -19,8 +19,7 @@ from gradus.tasks.config.learning import UPDATE, UpdateConfig
 from gradus.tasks.config.rollout import ROLLOUT
 from gradus.tasks.config.score import SCORE
 from gradus.tasks.preflight.abilities import check_learning, check_length
-from gradus.tasks.preflight.checks import check_components, check_inputs
-from gradus.tasks.preflight.stages import check_stage
+from gradus.tasks.preflight.checks import check_components, check_inputs, check_stage
 from gradus.tasks.stages.registry import stage_spec
 
 

@@ -10,20 +10,13 @@ import importlib.metadata
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from gradus.components.description import Component, DescriptionError
-from gradus.components.registry import UnknownComponentError, find, is_users, users_file
+from gradus.components.registry import find, is_users, users_file
 from gradus.models.rewards.base import Row, Verdict
 
 JudgeRow = Callable[[Row, str], Verdict]
-
-
-class UnknownRewardError(ValueError):
-    """No reward has this name, or it does not take this setting."""
 
 
 @dataclass(frozen=True)
@@ -90,20 +83,14 @@ def resolve(
     variables: Sequence[str] = (),
     max_chars: int = 0,
 ) -> RewardSpec:
-    """The reward of a name, settings checked; UnknownRewardError says what there is instead."""
+    """Return the reward of a name; ValueError if there is none, or it does not take these settings."""
     try:
         component = find("reward", name)
         checked = dict(component.settings(**settings))
-    except DescriptionError as error:
+    except DescriptionError:
         if not is_users(name):
-            raise UnknownRewardError(str(error)) from None
+            raise
         component, checked = None, dict(settings)
-    except UnknownComponentError:
-        raise UnknownRewardError(f"there is no reward {name!r}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise UnknownRewardError(f"the reward {name}: {key}: {first['msg'].removeprefix('Value error, ')}") from None
     if component is None or not component.module:
         path, function = users_file(name)
         return RewardSpec(
@@ -133,14 +120,8 @@ def load(spec: RewardSpec) -> JudgeRow:
     module = importlib.import_module(spec.module)
     if hasattr(module, "warm_up"):
         module.warm_up()
-    function = getattr(module, spec.attribute)
-    return partial(_called, function, spec.max_chars, spec.settings)
-
-
-def _called(
-    function: Callable[..., Verdict], max_chars: int, settings: Mapping[str, object], row: Row, gold: str
-) -> Verdict:
-    return function(row, gold, max_chars, **settings)
+    function: Callable[..., Verdict] = getattr(module, spec.attribute)
+    return lambda row, gold: function(row, gold, spec.max_chars, **spec.settings)
 
 
 def _version(component: Component) -> str:

@@ -15,8 +15,7 @@ from gradus.components.chosen import (
 from gradus.components.settings import LIMIT, MAX_ROWS, MAX_TOKENS, Config, empty
 from gradus.components.stage import Role, Short, Stage
 from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE
-from gradus.tasks.config.prompts import PromptConfig
-from gradus.tasks.config.roles import PROBLEMS, counting
+from gradus.tasks.config.prompts import PROBLEMS, PromptConfig, counting
 
 MAX_LEVEL = 1000
 """Levels of hints at most."""
@@ -71,7 +70,7 @@ class HintConfig(Config):
 
     strategy: HintStrategyConfig = Field(default_factory=HintStrategyConfig.usual)
     """prefix: the first steps of the solution; tiers: hints that are in the source."""
-    fractions: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] = (0.25, 0.5, 0.75)
+    fractions: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] = Field(default=(0.25, 0.5, 0.75), min_length=1)
     """Share of the solution's steps shown at level 1, 2, 3 ..."""
 
 
@@ -98,7 +97,7 @@ CURATE = Stage(
         Short("draw", "problems to draw; 0 takes all", type=int, default=0, least=0),
         counting("counts_tokens"),
     ),
-    check="gradus.tasks.preflight.stages:check_curate",
+    check="gradus.tasks.preflight.checks:check_curate",
     other_worker=lambda settings: "policy" if settings.counts_tokens else "",
     run="gradus.tasks.stages.curate:run",
 )
@@ -110,7 +109,6 @@ HINT = Stage(
     settings=HintConfig,
     takes=(PROBLEMS,),
     draws=False,
-    check="gradus.tasks.preflight.stages:check_hint",
     run="gradus.tasks.stages.hint:run",
 )
 ESCALATE = Stage(

@@ -11,8 +11,7 @@ from gradus.components.stage import Role, Short, Stage
 from gradus.data.errors import UsageError
 from gradus.data.sources.formats import FIELDS
 from gradus.data.sources.tabular import refuse_fields
-from gradus.tasks.config.prompts import PromptConfig
-from gradus.tasks.config.roles import MAPS, counting
+from gradus.tasks.config.prompts import MAPS, PromptConfig, counting
 
 
 class IngestConfig(Config):
@@ -72,7 +71,7 @@ INGEST = Stage(
         Short("strict", "stop at the first row that cannot be used", type=bool, default=False),
         counting("max_prompt_tokens"),
     ),
-    check="gradus.tasks.preflight.stages:check_ingest",
+    check="gradus.tasks.preflight.checks:check_ingest",
     draws=False,
     other_worker=lambda settings: "policy" if settings.max_prompt_tokens else "",
     run="gradus.tasks.stages.ingest:run",

@@ -21,8 +21,7 @@ from gradus.components.stage import CHECKPOINTS, Role, Stage
 from gradus.data.lake.schema import OWN
 from gradus.data.sources.worked import AS_IT_STANDS
 from gradus.models.training.settings import CriticConfig, FinetuneConfig, LoraConfig, StepConfig
-from gradus.tasks.config.prompts import PROMPT_COLUMNS, PromptConfig, worked_columns
-from gradus.tasks.config.roles import POLICY, PROBLEMS
+from gradus.tasks.config.prompts import POLICY, PROBLEMS, PROMPT_COLUMNS, PromptConfig, worked_columns
 
 TEACHER_TOP_K = 32
 K3, ENTROPY = "k3", "entropy"
@@ -178,11 +177,10 @@ class UpdateConfig(StepConfig):
                 TermConfig(loss=each.loss, rows={"origin": each.origin}, over="step", name=f"{each.origin}_")
                 for each in self.origin_losses
             ),
-            *((TermConfig(loss=LossConfig(name=K3), coefficient=self.kl_coef, over="step"),) if self.kl_coef else ()),
             *(
-                (TermConfig(loss=LossConfig(name=ENTROPY), coefficient=self.entropy_coef, over="step"),)
-                if self.entropy_coef
-                else ()
+                TermConfig(loss=LossConfig(name=name), coefficient=coefficient, over="step")
+                for name, coefficient in ((K3, self.kl_coef), (ENTROPY, self.entropy_coef))
+                if coefficient
             ),
         )
         filled = {"advantage": self.advantage, "weights": self.weights, "aggregation": self.aggregation}
@@ -223,16 +221,12 @@ class UpdateConfig(StepConfig):
         return "critic.value" in self.needs
 
     @model_validator(mode="after")
-    def _one_loss_an_origin(self) -> "UpdateConfig":
+    def _one_objective(self) -> "UpdateConfig":
         origins = [each.origin for each in self.origin_losses]
         for origin in origins:
             if origin == OWN or origins.count(origin) > 1:
                 why = "is the loss `update.loss`" if origin == OWN else "stands there twice"
                 raise ValueError(f"origin_losses: the loss of origin {origin} {why}")
-        return self
-
-    @model_validator(mode="after")
-    def _terms_or_short_spellings(self) -> "UpdateConfig":
         short = {"loss": self.loss != LossConfig.usual(), "origin_losses": self.origin_losses}
         short |= {"kl_coef": self.kl_coef, "entropy_coef": self.entropy_coef}
         if self.terms and (odd := [name for name, is_set in short.items() if is_set]):
@@ -245,15 +239,11 @@ class UpdateConfig(StepConfig):
         return self.needs_reference and self.reference == "given"
 
     @model_validator(mode="after")
-    def _fits_an_adapter(self) -> "UpdateConfig":
+    def _weights_fit(self) -> "UpdateConfig":
         if self.lora is not None and self.saved_dtype == "bfloat16":
             raise ValueError("saved_dtype: the matrices of an adapter are saved in float32, which costs little")
         if self.lora is not None and self.lora.quantize != "none" and self.between_updates == "host":
             raise ValueError("between_updates: weights in 4 bits stay on their GPU: take device, or disk")
-        return self
-
-    @model_validator(mode="after")
-    def _average_to_refer_to(self) -> "UpdateConfig":
         if self.reference == "ema" and not self.ema_decay:
             raise ValueError("reference = ema needs a moving average: set ema_decay, such as 0.99")
         return self
@@ -332,7 +322,7 @@ UPDATE = Stage(
         Role("reference", "reference policy for the KL term", CHECKPOINTS, default=None, used="loads_reference"),
         Role("teacher", "policy that a loss distils from", CHECKPOINTS, default=None, used="needs_teacher"),
     ),
-    check="gradus.tasks.preflight.updates:check_update",
+    check="gradus.tasks.preflight.abilities:check_update",
     gate="gradus.tasks.stages.gates:update_breach",
     reads=lambda _: {"scores": SCORE_COLUMNS},
     incidental=("save",),

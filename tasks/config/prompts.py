@@ -1,15 +1,26 @@
-"""The settings of how a problem becomes a prompt and of what ends its completion."""
+"""Parts of several stages: inputs, how a problem becomes a prompt, and what ends its completion."""
 
 from typing import Annotated
 
 from pydantic import Field, field_validator
 
 from gradus.components.settings import Config, empty
+from gradus.components.stage import CHECKPOINTS, Role, Short
 from gradus.data.sources.worked import needs_answer
 from gradus.models.templates import PromptStyle, system_problem, template_problem
 
+PROBLEMS = Role("problems", "problems: a file, an artifact, bundled:train or bundled:heldout")
+POLICY = Role(
+    "policy", "policy: bundled, a folder, a checkpoint artifact, or id@revision", CHECKPOINTS, default="bundled"
+)
+MAPS = Short("columns", "rename a column, ours=theirs; repeatable", "--map", list[str], read="names")
 PROMPT_COLUMNS = ("problem_id", "question", "messages")
 """The columns of problems that prompts come from."""
+
+
+def counting(used: str) -> Role:
+    """The policy that prompts are tokenised by, for a stage that counts tokens if its property `used` says so."""
+    return Role("policy", "policy whose tokens of a prompt count", CHECKPOINTS, default=None, used=used)
 
 
 def worked_columns(template: str) -> tuple[str, ...]:

@@ -8,6 +8,11 @@ cleaned: `hide`. A secret is the value of an environment variable with a secret'
 ..._API_KEY ...) or a name in GRADUS_KEY_VARIABLES, what a URL has before its @, a key in a URL's query, and what
 follows `Basic` or `Bearer`; encoded forms included. Left out: values shorter than four characters, and secrets in files
 that other libraries read (~/.netrc).
+
+    check_key_variable("MY_TOKEN", "server.api_key_variable")     # UsageError unless GRADUS_KEY_VARIABLES names it
+
+Settings may name variables that are keys by their name, and others that the user's environment lists: a recipe may come
+from anybody and says where the value is sent, so it does not choose among all variables of a shell.
 """
 
 import base64
@@ -25,9 +30,10 @@ from typing import TextIO, cast
 from urllib.parse import quote, unquote
 
 from gradus.components.settings import QUERY_KEY, credentials_in
-from gradus.data.errors import UsageError
-from gradus.tasks.config.key_variables import listed_variables
+from gradus.data.errors import UsageError, shortened
 
+_LISTED = "GRADUS_KEY_VARIABLES"
+_SUFFIX = "_API_KEY"
 MASK = "***"
 _MIN_CHARS = 4
 _EMBEDDED_CHARS = 8
@@ -166,3 +172,30 @@ def _texts(value: str) -> list[str]:
             return [value]
         return [text.removeprefix("Bearer ").removeprefix("Basic ") for text in found.values() if isinstance(text, str)]
     return [value]
+
+
+def listed_variables() -> frozenset[str]:
+    """Return the names in GRADUS_KEY_VARIABLES, which are separated by commas."""
+    return frozenset(filter(None, map(str.strip, os.environ.get(_LISTED, "").split(","))))
+
+
+def check_key_variable(name: str, setting: str) -> None:
+    """Raise UsageError if a setting names a variable that is not a key by its name and that the user did not list."""
+    if name.endswith(_SUFFIX) or name in listed_variables():
+        return
+    raise UsageError(
+        f"{setting} names the environment variable {shortened(name)}, which is not released: settings may name those "
+        f"that end in {_SUFFIX}",
+        hint=f"if its value may go where these settings send it, set {_LISTED}={shortened(name)} in your environment",
+    )
+
+
+def check_seen_variables(names: Sequence[str], setting: str) -> None:
+    """Raise UsageError if a process is to see a variable that may not be named, or that is not set."""
+    for name in names:
+        check_key_variable(name, setting)
+        if not os.environ.get(name):
+            raise UsageError(
+                f"{setting} names the environment variable {shortened(name)}, which is not set",
+                hint="set it in the environment of the command, or leave it out",
+            )

@@ -9,8 +9,7 @@ from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROW
 from gradus.components.stage import Role, Short, Stage
 from gradus.data.errors import shortened
 from gradus.models.engines.settings import ServerConfig, VllmConfig
-from gradus.tasks.config.prompts import PROMPT_COLUMNS, PromptConfig, Stops
-from gradus.tasks.config.roles import POLICY, PROBLEMS
+from gradus.tasks.config.prompts import POLICY, PROBLEMS, PROMPT_COLUMNS, PromptConfig, Stops
 
 
 class RayConfig(Config):
@@ -92,7 +91,7 @@ ROLLOUT = Stage(
         POLICY,
         Short("engine", "which engine samples", default="transformers"),
     ),
-    check="gradus.tasks.preflight.stages:check_rollout",
+    check="gradus.tasks.preflight.abilities:check_engine",
     gate="gradus.tasks.stages.gates:rollout_breach",
     reads=lambda _: COLUMNS,
     worker="policy",

@@ -1,21 +1,18 @@
 """The stage score: its declaration, its settings and those of its rewards."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from gradus.components import Kind
 from gradus.components.addresses import VARIABLE
 from gradus.components.chosen import Chosen
 from gradus.components.settings import INCIDENTAL, LIMIT, MAX_ROWS, Config, empty, unset
 from gradus.components.stage import Role, Short, Stage
-from gradus.tasks.config.roles import MAPS
+from gradus.tasks.config.prompts import MAPS
 
 
-class RewardConfig(Chosen):
+class RewardConfig(Chosen, kind="reward"):
     """One reward with its settings, and its weight."""
-
-    kind: ClassVar[Kind] = "reward"
 
     weight: float = 1.0
     """Weight in the sum."""
@@ -77,7 +74,6 @@ SCORE = Stage(
     ),
     draws=False,
     worker="score",
-    check="gradus.tasks.preflight.stages:check_score",
     gate="gradus.tasks.stages.gates:score_breach",
     run="gradus.tasks.stages.score.stage:run",
 )

@@ -5,13 +5,18 @@ import os
 import resource
 import shutil
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 
+from gradus.components.addresses import is_address
 from gradus.data.errors import GradusError, UsageError, in_words, shortened
-from gradus.tasks.config.addresses import check_addresses
+from gradus.tasks.config.redaction import hide
 
 ROOM_BYTES = 32_000_000
 """Free bytes for a home's databases and some logs of a run; a stage asks for more (gradus.data.lake.store)."""
+
+_DATABASES = frozenset({"sqlite", "postgresql", "mysql", "mssql"})
+_TRACKERS = frozenset({"file", "databricks", "databricks-uc", "uc"})
 
 
 @dataclass(frozen=True)
@@ -95,10 +100,31 @@ def prices() -> Prices:
 
 
 def check_environment() -> None:
-    """Raise UsageError if a GRADUS_* variable is invalid."""
+    """Raise UsageError if a GRADUS_* variable is invalid, or another names a server by what is no address."""
     for read in (wall_limit_s, server_idle_s, traces_per_round, tracking_patience_s, prices, reports_now, gpu_turns):
         read()
-    check_addresses()
+    prefect, tracker = (os.environ.get(name, "") for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"))
+    if prefect and not is_address(prefect):
+        raise _refused("PREFECT_API_URL", prefect, "http://127.0.0.1:4200/api")
+    if tracker and not _is_tracker(tracker):
+        raise _refused("MLFLOW_TRACKING_URI", tracker, "http://127.0.0.1:5000")
+
+
+def _is_tracker(text: str) -> bool:
+    """Return whether MLflow can keep runs there: a server, a database, a folder, or a scheme of an installed plugin."""
+    scheme, separator, _ = text.partition(":")
+    if scheme in ("http", "https"):
+        return is_address(text)
+    if not separator:
+        return scheme in _TRACKERS or os.sep in text or Path(text).is_dir()
+    known = scheme.partition("+")[0] in _DATABASES | _TRACKERS
+    return known or scheme in entry_points(group="mlflow.tracking_store").names
+
+
+def _refused(name: str, value: str, example: str) -> UsageError:
+    return UsageError(
+        f"{name} is {shortened(hide(value))!r}, not an address", hint=f"write it as {example}, or unset it"
+    )
 
 
 def check_room(home: Home) -> None:
@@ -131,17 +157,20 @@ def _number(name: str, default: float) -> float:
 
 def reports_now() -> bool:
     """Return whether a run is reported to MLflow while it runs: unless GRADUS_REPORT is `later`."""
-    chosen = os.environ.get("GRADUS_REPORT", "now")
-    if chosen not in ("now", "later"):
-        raise UsageError(f"GRADUS_REPORT is {shortened(chosen)!r}", hint="set it to now or later, or not at all")
-    return chosen == "now"
+    return _word("GRADUS_REPORT", "now", "later") == "now"
 
 
 def gpu_turns() -> str:
     """Return GRADUS_GPU_TURNS: runs take turns on this machine's GPUs if it is `on`, or `auto` and one is seen."""
-    chosen = os.environ.get("GRADUS_GPU_TURNS", "auto")
-    if chosen not in ("auto", "on", "off"):
-        raise UsageError(f"GRADUS_GPU_TURNS is {shortened(chosen)!r}", hint="set it to auto, on or off, or not at all")
+    return _word("GRADUS_GPU_TURNS", "auto", "on", "off")
+
+
+def _word(name: str, *known: str) -> str:
+    """The word that a variable holds, of those known; the first if it is not set."""
+    chosen = os.environ.get(name, known[0])
+    if chosen not in known:
+        listed = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise UsageError(f"{name} is {shortened(chosen)!r}", hint=f"set it to {listed}, or not at all")
     return chosen
 
 

@@ -16,10 +16,10 @@ from gradus.components.user_modules import modules_of
 from gradus.data.errors import UsageError
 from gradus.data.lake.manifest import sha256_file
 from gradus.data.records import JsonObject
-from gradus.tasks.config.key_variables import check_seen_variables
 from gradus.tasks.config.learning import GivenConfig
+from gradus.tasks.config.redaction import check_seen_variables
 from gradus.tasks.config.score import RewardConfig
-from gradus.tasks.identity.libraries import distributions_of, library_versions
+from gradus.tasks.identity.versions import distributions_of, library_versions
 
 C = TypeVar("C", bound=Chosen)
 

@@ -7,14 +7,17 @@ component of ours is its version and the digest of its source (gradus.components
 by its content (gradus.tasks.identity.pins), an installed component by the version of its package.
 """
 
-from collections.abc import Iterator
+import importlib.metadata
+import re
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError
 
 from gradus.components.chosen import chosen_in
 from gradus.components.description import Component, DescriptionError
 from gradus.components.digest import code_digest
 from gradus.components.settings import Config
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.identity.libraries import library_versions
+from gradus.tasks.host.imports import Distributions
 
 SHARED = {"shared/store": 1}
 """Part of every stage's identity: how artifacts are written and read."""
@@ -48,3 +51,37 @@ def _registered(config: Config) -> Iterator[Component]:
                 yield chosen.component
             except DescriptionError:  # an installed package whose source cannot be read; the checks refuse it
                 continue
+
+
+def library_versions(distributions: Iterable[str]) -> dict[str, str]:
+    """Version of every distribution and of what it requires, directly or not; what is not installed is left out.
+
+    >>> sorted(library_versions(["latex2sympy2_extended"]))
+    ['antlr4-python3-runtime', 'latex2sympy2-extended', 'mpmath', 'sympy']
+    """
+    found: dict[str, str] = {}
+    queue = [_normal(name) for name in distributions]
+    while queue:
+        name = queue.pop()
+        if name in found:
+            continue
+        try:
+            found[name] = importlib.metadata.version(name)
+        except PackageNotFoundError:
+            continue
+        queue += [
+            _normal(required) for required in importlib.metadata.requires(name) or () if "extra ==" not in required
+        ]
+    return dict(sorted(found.items()))
+
+
+def distributions_of(packages: Iterable[str]) -> list[str]:
+    """The distributions that installed the packages of these import names; Gradus and unknown ones are left out."""
+    known = Distributions()
+    return sorted({_normal(name) for package in packages for name in known.get(package, ())} - {"gradus"})
+
+
+def _normal(requirement: str) -> str:
+    """A requirement's name as PEP 503 writes it, without version and markers."""
+    name = re.match(r"[A-Za-z0-9._-]+", requirement)
+    return re.sub(r"[-_.]+", "-", name.group() if name else "").lower()

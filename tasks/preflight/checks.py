@@ -1,7 +1,7 @@
 """Refuse a command before anything starts: names and files, looked at without reading a table.
 
     check_input(home.lake, "nowhere.jsonl", "rollouts")   # UsageError: neither a file nor an artifact
-    check_source("nowhere.jsonl", IngestConfig())
+    check_stage(ROLLOUT, RolloutConfig(engine="vllm"), {"plan": ["a.jsonl"]})    # the package vllm is not installed
 
 Only what the stage itself would certainly refuse is refused here; nothing is imported that takes long.
 What settings ask of each other is looked at in gradus.tasks.preflight.abilities.
@@ -10,33 +10,36 @@ What settings ask of each other is looked at in gradus.tasks.preflight.abilities
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-
-from pydantic import ValidationError
+from typing import TypeAlias
 
 from gradus.components.addresses import is_address
 from gradus.components.chosen import Chosen, FilterConfig, chosen_in
 from gradus.components.description import DescriptionError
 from gradus.components.registry import function_of, users_file
 from gradus.components.settings import Config
+from gradus.components.stage import Stage
 from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.lake.manifest import FILE_NAME, Manifest, read_manifest
 from gradus.data.lake.names import Ref, regular_file
 from gradus.data.nearest import did_you_mean, unique
 from gradus.data.package import package_file
+from gradus.data.sources.streams import refuse_source
 from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG, WHOLE, FileError, refuse_broken
+from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.ingest import IngestConfig
-from gradus.tasks.config.key_variables import check_seen_variables
+from gradus.tasks.config.redaction import check_seen_variables
 from gradus.tasks.config.score import RewardConfig
 
+Named: TypeAlias = Mapping[str, Sequence[str]]
+"""Inputs named by the user, by role."""
 CHECKPOINTS = "checkpoints"
 REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{4,64}")
 """An artifact by its name or the beginning of it."""
 SAMPLES = package_file("data", "samples")
 ASK_AGAIN = "do not use this folder; ask for it again where it came from"
 ANOTHER = "name another folder, or move away what is there"
-_GYM = "reasoning-gym:"
 _NAME_BYTES = 128
 _NUM_LISTED = 8
 
@@ -116,18 +119,23 @@ def check_inputs(lake: Path, **named: str | list[str] | None) -> None:
             check_input(lake, text, table)
 
 
-def check_source(source: str, config: IngestConfig) -> None:
-    """Raise UsageError if a source is neither there nor the name of something that can be fetched or generated."""
-    if not source.strip():
-        raise UsageError("the name of the source is empty", hint="give a file, a folder or a dataset")
-    if source.startswith(_GYM):
-        if "seed" not in config.generator:
-            raise UsageError(f"{shortened(source)} needs a seed", hint="give --set generator.seed=1")
-    elif not Path(source).exists() and not config.revision:
-        raise UsageError(
-            f"{shortened(source)} is neither a file nor a folder; a dataset on the hub needs its revision",
-            hint="give --set revision=<commit>",
-        )
+def check_stage(stage: Stage, settings: Config, inputs: Named) -> None:
+    """Refuse components that cannot be used, and what the stage itself would certainly refuse."""
+    check_components(settings)
+    stage.refuse(settings, inputs)
+
+
+def check_ingest(config: IngestConfig, inputs: Named) -> None:
+    """Raise UsageError for a source that is not there, or a policy without tokens to count."""
+    refuse_source(inputs["source"][0], config.revision, config.generator)
+    if bool(inputs.get("policy")) != bool(config.max_prompt_tokens):
+        raise UsageError("--policy goes with --set max_prompt_tokens=N", hint="give both, or neither")
+
+
+def check_curate(config: CurateConfig, inputs: Named) -> None:
+    """Raise UsageError for a policy without tokens to count, or the other way round."""
+    if bool(inputs.get("policy")) != config.counts_tokens:
+        raise UsageError("--policy goes with --filter prompt_tokens:high=N", hint="give both, or neither")
 
 
 def check_out(out: str | None) -> None:
@@ -167,11 +175,8 @@ def check_components(config: Config) -> None:
                 raise UsageError(f"there is no file {shortened(str(path))}", hint="write path/to/file.py:function")
         try:
             component = chosen.component
-            component.settings(**chosen.settings)
         except DescriptionError as error:
             raise BadInputError(str(error), hint=_nearest(chosen, error)) from None
-        except ValidationError as error:
-            raise refused_setting(error, chosen.label) from None
         if chosen.kind in ("filter", "ranking", "sampler") and component.needs:
             from gradus.data.curation.candidates import OF_PROBLEM, no_candidates  # noqa: PLC0415 - loads Arrow's functions
 
@@ -199,14 +204,6 @@ def _nearest(chosen: Chosen, error: DescriptionError) -> str:
     known = [name for name in error.known if name]
     listed = f"it has {', '.join(known[:_NUM_LISTED])}" if known else "it defines nothing"
     return did_you_mean(chosen.name.rpartition(":")[2], known, listed)
-
-
-def refused_setting(error: ValidationError, name: str) -> UsageError:
-    """The first fault of a component's settings in a sentence."""
-    first = error.errors()[0]
-    key = ".".join(map(str, first["loc"]))
-    what = "is missing" if first["type"] == "missing" else first["msg"].lower()
-    return UsageError(f"{name}: the setting {key} {what}", hint="`gradus settings` says more")
 
 
 def check_name(name: str, what: str) -> None:

@@ -13,6 +13,7 @@ annotated_types, `StringConstraints`, `REGEX` or `INCIDENTAL`.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,57 +47,59 @@ INCIDENTAL = "incidental"
 """Marks a setting, inside Annotated, on which no result depends: it is not part of an identity."""
 
 
-def component(
-    kind: Kind,
-    *,
-    name: str = "",
-    paper: str = "",
-    version: int = 1,
-    libraries: tuple[str, ...] = (),
-    columns: tuple[str, ...] = (),
-    needs_gold: bool = False,
-    needs: tuple[str, ...] | None = None,
-    per: Literal["row", "token"] | None = None,
-    when: Literal["update", "step"] = "update",
-    returns: tuple[Carries, ...] = ("advantage",),
-    takes: tuple[Carries, ...] = ("advantage",),
-    mean_over: Literal["", "row", "token"] = "",
-    regulariser: bool = False,
-    acts_without_advantage: bool = False,
-    needs_sampler: bool = True,
-    compares_group: bool = False,
-    elementwise: bool = False,
-) -> Callable[[F], F]:
-    """Register a function as a component; return it unchanged.
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """Declaration of a component: it decorates the function, which stays as it is.
 
     Every argument must be a literal, since it is read from the source.
-
-    Args:
-        kind: Its kind; decides where a recipe may name it and how it is called.
-        name: Name in recipes, if not that of the function.
-        paper: Source of the method, such as an arXiv id.
-        version: Raised if a result changes for the same inputs and settings; part of every identity that names it.
-        libraries: Installed distributions that decide the result; their versions are part of the identity.
-        columns: Columns of a row that a reward reads beside completion and answer.
-        needs_gold: True if a reward cannot judge a row without a gold answer.
-        needs: Columns that a function of rows reads: of candidates (gradus.data.curation.candidates), or of an update
-            (gradus.models.objectives.columns). Others are refused, and what nobody needs is neither read nor computed.
-            None reads what costs nothing.
-        per: Granularity of an advantage, a row by default, or of a loss, a token by default: one number for each.
-        when: Time of an advantage: once an update, or anew for every step.
-        returns: Quantities that an advantage can be taken as.
-        takes: Quantities that a loss can take as its advantage; () takes none.
-        mean_over: Units that an aggregation weighs alike; those that an advantage or a loss needs, or "" for either.
-        regulariser: True if no weight multiplies a loss.
-        acts_without_advantage: True if a loss has a gradient where the advantage is 0.
-        needs_sampler: True if a loss needs rows with the log-probs of a sampler; False for losses of given texts.
-        compares_group: True if an advantage compares the rows of a group: of one row, or of equal ones, it makes none.
-        elementwise: True if an optimiser steps every number by itself, so that a rank can step its part of a parameter.
     """
-    if kind not in KINDS:
-        raise ValueError(f"there is no kind of component {kind!r}: it is one of {', '.join(KINDS)}")
 
-    def registered(function: F) -> F:
+    kind: Kind = field(kw_only=False)
+    """Its kind; decides where a recipe may name it and how it is called."""
+    name: str = ""
+    """Name in recipes, if not that of the function."""
+    paper: str = ""
+    """Source of the method, such as an arXiv id."""
+    version: int = 1
+    """Raised if a result changes for the same inputs and settings; part of every identity that names it."""
+    libraries: tuple[str, ...] = ()
+    """Installed distributions that decide the result; their versions are part of the identity."""
+    columns: tuple[str, ...] = ()
+    """Columns of a row that a reward reads beside completion and answer."""
+    needs_gold: bool = False
+    """True if a reward cannot judge a row without a gold answer."""
+    needs: tuple[str, ...] | None = None
+    """Columns that a function of rows reads: of candidates (gradus.data.curation.candidates), or of an update
+    (gradus.models.objectives.columns). Others are refused, and what nobody needs is neither read nor computed.
+    None reads what costs nothing."""
+    per: Literal["row", "token"] | None = None
+    """Granularity of an advantage, a row by default, or of a loss, a token by default: one number for each."""
+    when: Literal["update", "step"] = "update"
+    """Time of an advantage: once an update, or anew for every step."""
+    returns: tuple[Carries, ...] = ("advantage",)
+    """Quantities that an advantage can be taken as."""
+    takes: tuple[Carries, ...] = ("advantage",)
+    """Quantities that a loss can take as its advantage; () takes none."""
+    mean_over: Literal["", "row", "token"] = ""
+    """Units that an aggregation weighs alike; those that an advantage or a loss needs, or "" for either."""
+    regulariser: bool = False
+    """True if no weight multiplies a loss."""
+    acts_without_advantage: bool = False
+    """True if a loss has a gradient where the advantage is 0."""
+    needs_sampler: bool = True
+    """True if a loss needs rows with the log-probs of a sampler; False for losses of given texts."""
+    compares_group: bool = False
+    """True if an advantage compares the rows of a group: of one row, or of equal ones, it makes none."""
+    elementwise: bool = False
+    """True if an optimiser steps every number by itself, so that a rank can step its part of a parameter."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"there is no kind of component {self.kind!r}: it is one of {', '.join(KINDS)}")
+
+    def __call__(self, function: F) -> F:
+        """Return the function unchanged."""
         return function
 
-    return registered
+
+component = Declaration

@@ -11,7 +11,7 @@ before a run (gradus.tasks.preflight): what is stored must stay readable after t
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -28,7 +28,7 @@ class Chosen(Config):
     model_config = ConfigDict(extra="allow")
 
     kind: ClassVar[Kind]
-    default: ClassVar[str] = ""
+    default: ClassVar[str]
     """The name, if none is given."""
 
     name: str
@@ -39,6 +39,10 @@ class Chosen(Config):
     """Digest of each of the user's own modules that the file leads to, by name; filled in likewise."""
     libraries: dict[str, str] = Field(default_factory=dict, exclude_if=empty)
     """Version of each installed distribution that those import, by name; filled in likewise."""
+
+    def __init_subclass__(cls, *, kind: Kind, default: str = "", **config: Unpack[ConfigDict]) -> None:
+        super().__init_subclass__(**config)
+        cls.kind, cls.default = kind, default
 
     @model_validator(mode="before")
     @classmethod
@@ -143,67 +147,41 @@ def none_if_empty(value: object) -> object:
     return None if value in ("", "none") else value
 
 
-class FilterConfig(Chosen):
+class FilterConfig(Chosen, kind="filter"):
     """A filter with its settings."""
 
-    kind: ClassVar[Kind] = "filter"
 
-
-class RankingConfig(Chosen):
+class RankingConfig(Chosen, kind="ranking"):
     """A ranking with its settings."""
 
-    kind: ClassVar[Kind] = "ranking"
 
-
-class SamplerConfig(Chosen):
+class SamplerConfig(Chosen, kind="sampler", default="all"):
     """A sampler with its settings."""
 
-    kind: ClassVar[Kind] = "sampler"
-    default: ClassVar[str] = "all"
 
-
-class HintStrategyConfig(Chosen):
+class HintStrategyConfig(Chosen, kind="hint", default="prefix"):
     """A hint strategy with its settings."""
 
-    kind: ClassVar[Kind] = "hint"
-    default: ClassVar[str] = "prefix"
 
-
-class AdvantageConfig(Chosen):
+class AdvantageConfig(Chosen, kind="advantage", default="grpo"):
     """An advantage with its settings."""
 
-    kind: ClassVar[Kind] = "advantage"
-    default: ClassVar[str] = "grpo"
 
-
-class LossConfig(Chosen):
+class LossConfig(Chosen, kind="loss", default="clip"):
     """A policy loss with its settings."""
 
-    kind: ClassVar[Kind] = "loss"
-    default: ClassVar[str] = "clip"
 
-
-class AggregationConfig(Chosen):
+class AggregationConfig(Chosen, kind="aggregation", default="token_mean"):
     """An aggregation with its settings."""
 
-    kind: ClassVar[Kind] = "aggregation"
-    default: ClassVar[str] = "token_mean"
 
-
-class WeightConfig(Chosen):
+class WeightConfig(Chosen, kind="weight"):
     """Token weights with their settings: a factor of the loss of each token."""
 
-    kind: ClassVar[Kind] = "weight"
 
-
-class CorrectionConfig(Chosen):
+class CorrectionConfig(Chosen, kind="correction"):
     """A correction with its settings: importance weights of rows that the policy itself did not sample."""
 
-    kind: ClassVar[Kind] = "correction"
 
-
-class OptimizerConfig(Chosen):
+class OptimizerConfig(Chosen, kind="optimizer", default="adamw"):
     """An optimiser with its settings."""
-
-    kind: ClassVar[Kind] = "optimizer"
-    default: ClassVar[str] = "adamw"

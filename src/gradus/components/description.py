@@ -6,17 +6,17 @@ function_in(Path("mine.py"), "short", "filter")
 
 import ast
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, Union
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, create_model
+from pydantic import AfterValidator, Field, StringConstraints, create_model
 
-from gradus.components import INCIDENTAL, KINDS, OF_ROWS, Carries, Kind
-from gradus.components.exact import Exact
+from gradus.components import INCIDENTAL, KINDS, OF_ROWS, Declaration, Kind
+from gradus.components.settings import Exact
 
 _TYPES: Mapping[str, Any] = {"bool": bool, "int": int, "float": float, "str": str}
 _RULES: Mapping[str, Any] = {rule.__name__: rule for rule in (Ge, Gt, Le, Lt, MinLen, MaxLen, StringConstraints)}
@@ -38,40 +38,14 @@ class DescriptionError(ValueError):
         self.known = known
 
 
-class Settings(Exact):
-    """The base of every component's settings."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True, defer_build=True
-    )
-
-
-@dataclass(frozen=True)
-class Component:
+@dataclass(frozen=True, kw_only=True)
+class Component(Declaration):
     """One component as its source declares it."""
 
-    kind: Kind
-    name: str
     file: Path
     function: str
     doc: str = ""
-    paper: str = ""
-    version: int = 1
-    libraries: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    needs_gold: bool = False
-    needs: tuple[str, ...] | None = None
-    per: Literal["row", "token"] | None = None
-    when: Literal["update", "step"] = "update"
-    returns: tuple[Carries, ...] = ("advantage",)
-    takes: tuple[Carries, ...] = ("advantage",)
-    mean_over: Literal["", "row", "token"] = ""
-    regulariser: bool = False
-    acts_without_advantage: bool = False
-    needs_sampler: bool = True
-    compares_group: bool = False
-    elementwise: bool = False
-    settings: type[Settings] = Settings
+    settings: type[Exact] = Exact
     incidental: frozenset[str] = frozenset()
     """Names of settings on which no result depends."""
     module: str = ""
@@ -85,16 +59,28 @@ class Component:
         return self.doc.partition("\n")[0]
 
 
-@dataclass
 class _Source:
     """One parsed file."""
 
-    path: Path
-    constants: dict[str, ast.expr] = field(default_factory=dict[str, ast.expr])
-    functions: dict[str, ast.FunctionDef] = field(default_factory=dict[str, ast.FunctionDef])
-    names: set[str] = field(default_factory=set[str])
-    refused: dict[str, str] = field(default_factory=dict[str, str])
-    """Functions that cannot be called as a component, by name, with the reason."""
+    def __init__(self, path: Path, tree: ast.Module) -> None:
+        self.path = path
+        self.names = set(_names(tree))
+        self.constants: dict[str, ast.expr] = {}
+        self.functions: dict[str, ast.FunctionDef] = {}
+        self.refused: dict[str, str] = {}
+        """Functions that cannot be called as a component, by name, with the reason."""
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and (reason := _refusal(node)):
+                self.refused[node.name] = f"line {node.lineno}: {node.name} {reason}"
+            match node:
+                case ast.FunctionDef():
+                    self.functions[node.name] = node
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    self.constants[name] = value
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                    self.constants[name] = value
+                case _:
+                    continue
 
 
 def described(path: Path) -> list[Component]:
@@ -120,7 +106,7 @@ def function_in(path: Path, name: str, kind: Kind) -> Component:
         if isinstance(source.constants.get(name), ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.Set):
             raise DescriptionError(f"{path}: {name} is a value; components are plain functions")
         if source.names & {name, "*", "globals", "exec", "__getattr__"}:
-            return Component(kind, f"{path}:{name}", path, name)
+            return Component(kind, name=f"{path}:{name}", file=path, function=name)
         raise DescriptionError(f"{path} has no function {name!r}", tuple(sorted(source.names)) or ("",))
     call = _declaration(function)
     found = _component(source, function, call, kind)
@@ -140,26 +126,12 @@ def _source(path: Path) -> _Source:
 @lru_cache(maxsize=512)
 def _parsed(path: Path, _mtime_ns: int, _size: int) -> _Source:
     try:
-        tree = ast.parse(path.read_bytes())
+        return _Source(path, ast.parse(path.read_bytes()))
     except SyntaxError as error:
         where = f"{path} line {error.lineno}" if error.lineno else str(path)
         raise DescriptionError(f"{where} is not valid Python: {error.msg}") from None
     except ValueError as error:
         raise DescriptionError(f"{path} is not valid Python: {error}") from None
-    found = _Source(path, names=set(_names(tree)))
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and (reason := _refusal(node)):
-            found.refused[node.name] = f"line {node.lineno}: {node.name} {reason}"
-        match node:
-            case ast.FunctionDef():
-                found.functions[node.name] = node
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                found.constants[name] = value
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                found.constants[name] = value
-            case _:
-                continue
-    return found
 
 
 def _refusal(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
@@ -187,20 +159,18 @@ def _yields(function: ast.FunctionDef) -> bool:
     return False
 
 
-def _names(tree: ast.Module) -> list[str]:
+def _names(tree: ast.Module) -> Iterator[str]:
     """Every name that a module could have: what it defines, assigns or imports anywhere, and what it calls."""
-    found: list[str] = []
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                found.append(name)
+                yield name
             case ast.Name(id=name):
-                found.append(name)
+                yield name
             case ast.alias(name=name, asname=alias):
-                found.append(alias or name.partition(".")[0])
+                yield alias or name.partition(".")[0]
             case _:
                 continue
-    return found
 
 
 def _declaration(function: ast.FunctionDef) -> ast.Call | None:
@@ -228,7 +198,7 @@ def _component(
         )
     settings, incidental = _settings(source, function, doc)
     return Component(
-        kind=facts.pop("kind", kind),
+        facts.pop("kind", kind),
         name=facts.pop("name", "") or function.name,
         file=source.path,
         function=function.name,
@@ -248,7 +218,7 @@ def _facts(source: _Source, call: ast.Call) -> dict[str, Any]:
             found["kind"] = ast.literal_eval(call.args[0])
     except ValueError:
         raise DescriptionError(f"{where}: the arguments of @component must be literals") from None
-    known = {each.name for each in fields(Component)} - {"file", "function", "doc", "settings", "incidental", "module"}
+    known = {each.name for each in fields(Declaration)}
     if odd := sorted(set(found) - known):
         raise DescriptionError(f"{where}: @component has no argument {odd[0]}; it has {', '.join(sorted(known))}")
     if found.get("kind") not in KINDS:
@@ -256,7 +226,7 @@ def _facts(source: _Source, call: ast.Call) -> dict[str, Any]:
     return found
 
 
-def _settings(source: _Source, function: ast.FunctionDef, doc: str) -> tuple[type[Settings], frozenset[str]]:
+def _settings(source: _Source, function: ast.FunctionDef, doc: str) -> tuple[type[Exact], frozenset[str]]:
     """The model of the keyword-only arguments, and the names of those marked as incidental."""
     documented = {name: " ".join(text.split()) for name, text in _ARGUMENT.findall(doc.partition("Args:")[2])}
     fields: dict[str, Any] = {}
@@ -271,8 +241,8 @@ def _settings(source: _Source, function: ast.FunctionDef, doc: str) -> tuple[typ
         value = ... if default is None else _value(source, default, where)
         fields[argument.arg] = (annotation, Field(default=value, description=documented.get(argument.arg, "")))
     if not fields:
-        return Settings, frozenset()
-    return create_model(f"{function.name}_settings", __base__=Settings, **fields), frozenset(incidental)
+        return Exact, frozenset()
+    return create_model(f"{function.name}_settings", __base__=Exact, **fields), frozenset(incidental)
 
 
 def _value(source: _Source, node: ast.expr, where: str) -> Any:

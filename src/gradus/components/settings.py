@@ -1,4 +1,4 @@
-"""Base of all settings: frozen, no unknown keys, no credentials, nothing that cannot be stored.
+"""Base of all settings: frozen, of exact types, no unknown keys, no credentials, nothing that cannot be stored.
 
 And which fields a result depends on.
 """
@@ -9,14 +9,13 @@ import itertools
 import math
 import re
 import textwrap
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Self, Union, cast, get_args, get_origin
 
-from pydantic import ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
-
-from gradus.components.exact import Exact
+from pydantic_core import CoreSchema, InitErrorDetails
 
 INCIDENTAL: dict[str, Any] = {"incidental": True}
 """Marks a field that the result does not depend on: it may change while an artifact is unfinished."""
@@ -35,6 +34,17 @@ MAX_PROCESSES = 10_000
 """Processes, hosts, GPUs or requests at once."""
 MAX_TRIES = 1000
 
+
+_NOT: Mapping[object, tuple[str, tuple[type, ...]]] = {
+    int: ("int_type", (bool, float)),
+    float: ("float_type", (bool,)),
+    bool: ("bool_type", (int, float)),
+    str: ("string_type", (bool, int, float)),
+    NoneType: ("none_required", (bool, int, float)),
+}
+"""The error and the types of values that a setting of a type does not take."""
+_Fault = tuple[str, tuple[str | int, ...], object]
+"""An error, the place of the value within its setting, and the value."""
 
 _LOGIN = re.compile(r"://[^\s/?#@:]*:[^\s/?#@]+@|\bhttps?://[^\s/?#@]+@", re.IGNORECASE)
 QUERY_KEY = re.compile(
@@ -63,8 +73,12 @@ def unset(value: object) -> bool:
     return value is None or value is False
 
 
-class Config(Exact):
-    """The base of all settings: frozen, unknown keys refused."""
+class Exact(BaseModel):
+    """Frozen settings without unknown keys: true is not a number, 1.5 not a whole one, a number neither true nor false.
+
+    pydantic alone would read `limit = true` as 1. Its strict mode would also refuse what the command line writes as
+    text (`lr=.5`) and a list where a tuple is declared.
+    """
 
     model_config = ConfigDict(
         frozen=True,
@@ -74,19 +88,34 @@ class Config(Exact):
         defer_build=True,  # a verb builds the validators of its own settings alone
     )
 
-    @model_validator(mode="after")
-    def _can_be_stored(self) -> Self:
-        """Settings go through JSON, Arrow and SQL: refuse what one of them has no form for, in free-form values too."""
-        for name in type(self).model_fields:
-            if problem := _unstorable(getattr(self, name)):
-                raise ValueError(f"{name} {problem}")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _of_their_types(cls, given: object) -> object:
+        for name, field in cls.model_fields.items() if isinstance(given, Mapping) else ():
+            body = cast("Mapping[str, object]", given)
+            fault = _fault(body[name], field.annotation) if name in body else None
+            if fault is not None:
+                error, place, value = fault
+                raise ValidationError.from_exception_data(
+                    cls.__name__, [InitErrorDetails(type=error, loc=(name, *place), input=value)]
+                )
+        return given
+
+
+class Config(Exact):
+    """The base of all settings of stages."""
 
     @model_validator(mode="after")
-    def _without_credentials(self) -> Self:
-        """Settings are stored with every result and shown by the tracker: refuse a password or key in a URL."""
+    def _can_be_stored(self) -> Self:
+        """Settings are stored with every result, as JSON, Arrow and SQL, and shown by the tracker.
+
+        Refuse what one of them has no form for, in free-form values too, and a password or key in a URL.
+        """
         for name in type(self).model_fields:
-            if credentials_in(getattr(self, name)):
+            value = getattr(self, name)
+            if problem := _unstorable(value):
+                raise ValueError(f"{name} {problem}")
+            if credentials_in(value):
                 raise ValueError(f"{name} holds credentials, which would be stored with every result; leave them out")
         return self
 
@@ -166,3 +195,31 @@ def _not_text(text: str) -> str:
     except UnicodeEncodeError:
         return "holds characters that are not valid Unicode"
     return "holds a NUL character" if "\0" in text else ""
+
+
+def _fault(value: object, annotation: Any) -> _Fault | None:
+    """Return the fault in the types of a value; other faults are left to pydantic."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _fault(value, parts[0])
+    if origin in (Union, UnionType):
+        faults = [_fault(value, part) for part in parts]
+        return None if None in faults else faults[0]
+    if origin in (tuple, list) and isinstance(value, list | tuple):
+        return _fault_inside(enumerate(cast("Sequence[object]", value)), parts)
+    if origin is dict and isinstance(value, Mapping):
+        return _fault_inside(cast("Mapping[str, object]", value).items(), parts[1:])
+    error, refused = _NOT.get(annotation, ("", ()))
+    is_wrong = isinstance(value, refused) and not (annotation is bool and isinstance(value, bool))
+    return (error, (), value) if is_wrong else None
+
+
+def _fault_inside(values: Any, parts: Sequence[Any]) -> _Fault | None:
+    """The first fault of the parts of a value; the last type but `...` stands for all that follow."""
+    wanted = [part for part in parts if part is not ...]
+    for index, (key, value) in enumerate(values):
+        fault = _fault(value, wanted[min(index, len(wanted) - 1)]) if wanted else None
+        if fault is not None:
+            error, place, odd = fault
+            return error, (key, *place), odd
+    return None

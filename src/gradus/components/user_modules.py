@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from importlib.util import module_from_spec
+from importlib.util import module_from_spec, resolve_name
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
@@ -221,21 +221,14 @@ def _names_of(node: ast.AST, package: str) -> list[str]:
         case ast.Import(names=aliases):
             return [alias.name for alias in aliases]
         case ast.ImportFrom(module=name, names=aliases, level=level):
-            base = _absolute(name or "", level, package)
-            return [base, *(f"{base}.{alias.name}" for alias in aliases)] if base else []
+            try:
+                base = resolve_name("." * level + (name or ""), package)
+            except ImportError:  # it leads out of the package
+                return []
+            return [base, *(f"{base}.{alias.name}" for alias in aliases)]
         case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), args=[ast.Constant(value=str(name)), *_]):
             return [name] if called in ("import_module", "__import__") else []
         case ast.Assign(targets=[ast.Name(id="modules")], value=ast.List(elts=parts) | ast.Tuple(elts=parts)):
             return [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
         case _:
             return []
-
-
-def _absolute(name: str, level: int, package: str) -> str:
-    """The full name of a relative import; empty where it leads out of the package."""
-    if not level:
-        return name
-    parts = package.split(".") if package else []
-    if level > len(parts):
-        return ""
-    return ".".join([*parts[: len(parts) - level + 1], *([name] if name else [])])

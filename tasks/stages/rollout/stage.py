@@ -17,7 +17,7 @@ from gradus.data.errors import StageError
 from gradus.data.lake.schema import ROLLOUTS
 from gradus.models.engines.base import Engine, EngineError, Finished, Request
 from gradus.models.policy import PromptSide
-from gradus.tasks.config.key_variables import check_key_variable
+from gradus.tasks.config.redaction import check_key_variable
 from gradus.tasks.config.rollout import COLUMNS, RolloutConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.runs.records import Sample

@@ -30,7 +30,7 @@ from gradus.models.judging.pool import (
     JudgeStartError,
     TimedVerdict,
 )
-from gradus.models.rewards import RewardSpec, UnknownRewardError, resolve
+from gradus.models.rewards import RewardSpec, resolve
 from gradus.models.rewards.base import failed
 from gradus.models.rewards.combine import Score, combine, component_names
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
@@ -221,7 +221,7 @@ def _spec(reward: RewardConfig, max_chars: int) -> RewardSpec:
             variables=reward.variables,
             max_chars=max_chars,
         )
-    except UnknownRewardError as error:
+    except ValueError as error:
         raise UsageError(str(error), hint="`gradus methods` lists the rewards") from error
 
 

@@ -10,7 +10,6 @@ from gradus.data.errors import UsageError
 from gradus.models.rewards import RewardSpec, resolve
 from gradus.models.rewards.combine import deciding_reward
 from gradus.tasks.config.score import ScoreConfig
-from gradus.tasks.preflight.stages import check_score
 from gradus.tasks.runs.records import Coverage
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ def refuse_without_verdicts(config: ScoreConfig, purpose: str, max_unjudged_frac
 
     A user's function alone may return verdicts; what it returned is known after the first scoring, at the gate.
     """
-    check_score(config, {})
     specs = [resolve(reward.name, reward.settings) for reward in config.rewards]
     decides = decider(config, specs) is not None or config.correct_at is not None
     if decides or max_unjudged_frac >= 1:

@@ -24,7 +24,7 @@ from gradus.models.training.update import optimise, planned_steps
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.identity.loading import load
-from gradus.tasks.preflight.updates import check_objective
+from gradus.tasks.preflight.abilities import check_objective
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.gates import update_breach
 from gradus.tasks.stages.update.roles import role_columns

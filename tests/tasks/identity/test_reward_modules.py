@@ -10,8 +10,8 @@ import pytest
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
-from gradus.tasks.identity.libraries import distributions_of, library_versions
 from gradus.tasks.identity.pins import pinned
+from gradus.tasks.identity.versions import distributions_of, library_versions
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.score.stage import JudgePools, run
 from gradus.tasks.stages.warm import Warm

@@ -12,8 +12,7 @@ from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RayConfig, RolloutConfig
 from gradus.tasks.config.score import SCORE, RewardConfig, ScoreConfig
 from gradus.tasks.preflight.abilities import check_engine, check_ks, check_learning, check_length
-from gradus.tasks.preflight.checks import check_name, check_out
-from gradus.tasks.preflight.stages import check_stage
+from gradus.tasks.preflight.checks import check_name, check_out, check_stage
 
 
 def test_pass_at_k_needs_k_samples() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from gradus.data.errors import UsageError
 from gradus.tasks.config.learning import UPDATE, UpdateConfig
-from gradus.tasks.preflight.stages import check_stage
+from gradus.tasks.preflight.checks import check_stage
 
 
 def config(**settings: Any) -> UpdateConfig:

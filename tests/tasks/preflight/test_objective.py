@@ -10,7 +10,7 @@ from gradus.data.errors import UsageError
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.config import load_recipe
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.preflight.updates import check_objective
+from gradus.tasks.preflight.abilities import check_objective
 
 DISCO = {"advantage": "disco", "loss": "reinforce", "aggregation": "sequence_mean"}
 TBRM = {"advantage": "reward", "loss": "tbrm", "aggregation": "sequence_mean"}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gradus.data.errors import GradusError, StageError, error_class
 from gradus.tasks.artifacts.adapters import begins_adapter
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.preflight.updates import check_launch
+from gradus.tasks.preflight.abilities import check_launch
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.update.launch.job import RankJob
 from gradus.tasks.stages.update.launch.mail import Note

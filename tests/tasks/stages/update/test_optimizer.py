@@ -11,7 +11,7 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Ref
 from gradus.tasks.config.learning import UPDATE, UpdateConfig
 from gradus.tasks.identity.pins import pinned
-from gradus.tasks.preflight.stages import check_stage
+from gradus.tasks.preflight.checks import check_stage
 from gradus.tasks.stages.warm import Warm
 
 House = Any

@@ -11,8 +11,8 @@ from torch import multiprocessing
 
 from gradus.data.errors import GateError, GradusError, StageError, UsageError
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.preflight import updates
-from gradus.tasks.preflight.updates import check_launch
+from gradus.tasks.preflight import abilities
+from gradus.tasks.preflight.abilities import check_launch
 from gradus.tasks.stages.update.launch.group import grouped, refuse_disagreement
 from gradus.tasks.stages.update.launch.job import RankJob
 from gradus.tasks.stages.update.launch.mail import Mail, Note
@@ -98,7 +98,7 @@ def test_a_message_is_read_once_and_only_when_it_is_whole(tmp_path: Path) -> Non
 
 
 def test_fewer_gpus_than_processes_are_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(updates, "num_gpus", lambda: 2)
+    monkeypatch.setattr(abilities, "num_gpus", lambda: 2)
     config = UpdateConfig.model_validate({"launch": {"processes": 8}})
     with pytest.raises(UsageError, match="processes = 8, and this machine has 2 GPUs; "):
         check_launch(config)
@@ -118,7 +118,7 @@ def test_ranks_train_an_adapter_with_any_optimizer_but_not_beside_a_base_in_4_bi
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has GPUs")
 def test_a_machine_without_gpus_counts_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert updates.num_gpus() == 0
+    assert abilities.num_gpus() == 0
 
 
 def test_launch_is_no_part_of_an_identity() -> None:
