@@ -20,9 +20,8 @@ import torch
 import update
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
-from gradus.models.training.division import divided
 from gradus.models.training.packed.forward import form_of
-from gradus.models.training.passes import Budget
+from gradus.models.training.passes import Budget, divided
 from gradus.models.training.settings import StepConfig
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.step import Step

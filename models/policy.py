@@ -85,15 +85,12 @@ def load_policy(
     (QLoRA, arXiv 2305.14314) and computes in `dtype`, on a GPU with bitsandbytes. PolicyError says what is missing or
     wrong: the folder, its config.json, tokenizer or weights, a weight that is absent or of another shape, own code.
     """
-    base = base_of(folder)
-    _refuse_unloadable(base)
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer = _tokenizer(_tokenizer_folder(folder, base), options)
-    options |= {"dtype": _DTYPES[dtype], "use_safetensors": True}
+    base, tokenizer = _opened(folder)
+    options: dict[str, Any] = {"dtype": _DTYPES[dtype], "use_safetensors": True}
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     if quantize == "nf4":
         options |= _in_nf4(_DTYPES[dtype], device)
-    model, info = _loaded(base, "model", AutoModelForCausalLM.from_pretrained, options)
+    model, info = _loaded(base, "model", AutoModelForCausalLM.from_pretrained, **options)
     # transformers would draw such weights at random; it lists them instead, and they are refused here by name.
     wrong = sorted(
         [
@@ -126,11 +123,8 @@ def _in_nf4(dtype: object, device: torch.device) -> dict[str, Any]:
 
 def load_prompt_side(folder: Path) -> PromptSide:
     """Load a policy's tokenizer and configuration alone; PolicyError as `load_policy` has it."""
-    base = base_of(folder)
-    _refuse_unloadable(base)
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer = _tokenizer(_tokenizer_folder(folder, base), options)
-    config = _loaded(base, "configuration", AutoConfig.from_pretrained, options)
+    base, tokenizer = _opened(folder)
+    config = _loaded(base, "configuration", AutoConfig.from_pretrained)
     _refuse_more_tokens(folder, tokenizer, config.get_text_config().vocab_size)
     try:
         generation = GenerationConfig.from_pretrained(base, local_files_only=True)
@@ -173,17 +167,18 @@ def _context_tokens(config: PretrainedConfig) -> int:
     return sys.maxsize if limit is None else int(limit)
 
 
-def _tokenizer(folder: Path, options: dict[str, Any]) -> PreTrainedTokenizerBase:
-    """The tokenizer, without the chat template that an export gave it for other programs."""
-    tokenizer = _loaded(folder, "tokenizer", AutoTokenizer.from_pretrained, options)
+def _opened(folder: Path) -> tuple[Path, PreTrainedTokenizerBase]:
+    """Return the folder of the weights, and the tokenizer without the chat template that an export gave it.
+
+    An adapter may bring a tokenizer, for its chat template; without one it has its base's.
+    """
+    base = base_of(folder)
+    _refuse_unloadable(base)
+    own = folder if has_tokenizer(folder) else base
+    tokenizer: PreTrainedTokenizerBase = _loaded(own, "tokenizer", AutoTokenizer.from_pretrained)
     if is_plain(tokenizer.chat_template):
         tokenizer.chat_template = None
-    return tokenizer
-
-
-def _tokenizer_folder(folder: Path, base: Path) -> Path:
-    """An adapter may bring a tokenizer, for its chat template; without one it has its base's."""
-    return folder if has_tokenizer(folder) else base
+    return base, tokenizer
 
 
 def _refuse_unloadable(folder: Path) -> None:
@@ -201,9 +196,9 @@ def _refuse_unloadable(folder: Path) -> None:
         raise PolicyError(f"{folder} brings its own code, which is never run")
 
 
-def _loaded(folder: Path, what: str, load: Callable[..., Any], options: dict[str, Any]) -> Any:
+def _loaded(folder: Path, what: str, load: Callable[..., Any], **options: Any) -> Any:
     try:
-        return load(folder, **options)
+        return load(folder, local_files_only=True, trust_remote_code=False, **options)
     except MemoryError:
         raise
     except Exception as error:  # a library fails over odd files with whatever it stumbles on

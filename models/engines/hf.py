@@ -10,14 +10,12 @@ Left out: graph capture, without which a GPU waits for Python (vLLM is the engin
 structured output. Shapes: B rows, T positions, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import Cache
 
 from gradus.models.devices import is_out_of_memory
 from gradus.models.engines.base import EngineError, Finished, OnTokens, Request
@@ -32,6 +30,10 @@ COMPACT_FRAC = 1 / 32
 
 PREFILL_TOKENS = 32_768
 """Prompt tokens, with padding, computed at once; a batch ends where its different prompts would exceed them."""
+PROBE_TOKENS = 48
+BOUNDS = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05}
+"""Largest mean absolute difference, nats a token, that rounding in this number format explains."""
+Logprobs = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], list[list[float]]]
 
 
 class HfEngine:
@@ -87,7 +89,7 @@ class HfEngine:
 
     def _steps(self, indices: Sequence[int], requests: Sequence[Request]) -> Iterator[tuple[list[Finished], int]]:
         """One batch, token by token: what finished and how many were sampled; its memory goes when this frame does."""
-        batch = _Batch.of(self.policy, indices, [requests[i] for i in indices])
+        batch = _Batch(self.policy, indices, [requests[i] for i in indices])
         while len(batch.places):
             num_sampled = batch.num_alive
             yield batch.step(), num_sampled
@@ -145,19 +147,10 @@ def uniforms(seed: int, num_tokens: int) -> np.ndarray[tuple[int], np.dtype[np.f
     return np.random.Generator(np.random.Philox(key=seed)).random(num_tokens)
 
 
-@dataclass
 class _Forward:
     """The model's side of a batch, on its device: cache, mask (B, T), positions (B,), the next logits (B, V)."""
 
-    policy: Policy
-    cache: Cache
-    mask: Tensor
-    positions: Tensor
-    logits: Tensor
-    padded: bool
-
-    @classmethod
-    def prefill(cls, policy: Policy, prompts: Sequence[tuple[int, ...]]) -> "_Forward":
+    def __init__(self, policy: Policy, prompts: Sequence[tuple[int, ...]]) -> None:
         """Compute each different prompt once (left-padded to the longest) and repeat its cache for its rows."""
         device = policy.model.device
         rows: dict[tuple[int, ...], int] = {}
@@ -166,17 +159,19 @@ class _Forward:
         pad = policy.tokenizer.pad_token_id or 0
         ids = torch.tensor([[pad] * (length - len(p)) + list(p) for p in rows], device=device)
         mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in rows], device=device)
-        padded = min(map(len, rows)) < length
-        cache = empty_cache(policy.model.config)
+        self.policy = policy
+        self.padded = min(map(len, rows)) < length
+        self.cache = empty_cache(policy.model.config)
         out = policy.model(
             input_ids=ids,
-            attention_mask=mask if padded else None,
+            attention_mask=mask if self.padded else None,
             position_ids=(mask.cumsum(-1) - 1).clamp_min(0),
-            past_key_values=cache,
+            past_key_values=self.cache,
             logits_to_keep=1,
         )
-        cache.batch_select_indices(index)
-        return cls(policy, cache, mask[index], mask[index].sum(-1), out.logits[index, -1], padded)
+        self.cache.batch_select_indices(index)
+        self.mask, self.positions = mask[index], mask[index].sum(-1)
+        self.logits: Tensor = out.logits[index, -1]
 
     def select(self, index: Tensor) -> None:
         """Make row i what row index[i] was."""
@@ -199,50 +194,33 @@ class _Forward:
         self.logits = out.logits[:, -1]
 
 
-@dataclass
 class _Batch:
     """Unfinished completions, kept on the CPU. Rows move as others leave; `places` (B,) says where results go."""
 
-    indices: Sequence[int]
-    forward: _Forward
-    how: SamplingParams
-    limits: Tensor
-    uniforms: Tensor
-    ends: Tensor
-    places: Tensor
-    alive: Tensor
-    tokens: Tensor
-    logprobs: Tensor
-    stops: Sequence[tuple[str, ...]]
-    """Stop strings of each place."""
-    position: int = 0
-
-    @classmethod
     @torch.inference_mode()
-    def of(cls, policy: Policy, indices: Sequence[int], requests: Sequence[Request]) -> "_Batch":
+    def __init__(self, policy: Policy, indices: Sequence[int], requests: Sequence[Request]) -> None:
         """Prefill the prompts; results are (T, B), since one position of all rows is written at a time."""
         limits = [request.max_tokens for request in requests]
         shape = (max(limits), len(requests))
         numbers = np.zeros(shape)
         for place, request in enumerate(requests):
             numbers[: request.max_tokens, place] = uniforms(request.seed, request.max_tokens)
-        return cls(
-            indices=indices,
-            forward=_Forward.prefill(policy, [request.prompt_tokens for request in requests]),
-            how=SamplingParams(
-                torch.tensor([[request.temperature] for request in requests], dtype=torch.float32),
-                torch.tensor([[request.top_p] for request in requests], dtype=torch.float64),
-                torch.tensor([[request.top_k] for request in requests]),
-            ),
-            limits=torch.tensor(limits),
-            uniforms=torch.from_numpy(numbers),
-            ends=torch.tensor(policy.end_tokens),
-            places=torch.arange(len(requests)),
-            alive=torch.ones(len(requests), dtype=torch.bool),
-            tokens=torch.zeros(shape, dtype=torch.long),
-            logprobs=torch.zeros(shape),
-            stops=[request.stop for request in requests],
+        self.indices = indices
+        self.forward = _Forward(policy, [request.prompt_tokens for request in requests])
+        self.how = SamplingParams(
+            torch.tensor([[request.temperature] for request in requests], dtype=torch.float32),
+            torch.tensor([[request.top_p] for request in requests], dtype=torch.float64),
+            torch.tensor([[request.top_k] for request in requests]),
         )
+        self.limits = torch.tensor(limits)
+        self.uniforms = torch.from_numpy(numbers)
+        self.ends = torch.tensor(policy.end_tokens)
+        self.places = torch.arange(len(requests))
+        self.alive = torch.ones(len(requests), dtype=torch.bool)
+        self.tokens = torch.zeros(shape, dtype=torch.long)
+        self.logprobs = torch.zeros(shape)
+        self.stops = [request.stop for request in requests]
+        self.position = 0
 
     @property
     def num_alive(self) -> int:
@@ -301,3 +279,19 @@ class _Batch:
         self.how, self.limits, self.places = self.how.select(index), self.limits[index], self.places[index]
         self.alive = self.alive[index]
         return tokens[index]
+
+
+def hold_probe(policy: Policy, logprobs: Logprobs, bound: float) -> float:
+    """Hold log-probs that an engine gives for a fixed text against the policy's own; return their difference.
+
+    That is the mean absolute one, nats per token; ValueError if it is beyond the bound. It sees what checksums cannot:
+    weights that an engine fused or repacked, or forgot to repack (vLLM 0.32 on a CPU keeps the old output layer of a
+    model with tied embeddings when it reloads), and a server's, which shows none.
+    """
+    length = min(PROBE_TOKENS, policy.prompt_side.context_tokens - 1)
+    text = [number * 7919 % len(policy.tokenizer) for number in range(length)]
+    given, expected = (ask([text[:1]], [text[1:]])[0] for ask in (logprobs, HfEngine(policy).logprobs))
+    off = sum(abs(a - b) for a, b in zip(expected, given, strict=True)) / len(expected)
+    if not off <= bound:
+        raise ValueError(f"its log-probs of a probe text are {off:.4f} nats a token from the policy's")
+    return off

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gradus.models.engines.base import EngineError, Finished, FinishReason, OnTokens, Request
-from gradus.models.engines.probe import BOUNDS, hold_probe
+from gradus.models.engines.hf import BOUNDS, hold_probe
 from gradus.models.engines.settings import ServerConfig
 from gradus.models.errors import first_line
 from gradus.models.policy import PolicyError, load_policy

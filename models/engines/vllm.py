@@ -10,7 +10,6 @@ do that), structured output.
 
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 
 from gradus.models.adapters import Adapter, read_adapter
 from gradus.models.engines.base import EngineError, Finished, FinishReason, OnTokens, Request
-from gradus.models.engines.probe import BOUNDS, hold_probe
+from gradus.models.engines.hf import BOUNDS, hold_probe
 from gradus.models.engines.settings import VllmConfig
 from gradus.models.engines.vllm_core import AGAIN, Cores, can_sleep, plain_errors, vllm
 from gradus.models.errors import first_line
@@ -29,23 +28,6 @@ from gradus.models.weight_check import compare, fixed_set, weight_bytes
 
 PROBE_BYTES = 4 << 30
 """Larger policies are not loaded a second time for a probe; the checksums must do."""
-
-
-@dataclass
-class _Running:
-    """A started vLLM and what it holds."""
-
-    cores: Cores
-    base: Path
-    """Folder of the weights; of an adapter's base, where there is one."""
-    folder: Path | None = None
-    """Folder of the policy that it was proved to hold; None until then, and while it sleeps."""
-    adapter: Any = None
-    """The adapter that requests are made with, as vLLM's LoRARequest."""
-    numbers: dict[Path, int] = field(default_factory=dict)
-    """vLLM tells adapters apart by a number alone, so each folder has its own."""
-    ends: tuple[int, ...] = ()
-    asleep: bool = False
 
 
 class VllmEngine:
@@ -64,7 +46,7 @@ class VllmEngine:
         self._settings = settings
         self._dtype: Dtype = dtype
         self._name = f"vllm {_version()}"
-        self._running: _Running | None = None
+        self._running: Cores | None = None
         self._number = 0
 
     @property
@@ -103,16 +85,16 @@ class VllmEngine:
             return
         running.folder, running.asleep = None, True
         with self._dying():
-            running.cores.sleep(1 if running.cores.max_rank else 2)
+            running.sleep(1 if running.max_rank else 2)
 
-    def _with_weights(self, base: Path, adapter: Adapter | None) -> _Running:
+    def _with_weights(self, base: Path, adapter: Adapter | None) -> Cores:
         """An engine awake with the weights of `base`, ready for the adapter: this one where it can take them."""
         rank = 0 if adapter is None else adapter.rank
         running = self._running
         if running is not None and not _fits(running, base, rank):
             self.close()
         if self._running is None:
-            self._running = _Running(Cores.started(base, self._settings, self._dtype, rank), base)
+            self._running = Cores.started(base, self._settings, self._dtype, rank)
         elif self._running.asleep or base != self._running.base:
             with plain_errors("vLLM did not take new weights"):
                 _renew(self._running, base)
@@ -151,13 +133,13 @@ class VllmEngine:
                     on_tokens(sampled)
         finally:
             if places and self._running is not None:
-                self._running.cores.abort(list(places))
+                self._running.abort(list(places))
 
     def logprobs(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probs (nats, temperature 1) of given completion tokens after their prompts."""
         rows = list(zip(prompts, completions, strict=True))
         # Started with adapters, vLLM 0.32 ends its core where several prompts ask for log-probs in one batch.
-        together = 1 if self._awake().cores.max_rank else max(1, len(rows))
+        together = 1 if self._awake().max_rank else max(1, len(rows))
         parts = [rows[start : start + together] for start in range(0, len(rows), together)]
         return [found for part in parts for found in self._logprobs(part)]
 
@@ -182,7 +164,7 @@ class VllmEngine:
         """End the engine cores; what is left of them ends with this process."""
         running, self._running = self._running, None
         if running is not None:
-            running.cores.shutdown()
+            running.shutdown()
 
     def _add(self, index: int, tokens: Sequence[int], params: Any, places: dict[str, int]) -> str:
         """Queue a request; the reason where vLLM refuses it."""
@@ -192,7 +174,7 @@ class VllmEngine:
         name = str(self._number)
         with self._dying():
             try:
-                running.cores.add(name, tokens, params, running.adapter)
+                running.add(name, tokens, params, running.adapter)
             except refusals as error:
                 return first_line(error)
         places[name] = index
@@ -200,14 +182,14 @@ class VllmEngine:
 
     def _step(self) -> list[Any]:
         with self._dying():
-            return self._awake().cores.step()
+            return self._awake().step()
 
-    def _awake(self) -> _Running:
+    def _awake(self) -> Cores:
         if self._running is None or self._running.asleep:
             raise EngineError("no policy is loaded")
         return self._running
 
-    def _prove(self, running: _Running, folder: Path, adapter: Adapter | None) -> None:
+    def _prove(self, running: Cores, folder: Path, adapter: Adapter | None) -> None:
         """Checksums of what vLLM holds as the files have it, and log-probs of a probe for what it repacked."""
         try:
             dtype = _hold_checksums(running)
@@ -215,7 +197,7 @@ class VllmEngine:
                 _hold_adapter(running, adapter, dtype)
             if weight_bytes(running.base) <= PROBE_BYTES:
                 policy = load_policy(folder, self._dtype)
-                for _ in range(running.cores.num_copies):  # each answers in its turn
+                for _ in range(running.num_copies):  # each answers in its turn
                     hold_probe(policy, self.logprobs, BOUNDS[str(policy.model.dtype).removeprefix("torch.")])
         except ValueError as error:
             raise EngineError(f"vLLM does not hold the policy's weights: {error}", AGAIN) from None
@@ -231,53 +213,52 @@ class VllmEngine:
             raise EngineError("vLLM's engine core ended; the worker's log has its last words", AGAIN) from None
 
 
-def _fits(running: _Running, base: Path, rank: int) -> bool:
+def _fits(running: Cores, base: Path, rank: int) -> bool:
     """Return whether the engine can take them: one started with adapters keeps its base, which vLLM cannot reload."""
-    return rank <= running.cores.max_rank and (not running.cores.max_rank or base == running.base)
+    return rank <= running.max_rank and (not running.max_rank or base == running.base)
 
 
-def _renew(running: _Running, base: Path) -> None:
+def _renew(running: Cores, base: Path) -> None:
     """Wake the engine where it sleeps, and have it hold the weights of `base`."""
-    cores = running.cores
-    if cores.max_rank:
-        cores.wake()
+    if running.max_rank:
+        running.wake()
     else:
         if running.asleep:
-            cores.wake(["weights"])
-        cores.rpc("reload_weights", weights_path=str(base))
-        cores.rpc("gradus_repack")
+            running.wake(["weights"])
+        running.rpc("reload_weights", weights_path=str(base))
+        running.rpc("gradus_repack")
         if running.asleep:
-            cores.wake(["kv_cache"])
+            running.wake(["kv_cache"])
     running.asleep, running.base = False, base
     # What was computed with the old weights must not answer for the new ones.
-    if not cores.reset_prefix_cache():
+    if not running.reset_prefix_cache():
         raise EngineError("vLLM did not let go of its prefix cache", AGAIN)
 
 
-def _added(running: _Running, adapter: Adapter) -> Any:
+def _added(running: Cores, adapter: Adapter) -> Any:
     """Have vLLM load an adapter; return its name in requests."""
     name = str(adapter.folder)
     number = running.numbers.setdefault(adapter.folder, len(running.numbers) + 1)
     request = vllm("lora.request").LoRARequest(name, number, name)
     with plain_errors("vLLM did not take the adapter"):
-        running.cores.add_adapter(request)
+        running.add_adapter(request)
     return request
 
 
-def _hold_checksums(running: _Running) -> torch.dtype:
+def _hold_checksums(running: Cores) -> torch.dtype:
     """Compare the weights with the files; return the number format of the first."""
-    held: list[dict[str, tuple[str, list[int]]]] = running.cores.rpc("gradus_tensors")
+    held: list[dict[str, tuple[str, list[int]]]] = running.rpc("gradus_tensors")
     rows = fixed_set(running.base, {name: shape for name, (_, shape) in held[0].items()})
     dtypes = {name: getattr(torch, held[0][name][0]) for name in rows}
-    for given in running.cores.rpc("gradus_sums", rows):
+    for given in running.rpc("gradus_sums", rows):
         compare(given, dtypes, running.base)
     return next(iter(dtypes.values()))
 
 
-def _hold_adapter(running: _Running, adapter: Adapter, dtype: torch.dtype) -> None:
+def _hold_adapter(running: Cores, adapter: Adapter, dtype: torch.dtype) -> None:
     """Hold the matrices that every worker has under the adapter's number against the adapter's file."""
     expected = adapter.sums(dtype)
-    for given in running.cores.rpc("gradus_adapter", running.adapter.lora_int_id):
+    for given in running.rpc("gradus_adapter", running.adapter.lora_int_id):
         if given != expected:
             num_same = len(set(given) & set(expected))
             raise ValueError(f"{num_same} of {len(expected)} matrices are those of {adapter.folder}")

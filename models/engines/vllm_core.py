@@ -29,11 +29,21 @@ T = TypeVar("T")
 
 
 class Cores:
-    """Interface of a started vLLM; EngineDeadError of vLLM where a core is gone."""
+    """A started vLLM and what it holds; EngineDeadError of vLLM where a core is gone."""
 
-    def __init__(self, engine: Any, max_rank: int = 0) -> None:
+    def __init__(self, engine: Any, base: Path, max_rank: int = 0) -> None:
+        self.base = base
+        """Folder of the weights; of an adapter's base, where there is one."""
         self.max_rank = max_rank
         """Largest rank of an adapter that it takes; 0 where it was started without adapters."""
+        self.folder: Path | None = None
+        """Folder of the policy that it was proved to hold; None until then, and while it sleeps."""
+        self.adapter: Any = None
+        """The adapter that requests are made with, as vLLM's LoRARequest."""
+        self.numbers: dict[Path, int] = {}
+        """vLLM tells adapters apart by a number alone, so each folder has its own."""
+        self.ends: tuple[int, ...] = ()
+        self.asleep = False
         self._engine = engine
         self._turn = 0
         threading.Thread(target=_wake_at_death, args=(engine.engine_core,), daemon=True).start()
@@ -47,7 +57,7 @@ class Cores:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         start, arguments = vllm("v1.engine.llm_engine").LLMEngine.from_engine_args, vllm("engine.arg_utils").EngineArgs
         try:
-            return cls(start(arguments(**engine_arguments(folder, settings, dtype, max_rank))), max_rank)
+            return cls(start(arguments(**engine_arguments(folder, settings, dtype, max_rank))), folder, max_rank)
         except (RuntimeError, ValueError, OSError) as error:
             raise EngineError(f"vLLM did not start: {first_line(error)}", "see the worker's log") from None
 

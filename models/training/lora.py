@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 from torch import Tensor
-from torch.nn import Linear, Module, Parameter
+from torch.nn import Linear, Parameter
 from transformers import PreTrainedModel
 
 from gradus.models.adapters import PREFIX, Adapter, peft, refuse_unfit, refuse_variants
@@ -65,7 +65,10 @@ def continue_lora(model: PreTrainedModel, settings: LoraConfig, adapter: Adapter
     refuse_unfit(model, adapter)
     add_lora(model, settings, seed=0, base=str(adapter.config.base_model_name_or_path))
     layers = _layers(model)
-    _refuse_other_layers(layers, adapter)
+    odd = sorted(set(layers) ^ set(adapter.factors))
+    if odd:
+        which = "adapts" if odd[0] in adapter.factors else "does not adapt"
+        raise PolicyError(f"{adapter.folder} {which} {odd[0]}, other than update.lora ({len(odd)} layers differ)")
     for module, layer in layers.items():
         a, b = adapter.factors[module]
         if len(a) != settings.rank:
@@ -143,10 +146,3 @@ def _refuse_targets(model: PreTrainedModel, targets: str | Iterable[str]) -> Non
         named = [each for name, each in model.named_modules() if name == target or name.endswith(f".{target}")]
         if not named or any(not isinstance(each, Linear) or id(each) in ends for each in named):
             raise PolicyError(f"{target} is no linear layer to adapt; the policy has {', '.join(known)}")
-
-
-def _refuse_other_layers(layers: Mapping[str, Module], adapter: Adapter) -> None:
-    odd = sorted(set(layers) ^ set(adapter.factors))
-    if odd:
-        which = "adapts" if odd[0] in adapter.factors else "does not adapt"
-        raise PolicyError(f"{adapter.folder} {which} {odd[0]}, other than update.lora ({len(odd)} layers differ)")

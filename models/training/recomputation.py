@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from gradus.models.training.packed.forward import attending, attention_of
+
 
 def layers_of(model: PreTrainedModel) -> list[Any]:
     """The layers that can be computed again."""
@@ -39,22 +41,16 @@ def recomputed(model: PreTrainedModel, *, wanted: bool = True) -> Generator[None
 
 
 def _call(model: PreTrainedModel, layer: torch.nn.Module, run: Callable[..., Any], *args: Any) -> Any:
-    attention = _attention(model)
+    attention = attention_of(model)
 
     def alike(*given: Any) -> Any:
-        now, training = _attention(model), layer.training
-        model.set_attn_implementation(attention)
-        layer.training = False
+        training, layer.training = layer.training, False
         try:
-            return run(*given)
+            with attending(model, attention):
+                return run(*given)
         finally:
             layer.training = training
-            model.set_attn_implementation(now)
 
     if not torch.is_grad_enabled():
         return alike(*args)
     return checkpoint(alike, *args, use_reentrant=False, preserve_rng_state=False)
-
-
-def _attention(model: PreTrainedModel) -> str:
-    return getattr(model.config, "_attn_implementation")  # noqa: B009 - the getter has no public name

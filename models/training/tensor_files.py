@@ -3,14 +3,13 @@
     for name, collect in tensor_files("optimizer", tensors).items():   # optimizer.safetensors, or -00001-of-00003 ...
         write = collect(0)                                             # together with all ranks that hold parts
         if write: write(folder / name)                                 # on rank 0
-    saved = SavedTensors.of("optimizer", {path.name: path for path in folder.iterdir()})
+    saved = SavedTensors("optimizer", {path.name: path for path in folder.iterdir()})
 
 So a state of any size passes through memory in pieces. No pickle is written or read.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +26,7 @@ FILE_BYTES = 512 << 20
 A rank has one file in memory, and eight ranks need eight files to write at once: half a billion parameters make them.
 """
 
-Write = Callable[[Path], None]
+Write = Callable[[Path], object]
 """Writes one file, at the path that it is called with."""
 Collect = Callable[[int], Write | None]
 """Brings a file's tensors together on one rank, which all ranks that hold parts of them call for together; returns how
@@ -81,30 +80,21 @@ def _write(found: dict[str, Tensor], path: Path, *, metadata: dict[str, str] | N
         raise OSError(str(error)) from None
 
 
-@dataclass(frozen=True)
 class SavedTensors:
-    """The tensors of one or several files."""
+    """The tensors of a stem's files among files by name; CheckpointError if one is missing or unreadable."""
 
-    stem: str
-    files: tuple[Path, ...]
-    shapes: Mapping[str, tuple[int, ...]]
-    metadata: Mapping[str, str]
-
-    @classmethod
-    def of(cls, stem: str, files: Mapping[str, Path]) -> "SavedTensors":
-        """Find the files of a stem among files by name; raise CheckpointError if one is missing or unreadable."""
-        found = tuple(files[name] for name in names_of(stem, files))
-        shapes: dict[str, tuple[int, ...]] = {}
-        metadata: dict[str, str] = {}
-        for path in found:
+    def __init__(self, stem: str, files: Mapping[str, Path]) -> None:
+        self.files = [files[name] for name in names_of(stem, files)]
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.metadata: dict[str, str] = {}
+        for path in self.files:
             try:
                 with safe_open(path, framework="pt") as file:
-                    metadata |= file.metadata() or {}
+                    self.metadata |= file.metadata() or {}
                     for name in file.keys():  # noqa: SIM118 - not a mapping
-                        shapes[name] = tuple(file.get_slice(name).get_shape())
+                        self.shapes[name] = tuple(file.get_slice(name).get_shape())
             except (SafetensorError, OSError) as error:
                 raise CheckpointError(f"{path.name} cannot be read: {error}") from None
-        return cls(stem, found, shapes, metadata)
 
     def require(self, shapes: Mapping[str, tuple[int, ...]], whose: str = "") -> None:
         """Raise CheckpointError unless the tensors are exactly those named, of those shapes."""

@@ -72,7 +72,7 @@ def restore_train_state(train_state: TrainState, files: Files, saved: SavedDtype
     rounded from.
     """
     kept = train_state.masters
-    found = {stem: SavedTensors.of(stem, files) for stem in (MASTERS, AVERAGE) if _has(stem, files)}
+    found = {stem: SavedTensors(stem, files) for stem in (MASTERS, AVERAGE) if _has(stem, files)}
     for each in found.values():
         each.require(_shapes(kept))
     if MASTERS in found and saved is not None:
@@ -100,7 +100,7 @@ def critic_files(critic: Critic) -> dict[str, Collect]:
 
 def restore_critic(critic: Critic, files: Files) -> None:
     """Restore a saved critic in place; raise CheckpointError, and change nothing, if it does not fit exactly."""
-    weights = SavedTensors.of(CRITIC, files)
+    weights = SavedTensors(CRITIC, files)
     weights.require(_shapes(critic.trained))
     entries = _optimizer_state(CRITIC_OPTIMIZER, files, critic.optimizer, critic.trained)
     copy_into(critic.trained, weights)
@@ -138,7 +138,7 @@ def _optimizer_state(
     stem: str, files: Files, optimizer: Optimizer, masters: Mapping[str, Parameter], wanted: str = _USUAL
 ) -> dict[Tensor, Entry]:
     """The saved entries, each with exactly the tensors that this optimiser keeps of its parameter."""
-    found = SavedTensors.of(stem, files)
+    found = SavedTensors(stem, files)
     saved = found.metadata.get(_NAME, _USUAL)
     if saved != wanted:
         raise OtherOptimizerError(saved, wanted)
@@ -169,7 +169,7 @@ def _rng_tensors(rng: np.random.Generator) -> dict[str, Tensor]:
 
 
 def _rng_state(files: Files) -> dict[str, Any]:
-    saved = SavedTensors.of(RNG, files)
+    saved = SavedTensors(RNG, files)
     saved.require(dict.fromkeys(_RNG_FIELDS, (_RNG_BYTES,)))
     flat = {name: int.from_bytes(bytes(tensor.tolist()), "little") for name, tensor in saved}
     return {
@@ -182,11 +182,7 @@ def _rng_state(files: Files) -> dict[str, Any]:
 
 def _collect_cursor(step: int, _owner: int) -> Write:
     """Return how the optimiser steps since the run began, which every rank knows, are written."""
-
-    def write(path: Path) -> None:
-        path.write_text(json.dumps({"step": step}))
-
-    return write
+    return lambda path: path.write_text(json.dumps({"step": step}))
 
 
 def _cursor(files: Files) -> int:

@@ -13,8 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from gradus.models.training.schedule import learning_rate
-from gradus.models.training.settings import FinetuneConfig
+from gradus.models.training.settings import FinetuneConfig, learning_rate
 
 NUM_BUCKETS = 4
 """Micro-batches per step, by length, so that short rows carry little padding."""

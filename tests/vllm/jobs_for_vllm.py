@@ -78,10 +78,10 @@ def _misled(engine: VllmEngine, job: dict[str, Any]) -> None:
         running.numbers[folder] = running.numbers[Path(job["other"])]
         engine.load(folder)
         return
-    ask = running.cores.rpc
+    ask = running.rpc
 
     def rpc(name: str, *args: Any, **kwargs: Any) -> list[Any]:
         return [] if name == "reload_weights" else ask(name, *args, **kwargs)
 
-    with mock.patch.object(running.cores, "rpc", rpc):
+    with mock.patch.object(running, "rpc", rpc):
         engine.load(folder)

@@ -11,7 +11,7 @@ from unittest import mock
 from gradus.models.engines import vllm
 from gradus.models.engines.base import EngineError
 from gradus.models.engines.settings import VllmConfig
-from gradus.models.engines.vllm import VllmEngine, _Running
+from gradus.models.engines.vllm import VllmEngine
 from gradus.models.engines.vllm_core import Cores
 
 
@@ -31,7 +31,7 @@ def broken_load(folder: Path) -> dict[str, Any]:
         raise Exception(f"Call to {name} failed\ndetails")  # noqa: TRY002 - what vLLM raises
 
     for _ in range(2):
-        engine._running = _Running(Cores(_stand_in(fail)), Path("other"))
+        engine._running = Cores(_stand_in(fail), Path("other"))
         try:
             engine.load(folder)
         except EngineError as error:
@@ -63,10 +63,13 @@ def sleeps(folders: list[str], max_rank: int) -> dict[str, Any]:
         return True
 
     engine = VllmEngine(VllmConfig(sleep=True))
-    cores = Cores(_stand_in(answer), max_rank)
+
+    def started(base: Path, *_: Any) -> Cores:
+        return Cores(_stand_in(answer), base, max_rank)
+
     with contextlib.ExitStack() as patches:
         patches.enter_context(mock.patch.object(vllm, "can_sleep", return_value=True))
-        patches.enter_context(mock.patch.object(Cores, "started", return_value=cores))
+        patches.enter_context(mock.patch.object(Cores, "started", side_effect=started))
         proved = patches.enter_context(mock.patch.object(VllmEngine, "_prove"))
         proved.side_effect = lambda *_: calls.append("proved")
         for folder in folders:

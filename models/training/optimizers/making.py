@@ -63,14 +63,8 @@ def blank_state(optimizer: Optimizer) -> dict[Parameter, Entry]:
 def as_tensors(entry: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the state of a parameter as tensors; numbers become tensors without dimensions."""
     kept = {key: value for key, value in entry.items() if value is not None}
-    return {key: torch.as_tensor(_plain(value)).detach() for key, value in kept.items()}
-
-
-def _plain(value: Tensor | float) -> Tensor | float:
-    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=_NUMBERS[type(value)])
-
-
-_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
+    doubles = {key: torch.float64 for key, value in kept.items() if type(value) is float}
+    return {key: torch.as_tensor(value, dtype=doubles.get(key)).detach() for key, value in kept.items()}
 
 
 def as_kept(tensors: Mapping[str, Tensor], blank: Entry) -> Entry:

@@ -10,7 +10,6 @@ Shapes: T tokens end to end, H heads, K key heads, D head size, B sequences of a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import torch
@@ -33,26 +32,19 @@ class UnsupportedAttentionError(RuntimeError):
     """An attention that is more than a softmax over all earlier tokens."""
 
 
-@dataclass(frozen=True)
 class Bucket:
-    """Sequences of like lengths, padded on the right."""
+    """Sequences of like lengths, padded on the right: those of places starts .. starts + lengths, both (B,)."""
 
-    index: Tensor
-    """(B, L) int64: places of their tokens among the T; any place where there is padding."""
-    real: Tensor
-    """(B, L) bool: not padding."""
-    tokens: Tensor
-    """(n,) int64: the places of the real ones alone, row by row."""
-    slots: Tensor
-    """(n,) int64: where these are in the flat (B * L,)."""
-
-    @classmethod
-    def of(cls, starts: Tensor, lengths: Tensor) -> "Bucket":
-        """Return sequences of places starts .. starts + lengths as one bucket; all (B,)."""
+    def __init__(self, starts: Tensor, lengths: Tensor) -> None:
         at = torch.arange(int(lengths.max()))[None, :]
-        real = at < lengths[:, None]
-        index = torch.where(real, starts[:, None] + at, 0)
-        return cls(index, real, index[real], real.flatten().nonzero()[:, 0])
+        self.real = at < lengths[:, None]
+        """(B, L) bool: not padding."""
+        self.index = torch.where(self.real, starts[:, None] + at, 0)
+        """(B, L) int64: places of their tokens among the T; any place where there is padding."""
+        self.tokens = self.index[self.real]
+        """(n,) int64: the places of the real ones alone, row by row."""
+        self.slots = self.real.flatten().nonzero()[:, 0]
+        """(n,) int64: where these are in the flat (B * L,)."""
 
     @property
     def key_mask(self) -> Tensor | None:
@@ -76,34 +68,27 @@ Spans = tuple[Tensor, Tensor]
 
 
 def _bucket(spans: Spans, rows: Tensor) -> Bucket:
-    return Bucket.of(spans[0][rows], spans[1][rows])
+    return Bucket(spans[0][rows], spans[1][rows])
 
 
-@dataclass
 class Blocks:
-    """Attention mask by blocks of tokens."""
+    """Attention mask by blocks of tokens: of causal sequences, and of queries with the prefix of each.
 
-    causal: list[Bucket]
-    """Sequences within which a token attends to itself and to those before it; every token is in one."""
-    shared: list[tuple[Bucket, Bucket]]
-    """Queries that attend to the whole of a prefix too, and those prefixes, row by row."""
-    layers: set[int] = field(default_factory=set[int], compare=False)
-    """The layers that have attended by them, each once even if it is computed again for its gradient."""
+    No query is in one of the `prefixes` twice.
+    """
 
-    @classmethod
-    def of(cls, sequences: Spans, prefixes: Sequence[tuple[Spans, Spans]]) -> "Blocks":
-        """Return the blocks of causal sequences, and of queries with the prefix of each.
-
-        No query is in one of the `prefixes` twice.
-        """
-        causal = [_bucket(sequences, rows) for rows in like_lengths(sequences[1])]
-        shared = [
+    def __init__(self, sequences: Spans, prefixes: Sequence[tuple[Spans, Spans]]) -> None:
+        self.causal = [_bucket(sequences, rows) for rows in like_lengths(sequences[1])]
+        """Sequences within which a token attends to itself and to those before it; every token is in one."""
+        self.shared = [
             (_bucket(queries, alike[rows]), _bucket(keys, alike[rows]))
             for queries, keys in prefixes
             for alike in like_lengths(keys[1])
             for rows in like_lengths(queries[1][alike])
         ]
-        return cls(causal, shared)
+        """Queries that attend to the whole of a prefix too, and those prefixes, row by row."""
+        self.layers = set[int]()
+        """The layers that have attended by them, each once even if it is computed again for its gradient."""
 
 
 def like_lengths(lengths: Tensor) -> Iterator[Tensor]:

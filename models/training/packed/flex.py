@@ -10,7 +10,6 @@ Shapes: T tokens end to end, B blocks of BLOCK tokens, H heads, K key heads, D h
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -27,18 +26,10 @@ BLOCK = 128
 """Tokens of a block; T is padded to a multiple."""
 
 
-@dataclass
 class Visible:
-    """Attention mask as a function of tokens."""
+    """Attention mask: token t is seen by the tokens t .. ends[t] - 1; `ends` is (B * BLOCK,) int64."""
 
-    mask: BlockMask
-    """Of (B * BLOCK) x (B * BLOCK) tokens."""
-    layers: set[int] = field(default_factory=set[int], compare=False)
-    """The layers that have attended by it."""
-
-    @classmethod
-    def of(cls, ends: Tensor) -> "Visible":
-        """Return what is visible if token t is seen by the tokens t .. ends[t] - 1; `ends` is (B * BLOCK,) int64."""
+    def __init__(self, ends: Tensor) -> None:
         by_block = ends.view(-1, BLOCK)
         first = torch.arange(0, len(ends), BLOCK, device=ends.device)
         below = first[:, None] > first[None, :]
@@ -51,7 +42,9 @@ class Visible:
             return (key <= query) & (query < ends[key])
 
         partly, wholly = _listed(reached & ~covered), _listed(covered)
-        return cls(BlockMask.from_kv_blocks(*partly, *wholly, BLOCK_SIZE=BLOCK, mask_mod=mask_mod))
+        self.mask = BlockMask.from_kv_blocks(*partly, *wholly, BLOCK_SIZE=BLOCK, mask_mod=mask_mod)
+        self.layers = set[int]()
+        """The layers that have attended by it."""
 
 
 def _listed(chosen: Tensor) -> tuple[Tensor, Tensor]:

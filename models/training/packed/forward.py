@@ -88,7 +88,7 @@ def _packed(model: PreTrainedModel, pack: Pack) -> Tensor:
     def given(values: Tensor) -> Tensor:
         return functional.pad(values, (0, num_tokens - len(values)))[None].to(device)
 
-    with _attending(model, name):
+    with attending(model, name):
         decoded: Any = model.get_decoder()(
             input_ids=given(pack.input_ids),
             position_ids=given(pack.positions),
@@ -106,7 +106,7 @@ def _by_blocks(pack: Pack, _device: torch.device) -> tuple[str, Blocks, int]:
 
 def _by_flex(pack: Pack, device: torch.device) -> tuple[str, Visible, int]:
     ends = padded_ends(pack.seen_until())
-    return flex.NAME, Visible.of(ends.to(device)), len(ends)
+    return flex.NAME, Visible(ends.to(device)), len(ends)
 
 
 _STRUCTURES: dict[str, Callable[[Pack, torch.device], tuple[str, Blocks | Visible, int]]] = {
@@ -116,10 +116,15 @@ _STRUCTURES: dict[str, Callable[[Pack, torch.device], tuple[str, Blocks | Visibl
 """By kind of device the attention's name, what it attends by, and the tokens it needs; elsewhere rows are padded."""
 
 
+def attention_of(model: PreTrainedModel) -> str:
+    """Return the name of the attention of a model."""
+    return getattr(model.config, "_attn_implementation")  # noqa: B009 - the getter has no public name
+
+
 @contextmanager
-def _attending(model: PreTrainedModel, name: str) -> Generator[None]:
+def attending(model: PreTrainedModel, name: str) -> Generator[None]:
     """Attend by that attention for a while."""
-    before: str = getattr(model.config, "_attn_implementation")  # noqa: B009 - the getter has no public name
+    before = attention_of(model)
     model.set_attn_implementation(name)
     try:
         yield

@@ -10,6 +10,7 @@ Shapes: R rows, M completion tokens of all rows end to end, V vocabulary.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -75,7 +76,7 @@ def token_logprobs(
     """
     row = pack.completions.row
     temperature = torch.where(temperature == 0, 1.0, temperature).float()[row]
-    head = _Head(model, asked)
+    head = partial(_of_hidden, model, asked)
     size = max(1, CHUNK_LOGITS // vocabulary(model))
 
     def chunked(hidden: Tensor) -> TokenLogprobs:
@@ -106,48 +107,41 @@ def vocabulary(model: PreTrainedModel) -> int:
     return int(embeddings.weight.shape[0])
 
 
-@dataclass(frozen=True)
-class _Head:
+def _of_hidden(
+    model: PreTrainedModel,
+    asked: Asked,
+    hidden: Tensor,
+    targets: Tensor,
+    temperature: Tensor,
+    candidates: Tensor | None,
+) -> TokenLogprobs:
     """Compute the log-probs of tokens from hidden states, as the model itself does."""
+    logits = _logits(model, hidden).float()
+    scaled = logits / temperature[:, None]
+    logsumexp = scaled.logsumexp(-1) if asked.logsumexp else None
+    logp = torch.log_softmax(scaled, -1)
+    del scaled  # as large as everything else
+    with torch.set_grad_enabled(asked.entropy_grad and torch.is_grad_enabled()):
+        entropy = -(logp.exp() * logp).sum(-1)
+    own = logp.gather(-1, targets[:, None])[:, 0]
+    top_logp, top_ids = logp.detach()[:, : asked.top_below or None].topk(asked.top_k) if asked.top_k else (None, None)
+    return TokenLogprobs(
+        logp=own,
+        entropy=entropy,
+        candidates_logp=None if candidates is None else logp.gather(-1, candidates),
+        top_ids=top_ids,
+        top_logp=top_logp,
+        logsumexp=logsumexp,
+        mean_logp=logp.mean(-1) if asked.mean_logp else None,
+        logp_at_1=torch.log_softmax(logits, -1).gather(-1, targets[:, None])[:, 0] if asked.at_1 else None,
+    )
 
-    model: PreTrainedModel
-    asked: Asked
 
-    def __call__(
-        self,
-        hidden: Tensor,
-        targets: Tensor,
-        temperature: Tensor,
-        candidates: Tensor | None,
-    ) -> TokenLogprobs:
-        asked = self.asked
-        logits = self.logits(hidden).float()
-        scaled = logits / temperature[:, None]
-        logsumexp = scaled.logsumexp(-1) if asked.logsumexp else None
-        logp = torch.log_softmax(scaled, -1)
-        del scaled  # as large as everything else
-        with torch.set_grad_enabled(asked.entropy_grad and torch.is_grad_enabled()):
-            entropy = -(logp.exp() * logp).sum(-1)
-        own = logp.gather(-1, targets[:, None])[:, 0]
-        top_logp, top_ids = (
-            logp.detach()[:, : asked.top_below or None].topk(asked.top_k) if asked.top_k else (None, None)
-        )
-        return TokenLogprobs(
-            logp=own,
-            entropy=entropy,
-            candidates_logp=None if candidates is None else logp.gather(-1, candidates),
-            top_ids=top_ids,
-            top_logp=top_logp,
-            logsumexp=logsumexp,
-            mean_logp=logp.mean(-1) if asked.mean_logp else None,
-            logp_at_1=torch.log_softmax(logits, -1).gather(-1, targets[:, None])[:, 0] if asked.at_1 else None,
-        )
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits with the scaling that some architectures put after their head (Cohere, Granite, Gemma 2)."""
-        config: Any = self.model.config
-        logits: Tensor = cast("torch.nn.Module", self.model.get_output_embeddings())(hidden)
-        logits = logits * (getattr(config, "logit_scale", None) or 1.0)
-        logits = logits / (getattr(config, "logits_scaling", None) or 1.0)
-        cap: float | None = getattr(config, "final_logit_softcapping", None)
-        return cap * torch.tanh(logits / cap) if cap else logits
+def _logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """Logits with the scaling that some architectures put after their head (Cohere, Granite, Gemma 2)."""
+    config: Any = model.config
+    logits: Tensor = cast("torch.nn.Module", model.get_output_embeddings())(hidden)
+    logits = logits * (getattr(config, "logit_scale", None) or 1.0)
+    logits = logits / (getattr(config, "logits_scaling", None) or 1.0)
+    cap: float | None = getattr(config, "final_logit_softcapping", None)
+    return cap * torch.tanh(logits / cap) if cap else logits

@@ -105,7 +105,7 @@ def tree_blocks(starts: Tensor, positions: Tensor) -> Blocks:
         # Subtrees of one level have no token in common.
         inner = ((level == depth) & (ends > behind)).nonzero()[:, 0]
         prefixes.append(((behind[inner], ends[inner] - behind[inner]), (starts[inner], lengths[inner])))
-    return Blocks.of((starts, lengths), prefixes)
+    return Blocks((starts, lengths), prefixes)
 
 
 def seen_until(starts: Tensor, positions: Tensor) -> Tensor:

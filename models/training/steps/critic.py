@@ -14,11 +14,10 @@ from transformers import PreTrainedModel
 
 from gradus.models.objectives.returns import gae_advantages
 from gradus.models.objectives.rows import Rows
-from gradus.models.training.division import Turn, longest, turns
 from gradus.models.training.packed.forward import Form, form_of, hidden_states
 from gradus.models.training.packed.packing import Pack
 from gradus.models.training.parallel.sharding import clip_gradients, shard, shard_module
-from gradus.models.training.passes import Budget, OnRows, unobserved
+from gradus.models.training.passes import Budget, OnRows, Turn, longest, turns, unobserved
 from gradus.models.training.settings import CriticConfig
 
 

@@ -1,14 +1,13 @@
 """The loss of one pack of a step: the sum of the objective's terms over its tokens."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from gradus.models.objectives.losses import k3_divergence
-from gradus.models.objectives.objective import Objective
+from gradus.models.objectives.objective import Objective, advantage_column
 from gradus.models.objectives.rows import Rows
 from gradus.models.training.mismatch import compared_tokens
 from gradus.models.training.packed.forward import Form
@@ -19,70 +18,45 @@ TokenMetrics = tuple[Mapping[str, Tensor], Tensor]
 """Metrics of tokens, each (m,), and the mask of those that they speak of."""
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Inputs of the terms of a step; tensors of its M tokens."""
+def pack_loss(
+    model: PreTrainedModel, objective: Objective, prepared: Rows, pack: Pack, form: Form
+) -> tuple[Tensor, Tensor, Tensor, list[TokenMetrics]]:
+    """Return the part of a pack of m tokens in the loss of its step, and (m,) log-probs, (m,) weights and metrics.
 
-    rows: Rows
-    """The step's rows."""
-    advantage: list[Tensor]
-    """One an advantage of the objective."""
-    weight: list[Tensor | None]
-    """One a term; None weighs every token alike."""
-    scale: list[Tensor]
-    """By how much the loss of a token counts, one a term."""
-    metrics: dict[str, Tensor]
-
-    def of_term(self, objective: Objective, index: int) -> tuple[Tensor, Tensor | None]:
-        """Return advantage and weight of a term."""
-        return self.advantage[objective.terms[index].advantage], self.weight[index]
-
-
-@dataclass
-class PackLoss:
-    """Contribution of a pack to its step; m tokens."""
-
-    loss: Tensor
-    """The scalar whose gradient is the pack's part of that of the step."""
-    logp: Tensor
-    """(m,): the policy's log-probs, without gradient."""
-    weight: Tensor
-    """(m,): by how much each token's loss was multiplied, regularisers apart."""
-    metrics: list[TokenMetrics] = field(default_factory=list[TokenMetrics])
-
-
-def pack_loss(model: PreTrainedModel, objective: Objective, prepared: Prepared, pack: Pack, form: Form) -> PackLoss:
-    """Compute a pack's loss with the model as it is."""
-    rows, at = prepared.rows.select(pack.rows), prepared.rows.places(pack.rows)
+    The gradient of the loss is the pack's part of that of the step, with the model as it is; the log-probs carry none.
+    The weights are by how much each token's loss was multiplied, regularisers apart.
+    `prepared` are the step's rows with more columns of tokens: every advantage of the objective, and of each term
+    `weight.I` (without one every token weighs alike) and `scale.I`, by how much the loss of a token counts.
+    """
+    rows = prepared.select(pack.rows)
     recorded = torch.isfinite(rows["sampler.logp"])
     seen = _measured(model, objective, rows, pack, form)
     factor, found = _correction(objective, seen, recorded)
     logp, members = seen["now.logp"].detach(), objective.members(rows)
-    result = PackLoss(logp.new_zeros(()), logp, torch.ones_like(logp))
+    total, weights, said = logp.new_zeros(()), torch.ones_like(logp), list[TokenMetrics]()
     for index, term in reversed(list(enumerate(objective.terms))):
         inside = members[:, index]
         if not bool(inside.any()):
             continue
-        advantage, weight = prepared.of_term(objective, index)
-        own = seen.adding(of_tokens={"advantage": advantage[at].to(logp.dtype)})
-        chosen = torch.arange(len(at))
+        own = seen.adding(of_tokens={"advantage": seen[advantage_column(term.advantage)].to(logp.dtype)})
+        chosen = torch.arange(len(logp))
         if not bool(inside.all()):
             chosen, own = rows.places(inside.nonzero()[:, 0]), own.select(inside.nonzero()[:, 0])
         loss, metrics = term.losses(own)
         if not term.regulariser:
-            multiplied = factor[chosen] if weight is None else weight[at[chosen]] * factor[chosen]
+            weight = own.get(f"weight.{index}")
+            multiplied = factor[chosen] if weight is None else weight * factor[chosen]
             loss = multiplied * loss
-            result.weight[chosen] = multiplied
-        scaled = torch.where(own.mask, prepared.scale[index][at[chosen]] * loss, 0.0)
-        result.loss = result.loss + term.coefficient * scaled.sum()
-        result.metrics.insert(0, ({f"{term.name}{name}": value for name, value in metrics.items()}, own.mask))
+            weights[chosen] = multiplied
+        total = total + term.coefficient * torch.where(own.mask, own[f"scale.{index}"] * loss, 0.0).sum()
+        said.insert(0, ({f"{term.name}{name}": value for name, value in metrics.items()}, own.mask))
     of_all = {"entropy": seen["now.entropy"].detach()}
     if "reference.logp" in seen:
         of_all["kl_ref"] = k3_divergence(logp, seen["reference.logp"])
     # k3 estimates a KL on tokens that the policy sampled; on given ones it says how much they were learnt.
     kl_old = {"kl_old": k3_divergence(seen["old.logp"], logp)}
-    result.metrics += [(of_all, seen.mask), (found, seen.mask & recorded), (kl_old, seen.mask & compared_tokens(seen))]
-    return result
+    said += [(of_all, seen.mask), (found, seen.mask & recorded), (kl_old, seen.mask & compared_tokens(seen))]
+    return total, logp, weights, said
 
 
 def _measured(model: PreTrainedModel, objective: Objective, rows: Rows, pack: Pack, form: Form) -> Rows:

@@ -9,6 +9,7 @@ Shapes: N rows of the step, M completion tokens of them end to end.
 """
 
 import json
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,16 +19,14 @@ from torch import Tensor
 
 from gradus.models.objectives.objective import Objective, Part, advantage_column
 from gradus.models.objectives.rows import Rows
-from gradus.models.training.division import Turn, longest, turns
 from gradus.models.training.packed.forward import Form
 from gradus.models.training.packed.logprobs import token_logprobs
 from gradus.models.training.parallel.sharding import clip_gradients, sum_gradients
-from gradus.models.training.passes import Budget, OnRows, unobserved
-from gradus.models.training.schedule import learning_rate
-from gradus.models.training.settings import StepConfig
+from gradus.models.training.passes import Budget, OnRows, Turn, longest, turns, unobserved
+from gradus.models.training.settings import StepConfig, learning_rate
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic, UpdateError
-from gradus.models.training.steps.pack_loss import Prepared, pack_loss
+from gradus.models.training.steps.pack_loss import pack_loss
 
 Metrics = dict[str, float]
 
@@ -84,31 +83,32 @@ class Step:
             metrics |= self.critic.step(self.rows, self.form, self.budget, self.on_rows)
         first = self.objective.members(self.rows).long().argmax(1)
         taken = torch.tensor([term.advantage for term in self.objective.terms])[first][self.rows.row]
-        advantage = torch.stack(prepared.advantage).gather(0, taken[None])[0]
+        known = [prepared[advantage_column(index)] for index in range(len(self.objective.advantages))]
+        advantage = torch.stack(known).gather(0, taken[None])[0]
         means = [self.rows.row_mean(values.double()) for values in (advantage, weight)]
         return StepResult(chosen, means[0], means[1], zero, metrics)
 
-    def _gradient(self, num_tokens: int) -> "tuple[Prepared, float, Averages, Tensor, Tensor]":
+    def _gradient(self, num_tokens: int) -> "tuple[Rows, float, Averages, Tensor, Tensor]":
         """Accumulate the gradients of all packs; return the loss, metrics, log-probs and token weights (M,)."""
-        ranks, prepared = self.budget.ranks, self._prepared(num_tokens)
+        ranks, (prepared, metrics_of_step) = self.budget.ranks, self._prepared(num_tokens)
         own, total = Averages(), 0.0
-        found = torch.zeros(2, len(self.rows.row))
+        found, model = torch.zeros(2, len(self.rows.row)), self.train_state.model
         self.train_state.zero_grad()
         for turn, zero_gradient in self._turns(prepared, num_tokens):
             with torch.set_grad_enabled(not zero_gradient):
-                part = pack_loss(self.train_state.model, self.objective, prepared, turn.pack, self.form)
+                part, logp, weight, metrics = pack_loss(model, self.objective, prepared, turn.pack, self.form)
             if not zero_gradient:
-                (part.loss if turn.counts else 0.0 * part.loss).backward()
+                (part if turn.counts else 0.0 * part).backward()
             self.on_rows(turn.num_rows)
             if turn.counts:
-                for metrics, mask in part.metrics:
-                    own.add(metrics, mask)
-                found[:, self.rows.places(turn.pack.rows)] = torch.stack((part.logp, part.weight))
-                total += float(part.loss.detach())
+                for each in metrics:
+                    own.add(*each)
+                found[:, self.rows.places(turn.pack.rows)] = torch.stack((logp, weight))
+                total += float(part.detach())
         sum_gradients(ranks, self.train_state.masters.values())
         logp, weight = ranks.summed(found)
         averages = Averages()
-        averages.add(prepared.metrics, self.rows.mask)
+        averages.add(metrics_of_step, self.rows.mask)
         for content in ranks.gathered(own.to_bytes()):
             averages.add_bytes(content)
         loss = float(ranks.summed(torch.tensor(total, dtype=torch.float64)))
@@ -135,19 +135,21 @@ class Step:
         self.train_state.step += 1
         return lr
 
-    def _prepared(self, num_tokens: int) -> Prepared:
-        objective, metrics = self.objective, dict[str, Tensor]()
+    def _prepared(self, num_tokens: int) -> tuple[Rows, dict[str, Tensor]]:
+        """The rows with all that the terms need (see `pack_loss`), and metrics of their tokens."""
+        metrics, found = dict[str, Tensor](), dict[str, Tensor]()
         rows = self._measured(num_tokens)
-        advantage: list[Tensor] = []
-        for index, each in enumerate(objective.advantages):
-            values = each.part(rows) if each.when == "step" else rows[advantage_column(index)]
+        for index, each in enumerate(self.objective.advantages):
+            name, of_step = advantage_column(index), each.when == "step"
+            values = each.part(rows) if of_step else rows[name]
             if len(values) not in (rows.num_rows, len(rows.row)):
                 raise UpdateError(f"the advantage has {len(values)} values for {rows.num_rows} rows")
-            advantage.append(values if each.is_by_token(values, rows.num_rows) else values[rows.row])
-            if each.when == "step":
-                metrics["advantage_abs"] = advantage[-1].abs()
-        weight = [self._weight(rows, term.weights, advantage[term.advantage], metrics) for term in objective.terms]
-        return Prepared(self.rows, advantage, weight, self._scales(rows), metrics)
+            found[name] = values if each.is_by_token(values, rows.num_rows) else values[rows.row]
+            metrics |= {"advantage_abs": found[name].abs()} if of_step else {}
+        for index, (term, scale) in enumerate(zip(self.objective.terms, self._scales(rows), strict=True)):
+            weight = self._weight(rows, term.weights, found[advantage_column(term.advantage)], metrics)
+            found |= {f"scale.{index}": scale} | ({} if weight is None else {f"weight.{index}": weight})
+        return self.rows.adding(of_tokens=found), metrics
 
     def _weight(
         self, rows: Rows, parts: tuple[Part, ...], advantage: Tensor, metrics: dict[str, Tensor]
@@ -191,18 +193,18 @@ class Step:
             of_tokens={"now.logp": logp, "now.entropy": entropy, "old.logp": logp if old is None else old}
         )
 
-    def _zero_gradient(self, prepared: Prepared) -> Tensor:
+    def _zero_gradient(self, prepared: Rows) -> Tensor:
         """(N,) bool: rows whose gradient is exactly zero for certain."""
         members, found = self.objective.members(self.rows), torch.zeros(self.rows.num_rows, dtype=torch.bool)
         for index, term in enumerate(self.objective.terms):
-            advantage, weight = prepared.of_term(self.objective, index)
+            advantage, weight = prepared[advantage_column(term.advantage)], prepared.get(f"weight.{index}")
             acts = (advantage if weight is None else advantage * weight) != 0
             reached = torch.zeros_like(found)
             reached[self.rows.row[acts | term.acts_without_advantage]] = True
             found |= reached & members[:, index]
         return ~found
 
-    def _turns(self, prepared: Prepared, num_tokens: int) -> list[tuple[Turn, bool]]:
+    def _turns(self, prepared: Rows, num_tokens: int) -> list[tuple[Turn, bool]]:
         """Packs of this rank, and whether their rows have zero gradient: those need none, only their metrics."""
         zero = self._zero_gradient(prepared)
         return [
@@ -232,9 +234,9 @@ class Averages:
         for name, value in metrics.items():
             counted = value[mask].double()
             if name.endswith("_max"):
-                self._raise(name, float(counted.max()) if counted.numel() else 0.0)
+                self._add(name, float(counted.max()) if counted.numel() else 0.0)
             else:
-                self._sum(name, float(counted.sum()), counted.numel())
+                self._add(name, float(counted.sum()), counted.numel())
 
     def to_bytes(self) -> bytes:
         """Return what was gathered, for another rank's `add_bytes`."""
@@ -244,18 +246,14 @@ class Averages:
         """Add what a rank has gathered."""
         sums, counts = json.loads(content)
         for name, value in sums.items():
-            if name.endswith("_max"):
-                self._raise(name, value)
-            else:
-                self._sum(name, value, counts[name])
+            self._add(name, value, counts[name])
 
     def result(self) -> dict[str, float]:
         """Return the metrics; 0 for one of which no token counted."""
-        return {name: value / max(1, self._counts.get(name, 1)) for name, value in self._sums.items()}
+        return {name: value / max(1, self._counts[name]) for name, value in self._sums.items()}
 
-    def _raise(self, name: str, highest: float) -> None:
-        self._sums[name] = max(self._sums.get(name, highest), highest)
-
-    def _sum(self, name: str, total: float, num_counted: int) -> None:
-        self._sums[name] = self._sums.get(name, 0.0) + total
+    def _add(self, name: str, value: float, num_counted: int = 0) -> None:
+        known = self._sums.get(name)
+        combined = max if name.endswith("_max") else operator.add
+        self._sums[name] = value if known is None else combined(known, value)
         self._counts[name] = self._counts.get(name, 0) + num_counted

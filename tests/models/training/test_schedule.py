@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gradus.models.training.schedule import learning_rate
+from gradus.models.training.settings import learning_rate
 
 
 def test_it_rises_and_stays() -> None:

@@ -68,7 +68,7 @@ def long_pack(*, trees: bool) -> Pack:
 def test_blocks_are_left_out_and_unmasked_exactly_where_a_count_by_hand_says_so(trees: bool) -> None:
     given_pack = long_pack(trees=trees)
     ends = padded_ends(given_pack.seen_until())
-    mask = Visible.of(ends).mask
+    mask = Visible(ends).mask
     seen = torch.eye(len(ends), dtype=torch.bool)
     total = given_pack.num_tokens
     # The last token of a row predicts nothing, so it is on no path: it sees what the token before it sees, and itself.
