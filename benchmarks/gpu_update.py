@@ -24,7 +24,7 @@ from gradus.models.training.packed.forward import form_of
 from gradus.models.training.passes import Budget, divided
 from gradus.models.training.settings import StepConfig
 from gradus.models.training.state import TrainState
-from gradus.models.training.steps.step import Step
+from gradus.models.training.update import Step
 
 SHAPES = {
     "0.5b": (896, 24, 14, 2, 4864, 151_936),

@@ -48,7 +48,7 @@ from gradus.models.training.parallel.sharding import shard  # noqa: E402
 from gradus.models.training.passes import Budget, divided  # noqa: E402
 from gradus.models.training.settings import StepConfig  # noqa: E402
 from gradus.models.training.state import TrainState  # noqa: E402
-from gradus.models.training.steps.step import Step  # noqa: E402
+from gradus.models.training.update import Step  # noqa: E402
 
 OBJECTIVE = Objective((Advantage(Part(lambda rows: rows["advantage"])),), (Term(Part(clip), Part(token_mean)),))
 GROUP = 8

@@ -52,7 +52,12 @@ def to_host(model: Module, optimizer: Optimizer, others: Sequence[dict[str, Tens
     masters = [p for group in optimizer.param_groups for p in group["params"] if p not in own]
     # A counter of steps may lie on the CPU while the rest does not: it stays there.
     tables = [*optimizer.state.values(), *others]
-    kept = [(table, name) for table in tables for name, value in table.items() if _is_on(value, device)]
+    kept = [
+        (table, name)
+        for table in tables
+        for name, value in table.items()
+        if isinstance(value, Tensor) and value.device == device
+    ]
 
     def move(there: torch.device) -> None:
         model.to(there)
@@ -63,7 +68,3 @@ def to_host(model: Module, optimizer: Optimizer, others: Sequence[dict[str, Tens
 
     move(torch.device("cpu"))
     return lambda: move(device)
-
-
-def _is_on(value: object, device: torch.device) -> bool:
-    return isinstance(value, Tensor) and value.device == device

@@ -1,18 +1,22 @@
 r"""One row of a known format -> one problem. UnusableRowError says why a row cannot be used.
 
 gsm8k: `question`, `answer` with <<a=b>> marks and `#### gold`. math: `problem`, `solution` with the gold in \boxed{}.
-hints: the Scaf-GRPO table with its three tiers. plain: columns by our own names.
+hints: the Scaf-GRPO table with its three tiers. plain: columns by our own names. Items of reasoning-gym's chain_sum get
+a worked solution:
+
+    worked_solution("12 + 5 - 3")   # (["12+5=17", "17-3=14"], "14")
 """
 
 import hashlib
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from gradus.data.answers import normalised_gold
 from gradus.data.records import Problem, Row
-from gradus.data.sources.chain_sum import problem_row
 from gradus.data.sources.columns import text_of
 
 _TIERS = ("knowledge_components_parts", "planning_skeleton_parts", "solution_breakdown_parts")
@@ -21,6 +25,8 @@ FIELDS = (
     *("level", "type", "idx", "id", "reward_model", "rollout_reward_list", "difficulty_bucket", "metadata", *_TIERS),
 )
 """Columns of a row that the formats read."""
+_OPERATIONS = {"+": operator.add, "-": operator.sub}
+_TERM = re.compile(r"\s*([+-])\s*(\d+)")
 
 
 class UnusableRowError(ValueError):
@@ -128,6 +134,35 @@ def reasoning(row: Row) -> Problem:
         )
     gold = _text(row, "answer")
     return _problem(question=_text(row, "question"), answer=_gold(gold), gold=gold, domain=name, extra=kept)
+
+
+def worked_solution(expression: str) -> tuple[list[str], str]:
+    """Evaluate a chain of sums from left to right, one step a line; raise ValueError for other expressions."""
+    first = re.match(r"\s*(-?\d+)", expression)
+    if first is None:
+        raise ValueError(f"{expression!r} is not a chain of sums")
+    total, at, steps = int(first[1]), first.end(), list[str]()
+    while at < len(expression.rstrip()):
+        term = _TERM.match(expression, at)
+        if term is None:
+            raise ValueError(f"{expression!r} is not a chain of sums")
+        result = _OPERATIONS[term[1]](total, int(term[2]))
+        steps.append(f"{total}{term[1]}{term[2]}={result}")
+        total, at = result, term.end()
+    return steps, str(total)
+
+
+def problem_row(item: Mapping[str, Any]) -> dict[str, str]:
+    """A generator's item with its worked solution and its number of operations as the domain."""
+    steps, answer = worked_solution(item["metadata"]["expression"])
+    if answer != item["answer"]:
+        raise ValueError(f"the generator says {item['answer']} where the steps give {answer}")
+    return {
+        "question": item["question"],
+        "answer": answer,
+        "solution": "\n".join(steps),
+        "domain": f"chain_sum/{len(steps)}",
+    }
 
 
 FORMATS: dict[str, Callable[[Row], Problem]] = {

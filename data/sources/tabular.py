@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -156,7 +156,9 @@ def _parquet(path: Path) -> Iterator[Located]:
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
         names: list[str] = file.schema_arrow.names
-        _refuse_twice(path, names)
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            problem = f"{path} has the column {shortened(twice[0])} twice"
+            raise BadInputError(problem, hint="rename or remove one of them")
         for batch_index, batch in enumerate(file.iter_batches(batch_size=8192)):
             columns = [_values(path, name, column) for name, column in zip(names, batch.columns, strict=True)]
             for index, values in enumerate(zip(*columns, strict=True)):
@@ -165,12 +167,6 @@ def _parquet(path: Path) -> Iterator[Located]:
         raise BadInputError(f"{path} holds text that is not valid UTF-8", hint="write it again as UTF-8") from None
     except (pa.ArrowException, OSError):
         raise damaged from None
-
-
-def _refuse_twice(path: Path, names: Iterable[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise BadInputError(f"{path} has the column {shortened(twice[0])} twice", hint="rename or remove one of them")
 
 
 def _values(path: Path, name: str, column: pa.Array) -> list[object]:

@@ -5,7 +5,6 @@ Reading is strict: a field that is missing, or one that nobody knows, raises. No
 
 import json
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from gradus.models.training.tensor_files import (
     CheckpointError,
     Collect,
     SavedTensors,
-    Write,
     copy_into,
     tensor_files,
 )
@@ -54,13 +52,14 @@ def train_state_files(train_state: TrainState, critic: Critic | None = None, *, 
 
     `masters`: with the float32 weights, where the policy's own files do not have them.
     """
+    step = train_state.step  # which every rank knows
     kept, average = train_state.masters, tensor_files(AVERAGE, train_state.average) if train_state.average else {}
     return {
         **(tensor_files(MASTERS, kept) if masters else {}),
         **average,
         **_optimizer_files(OPTIMIZER, train_state.optimizer, kept, train_state.chosen.label),
         **tensor_files(RNG, _rng_tensors(train_state.rng)),
-        CURSOR: partial(_collect_cursor, train_state.step),
+        CURSOR: lambda _owner: lambda path: path.write_text(json.dumps({"step": step})),
         **(critic_files(critic) if critic is not None else {}),
     }
 
@@ -178,11 +177,6 @@ def _rng_state(files: Files) -> dict[str, Any]:
         "has_uint32": flat["has_uint32"],
         "uinteger": flat["uinteger"],
     }
-
-
-def _collect_cursor(step: int, _owner: int) -> Write:
-    """Return how the optimiser steps since the run began, which every rank knows, are written."""
-    return lambda path: path.write_text(json.dumps({"step": step}))
 
 
 def _cursor(files: Files) -> int:

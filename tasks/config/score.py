@@ -25,14 +25,10 @@ class RewardConfig(Chosen, kind="reward"):
     """
 
 
-def _math() -> tuple[RewardConfig, ...]:
-    return (RewardConfig(name="math"),)
-
-
 class ScoreConfig(Config):
     """Judging of rollouts."""
 
-    rewards: tuple[RewardConfig, ...] = Field(default_factory=_math)
+    rewards: tuple[RewardConfig, ...] = Field(default_factory=lambda: (RewardConfig(name="math"),))
     """The rewards; the one that `decides`, else the first that judges correctness, decides the column `correct`."""
     correct_at: float | None = Field(default=None, allow_inf_nan=False, exclude_if=unset)
     """Threshold: a row without a verdict of its own is correct if the value of the deciding reward is at least this.

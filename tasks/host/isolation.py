@@ -1,7 +1,8 @@
-"""Isolation of this process and its children from the surroundings that they are started in.
+"""Isolation of this process and its children from the surroundings that they are started in, and their end with it.
 
     isolate(os.environ)                                # once, in the command: what it starts inherits it
     Popen(command, env=child_environment({"A": "b"}))  # every Python process of ours
+    die_with_parent(os.getppid())                      # first of all in a child; the parent that it expects
 
 Loopback is never asked through a proxy; other addresses are. The current folder is on no child's module path, so that a
 `json.py` or `sitecustomize.py` there is not taken for Python's. PYTHONWARNINGS, meant for a user's own code, would as
@@ -9,8 +10,11 @@ Loopback is never asked through a proxy; other addresses are. The current folder
 Left out: judges of rewards, whose environment is scrubbed further (gradus.models.judging.process).
 """
 
+import ctypes
 import os
 import re
+import signal
+import sys
 from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +26,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WARNINGS = "PYTHONWARNINGS"
 _MODULE_PATH = "PYTHONPATH"
 _SAFE_PATH = "PYTHONSAFEPATH"
+_PR_SET_PDEATHSIG = 1
 _NO_PROXY = ("no_proxy", "NO_PROXY")
 
 
@@ -79,3 +84,14 @@ def refuse_unusable_proxies() -> None:
                 f"{scheme}_proxy names a SOCKS proxy, for which the package socksio is needed",
                 hint="pip install socksio, or unset the variable for this command",
             )
+
+
+def die_with_parent(expected: int) -> None:
+    """Be killed when the parent dies; end at once if `expected` is not the parent any more.
+
+    Linux only: elsewhere a child that nobody ends outlives its parent.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != expected:
+            os.kill(os.getpid(), signal.SIGKILL)

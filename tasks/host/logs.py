@@ -6,6 +6,7 @@ with open_log(home / "logs" / "mlflow-server.log") as log:
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -21,11 +22,7 @@ def open_log(path: Path) -> IO[bytes]:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > MAX_BYTES:
         path.replace(path.with_name(f"{path.name}.1"))
-    return open(path, "ab", opener=_for_owner)
-
-
-def _for_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return open(path, "ab", opener=partial(os.open, mode=0o600))
 
 
 def last_words(path: Path, since: int = 0) -> str:

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from gradus.components import Kind
-from gradus.components.chosen import Chosen
 from gradus.components.description import Component
 from gradus.components.registry import components
 from gradus.data.errors import BadInputError, UsageError
@@ -49,7 +48,9 @@ def check_ks(ks: Sequence[int], n: int) -> None:
 
 def check_length(lake: Path, policy: str, max_tokens: int, setting: str = "max_tokens") -> None:
     """Raise UsageError if not even a prompt of one token fits beside the completion into what the policy attends to."""
-    limit = _positions(lake, policy)
+    text = policy if Path(policy).is_dir() else policy.rpartition("+")[2]
+    found = in_lake(lake, text, CHECKPOINTS)
+    limit = positions(lake / str(found) if found else bundled(text) or average_of(lake, text) or Path(text))
     if limit is not None and max_tokens >= limit:
         raise UsageError(
             f"{setting} = {max_tokens} leaves no room for a prompt: the policy {policy} has {limit} positions",
@@ -79,13 +80,6 @@ def check_learning(rollout: RolloutConfig, update: UpdateConfig) -> None:
             f"update.correction = {update.correction.label} does not hold for rollouts sampled with top_p or top_k",
             hint="set update.correction=none, or roll out with top_p = 1 and top_k = 0",
         )
-
-
-def _positions(lake: Path, policy: str) -> int | None:
-    """Return the context length in tokens of a policy on this machine; None if elsewhere, an adapter, or unknown."""
-    text = policy if Path(policy).is_dir() else policy.rpartition("+")[2]
-    found = in_lake(lake, text, CHECKPOINTS)
-    return positions(lake / str(found) if found else bundled(text) or average_of(lake, text) or Path(text))
 
 
 def positions(folder: Path) -> int | None:
@@ -123,18 +117,13 @@ def check_update(config: UpdateConfig, inputs: Mapping[str, Sequence[str]]) -> N
 def check_objective(config: UpdateConfig) -> None:
     """Raise UsageError if a part lacks an input, or stands beside parts that train another objective."""
     for part in config.parts:
-        _refuse_needs(part)
+        place, needs = place_of(part.component), part.component.needs or ()
+        known = [name for name, column in COLUMNS.items() if place in column.places]
+        is_later = place == "update" and any(name in COLUMNS and name not in known for name in needs)
+        refuse_needs(part, needs, known, ', or declare when="step"' if is_later else "")
     for term in config.objective:
         _refuse_carriers(term)
         _refuse_mean(term)
-
-
-def _refuse_needs(part: Chosen) -> None:
-    place = place_of(part.component)
-    known = [name for name, column in COLUMNS.items() if place in column.places]
-    needs = part.component.needs or ()
-    is_later = place == "update" and any(name in COLUMNS and name not in known for name in needs)
-    refuse_needs(part, needs, known, ', or declare when="step"' if is_later else "")
 
 
 def _refuse_carriers(term: TermConfig) -> None:

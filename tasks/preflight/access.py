@@ -165,22 +165,14 @@ def _answer(server: str, url: str, status: int, given: bool, cure: str) -> Acces
 
 def _mlflow_headers(login: Login) -> dict[str, str]:
     """The header that MLflow's client sends: user and password before a token, the environment before its file."""
-    user, password = _mlflow_login({**os.environ, **login})
+    environment, file = {**os.environ, **login}, configparser.ConfigParser()
+    file.read(Path.home() / ".mlflow" / "credentials")
+    names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+    user, password = (environment.get(name) or file.get("mlflow", name.lower(), fallback="") for name in names)
     if user and password:
         return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
     token = os.environ.get("MLFLOW_TRACKING_TOKEN")
     return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def _mlflow_login(environment: Mapping[str, str]) -> tuple[str, str]:
-    file = configparser.ConfigParser()
-    file.read(Path.home() / ".mlflow" / "credentials")
-    named = {name: file.get("mlflow", name.lower(), fallback="") for name in _MLFLOW_NAMES}
-    user, password = (environment.get(name) or named[name] for name in _MLFLOW_NAMES)
-    return user, password
-
-
-_MLFLOW_NAMES = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 
 
 def _mlflow_verify() -> str | bool:

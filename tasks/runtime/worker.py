@@ -27,7 +27,7 @@ from gradus.data.errors import GradusError, in_words
 from gradus.models.judging.folders import remove_folders
 from gradus.tasks.config.redaction import hide, hide_in_logs, hide_in_output
 from gradus.tasks.host.imports import lean_imports
-from gradus.tasks.host.parents import die_with_parent
+from gradus.tasks.host.isolation import die_with_parent
 from gradus.tasks.runs.records import Report
 from gradus.tasks.runtime.messages import Message
 from gradus.tasks.stages.warm import Warm

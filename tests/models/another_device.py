@@ -24,9 +24,8 @@ from gradus.models.objectives.ragged import Ragged
 from gradus.models.objectives.rows import Rows
 from gradus.models.policy import Policy, load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.models.training.learning_rows import learning_rows
+from gradus.models.training.learning_rows import learning_rows, mismatch
 from gradus.models.training.lora import add_lora
-from gradus.models.training.mismatch import mismatch
 from gradus.models.training.settings import FinetuneConfig, LoraConfig
 from gradus.models.training.state import TrainState
 from gradus.models.training.warmstart import Example, finetune

@@ -116,7 +116,8 @@ class _BlockAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, blocks: Blocks, scale: float) -> Tensor:
-        out, lse = torch.empty_like(q), q.new_empty(q.shape[:2], dtype=_wide(q))
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        out, lse = torch.empty_like(q), q.new_empty(q.shape[:2], dtype=wide)
         repeats = q.shape[1] // k.shape[1]
         for each in blocks.causal:
             found, scores = _forward(each.of_tokens(q), _keys(each, k, repeats), _keys(each, v, repeats), scale, None)
@@ -151,11 +152,6 @@ class _BlockAttention(torch.autograd.Function):
 def _keys(bucket: Bucket, values: Tensor, repeats: int) -> Tensor:
     taken = bucket.of_tokens(values)
     return taken.repeat_interleave(repeats, 1) if repeats > 1 else taken
-
-
-def _wide(values: Tensor) -> torch.dtype:
-    """The number format of logsumexps."""
-    return torch.float64 if values.dtype == torch.float64 else torch.float32
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, scale: float, prefix: Bucket | None) -> tuple[Tensor, Tensor]:

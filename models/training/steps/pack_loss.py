@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from gradus.models.objectives.losses import k3_divergence
 from gradus.models.objectives.objective import Objective, advantage_column
 from gradus.models.objectives.rows import Rows
-from gradus.models.training.mismatch import compared_tokens
+from gradus.models.training.learning_rows import compared_tokens
 from gradus.models.training.packed.forward import Form
 from gradus.models.training.packed.logprobs import Asked, token_logprobs
 from gradus.models.training.packed.packing import Pack

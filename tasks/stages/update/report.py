@@ -12,7 +12,7 @@ from torch import Tensor
 from gradus.data.arrays import one_array, pc
 from gradus.data.lake.schema import OWN, UPDATES, cast_to_schema
 from gradus.models.objectives.rows import Rows
-from gradus.models.training.mismatch import row_differences
+from gradus.models.training.learning_rows import row_differences
 from gradus.tasks.stages.update.work import StepMetrics, Work
 
 NUM_SAMPLES = 16

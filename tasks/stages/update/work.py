@@ -16,11 +16,10 @@ from gradus.data.metrics import zero_std_groups
 from gradus.models.objectives.columns import columns_of
 from gradus.models.objectives.objective import Advantage, Objective, Part, Term
 from gradus.models.objectives.rows import Rows
-from gradus.models.training.mismatch import mismatch, row_differences
+from gradus.models.training.learning_rows import mismatch, row_differences
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.steps.critic import UpdateError
-from gradus.models.training.steps.step import StepResult
-from gradus.models.training.update import optimise, planned_steps
+from gradus.models.training.update import StepResult, optimise, planned_steps
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.identity.loading import load

@@ -13,8 +13,7 @@ from gradus.data.answers import normalised_gold, number
 from gradus.data.hints import hints_of
 from gradus.data.hints.leaks import leaks
 from gradus.data.hints.strategies.prefix import prefix
-from gradus.data.sources.chain_sum import worked_solution
-from gradus.data.sources.formats import gsm8k
+from gradus.data.sources.formats import gsm8k, worked_solution
 
 REAL = Path(__file__).parents[3].parent / "shared" / "data"
 

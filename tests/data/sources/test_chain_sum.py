@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.data.sources.chain_sum import problem_row, worked_solution
+from gradus.data.sources.formats import problem_row, worked_solution
 
 SIGNS = {"+": operator.add, "-": operator.sub}
 

@@ -16,7 +16,7 @@ from gradus.models.objectives.losses.distillation import distil
 from gradus.models.objectives.losses.given import luffy, sft
 from gradus.models.objectives.objective import MEMBERS
 from gradus.models.objectives.rows import Rows
-from gradus.models.training.mismatch import mismatch
+from gradus.models.training.learning_rows import mismatch
 from gradus.models.training.packed.logprobs import Asked
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.settings import CriticConfig

@@ -16,8 +16,7 @@ from gradus.models.objectives.ragged import Ragged
 from gradus.models.objectives.rows import Rows
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.models.training.learning_rows import learning_rows
-from gradus.models.training.mismatch import mismatch, row_differences
+from gradus.models.training.learning_rows import learning_rows, mismatch, row_differences
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import UpdateError
 from tests.models.training.saved import restore_bytes, state_bytes, weights_bytes

@@ -17,8 +17,7 @@ from gradus.models.objectives.rows import Rows
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.settings import StepConfig
 from gradus.models.training.state import TrainState
-from gradus.models.training.steps.step import StepResult
-from gradus.models.training.update import optimise, planned_steps
+from gradus.models.training.update import StepResult, optimise, planned_steps
 
 Losses = Callable[[Rows], tuple[Tensor, dict[str, Tensor]]]
 

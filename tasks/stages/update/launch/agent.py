@@ -14,7 +14,7 @@ from pathlib import Path
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run
 
-from gradus.tasks.host.parents import die_with_parent
+from gradus.tasks.host.isolation import die_with_parent
 from gradus.tasks.stages.update.launch.job import RANK_PARENT, RankJob
 from gradus.tasks.stages.update.launch.mail import Mail, Writer
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from gradus.data.errors import GradusError, in_words
 from gradus.tasks.config.redaction import hide, hide_in_logs
 from gradus.tasks.host.imports import lean_imports
-from gradus.tasks.host.parents import die_with_parent
+from gradus.tasks.host.isolation import die_with_parent
 from gradus.tasks.stages.update.launch.job import RANK_PARENT
 from gradus.tasks.stages.update.launch.mail import Mail, Note
 
