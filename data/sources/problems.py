@@ -62,11 +62,7 @@ def _format(format_name: str, first: Located | None, renamed: Renamed) -> str:
         return format_name
     if first is None:
         return "plain"
-    if (
-        "metadata" in first.row
-        and isinstance(first.row["metadata"], dict)
-        and "source_dataset" in first.row["metadata"]
-    ):
+    if isinstance(metadata := first.row.get("metadata"), dict) and "source_dataset" in metadata:
         return "reasoning"
     return detect(renamed(first.row))
 

@@ -20,8 +20,7 @@ from torch import Tensor
 from gradus.models.devices import is_out_of_memory
 from gradus.models.engines.base import EngineError, Finished, OnTokens, Request
 from gradus.models.engines.cache import empty_cache
-from gradus.models.engines.sampling import SamplingParams, draw
-from gradus.models.engines.stops import stopped, tail_tokens
+from gradus.models.engines.sampling import SamplingParams, draw, stopped, tail_tokens
 from gradus.models.policy import Policy
 
 _NAME = f"transformers {version('transformers')}"  # read once: it costs milliseconds
@@ -45,13 +44,10 @@ class HfEngine:
 
     def __init__(self, policy: Policy, *, batch_rows: int = 512) -> None:
         self.policy = policy
+        self.name = _NAME
+        self.remarks: list[str] = []
+        """Where memory ran out, and with how many rows it continued."""
         self._batch_rows = batch_rows
-        self._remarks: list[str] = []
-
-    @property
-    def name(self) -> str:
-        """Name and version, as the rollouts' column `engine` has it."""
-        return _NAME
 
     @property
     def reproducible(self) -> bool:
@@ -59,12 +55,7 @@ class HfEngine:
 
         No longer once memory ran out, since how much there is decides the batches.
         """
-        return self.policy.model.device.type == "cpu" and not self._remarks
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """Return where memory ran out and with how many rows it continued."""
-        return tuple(self._remarks)
+        return self.policy.model.device.type == "cpu" and not self.remarks
 
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
         """Sample every request once, shortest prompts first, `batch_rows` at a time, fewer where memory runs out.
@@ -102,7 +93,7 @@ class HfEngine:
             raise EngineError("one rollout alone does not fit into memory", "lower max_tokens") from None
         half = -(-num_rows // 2)
         self._batch_rows = min(self._batch_rows, half)
-        self._remarks.append(f"out of memory with {num_rows} rollouts at once: continued with {half}")
+        self.remarks.append(f"out of memory with {num_rows} rollouts at once: continued with {half}")
         return [part for part in (left[half:], left[:half]) if part]
 
     @torch.inference_mode()

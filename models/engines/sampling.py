@@ -1,15 +1,24 @@
-"""Drawing one token a row from logits: inverse CDF on given uniforms, so that the caller owns the random numbers.
+"""Drawing one token a row from logits, and the stop strings that end a completion.
 
+Tokens are drawn by inverse CDF on given uniforms, so that the caller owns the random numbers. A completion ends with
+the first token that completes a stop string; these are looked for in the text of its last tokens, so that a step costs
+the same however long it is. Special tokens are not text.
 Left out: min-p, penalties. Shapes: B rows, V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from gradus.models.policy import completion_texts
 
 CHUNK_ELEMENTS = 1 << 24
 """Logits (rows x vocabulary) drawn from at once; more are done in pieces, which changes no bit."""
+MARGIN_TOKENS = 8
+"""Tokens beyond those that a stop string can have: some tokens are not text, and the first may lose a space."""
 
 
 @dataclass(frozen=True)
@@ -86,3 +95,26 @@ def most_probable(logp: Tensor, top_k: Tensor) -> Tensor:
     ordered = logp.topk(largest, dim=-1).values
     least = ordered.gather(-1, top_k.clamp(1, largest).to(logp.device) - 1)
     return torch.log_softmax(logp.masked_fill(logp < least, -torch.inf), -1)
+
+
+def tail_tokens(stop: Sequence[str]) -> int:
+    """Return how many last tokens are looked at: a token is at least a byte of text."""
+    return max((len(text.encode()) for text in stop), default=0) + MARGIN_TOKENS
+
+
+def stopped(
+    tokenizer: PreTrainedTokenizerBase, tails: Sequence[Sequence[int]], stops: Sequence[Sequence[str]]
+) -> list[bool]:
+    """Return for each completion whether its last tokens contain one of its stop strings."""
+    texts = completion_texts(tokenizer, tails)
+    return [any(stop in text for stop in own) for text, own in zip(texts, stops, strict=True)]
+
+
+def cut_behind(text: str, stop: Sequence[str]) -> str:
+    r"""Return the text up to and including the stop string that ends first; all of it if there is none.
+
+    >>> cut_behind("7\n\nQuestion: 8", ["Question", "\n\n"])
+    '7\n\n'
+    """
+    ends = [text.index(each) + len(each) for each in stop if each in text]
+    return text[: min(ends)] if ends else text

@@ -45,14 +45,9 @@ class VllmEngine:
         self.remarks: Sequence[str] = ()
         self._settings = settings
         self._dtype: Dtype = dtype
-        self._name = f"vllm {_version()}"
+        self.name = f"vllm {_version()}"
         self._running: Cores | None = None
         self._number = 0
-
-    @property
-    def name(self) -> str:
-        """Name and version, as the rollouts' column `engine` has it."""
-        return self._name
 
     def load(self, folder: Path) -> None:
         """Start with these weights, or load them in place; raise EngineError if the engine does not hold them then."""

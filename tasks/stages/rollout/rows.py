@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from gradus.data.lake.schema import ROLLOUTS
 from gradus.data.unicode import num_halves, whole
 from gradus.models.engines.base import Finished
-from gradus.models.engines.stops import cut_behind
+from gradus.models.engines.sampling import cut_behind
 from gradus.models.policy import completion_texts
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.stages.rollout.groups import Asked

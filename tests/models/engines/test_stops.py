@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from gradus.models.engines.stops import cut_behind, stopped, tail_tokens
+from gradus.models.engines.sampling import cut_behind, stopped, tail_tokens
 
 
 def byte_level() -> PreTrainedTokenizerFast:
