@@ -80,7 +80,7 @@ class VllmEngine:
             return
         running.folder, running.asleep = None, True
         with self._dying():
-            running.sleep(1 if running.max_rank else 2)
+            running.each("sleep", 1 if running.max_rank else 2)  # 1 keeps the weights in the machine's memory
 
     def _with_weights(self, base: Path, adapter: Adapter | None) -> Cores:
         """An engine awake with the weights of `base`, ready for the adapter: this one where it can take them."""
@@ -128,7 +128,7 @@ class VllmEngine:
                     on_tokens(sampled)
         finally:
             if places and self._running is not None:
-                self._running.abort(list(places))
+                self._running.each("abort_request", list(places), internal=False)
 
     def logprobs(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probs (nats, temperature 1) of given completion tokens after their prompts."""
@@ -216,17 +216,17 @@ def _fits(running: Cores, base: Path, rank: int) -> bool:
 def _renew(running: Cores, base: Path) -> None:
     """Wake the engine where it sleeps, and have it hold the weights of `base`."""
     if running.max_rank:
-        running.wake()
+        running.each("wake_up", None)
     else:
         if running.asleep:
-            running.wake(["weights"])
+            running.each("wake_up", ["weights"])
         running.rpc("reload_weights", weights_path=str(base))
         running.rpc("gradus_repack")
         if running.asleep:
-            running.wake(["kv_cache"])
+            running.each("wake_up", ["kv_cache"])
     running.asleep, running.base = False, base
     # What was computed with the old weights must not answer for the new ones.
-    if not running.reset_prefix_cache():
+    if not all(running.each("reset_prefix_cache")):
         raise EngineError("vLLM did not let go of its prefix cache", AGAIN)
 
 
@@ -236,7 +236,7 @@ def _added(running: Cores, adapter: Adapter) -> Any:
     number = running.numbers.setdefault(adapter.folder, len(running.numbers) + 1)
     request = vllm("lora.request").LoRARequest(name, number, name)
     with plain_errors("vLLM did not take the adapter"):
-        running.add_adapter(request)
+        running.each("add_lora", request)
     return request
 
 

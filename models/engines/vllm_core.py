@@ -8,10 +8,10 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gradus.models.engines.base import EngineError
 from gradus.models.engines.settings import CPU_CACHE_GIB, VllmConfig
@@ -24,8 +24,6 @@ _EXTENSION = "gradus.models.engines.vllm_worker.WeightChecker"
 _WATCH_S = 0.5
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Largest ranks of adapters that vLLM can be started for."""
-
-T = TypeVar("T")
 
 
 class Cores:
@@ -66,26 +64,18 @@ class Cores:
         """Number of copies of the model; N consecutive requests go to one each."""
         return len(self._engine.engine_core.core_engines)
 
+    def each(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method of vLLM's engine for every copy; return their answers."""
+        core, answers = self._engine.engine_core, list[Any]()
+        for copy in core.core_engines:
+            core.core_engine = copy
+            answers.append(getattr(self._engine, name)(*args, **kwargs))
+        return answers
+
     def rpc(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method in every worker of every copy; return their answers."""
-        answers = self._each(lambda: self._engine.collective_rpc(name, args=args, kwargs=kwargs))
+        answers = self.each("collective_rpc", name, args=args, kwargs=kwargs)
         return [answer for copy in answers for answer in copy]
-
-    def add_adapter(self, adapter: Any) -> None:
-        """Have every worker load an adapter, given as vLLM's LoRARequest."""
-        self._each(lambda: self._engine.add_lora(adapter))
-
-    def reset_prefix_cache(self) -> bool:
-        """Forget what was computed for earlier prompts; whether every copy did."""
-        return all(self._each(self._engine.reset_prefix_cache))
-
-    def sleep(self, level: int) -> None:
-        """Free the accelerator: level 1 keeps the weights in the machine's memory, 2 keeps nothing."""
-        self._each(lambda: self._engine.sleep(level))
-
-    def wake(self, tags: list[str] | None = None) -> None:
-        """Take the accelerator's memory again, all of it or for `weights` or `kv_cache` alone."""
-        self._each(lambda: self._engine.wake_up(tags))
 
     def add(self, name: str, tokens: Sequence[int], params: Any, adapter: Any) -> None:
         """Queue a request with the copy whose turn it is."""
@@ -98,21 +88,10 @@ class Cores:
         """Wait for the next answers of any copy."""
         return self._engine.step()
 
-    def abort(self, names: list[str]) -> None:
-        """Give requests up."""
-        self._each(lambda: self._engine.abort_request(names, internal=False))
-
     def shutdown(self) -> None:
         """End every core."""
         with contextlib.suppress(Exception):
             self._engine.engine_core.shutdown()
-
-    def _each(self, ask: Callable[[], T]) -> list[T]:
-        core, answers = self._engine.engine_core, list[T]()
-        for name in core.core_engines:
-            core.core_engine = name
-            answers.append(ask())
-        return answers
 
 
 def engine_arguments(folder: Path, settings: VllmConfig, dtype: Dtype, max_rank: int) -> dict[str, Any]:

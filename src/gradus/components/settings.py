@@ -19,11 +19,8 @@ from pydantic_core import CoreSchema, InitErrorDetails
 
 INCIDENTAL: dict[str, Any] = {"incidental": True}
 """Marks a field that the result does not depend on: it may change while an artifact is unfinished."""
-
-
 LIMIT: dict[str, Any] = {"limit": True}
 """Marks a limit of a gate: it is looked at whenever a result is used, and changing it computes nothing."""
-
 
 MAX_ROWS = 1_000_000_000
 """Rows, tokens or steps that a setting may ask for; more than a machine does."""
@@ -33,7 +30,6 @@ MAX_ROUNDS = 1_000_000
 MAX_PROCESSES = 10_000
 """Processes, hosts, GPUs or requests at once."""
 MAX_TRIES = 1000
-
 
 _NOT: Mapping[object, tuple[str, tuple[type, ...]]] = {
     int: ("int_type", (bool, float)),
