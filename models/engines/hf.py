@@ -46,7 +46,7 @@ class HfEngine:
         self.policy = policy
         self.name = _NAME
         self.remarks: list[str] = []
-        """Where memory ran out, and with how many rows it continued."""
+        """Sentences about memory that ran out, each with the number of rows that it continued with."""
         self._batch_rows = batch_rows
 
     @property
