@@ -33,7 +33,7 @@ def lake(undisturbed: Trained) -> tuple[Store, Path, str]:
 def trained_on(store: Store, runs: Path, run: str) -> tuple[pa.Table, dict[str, float]]:
     """The rollouts that the run's update learned from, in order of their ids, and their rewards."""
     uses = uses_of(store, runs, run)
-    assert {use.purpose for use in uses} <= {"train", "hint2"}
+    assert {use.purpose for use in uses} <= {"train", "escalate1"}
     rows = pa.concat_tables([store.read(use.rollouts, SAME) for use in uses]).sort_by("rollout_id")
     scores = [row for use in uses if use.scores for row in store.read(use.scores).to_pylist()]
     return rows, {row["rollout_id"]: row["reward"] for row in scores}
