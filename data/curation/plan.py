@@ -1,16 +1,17 @@
 """Plan rows: which problem is sampled how often, under which hint and seed, and why.
 
-A row of wave 0 is named `{problem_id}@r{round}h0`, one of a later wave `{problem_id}@r{round}w{wave}c{call}`, with
-`.{number}` behind it if the wave plans the problem several times. Its seed derives from the run seed and the same parts
-alone, so that neither order nor selection moves it.
+A row is named `{problem_id}@r{round}h{hint level}`, with `.{number}` behind it if the round planned the problem with a
+hint of that level before. Its seed derives from the run seed and the same parts alone, so that neither order nor
+selection moves it, nor a wave that plans other problems.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Column, floats, one_array, pc, positions, take_or_null
+from gradus.data.arrays import Bools, Column, floats, ints, one_array, pc, positions, take_or_null
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import PLAN, cast_to_schema
 from gradus.data.seeds import derive_seed
@@ -20,79 +21,74 @@ def plan_rows(
     problem_ids: Column, *, reasons: Column, round_index: int, n: int, temperature: float, max_tokens: int, seed: int
 ) -> pa.Table:
     """Return the plan of wave 0: one row per problem id (N,), without hints."""
-    ids = one_array(problem_ids).to_pylist()
-    keys = [(name, round_index, 0) for name in ids]  # 0 is the hint level
-    return _table(ids, [f"{name}@r{round_index}h0" for name in ids], keys, seed, n, temperature, max_tokens, reasons)
-
-
-def wave_rows(
-    problem_ids: Column,
-    columns: Mapping[str, pa.Array],
-    *,
-    reason: str,
-    round_index: int,
-    wave: int,
-    call: int,
-    n: int,
-    temperature: float,
-    max_tokens: int,
-    seed: int,
-) -> pa.Table:
-    """Return the plan of a later wave: one row per problem id (P,), with what the wave sets of its columns (P,).
-
-    A row is a group of its own unless the column `group` names another.
-    """
-    ids, seen = one_array(problem_ids).to_pylist(), dict[str, int]()
-    keys: list[tuple[object, ...]] = []
-    for name in ids:
-        keys.append((name, round_index, "wave", wave, call, seen.setdefault(name, 0)))
-        seen[name] += 1
-    names = [
-        f"{name}@r{round_index}w{wave}c{call}" + (f".{number}" if number else "") for name, _, _, _, _, number in keys
-    ]
-    table = _table(ids, names, keys, seed, n, temperature, max_tokens, pa.repeat(pa.scalar(reason), len(ids)))
-    own = {
-        "plan_id": pa.array(names, pa.string()),
-        "wave": pa.repeat(pa.scalar(wave, pa.int32()), len(ids)),
-        "call": pa.repeat(pa.scalar(call, pa.int32()), len(ids)),
-    }
-    given = {"group_id" if name == "group" else name: values for name, values in columns.items()}
-    for name, values in {**own, **given}.items():
-        place = table.schema.get_field_index(name)
-        if place < 0:
-            table = table.append_column(name, values)
-        else:
-            table = table.set_column(
-                place, name, pc.coalesce(values.cast(table.schema.types[place]), table.column(name))
-            )
-    return cast_to_schema(table, PLAN)
-
-
-def _table(
-    ids: Sequence[str],
-    groups: Sequence[str],
-    keys: Sequence[tuple[object, ...]],
-    seed: int,
-    n: int,
-    temperature: float,
-    max_tokens: int,
-    reasons: Column,
-) -> pa.Table:
-    num = len(ids)
+    ids = one_array(problem_ids)
     table = pa.table(
         {
-            "problem_id": pa.array(ids, pa.string()),
-            "group_id": pa.array(groups, pa.string()),
-            "n": pa.repeat(pa.scalar(n, pa.int32()), num),
-            "hint_level": pa.array(np.zeros(num, np.int64)),
-            "hint_text": pa.nulls(num, pa.string()),
-            "temperature": pa.repeat(pa.scalar(temperature, pa.float64()), num),
-            "max_tokens": pa.repeat(pa.scalar(max_tokens, pa.int32()), num),
-            "seed": pa.array([derive_seed(seed, *key) for key in keys], pa.int64()),
+            "problem_id": ids,
+            "n": pa.repeat(pa.scalar(n, pa.int32()), len(ids)),
+            "hint_level": pa.array(np.zeros(len(ids), np.int32)),
+            "temperature": pa.repeat(pa.scalar(temperature, pa.float64()), len(ids)),
+            "max_tokens": pa.repeat(pa.scalar(max_tokens, pa.int32()), len(ids)),
             "reason": one_array(reasons),
         }
     )
+    names, seeds = _named(table, Counter(), round_index, seed)
+    return cast_to_schema(table.append_column("group_id", names).append_column("seed", seeds), PLAN)
+
+
+def wave_rows(
+    plan: pa.Table,
+    columns: Mapping[str, pa.Array],
+    before: pa.Table,
+    *,
+    round_index: int,
+    wave: int,
+    call: int,
+    seed: int,
+) -> pa.Table:
+    """Return the plan of a later wave: rows of `plan_rows`, with other problems, and what the wave sets of them (P,).
+
+    A row is a group of its own unless the column `group` names another. `before` has the plans of the round so far.
+    """
+    table = plan
+    for name, values in columns.items():
+        place = table.schema.get_field_index(name)
+        if name != "group" and place < 0:
+            table = table.append_column(name, values)
+        elif name != "group":
+            filled = pc.coalesce(values.cast(table.schema.types[place]), table.column(name))
+            table = table.set_column(place, name, filled)
+    planned = Counter(
+        zip(before.column("problem_id").to_pylist(), ints(before.column("hint_level")).tolist(), strict=True)
+    )
+    names, seeds = _named(table, planned, round_index, seed)
+    groups = pc.coalesce(columns["group"], names) if "group" in columns else names
+    for name, values in (("group_id", groups), ("seed", seeds)):
+        table = table.set_column(table.schema.get_field_index(name), name, values)
+    own = {"plan_id": names, "wave": _same(wave, len(names)), "call": _same(call, len(names))}
+    for name, values in own.items():
+        table = table.append_column(name, values)
     return cast_to_schema(table, PLAN)
+
+
+def _named(
+    table: pa.Table, planned: Counter[tuple[str, int]], round_index: int, seed: int
+) -> tuple[pa.Array, pa.Array]:
+    """Return name and seed of each row; `planned` counts the rows before by problem and hint level."""
+    names: list[str] = []
+    seeds: list[int] = []
+    for problem, level in zip(
+        table.column("problem_id").to_pylist(), ints(table.column("hint_level")).tolist(), strict=True
+    ):
+        number = planned[problem, level]
+        planned[problem, level] += 1
+        names.append(f"{problem}@r{round_index}h{level}" + (f".{number}" if number else ""))
+        seeds.append(derive_seed(seed, problem, round_index, level, *([number] if number else [])))
+    return pa.array(names, pa.string()), pa.array(seeds, pa.int64())
+
+
+def _same(value: int, num: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.int32()), num)
 
 
 def refuse_odd(plan: pa.Table) -> None:

@@ -186,7 +186,7 @@ def round_of(rows: pa.Table, problems: pa.Table | None = None, **known: Any) -> 
             rows = rows.append_column(name, pa.nulls(rows.num_rows, type_))
     asked = problems if problems is not None else pa.table({"problem_id": pa.array([], pa.string())})
     groups = pa.array([str(each) for each in range(int(max(rows["group"].to_pylist(), default=-1)) + 1)], pa.string())
-    fields = {"index": 1, "wave": 1, "calls": 0, "hints": None, **known}
+    fields: dict[str, Any] = {"index": 1, "wave": 1, "calls": 0, "hints": None, **known}
     return Round(RoundRows(rows), candidates(asked, None), groups=groups, drawn=_in_order, **fields)
 
 

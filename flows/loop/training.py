@@ -324,9 +324,9 @@ class _Steps:
         if not step.summary.get("groups"):
             return None
         if over:
+            reason = step.report.get("samples", [{}])[0].get("reason")
             raise GateError(
-                f"the wave {wave.label} asks for more after its {wave.times} calls of round {index}: "
-                f"{step.report['samples'][0]['reason']}",
+                f"the wave {wave.label} asks for more after its {wave.times} calls of round {index}: {reason}",
                 hint='raise `times`, loosen the filters, or take what there is with then = "learn"',
             )
         return step.ref

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gradus.data.arrays import codes, ints, one_array, pc, positions, take_or_null
 from gradus.data.curation.candidates import Candidates
-from gradus.data.curation.plan import refuse_odd, wave_rows
+from gradus.data.curation.plan import plan_rows, refuse_odd, wave_rows
 from gradus.data.curation.round import GROUP, OF_PLAN, Planned, Round, RoundRows, WaveError
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import PLAN, ROLLOUTS
@@ -66,20 +66,19 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
 
 
 def _plan(ctx: StageContext, config: PlanningConfig, planned: Planned | None, wave: int, call: int) -> pa.Table:
-    nothing = Planned(pa.array([], pa.string()), {})
-    found = planned or nothing
-    return wave_rows(
+    found = planned or Planned(pa.array([], pa.string()), {})
+    sample, num = config.sample, found.num_rows
+    plan = plan_rows(
         found.problem_id,
-        found.columns,
-        reason=f"wave {config.wave.label}",
+        reasons=pa.repeat(pa.scalar(f"wave {config.wave.label}"), num),
         round_index=ctx.round,
-        wave=wave,
-        call=call,
-        n=config.sample.n,
-        temperature=config.sample.temperature,
-        max_tokens=config.sample.max_tokens,
+        n=sample.n,
+        temperature=sample.temperature,
+        max_tokens=sample.max_tokens,
         seed=ctx.seed,
     )
+    before = ctx.table("plan", ["problem_id", "hint_level"])
+    return wave_rows(plan, found.columns, before, round_index=ctx.round, wave=wave, call=call, seed=ctx.seed)
 
 
 def _rows(ctx: StageContext, config: PlanningConfig) -> tuple[RoundRows, pa.Array]:

@@ -147,7 +147,7 @@ def _filled(plan: pa.Table) -> pa.Table:
     return plan
 
 
-def _asked(row: Row, problem: Row) -> tuple[str | None, Sequence[Mapping[str, str]] | None]:
+def _asked(row: Row, problem: Row) -> tuple[str | None, list[dict[str, str]] | None]:
     """Return question and messages of a prompt: those of the plan where it has its own."""
     return (None, row["messages"]) if row["messages"] else (problem["question"], problem["messages"])
 

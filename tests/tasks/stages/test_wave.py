@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gradus.components.rows import ColumnError
+from gradus.data.curation.plan import plan_rows, wave_rows
 from gradus.data.curation.waves.allocation import more_samples
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
@@ -106,9 +109,9 @@ def test_only_groups_that_failed_for_certain_are_escalated(tmp_path: Path) -> No
     plan, result = asked(tmp_path, wave, FAILED, hints=[(p, 1, f"{p} first\n", False) for p in FAILED])
     assert plan == [
         {
-            "problem_id": "failed", "group_id": "failed@r3w1c0", "plan_id": "failed@r3w1c0", "wave": 1, "call": 0,
+            "problem_id": "failed", "group_id": "failed@r3h1", "plan_id": "failed@r3h1", "wave": 1, "call": 0,
             "n": 4, "hint_level": 1, "hint_text": "failed first\n", "temperature": 0.9, "max_tokens": 50,
-            "seed": derive_seed(13, "failed", 3, "wave", 1, 0, 0),
+            "seed": derive_seed(13, "failed", 3, 1),
             "reason": "all 2 wrong at hint level 0, shown hint level 1",
         }
     ]  # fmt: skip
@@ -176,8 +179,8 @@ def test_xrpo_gives_samples_to_the_widest_interval_and_they_join_their_group(tmp
     verdicts: Verdicts = {"a": [True, False] * 2, "b": [False] * 4}
     plan, result = asked(tmp_path, wave, verdicts)
     assert [(row["plan_id"], row["group_id"], row["n"]) for row in plan] == [
-        ("a@r3w1c0", "a@r3h0", 2),
-        ("b@r3w1c0", "b@r3h0", 1),
+        ("a@r3h0.1", "a@r3h0", 2),
+        ("b@r3h0.1", "b@r3h0", 1),
     ]
     assert result.metrics == {"data/wave_rollouts": 3.0}
 
@@ -215,7 +218,7 @@ def test_a_wave_of_a_users_reads_parts_problems_and_plans_and_asks_with_messages
         2,
         8,
     )
-    assert (row["group_id"], row["reason"]) == ("a@r3w1c0", "wave mine.py:mine")
+    assert (row["group_id"], row["reason"]) == ("a@r3h0.1", "wave mine.py:mine")
 
 
 @pytest.mark.parametrize(
@@ -250,3 +253,30 @@ def test_a_wave_reads_what_it_declares_alone(tmp_path: Path) -> None:
     every = PlanningConfig.model_validate({"wave": users(tmp_path, body, "None")}).reads
     assert "logprobs" not in every["rollouts"]
     assert "outcome" in every["scores"]
+
+
+CALLS = st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2)), max_size=5), min_size=1, max_size=4)
+
+
+@given(CALLS)
+def test_names_and_seeds_of_a_round_are_each_their_own_and_do_not_depend_on_other_problems(
+    calls: list[list[tuple[str, int]]],
+) -> None:
+    def planned(only: str) -> list[tuple[str, int]]:
+        ids = pa.array(["a", "b"])
+        round_ = {"round_index": 2, "seed": 7}
+        tables = [plan_rows(ids, reasons=ids, n=1, temperature=1.0, max_tokens=1, **round_)]
+        for number, rows in enumerate(calls, start=1):
+            kept = [row for row in rows if row[0] in only]
+            names = pa.array([name for name, _ in kept], pa.string())
+            plan = plan_rows(names, reasons=names, n=1, temperature=1.0, max_tokens=1, **round_)
+            levels = {"hint_level": pa.array([level for _, level in kept], pa.int32())}
+            before = pa.concat_tables(tables, promote_options="default")
+            tables.append(wave_rows(plan, levels, before, wave=number, call=0, **round_))
+        table = pa.concat_tables(tables, promote_options="default")
+        return list(zip(table["group_id"].to_pylist(), table["seed"].to_pylist(), strict=True))
+
+    every = planned("abc")
+    assert len({name for name, _ in every}) == len({seed for _, seed in every}) == len(every)
+    assert [row for row in every if row[0].startswith("a")] == [row for row in planned("a") if row[0].startswith("a")]
+    assert ("a@r2h0", derive_seed(7, "a", 2, 0)) in every
