@@ -66,7 +66,7 @@ def test_parquet_keeps_every_column_and_is_taken_as_rollouts(lake: tuple[Store, 
     written = write_rollouts(store, uses, "parquet", tmp_path / "out")
     assert written["lost"] == []
     table = pq.read_table(tmp_path / "out" / "rollouts.parquet")
-    whole = pa.concat_tables([store.read(use.rollouts) for use in uses])
+    whole = pa.concat_tables([store.read(use.rollouts) for use in uses], promote_options="default")
     assert table.select(whole.column_names).equals(whole)
     assert {"question", "answer", "reward", "correct", "outcome"} <= set(table.column_names)
     elsewhere = Store(tmp_path / "lake")
