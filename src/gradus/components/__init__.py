@@ -23,6 +23,7 @@ Kind = Literal[
     "ranking",
     "sampler",
     "hint",
+    "wave",
     "reward",
     "advantage",
     "loss",
