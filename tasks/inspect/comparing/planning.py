@@ -4,10 +4,9 @@ A difference of two methods varies over seeds, over problems, over both together
 Its variances are those of pairs of stored methods; if there is none, twice those of one method with several seeds.
 """
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -15,14 +14,16 @@ from typing import NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gradus.data.arrays import Floats, Ints
 from gradus.data.errors import UsageError
 from gradus.data.intervals import LEVEL, Crossed, crossed, detectable, standard_error
 from gradus.data.lake.schema import PROBLEMS
 from gradus.data.nearest import did_you_mean
+from gradus.data.records import Row
+from gradus.data.sources.tabular import Refused, read_rows
 from gradus.tasks.inspect.comparing.clusters import clusters_of, num_clusters, units
+from gradus.tasks.inspect.comparing.figures import Fields
 from gradus.tasks.inspect.comparing.report import Methods
 from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, problem_ids, verdicts
 from gradus.tasks.preflight.checks import bundled
@@ -32,15 +33,6 @@ MIN_PROBLEMS = 500
 ASSUMED_SEEDS = 0.03
 """The standard deviation of pass@1 over seeds where nothing is stored."""
 _OTHER_SEEDS = (3, 5, 10)
-
-
-class Detectable(TypedDict):
-    """The smallest detectable difference for these seeds, problems and samples of each problem."""
-
-    seeds: int
-    problems: int
-    samples: int
-    detectable: float
 
 
 class Cost(TypedDict):
@@ -72,7 +64,8 @@ class Plan(TypedDict):
     measured: bool
     runs: list[str]
     detectable: float
-    others: list[Detectable]
+    others: list[Fields]
+    """seeds, problems and samples of each, and the difference that they detect."""
     cost: Cost
     before_first_token: bool
     remarks: list[str]
@@ -160,7 +153,7 @@ def sealed(plan: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def others(known: Known, size: tuple[int, int, int], pairs: int) -> list[Detectable]:
+def others(known: Known, size: tuple[int, int, int], pairs: int) -> list[Fields]:
     """Return what other numbers of seeds, problems and samples would detect."""
     seeds, problems, samples = size
     sizes = [(s, problems, samples) for s in _OTHER_SEEDS if s != seeds]
@@ -175,32 +168,28 @@ def others(known: Known, size: tuple[int, int, int], pairs: int) -> list[Detecta
 
 def count_problems(text: str) -> int | None:
     """Return the rows of a file of problems, bundled or the user's; None if that is not known before `ingest`."""
-    path = bundled(text) or Path(text)
-    if path.is_file() and path.suffix == ".parquet":
-        return pq.read_metadata(path).num_rows
-    if path.is_file() and path.suffix == ".jsonl":
-        with path.open("rb") as lines:
-            return sum(bool(line.strip()) for line in lines)
-    return None
+    rows = _rows_of(text)
+    return None if rows is None else sum(1 for _ in rows)
 
 
 def refuse_unknown_column(text: str, column: str) -> None:
     """Raise UsageError if a file of problems, bundled or the user's, has no such column; other sources pass."""
-    path, known = bundled(text) or Path(text), {each.name for each in PROBLEMS.columns}
     there: set[str] = set()
-    if path.is_file() and path.suffix == ".parquet":
-        there = set(pq.read_schema(path).names)
-        if "extra" in there:
-            first = next((text for text in pq.read_table(path, columns=["extra"])["extra"].to_pylist() if text), "{}")
-            there |= set(json.loads(first))
-    elif path.is_file() and path.suffix == ".jsonl":
-        with contextlib.suppress(ValueError), path.open("rb") as lines:
-            there = set(json.loads(next(lines, b"{}")))
-    if column and there and column not in there | known:
+    for row in _rows_of(text) or () if column else ():
+        extra = row.get("extra")
+        there |= {*row, *(json.loads(extra) if isinstance(extra, str) else {})}
+    if there and column not in there | {each.name for each in PROBLEMS.columns}:
         raise UsageError(
             f"--cluster {column}: the problems of {text} have no such column",
             hint=did_you_mean(column, sorted(there), f"its columns are {', '.join(sorted(there))}"),
         )
+
+
+def _rows_of(text: str) -> Iterator[Row] | None:
+    path = bundled(text) or Path(text)
+    if not path.is_file() or path.suffix not in (".parquet", ".jsonl"):
+        return None
+    return (located.row for located in read_rows(path, Refused()))
 
 
 def plan_remarks(problems: int, least: float, margin: float, *, measured: bool) -> list[str]:
