@@ -1,29 +1,40 @@
-"""The prompts, sampling and stop texts of a policy, from the recipe of its training.
+"""The card of an exported policy: where it comes from, its figures, and how to prompt it, from its training's recipe.
 
-That goes into the exported folder, as a chat template where the policy had none and in its generation configuration,
-and onto its card, with the messages, the prompt that they become, one completion, and the code.
+Prompts, sampling and stop texts go into the exported folder too, as a chat template where the policy had none and in
+its generation configuration. The card holds settings, figures and one example as JSON; nothing else that a model wrote.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from gradus.data.arrays import pc
-from gradus.data.errors import BadInputError
+from jinja2 import Environment
+
+from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, refuse
 from gradus.data.files import replace_file
+from gradus.data.lake.manifest import Manifest
+from gradus.data.lake.queries import Relation, select
 from gradus.data.lake.store import Ref, Store
 from gradus.models.chat_template import plain_chat_template
 from gradus.models.errors import PolicyError
 from gradus.models.policy import PromptSide, chat_turns, load_prompt_side, prompt_text
 from gradus.models.templates import PromptStyle
 from gradus.tasks.config.prompts import PromptConfig
+from gradus.tasks.runs.history import Attempt, attempts, run_folders
+from gradus.tasks.runs.journal import read_settings
+from gradus.tasks.runtime.attempt import read_report
 
 CHAT_TEMPLATE, GENERATION, TOKENIZER = "chat_template.jinja", "generation_config.json", "tokenizer_config.json"
 MAX_CHARS = 4000
 """A longer completion is left out of the card."""
+_SHORTEST = """
+select p.question, p.messages, r.completion
+from rollouts r join scores s on s.rollout_id = r.rollout_id join problems p on p.problem_id = r.problem_id
+where s.correct order by length(r.completion), r.completion, r.problem_id limit 1
+"""
 _REPLACED = ("temperature", "top_p", "top_k", "stop_strings", "max_length", "max_new_tokens", "do_sample")
 
 
@@ -124,17 +135,85 @@ def example_of(store: Store, evaluation: Ref | None) -> Mapping[str, Any] | None
     inputs = {role: Ref.parse(texts[0]) for role, texts in manifest.parents.items() if texts}
     if not {"problems", "rollouts", "scores"} <= set(inputs) or None in map(store.find, inputs.values()):
         return None
-    scores = store.read(inputs["scores"], ["rollout_id", "correct"])
-    right = scores.filter(pc.fill_null(scores.column("correct"), False)).column("rollout_id")
-    rows = store.read(inputs["rollouts"], ["rollout_id", "problem_id", "completion"])
-    rows = rows.filter(pc.is_in(rows.column("rollout_id"), value_set=right.combine_chunks()))
-    texts = [
-        (len(text), text, name)
-        for text, name in zip(*(rows.column(c).to_pylist() for c in ("completion", "problem_id")), strict=True)
-    ]
-    if not texts or min(texts)[0] > MAX_CHARS:
-        return None
-    _, completion, name = min(texts)
-    problems = store.read(inputs["problems"], ["problem_id", "question", "messages"])
-    (problem,) = problems.filter(pc.equal(problems.column("problem_id"), name)).to_pylist()
-    return {"question": problem["question"], "messages": problem["messages"], "completion": completion}
+    columns = ["rollout_id", "problem_id", "completion", "correct", "question", "messages"]
+    rows = {role: Relation.of(store.read(inputs[role], columns)) for role in ("problems", "rollouts", "scores")}
+    with select(rows, {}, _SHORTEST) as answer:
+        found = answer.table().to_pylist()
+    return found[0] if found and len(found[0]["completion"]) <= MAX_CHARS else None
+
+
+def source_of(store: Store, runs: Path, ref: Ref, on_damage: OnDamage = refuse) -> Mapping[str, Any] | None:
+    """Return run, round and recipe of the newest training that made a checkpoint; None if no run of this home did.
+
+    `evaluations` are those of the checkpoint by suite; `main` is the artifact of the first suite's.
+    """
+    for folder in run_folders(runs):
+        rows = [row for row in attempts(folder, on_damage) if row["status"] in ("finished", "reused")]
+        made = [row for row in rows if row["output"] == str(ref) and row["stage"] == "update"]
+        settings = read_settings(folder, on_damage)
+        if made and "recipe" in settings:
+            recipe = settings["recipe"]
+            found = dict(_evaluations(store, rows, ref, on_damage))
+            first = next((suite["name"] for suite in recipe.get("evaluate", {}).get("suites", ())), "")
+            return {
+                "run": folder.name,
+                "round": made[-1]["round"],
+                "recipe": recipe,
+                "evaluations": {suite: figures for suite, (figures, _) in found.items()},
+                "main": found.get(first, (None, None))[1],
+            }
+    return None
+
+
+def _evaluations(
+    store: Store, rows: Sequence[Attempt], ref: Ref, on_damage: OnDamage
+) -> Iterator[tuple[str, tuple[Mapping[str, Any], Ref]]]:
+    """Yield each evaluation of a checkpoint by suite, in whichever round: a skipped update evaluates it again."""
+    for output in (Ref.parse(row["output"]) for row in rows if row["stage"] == "evaluate"):
+        if _policy_of(store, output) == str(ref):
+            try:
+                summary: Mapping[str, Any] = read_report(store, output).get("summary", {})
+            except CorruptArtifactError as damage:
+                on_damage(damage)
+                continue
+            yield summary["suite"], (summary, output)
+
+
+def _policy_of(store: Store, evaluation: Ref) -> str:
+    """The policy that an evaluation is of; empty if its rollouts are gone, or somebody else's."""
+    manifest = store.find(evaluation)
+    rollouts = store.find(Ref.parse(manifest.parents["rollouts"][0])) if manifest else None
+    return next(iter(rollouts.parents.get("policy", ())), "") if rollouts else ""
+
+
+def model_card(
+    ref: Ref,
+    manifest: Manifest,
+    source: Mapping[str, Any] | None,
+    base: str = "",
+    prompt: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the card: where the weights come from, data, evaluation, how to load and prompt them, recipe.
+
+    `base` is the name of an adapter's base, `prompt` what `on_card` returned.
+    """
+    environment = Environment(trim_blocks=True, keep_trailing_newline=True)  # noqa: S701 - Markdown, by `code` and `block`
+    environment.filters.update({"code": _code, "block": _block, "json": json.dumps, "python": repr})
+    settings: Mapping[str, Any] = source["recipe"] if source else manifest.config
+    suites = settings.get("evaluate", {}).get("suites", ()) if source else ()
+    template = environment.from_string((Path(__file__).parent / "card.md").read_text(encoding="utf-8"))
+    return template.render(ref=ref, source=source, suites=suites, base=base, prompt=prompt, settings=settings)
+
+
+def _code(text: object) -> str:
+    """Return a text as code in a line of Markdown, where it can begin nothing else."""
+    plain = " ".join(str(text).replace("|", "/").split()).replace("`", "'")
+    return f"`{plain}`"
+
+
+def _block(value: object) -> str:
+    """Return a value as JSON in a block of code that nothing in it can end."""
+    text, fence = json.dumps(value, indent=1, ensure_ascii=False), "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}json\n{text}\n{fence}"
