@@ -259,9 +259,8 @@ def _training_share(trainings: Sequence[Training], stage: str, metric: str) -> f
     """Return a metric of the rounds of trainings, weighted by rows; None if no stage reports it."""
     rounds = [(t.store, each) for t in trainings for each in t.learning if each["stage"] == stage and each["round"] > 0]
     reports = [read_report(store, Ref.parse(each["output"])) for store, each in rounds]
-    found = [
-        (r["metrics"][metric], r.get("summary", {}).get("rows", 0)) for r in reports if metric in r.get("metrics", {})
-    ]
+    values = [(report.get("metrics", {}).get(metric), report.get("summary", {}).get("rows", 0)) for report in reports]
+    found = [(value, number) for value, number in values if value is not None]
     rows = sum(number for _, number in found)
     return sum(value * number for value, number in found) / rows if rows else None
 

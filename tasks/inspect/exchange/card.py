@@ -152,7 +152,7 @@ def source_of(store: Store, runs: Path, ref: Ref, on_damage: OnDamage = refuse) 
         made = [row for row in rows if row["output"] == str(ref) and row["stage"] == "update"]
         settings = read_settings(folder, on_damage)
         if made and "recipe" in settings:
-            recipe = settings["recipe"]
+            recipe: Mapping[str, Any] = settings["recipe"]
             found = dict(_evaluations(store, rows, ref, on_damage))
             first = next((suite["name"] for suite in recipe.get("evaluate", {}).get("suites", ())), "")
             return {
@@ -172,7 +172,7 @@ def _evaluations(
     for output in (Ref.parse(row["output"]) for row in rows if row["stage"] == "evaluate"):
         if _policy_of(store, output) == str(ref):
             try:
-                summary: Mapping[str, Any] = read_report(store, output).get("summary", {})
+                summary: dict[str, Any] = {**read_report(store, output).get("summary", {})}
             except CorruptArtifactError as damage:
                 on_damage(damage)
                 continue

@@ -123,7 +123,8 @@ def charts(rows: RunRows) -> list[Figure]:
     """Return every chart that the run has data for, in the order of the page."""
     note = "mean of the round's rollouts; band: 95 % bootstrap interval over groups"
     found = [_chart("reward", "Reward", "", note, _rewards(rows)), *_pass_at(rows)]
-    found += [_chart(*named, rows.ask(query, values)) for *named, query, values in _CHARTS]
+    for key, title, unit, note, query, values in _CHARTS:
+        found.append(_chart(key, title, unit, note, rows.ask(query, values)))
     return [chart for chart in found if chart.frame]
 
 
