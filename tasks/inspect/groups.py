@@ -14,6 +14,7 @@ from gradus.tasks.inspect.token_pieces import Piece, Tokenizers, split
 KEY = "round, purpose, problem_id, group_id, rollouts_artifact"
 """The columns that name a group within a run."""
 MAX_ROLLOUTS = 2**31
+"""More than a group has: no limit."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ with texts as (
     select {key}, rollout_id, sample, policy, coalesce(completion, '') as completion, completion_tokens as tokens,
         finish_reason, reward, parts, correct, outcome, extracted, error, verifier, question, answer, hint_level
     from samples where rollouts_artifact in ({artifacts}) and problem_id in ({problems})
+        and (rollouts_artifact, problem_id) in ({pairs})
 ),
 token_rows as (
     select rollout_id, completion_tokens as token_ids, logprobs, hint_text from rollouts
@@ -85,9 +87,12 @@ def read_groups(rows: RunRows, keys: Sequence[GroupKey], tokenizers: Tokenizers,
     """
     if not keys:
         return []
-    artifacts, problems = ({getattr(key, name) for key in keys} for name in ("rollouts_artifact", "problem_id"))
-    marks = {"artifacts": ", ".join("?" * len(artifacts)), "problems": ", ".join("?" * len(problems))}
-    values = [*(3 * [*artifacts, *problems]), limit or MAX_ROLLOUTS]
+    pairs = {(key.rollouts_artifact, key.problem_id) for key in keys}
+    artifacts, problems = map(set, zip(*pairs, strict=True))
+    marks = {name: ", ".join("?" * len(values)) for name, values in (("artifacts", artifacts), ("problems", problems))}
+    marks["pairs"] = ", ".join(["(?, ?)"] * len(pairs))
+    both = [*artifacts, *problems]
+    values = [*both, *(value for pair in pairs for value in pair), *both, *both, limit or MAX_ROLLOUTS]
     found: dict[GroupKey, list[Rollout]] = {key: [] for key in keys}
     for row in rows.records(_ROLLOUTS.format(key=KEY, **marks), values):
         key = GroupKey(*(row[name] for name in KEY.split(", ")))

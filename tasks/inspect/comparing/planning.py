@@ -201,13 +201,10 @@ def plan_remarks(problems: int, least: float, margin: float, *, measured: bool) 
             f"{100 * least:.1f} points; take all problems that there are"
         )
     if margin < least:
+        then = "will not be concluded" if measured else "needs smaller deviations than assumed"
         texts.append(
             f"a margin of {100 * margin:g} points is below the smallest detectable difference of {100 * least:.1f}: "
-            + (
-                "`equivalent` will not be concluded"
-                if measured
-                else "`equivalent` needs smaller deviations than assumed"
-            )
+            f"`equivalent` {then}"
         )
     return texts
 

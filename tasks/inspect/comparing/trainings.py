@@ -73,8 +73,9 @@ def read_training(store: Store, folder: Path, computed: ComputedSeconds, on_dama
         why = standing["error"] or f"it is {standing['status']}"
         raise BadInputError(f"run {folder.name} did not finish: {why}", hint=f"continue it: gradus train {folder.name}")
     done = [row for row in attempts(folder, on_damage) if row["status"] in ("finished", "reused")]
-    last_command = [row for row in done if row["start"] == max(each["start"] for each in done)]
-    stages = [spent for row in last_command for spent in _spent(store, folder.name, row, computed, on_damage)]
+    last = max((row["start"] for row in done), default=0)
+    of_last = [row for row in done if row["start"] == last]
+    stages = [spent for row in of_last for spent in _spent(store, folder.name, row, computed, on_damage)]
     evaluations = {row["round"]: Ref.parse(row["output"]) for row in stages if _evaluates_main(row)}
     if not {0, max((row["round"] for row in stages), default=0)} <= set(evaluations):
         raise BadInputError(

@@ -70,13 +70,16 @@ class Prompting:
         """Return whether the policy has no chat template of its own."""
         return self._prompt_side.tokenizer.chat_template is None
 
-    def messages(self, question: str | None, messages: list[dict[str, str]] | None) -> list[dict[str, str]]:
+    def asked(self, problem: Mapping[str, Any]) -> list[dict[str, str]]:
         """Return the messages of a problem; our own template adds system message and template itself."""
+        messages = problem["messages"]
+        question = None if messages else problem["question"]
         return chat_turns(question, messages, None, PromptStyle() if self.is_plain else self.style)
 
-    def prompt(self, question: str | None, messages: list[dict[str, str]] | None) -> str:
+    def text(self, problem: Mapping[str, Any]) -> str:
         """Return the prompt of a problem."""
-        return prompt_text(self._prompt_side.tokenizer, question, messages, style=self.style)
+        side = self._prompt_side
+        return prompt_text(side.tokenizer, problem["question"], problem["messages"], style=self.style)
 
     def write(self, folder: Path, *, whole: bool) -> list[str]:
         """Write into an exported folder what it lacks; return the names of the files.
@@ -107,23 +110,6 @@ def _sampling(sample: Mapping[str, Any], rollout: Mapping[str, Any], stop: list[
         **(drawn if temperature else {}),
         **({"max_new_tokens": sample["max_tokens"]} if sample.get("max_tokens") else {}),
         **({"stop_strings": list(stop)} if stop else {}),
-    }
-
-
-def on_card(prompting: Prompting, example: Mapping[str, Any] | None, *, whole: bool) -> dict[str, Any]:
-    """Return what the section of the card on prompts shows; `whole` is False for an adapter."""
-    question, messages = ("1 + 2 =", None) if example is None else (example["question"], example["messages"])
-    asked = prompting.messages(None, messages) if messages else prompting.messages(question, None)
-    shown = None
-    if example is not None:
-        prompt = prompting.prompt(question, messages)
-        shown = {"messages": asked, "prompt": prompt, "completion": example["completion"]}
-    return {
-        "is_plain": prompting.is_plain,
-        "messages": asked,
-        "arguments": {} if whole else prompting.sampling,
-        "sampling": prompting.sampling,
-        "example": shown,
     }
 
 
@@ -191,18 +177,25 @@ def model_card(
     manifest: Manifest,
     source: Mapping[str, Any] | None,
     base: str = "",
-    prompt: Mapping[str, Any] | None = None,
+    prompting: Prompting | None = None,
+    example: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the card: where the weights come from, data, evaluation, how to load and prompt them, recipe.
 
-    `base` is the name of an adapter's base, `prompt` what `on_card` returned.
+    `base` is the name of an adapter's base, `example` what `example_of` returned.
     """
     environment = Environment(trim_blocks=True, keep_trailing_newline=True)  # noqa: S701 - Markdown, by `code` and `block`
     environment.filters.update({"code": _code, "block": _block, "json": json.dumps, "python": repr})
-    settings: Mapping[str, Any] = source["recipe"] if source else manifest.config
-    suites = settings.get("evaluate", {}).get("suites", ()) if source else ()
+    facts: dict[str, Any] = {"ref": ref, "source": source, "base": base, "prompting": prompting}
+    facts["settings"] = source["recipe"] if source else manifest.config
+    facts["suites"] = source["recipe"].get("evaluate", {}).get("suites", ()) if source else ()
+    if prompting:
+        facts["messages"] = prompting.asked(example or {"question": "1 + 2 =", "messages": None})
+    if prompting and example:
+        completion = example["completion"]
+        facts["example"] = {"messages": facts["messages"], "prompt": prompting.text(example), "completion": completion}
     template = environment.from_string((Path(__file__).parent / "card.md").read_text(encoding="utf-8"))
-    return template.render(ref=ref, source=source, suites=suites, base=base, prompt=prompt, settings=settings)
+    return template.render(facts)
 
 
 def _code(text: object) -> str:

@@ -18,7 +18,7 @@ from gradus.models.adapters import proof_of_merged, read_adapter
 from gradus.models.policy import PolicyError, load_policy
 from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TOKENIZER_FILES
 from gradus.tasks.artifacts.policies import base_ref, verify_policy
-from gradus.tasks.inspect.exchange.card import Prompting, example_of, model_card, on_card, source_of
+from gradus.tasks.inspect.exchange.card import Prompting, example_of, model_card, source_of
 
 CARD = "README.md"
 _WHOLE = (
@@ -59,8 +59,8 @@ def write_checkpoint(
     source = source_of(store, runs, ref, on_damage)
     prompting = Prompting.of(store.path(ref), source["recipe"] if source else None)
     names += prompting.write(folder, whole=not named)
-    prompt = on_card(prompting, example_of(store, source["main"] if source else None), whole=not named)
-    replace_file(folder / CARD, model_card(ref, store.manifest(ref), source, named, prompt))
+    example = example_of(store, source["main"] if source else None)
+    replace_file(folder / CARD, model_card(ref, store.manifest(ref), source, named, prompting, example))
     return sorted({*names, CARD})
 
 

@@ -134,23 +134,6 @@ def _chart(key: str, title: str, unit: str, note: str, points: Iterable[Row]) ->
     return Figure(key, title, note, "lines", {name: frame[name] for name in sorted(frame, key=_rank)}, unit)
 
 
-def _frame(points: Iterable[Row]) -> dict[str, dict[int, Sequence[float]]]:
-    """Frame of rows (name, round, numbers), in the order in which names come; a row without a number is left out."""
-    found: dict[str, dict[int, Sequence[float]]] = {}
-    for name, at, *values in points:
-        numbers = tuple(math.nan if each is None else float(each) for each in values)
-        if math.isfinite(numbers[0]):
-            found.setdefault(name, {})[at] = numbers
-    return found
-
-
-def _rank(name: str) -> tuple[int, int, str]:
-    """Training first, then hints, then what is measured before and beside it; numbers in their order."""
-    kinds = ("train", "hint", "profile", "eval")
-    kind = next((place for place, kind in enumerate(kinds) if name.startswith(kind)), len(kinds))
-    return kind, int(re.sub(r"[^0-9]", "", name)[:9] or 0), name
-
-
 def _rewards(rows: RunRows) -> Iterator[Row]:
     """The mean reward of each round; intervals resample groups, whose rollouts depend on each other."""
     groups = rows.ask(
@@ -200,6 +183,23 @@ def evaluations(rows: RunRows) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
         if row["stage"] == "evaluate":
             ref = Ref.parse(row["output"])
             yield row["round"], ref.digest, rows.report(ref).get("summary", {})
+
+
+def _frame(points: Iterable[Row]) -> dict[str, dict[int, Sequence[float]]]:
+    """Frame of rows (name, round, numbers), in the order in which names come; a row without a number is left out."""
+    found: dict[str, dict[int, Sequence[float]]] = {}
+    for name, at, *values in points:
+        numbers = tuple(math.nan if each is None else float(each) for each in values)
+        if math.isfinite(numbers[0]):
+            found.setdefault(name, {})[at] = numbers
+    return found
+
+
+def _rank(name: str) -> tuple[int, int, str]:
+    """Training first, then hints, then what is measured before and beside it; numbers in their order."""
+    kinds = ("train", "hint", "profile", "eval")
+    kind = next((place for place, kind in enumerate(kinds) if name.startswith(kind)), len(kinds))
+    return kind, int(re.sub(r"[^0-9]", "", name)[:9] or 0), name
 
 
 def rate_maps(rows: RunRows) -> list[Figure]:
