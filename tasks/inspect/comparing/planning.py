@@ -6,7 +6,7 @@ Its variances are those of pairs of stored methods; if there is none, twice thos
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -122,20 +122,15 @@ def known_of(methods: Methods, cluster: str = "") -> Known:
     ids = problem_ids(first)
     groups = clusters_of(first.store, first.evaluations[0], ids, cluster)
     num_units = len(ids) if groups is None else num_clusters(groups)
-    pairs = [pair for pair in combinations(methods, 2) if len(_common(*(methods[name] for name in pair))) > 1]
-    several = [name for name, trainings in methods.items() if len(trainings) > 1]
-    if pairs:
-        used = dict.fromkeys(name for pair in pairs for name in pair)
-        found = [_of_pair(ids, groups, methods[one], methods[other]) for one, other in pairs]
-        remarks = list[str]()
-    elif several:
-        used, found = several, [_of_seeds(ids, groups, methods[name]) for name in several]
-        remarks = ["no two stored methods have two seeds in common: they are taken to differ over problems as seeds do"]
-    else:
+    pairs = [sides for sides in combinations(methods.values(), 2) if len(_common(sides)) > 1]
+    alone = [(trainings,) for trainings in methods.values() if len(trainings) > 1]
+    chosen: list[tuple[Sequence[Training], ...]] = [*(pairs or alone)]
+    if not chosen:
         return _assumed(len(ids), num_units)
-    runs = [t.run for name in used for t in methods[name]]
-    mean = Variances(*np.mean([list(vars(each).values()) for each in found], axis=0).tolist())
-    return Known(mean, True, runs, remarks, len(ids), num_units)
+    mean = np.mean([_components(ids, groups, sides) for sides in chosen], axis=0)
+    runs = list(dict.fromkeys(t.run for sides in chosen for each in sides for t in each))
+    remark = "no two stored methods have two seeds in common: they are taken to differ over problems as seeds do"
+    return Known(Variances(*mean.tolist()), True, runs, [] if pairs else [remark], len(ids), num_units)
 
 
 def _assumed(problems: int | None, units: int | None) -> Known:
@@ -209,27 +204,27 @@ def plan_remarks(problems: int, least: float, margin: float, *, measured: bool) 
     return texts
 
 
-def _common(one: Sequence[Training], other: Sequence[Training]) -> list[int]:
-    theirs = {t.seed for t in other}
-    return [t.seed for t in one if t.seed in theirs]
+def _common(sides: Sequence[Sequence[Training]]) -> set[int]:
+    """Return the seeds that all methods have."""
+    return set.intersection(*({t.seed for t in each} for each in sides))
 
 
-def _of_pair(ids: pa.Array, cluster: Ints | None, one: Sequence[Training], other: Sequence[Training]) -> Variances:
-    """Return the variances of the difference of two methods with common seeds."""
-    seeds = _common(one, other)
-    (mine, sample, samples), (theirs, other_sample, _) = (_rates(ids, cluster, each, seeds) for each in (one, other))
-    return _components(crossed(mine - theirs), sample + other_sample, samples)
+def _components(ids: pa.Array, cluster: Ints | None, sides: Sequence[Sequence[Training]]) -> list[float]:
+    """Return the variances of the difference of two methods, or twice those of one; an estimate below 0 is 0.
 
-
-def _of_seeds(ids: pa.Array, cluster: Ints | None, trainings: Sequence[Training]) -> Variances:
-    """Return twice the components of one method; a method is taken to differ over problems as a seed does."""
-    rates, sample, samples = _rates(ids, cluster, trainings, _common(trainings, trainings))
-    found = _components(crossed(rates), sample, samples)
-    return Variances(2 * found.seeds, 2 * found.rest, 2 * found.rest, 2 * found.sample)
+    One method is taken to differ over problems as a seed does.
+    """
+    found = [_rates(ids, cluster, each, _common(sides)) for each in sides]
+    rates, sample, samples = [each[0] for each in found], sum(each[1] for each in found), found[0][2]
+    squares = crossed(rates[0] - rates[1] if len(rates) > 1 else rates[0])
+    seeds = max(0.0, float(squares.ms_seeds - squares.ms_rest) / squares.problems)
+    problems = max(0.0, float(squares.ms_problems - squares.ms_rest) / squares.seeds)
+    rest = max(0.0, float(squares.ms_rest) - sample / samples)
+    return [seeds, problems, rest, sample] if len(rates) > 1 else [2 * seeds, 2 * rest, 2 * rest, 2 * sample]
 
 
 def _rates(
-    ids: pa.Array, cluster: Ints | None, trainings: Sequence[Training], seeds: Sequence[int]
+    ids: pa.Array, cluster: Ints | None, trainings: Sequence[Training], seeds: Collection[int]
 ) -> tuple[Floats, float, float]:
     """Return pass rates (S, U) after training, the variance of one sample of a unit, and samples a problem."""
     chosen = sorted((t for t in trainings if t.seed in seeds), key=lambda t: t.seed)
@@ -240,13 +235,3 @@ def _rates(
         return rates, 0.0, 1.0
     sample = (k[several] * (n - k)[several] / (n * (n - 1.0))[several]).mean()
     return rates, float(sample) * rates.shape[1] / len(ids), float(n[several].mean())
-
-
-def _components(found: Crossed, sample: float, samples: float) -> Variances:
-    """Return variance components; one that is estimated below 0 is 0."""
-    return Variances(
-        seeds=max(0.0, float(found.ms_seeds - found.ms_rest) / found.problems),
-        problems=max(0.0, float(found.ms_problems - found.ms_rest) / found.seeds),
-        rest=max(0.0, float(found.ms_rest) - sample / samples),
-        sample=sample,
-    )
