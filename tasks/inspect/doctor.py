@@ -81,7 +81,8 @@ def checks(home: Path | None = None, login: Login = NO_LOGIN) -> list[Check]:
         lambda: [port(4200, "Prefect"), port(5000, "MLflow")],
     ]
     with ThreadPoolExecutor(max_workers=4) as pool:
-        return [check for found in pool.map(lambda look: look(), looks) for check in found]
+        found = [pool.submit(look) for look in looks]
+        return [check for future in found for check in future.result()]
 
 
 def python(found: tuple[int, int, int] = sys.version_info[:3]) -> Check:

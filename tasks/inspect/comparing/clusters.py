@@ -33,23 +33,19 @@ def clusters_of(store: Store, evaluation: Ref, problems: pa.Array, column: str) 
     itself. Raise BadInputError if a column that is named does not exist, or is the same for all problems.
     """
     values = _values(store, evaluation, problems, column or TEMPLATE)
-    if values is None:
-        if column:
-            raise BadInputError(
-                f"--cluster {column}: the evaluated problems have no such column",
-                hint="name a column of the problems, or a key of their `extra` (`gradus show`)",
-            )
-        return None
     named = [f"{at} alone" if value is None else f" {value}" for at, value in enumerate(values)]
-    found = np.unique(named, return_inverse=True)[1].astype(np.int64)
-    if found.max() == 0:
-        if column:
-            raise BadInputError(
-                f"--cluster {column}: it is the same for all problems",
-                hint="leave the option out: nothing is clustered",
-            )
-        return None
-    return found
+    if len(set(named)) > 1:
+        return np.unique(named, return_inverse=True)[1].astype(np.int64)
+    if column and values:
+        raise BadInputError(
+            f"--cluster {column}: it is the same for all problems", hint="leave the option out: nothing is clustered"
+        )
+    if column:
+        raise BadInputError(
+            f"--cluster {column}: the evaluated problems have no such column",
+            hint="name a column of the problems, or a key of their `extra` (`gradus show`)",
+        )
+    return None
 
 
 def remarks_on(cluster: Ints | None, column: str) -> list[str]:
@@ -61,15 +57,15 @@ def remarks_on(cluster: Ints | None, column: str) -> list[str]:
     return [f"{text}; so few clusters make them wide" if num < _FEW else text]
 
 
-def _values(store: Store, evaluation: Ref, problems: pa.Array, column: str) -> list[str | None] | None:
-    """Return a column of the evaluated problems as texts; None if there is none."""
+def _values(store: Store, evaluation: Ref, problems: pa.Array, column: str) -> list[str | None]:
+    """Return a column of the evaluated problems as texts; empty if there is none."""
     rows = problem_rows(store, evaluation, problems, list(dict.fromkeys(("problem_id", column, "extra"))))
     if rows is None:
-        return None
+        return []
     if column in rows.column_names:
         values = rows.column(column).to_pylist()
     else:
         extras = [json.loads(text or "{}") for text in rows.column("extra").to_pylist()]
         values = [extra.get(column) if isinstance(extra, dict) else None for extra in extras]
     found = [None if value is None else str(value) for value in values]
-    return found if any(value is not None for value in found) else None
+    return found if any(value is not None for value in found) else []

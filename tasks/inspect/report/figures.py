@@ -87,14 +87,12 @@ select name, round, avg(value), min(value), max(value) from metrics
 where stage = 'update' and step is not null and list_contains(?, name) group by all order by name, round
 """
 _OF_STEPS = "mean of the round's optimiser steps; band: least to largest step"
-_LENGTHS = """
-select purpose, round, avg(tokens), quantile_cont(tokens, 0.1), quantile_cont(tokens, 0.9)
-from sampled where tokens is not null group by all order by purpose, round
+_QUANTILES = """
+select {name}, round, avg({column}), quantile_cont({column}, 0.1), quantile_cont({column}, 0.9)
+from sampled where {column} is not null group by all order by all
 """
-_MISMATCH = """
-select 'rows of the update', round, avg(mismatch), quantile_cont(mismatch, 0.1), quantile_cont(mismatch, 0.9)
-from sampled where mismatch is not null group by all order by round
-"""
+_LENGTHS = _QUANTILES.format(name="purpose", column="tokens")
+_MISMATCH = _QUANTILES.format(name="'rows of the update'", column="mismatch")
 _OF_ROWS = "mean |trainer's - sampler's log-prob| of a row; band: 10th to 90th percentile of rows"
 _REPORTED = """
 select if(name = 'mismatch/kl', 'KL of the same tokens', 'mean |difference|'), round, value, null, null from metrics
