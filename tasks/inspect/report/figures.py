@@ -111,7 +111,7 @@ _CHARTS = (
 
 
 _MAPS = (
-    ("difficulty", "Training problems", "purpose in ('profile', 'train')"),
+    ("difficulty", "Training problems", "purpose not like 'eval%'"),
     ("held-out", "Evaluated problems", "purpose like 'eval%'"),
 )
 """Key, title and condition of each map."""
@@ -194,9 +194,9 @@ def _frame(points: Iterable[Row]) -> dict[str, dict[int, Sequence[float]]]:
 
 
 def _rank(name: str) -> tuple[int, int, str]:
-    """Training first, then hints, then what is measured before and beside it; numbers in their order."""
-    kinds = ("train", "hint", "profile", "eval")
-    kind = next((place for place, kind in enumerate(kinds) if name.startswith(kind)), len(kinds))
+    """Training first, then waves, then what is measured before and beside it; numbers in their order."""
+    kinds = ("train", "", "profile", "given", "eval")
+    kind = next((place for place, kind in enumerate(kinds) if kind and name.startswith(kind)), kinds.index(""))
     return kind, int(re.sub(r"[^0-9]", "", name)[:9] or 0), name
 
 
@@ -210,7 +210,7 @@ def _rate_map(rows: RunRows, key: str, title: str, which: str) -> Figure:
         f"""
         with cells as (
             select problem_id, round, avg(correct::int) as rate from sampled
-            where correct is not null and hint_level = 0 and {which} group by all
+            where correct is not null and hint_level = 0 and purpose <> 'given' and {which} group by all
         )
         select * from cells order by avg(rate) over (partition by problem_id), problem_id, round
         """  # noqa: S608 - ours
@@ -228,7 +228,7 @@ def hint_use(rows: RunRows) -> Figure | None:
         f"""
         with solved as (
             select round, problem_id, min(hint_level) filter (correct) as level from sampled
-            where purpose = 'train' or purpose like 'hint%' group by all
+            where purpose not in ('profile', 'given') and purpose not like 'eval%' group by all
         )
         select case when level is null then '{NOT_SOLVED}' when level = 0 then 'solved without a hint'
             else 'rescued by hint level ' || level end, round, count(*)
