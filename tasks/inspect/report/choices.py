@@ -6,9 +6,9 @@ since they are the same in every run of a recipe. Left out: all other rollouts, 
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any
 
 from gradus.data.records import Json
 from gradus.tasks.formats import visible
@@ -45,18 +45,12 @@ class Shown:
     groups: Sequence[Group]
 
 
-class Flips(TypedDict):
-    """The problems of a suite that no rollout solved in a round and one did in a later one, or the other way round.
+Flips = Mapping[str, Any]
+"""The problems of a suite that no rollout solved in a round and one did in a later one, or the other way round.
 
-    `shown` are some of them: whether newly solved, and the group of each round.
-    """
-
-    suite: str
-    first_round: int
-    last_round: int
-    num_solved: int
-    num_lost: int
-    shown: Sequence[tuple[bool, Group, Group]]
+`suite`, `first_round`, `last_round`, `num_solved` and `num_lost`; `shown` are some of them: whether newly solved, and the
+group of each round.
+"""
 
 
 def chosen_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Shown]:
