@@ -48,8 +48,8 @@ class Shown:
 Flips = Mapping[str, Any]
 """The problems of a suite that no rollout solved in a round and one did in a later one, or the other way round.
 
-`suite`, `first_round`, `last_round`, `num_solved` and `num_lost`; `shown` are some of them: whether newly solved, and the
-group of each round.
+`suite`, `first_round`, `last_round`, `num_solved` and `num_lost`; `shown` are some of them: whether newly solved, and
+the group of each round.
 """
 
 
