@@ -63,7 +63,7 @@ class Bench:
         vocabulary = SHAPES[name][-1]
         self.rows = update.new_rollouts(given.prompt, given.completion, given.groups, vocabulary)
         self.settings = StepConfig(lr=1e-6, warmup_steps=0, micro_tokens=given.pack_tokens)
-        self.state = TrainState.new(self.model, self.settings, seed=0)
+        self.state = TrainState(self.model, self.settings, seed=0)
         self.form = form_of(self.model)
 
     def step_s(self, pack_tokens: int) -> float:

@@ -113,7 +113,7 @@ class Bench:
         self.settings = StepConfig(lr=1e-6, warmup_steps=0)
         if ranks.mesh is not None:
             shard(self.model, ranks.mesh, torch.float32)
-        self.state = TrainState.new(self.model, self.settings, seed=0)
+        self.state = TrainState(self.model, self.settings, seed=0)
 
     def step_s(self, form: str) -> float:
         """Seconds of one step."""

@@ -1,7 +1,7 @@
 """LoRA layers (arXiv 2106.09685) in a policy that is trained: W x + alpha / rank · B A x, of which A and B are stepped.
 
     add_lora(policy.model, LoraConfig(rank=16, alpha=32), seed=7)
-    TrainState.new(policy.model, settings, seed=7).masters        # A and B of every layer, by name
+    TrainState(policy.model, settings, seed=7).masters        # A and B of every layer, by name
 
 peft puts the layers into the model in place, which stays the PreTrainedModel that it was. A and B are float32 whatever
 the model computes in. B begins as zeros, so that the first policy is the base to the bit; A is drawn uniformly from

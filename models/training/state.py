@@ -7,56 +7,47 @@ summed over micro-batches in float32. Deviation: no loss scaling, which float16 
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
-from gradus.components.chosen import OptimizerConfig
 from gradus.models.training.lora import trained_parameters
 from gradus.models.training.optimizers.making import Make, new_optimizer
 from gradus.models.training.settings import StepConfig
 
 
-@dataclass
 class TrainState:
-    """A policy in training: its model, its optimiser, its random numbers and the steps that the run has taken."""
+    """A policy in training: its model, its optimiser, its random numbers and the steps that the run has taken.
 
-    model: PreTrainedModel
-    masters: dict[str, Parameter]
-    """The float32 weights that the optimiser steps, by name; the model's own where those are float32.
-
-    All weights of the model, or the matrices of its LoRA layers if it has some.
+    The optimiser is new, of a function `make` if it is a user's; OptimizerError if it refuses its settings.
+    `weights` are the float32 weights that a model in another number format was rounded from; None takes its own.
     """
-    optimizer: Optimizer
-    chosen: OptimizerConfig
-    """The settings with which the optimiser was chosen."""
-    rng: np.random.Generator
-    step: int = 0
-    ema_decay: float = 0.0
-    average: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """Float32 moving average of the masters, by name; empty without decay."""
 
-    @classmethod
-    def new(
-        cls,
+    def __init__(
+        self,
         model: PreTrainedModel,
         settings: StepConfig,
         seed: int,
         weights: Mapping[str, Tensor] | None = None,
         make: Make | None = None,
-    ) -> "TrainState":
-        """Return a train state with a fresh optimiser, of a function `make` if it is a user's; raise OptimizerError.
+    ) -> None:
+        self.model = model
+        self.masters = _masters(model, weights)
+        """The float32 weights that the optimiser steps, by name; the model's own where those are float32.
 
-        `weights` are the float32 weights that a model in another number format was rounded from; None takes its own.
+        All weights of the model, or the matrices of its LoRA layers if it has some.
         """
-        masters = _masters(model, weights)
-        optimizer = new_optimizer(settings, masters.values(), make)
-        return cls(model, masters, optimizer, settings.optimizer, np.random.Generator(np.random.PCG64(seed)))
+        self.optimizer = new_optimizer(settings, self.masters.values(), make)
+        self.chosen = settings.optimizer
+        """The settings with which the optimiser was chosen."""
+        self.rng = np.random.Generator(np.random.PCG64(seed))
+        self.step = 0
+        self.ema_decay = 0.0
+        self.average: dict[str, Tensor] = {}
+        """Float32 moving average of the masters, by name; empty without decay."""
 
     def adopt(self, settings: StepConfig) -> None:
         """Continue with other settings, as a train state read from disk does; the optimiser must be the same one."""

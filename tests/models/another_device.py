@@ -100,7 +100,7 @@ def rollouts() -> Rows:
 
 
 def updated(start: Policy, rows: Rows, reference: Policy) -> tuple[TrainState, list[dict[str, float]]]:
-    train_state = TrainState.new(start.model, SETTINGS.settings, seed=1)
+    train_state = TrainState(start.model, SETTINGS.settings, seed=1)
     old, ref = (all_logprobs(each.model, rows, SETTINGS.micro_tokens) for each in (start, reference))
     steps = optimised(train_state, rows, SETTINGS, {"old.logp": old, "reference.logp": ref})
     return train_state, [mismatch(rows, old), *(step.metrics for step in steps)]
@@ -160,7 +160,7 @@ def test_a_train_state_goes_on_there_from_what_was_saved_here(there: torch.devic
     train_state, _ = updated(policy(), rollouts(), policy(seed=4))
     state, weights = state_bytes(train_state), weights_bytes(train_state)
     rows = rollouts().adding({"advantage": torch.tensor([-1.0, 1.0, 0.25, -0.5], dtype=torch.float64)})
-    moved = TrainState.new(policy(there=there).model, SETTINGS.settings, seed=1)
+    moved = TrainState(policy(there=there).model, SETTINGS.settings, seed=1)
     restore_bytes(moved, state)
     assert weights_bytes(moved) == weights
     for one in (train_state, moved):

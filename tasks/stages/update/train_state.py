@@ -49,7 +49,7 @@ def new_train_state(store: Store, ref: Ref, config: UpdateConfig, seed: int, ran
             hint="leave update.activation_checkpointing out",
         )
     try:
-        train_state = TrainState.new(policy.model, config, derive_seed(seed, "update"), weights, load(config.optimizer))
+        train_state = TrainState(policy.model, config, derive_seed(seed, "update"), weights, load(config.optimizer))
     except OptimizerError as error:
         raise BadInputError(
             f"update.optimizer: {error}", hint="set update.optimizer to adamw for the usual one"

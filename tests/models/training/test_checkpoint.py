@@ -19,7 +19,7 @@ from tests.models.training.saved import CURSOR, MASTERS, OPTIMIZER, RNG, restore
 
 def train_state(seed: int = 0, layers: int = 1) -> TrainState:
     policy = new_policy(tiny_tokenizer(), width=16, layers=layers, heads=2, max_positions=32, seed=seed)
-    return TrainState.new(policy.model, StepConfig(lr=1e-2), seed=5)
+    return TrainState(policy.model, StepConfig(lr=1e-2), seed=5)
 
 
 def trained(steps: int, start: TrainState | None = None) -> TrainState:
@@ -54,7 +54,7 @@ def test_random_numbers_continue_where_they_stood() -> None:
     source.rng.integers(0, 10, dtype=np.uint32)  # leaves half of a 64-bit draw behind
     kept = state_bytes(source)
     expected = source.rng.integers(0, 10, 8, dtype=np.uint32).tolist()
-    other = TrainState.new(train_state().model, StepConfig(), seed=77)
+    other = TrainState(train_state().model, StepConfig(), seed=77)
     restore_bytes(other, kept)
     assert other.rng.integers(0, 10, 8, dtype=np.uint32).tolist() == expected
 

@@ -97,7 +97,7 @@ def of_gradus() -> Steps:
     )
     policy, plan = model(1), plan_of(rollouts, settings, SEED)
     old, reference = (all_logprobs(each, rollouts, 40) for each in (policy, model(2)))
-    state = TrainState.new(policy, settings.settings, seed=0)
+    state = TrainState(policy, settings.settings, seed=0)
     log = optimised(state, rollouts, settings, {"old.logp": old, "reference.logp": reference}, plan)
     return [
         {

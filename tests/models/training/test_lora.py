@@ -138,7 +138,7 @@ def test_the_train_state_steps_averages_and_restores_the_matrices_alone() -> Non
     for parameter in trained_parameters(model).values():
         parameter.data = parameter.data.float()
     frozen = {n: p.detach().clone() for n, p in model.named_parameters() if ".lora_" not in n}
-    state = TrainState.new(model, StepConfig(lr=1e-2, ema_decay=0.5), 0)
+    state = TrainState(model, StepConfig(lr=1e-2, ema_decay=0.5), 0)
     state.adopt(StepConfig(lr=1e-2, ema_decay=0.5))
     assert state.masters == trained_parameters(model)
     first = {name: master.detach().clone() for name, master in state.masters.items()}

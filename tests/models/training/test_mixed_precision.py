@@ -23,7 +23,7 @@ BUNDLED = Path(__file__).parents[3] / "data" / "samples" / "policy"
 def mixed(lr: float = 1e-3) -> TrainState:
     """The bundled policy in bfloat16 with the masters that it was rounded from."""
     exact, narrow = load_policy(BUNDLED, "float32").model, load_policy(BUNDLED, "bfloat16").model
-    return TrainState.new(narrow, StepConfig(lr=lr), 5, dict(exact.named_parameters()))
+    return TrainState(narrow, StepConfig(lr=lr), 5, dict(exact.named_parameters()))
 
 
 def backward(found: TrainState, seed: int) -> None:
@@ -41,7 +41,7 @@ def stepped(found: TrainState, seeds: range) -> TrainState:
 
 def test_a_float32_model_is_its_own_master() -> None:
     model = load_policy(BUNDLED, "float32").model
-    found = TrainState.new(model, StepConfig(), 0)
+    found = TrainState(model, StepConfig(), 0)
     own = dict(model.named_parameters())
     assert found.masters.keys() == own.keys()
     assert all(found.masters[name] is own[name] for name in own)
@@ -55,7 +55,7 @@ def test_masters_move_by_less_than_bfloat16_can_hold_and_add_up() -> None:
             parameter.fill_(1.0)
     narrow = load_policy(BUNDLED, "bfloat16").model
     settings = StepConfig(lr=2**-10, weight_decay=0.0)
-    found = TrainState.new(narrow, settings, 0, dict(exact.named_parameters()))
+    found = TrainState(narrow, settings, 0, dict(exact.named_parameters()))
     found.write_back()
     weight, master = narrow.model.norm.weight, found.masters["model.norm.weight"]
     seen: list[float] = []
@@ -89,7 +89,7 @@ def test_gradients_of_micro_batches_are_summed_in_float32() -> None:
 
 
 def test_the_direction_of_a_bfloat16_gradient_is_that_of_float32() -> None:
-    found, exact = mixed(), TrainState.new(load_policy(BUNDLED, "float32").model, StepConfig(), 5)
+    found, exact = mixed(), TrainState(load_policy(BUNDLED, "float32").model, StepConfig(), 5)
     backward(found, 1)
     backward(exact, 1)
     ours, theirs = (
@@ -143,7 +143,7 @@ def test_weights_are_saved_in_the_number_format_asked_for(tmp_path: Path, dtype:
 def test_a_float32_policy_keeps_the_bytes_that_transformers_writes(tmp_path: Path) -> None:
     policy = load_policy(BUNDLED, "float32")
     policy.model.save_pretrained(tmp_path / "theirs")
-    state = TrainState.new(policy.model, StepConfig(), 0)
+    state = TrainState(policy.model, StepConfig(), 0)
     for number, given in enumerate((None, state)):
         ours = written(policy, tmp_path / str(number), given, "float32" if given else None)
         for name in ("config.json", "model.safetensors", "generation_config.json"):
@@ -153,14 +153,14 @@ def test_a_float32_policy_keeps_the_bytes_that_transformers_writes(tmp_path: Pat
 def test_parts_of_a_configuration_name_the_format_too(tmp_path: Path) -> None:
     policy = new_policy(tiny_tokenizer(), width=16, layers=1, heads=2, max_positions=32, seed=4)
     policy.model.config.text_settings = {"dtype": "float32", "depth": 2}
-    state = TrainState.new(policy.model, StepConfig(), 0)
+    state = TrainState(policy.model, StepConfig(), 0)
     body = json.loads((written(policy, tmp_path / "p", state, "bfloat16") / "config.json").read_text())
     assert body["text_settings"] == {"dtype": "bfloat16", "depth": 2}
 
 
 def test_masters_of_other_weights_are_refused() -> None:
     state = stepped(mixed(), range(2))
-    loaded = TrainState.new(load_policy(BUNDLED, "float32").model, StepConfig(), 0)
+    loaded = TrainState(load_policy(BUNDLED, "float32").model, StepConfig(), 0)
     before = weights_bytes(loaded)
     with pytest.raises(CheckpointError, match=r"masters\.safetensors is not what the policy's .* was rounded from"):
         restore_bytes(loaded, state_bytes(state), "bfloat16")

@@ -38,7 +38,7 @@ def name_of(choice: OptimizerConfig) -> str:
 
 def train_state(choice: OptimizerConfig, dtype: Any = "float32", **settings: Any) -> TrainState:
     model = load_policy(BUNDLED, dtype).model
-    return TrainState.new(model, StepConfig(lr=1e-3, optimizer=choice, **settings), 5)
+    return TrainState(model, StepConfig(lr=1e-3, optimizer=choice, **settings), 5)
 
 
 def stepped(found: TrainState, seeds: range) -> TrainState:

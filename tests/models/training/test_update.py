@@ -33,7 +33,7 @@ def model(seed: int = 0) -> PreTrainedModel:
 
 
 def train_state(seed: int = 0) -> TrainState:
-    return TrainState.new(model(seed), SETTINGS.settings, seed=1)
+    return TrainState(model(seed), SETTINGS.settings, seed=1)
 
 
 def rollouts(**changes: Any) -> Rows:

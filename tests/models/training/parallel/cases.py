@@ -145,14 +145,14 @@ def state_of(case: Case, mesh: DeviceMesh | None) -> TrainState:
     """The train state before an update, whole or divided."""
     exact = model()
     if case.lora:
-        state = TrainState.new(adapted(rounded(exact, case.dtype), case.dtype, mesh), case.settings.settings, seed=1)
+        state = TrainState(adapted(rounded(exact, case.dtype), case.dtype, mesh), case.settings.settings, seed=1)
     elif mesh is not None:
         shard(exact, mesh, case.dtype)
-        state = TrainState.new(exact, case.settings.settings, seed=1)
+        state = TrainState(exact, case.settings.settings, seed=1)
     elif case.dtype == torch.float32:
-        state = TrainState.new(exact, case.settings.settings, seed=1)
+        state = TrainState(exact, case.settings.settings, seed=1)
     else:
-        state = TrainState.new(rounded(model(), case.dtype), case.settings.settings, 1, dict(exact.named_parameters()))
+        state = TrainState(rounded(model(), case.dtype), case.settings.settings, 1, dict(exact.named_parameters()))
     state.adopt(case.settings.settings)
     return state
 

@@ -37,7 +37,7 @@ def inputs_of(house: House, policy: Ref, rows: list[dict[str, Any]], **more: Any
 
 def test_the_average_follows_the_masters_by_its_formula(house: House) -> None:
     model = load_policy(house.store.path(house.policy), "bfloat16").model
-    found = TrainState.new(model, StepConfig(lr=1e-2, ema_decay=DECAY), 0)
+    found = TrainState(model, StepConfig(lr=1e-2, ema_decay=DECAY), 0)
     found.adopt(StepConfig(lr=1e-2, ema_decay=DECAY))
     expected = {name: master.detach().double() for name, master in found.masters.items()}
     for _ in range(3):
