@@ -10,8 +10,14 @@ from gradus.flows.loop.measuring import pass_at_1, spent
 from gradus.flows.loop.training import Beginning, Trained, train
 from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.checking import warm_up_remark
-from gradus.flows.recipe.config import Recipe, parse_recipe, refuse_unjudged, same_run, stage_config
-from gradus.flows.recipe.differences import changed_settings
+from gradus.flows.recipe.config import (
+    Recipe,
+    changed_settings,
+    parse_recipe,
+    refuse_unjudged,
+    same_run,
+    stage_config,
+)
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.config.settings import Home
@@ -142,7 +148,7 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
         "suites": suites,
         "choice": trained.choice.as_dict() if trained.choice else None,
         "remarks": [
-            *_of_stages(session.outcomes),
+            *dict.fromkeys(text for o in session.outcomes for text in remarks_of(o.stage, o.purpose, o.summary)),
             *warm_up_remark(recipe, trained.rounds - len(trained.skipped)),
             *trained.remarks,
             *([trained.choice.remark] if trained.choice and trained.choice.remark else []),
@@ -151,12 +157,6 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
         "best": str(trained.best),
         "out": str(session.store.path(trained.policy)),
     }
-
-
-def _of_stages(outcomes: list[Outcome]) -> list[str]:
-    """The remarks on stages, each once."""
-    said = (text for each in outcomes for text in remarks_of(each.stage, each.purpose, each.summary))
-    return list(dict.fromkeys(said))
 
 
 def _stages(outcomes: list[Outcome]) -> dict[str, StageCounts]:

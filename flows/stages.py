@@ -19,6 +19,7 @@ from gradus.components.settings import Config
 from gradus.components.stage import CHECKPOINTS, Role, Stage, take_parameters
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref
+from gradus.flows.library.parameters import OUT, SEED, describe
 from gradus.flows.loop.inputs import problems_of, problems_ref
 from gradus.flows.recipe.suites import Suite
 from gradus.flows.session import RunSpec, open_session
@@ -86,11 +87,10 @@ def flow_of(stage: Stage) -> Flow[..., StageAnswer]:
     if any(short.name not in stage.settings.model_fields for short in stage.shorts):
         known["columns"] = (dict[str, str] | None, None, "names of the columns, ours = theirs")
     known["config"] = (stage.settings | None, None, "settings of the stage; what is left out keeps its default")
-    known |= {"seed": (int, 0, "every other seed derives from it")} if stage.draws else {}
-    known["out"] = (str | None, None, "also write the result here (.parquet, .jsonl or a folder)")
+    known |= {"seed": (int, 0, SEED.doc)} if stage.draws else {}
+    known["out"] = (str | None, None, OUT.doc)
     take_parameters(run, {name: (kind, preset) for name, (kind, preset, _) in known.items()})
-    texts = (f"    {name}: {text[0].upper()}{text[1:]}." for name, (_, _, text) in known.items())
-    run.__doc__ = "\n".join([stage.doc, "", "Args:", *texts])
+    describe(run, stage.doc, {name: text for name, (*_, text) in known.items()})
     run.__name__ = run.__qualname__ = stage.name
     return gradus_flow(stage.name)(run)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -165,7 +164,9 @@ def runs() -> pa.Table:
     """Return a row for each run, newest first: status, date, seconds, gain in pass@1, bytes of its artifacts."""
     home = Home.from_environment()
     listed = list_runs(home.runs, home.lake)["runs"]
-    return pa.Table.from_pylist([{**row, "started": _time(row["started"])} for row in listed], schema=_RUNS)
+    began = (None if row["started"] is None else int(1000 * row["started"]) for row in listed)
+    rows = [{**row, "started": started} for row, started in zip(listed, began, strict=True)]
+    return pa.Table.from_pylist(rows, schema=_RUNS)
 
 
 @call
@@ -194,7 +195,3 @@ def _evaluation(home: Home, row: Attempt) -> Mapping[str, object]:
         **({"pass_at_1": first["value"], "low": first["low"], "high": first["high"]} if first else {}),
         "gain": gain["value"] if gain else None,
     }
-
-
-def _time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)

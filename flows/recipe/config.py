@@ -38,6 +38,7 @@ from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.preflight.checks import name_problem
 from gradus.tasks.stages.registry import installed_names, stage_spec
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
+from gradus.tasks.tracking.names import flat_params
 
 C = TypeVar("C", bound=Config)
 Assignments: TypeAlias = Mapping[str, object] | Sequence[str]
@@ -187,6 +188,16 @@ def lasting(recipe: Recipe) -> JsonObject:
     """Return what of a recipe may not change while its run keeps its name: what its results depend on."""
     body = recipe.model_dump(mode="json")
     return {key: value for key, value in body.items() if key not in _NOT_LASTING}
+
+
+def changed_settings(recipe: Recipe) -> dict[str, tuple[str, str]]:
+    """Return each setting of a recipe that is not the default, with the default (empty: there is none) and its value.
+
+    Named as the tracker names parameters. The settings of a component that is not the default one have no default.
+    """
+    here = flat_params(recipe.model_dump(mode="json"))
+    default = flat_params(Recipe(name=recipe.name).model_dump(mode="json"))
+    return {key: (default.get(key, ""), value) for key, value in here.items() if default.get(key) != value}
 
 
 def same_run(stored: Recipe, recipe: Recipe) -> bool:

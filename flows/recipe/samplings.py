@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradus.flows.recipe.config import Recipe, escalated, stage_config, with_guards_changes
-from gradus.tasks.config.curation import CurateConfig, SampleConfig
+from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 
 _BY_LENGTH = ("length", "prompt_tokens")
@@ -41,15 +41,12 @@ def samplings(recipe: Recipe) -> Iterator[Sampling]:
             yield Sampling(key, suite.sample, rollout, suite.name)
     for index in changing_rounds(recipe, "curate", "escalate", "rollout"):
         curate = stage_config(recipe, "curate", index, recipe.curate)
-        rollout, filtered = stage_config(recipe, "rollout", index, recipe.rollout), _is_filtered(curate)
+        rollout = stage_config(recipe, "rollout", index, recipe.rollout)
+        filtered = any(chosen.name in _BY_LENGTH for chosen in curate.filters)
         yield Sampling("curate.sample", curate.sample, rollout, filtered=filtered)
         for level in recipe.escalate:
             sample = escalated(recipe, level, index).sample
             yield Sampling("escalate.sample", sample, rollout, filtered=filtered)
-
-
-def _is_filtered(curate: CurateConfig) -> bool:
-    return any(chosen.name in _BY_LENGTH for chosen in curate.filters)
 
 
 def changing_rounds(recipe: Recipe, *stages: str) -> list[int]:

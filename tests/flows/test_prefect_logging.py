@@ -6,7 +6,7 @@ import pytest
 from prefect.logging.configuration import DEFAULT_LOGGING_SETTINGS_PATH, load_logging_config
 from prefect.settings import Settings, get_current_settings
 
-from gradus.flows.prefect_logging import LookedUp, short_logging_setup
+from gradus.flows.environment import LookedUp, short_logging_setup
 
 
 def test_prefects_logging_is_what_it_would_be_and_no_other_setting_is_written_out(

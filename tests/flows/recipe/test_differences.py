@@ -1,7 +1,6 @@
 """What of a recipe is not the default."""
 
-from gradus.flows.recipe.config import Recipe, parse_recipe
-from gradus.flows.recipe.differences import changed_settings
+from gradus.flows.recipe.config import Recipe, changed_settings, parse_recipe
 
 
 def test_a_recipe_of_defaults_has_no_changes() -> None:
