@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from gradus.data.errors import BadInputError, GateError, GradusError, StageError
+from gradus.flows.asked import asked_for
 from gradus.flows.console.output import aside
-from gradus.flows.library.run_calls import asked_for
 from gradus.flows.loop.compared import compared_trainings
 from gradus.flows.loop.comparing.checked import Checked, checked
 from gradus.flows.loop.comparing.tuning import Tuning, TuningRecord, read_tuned

@@ -5,8 +5,8 @@ The command line and `rerun` hand a whole recipe to `gradus.flows.runs.train_flo
 
 from typing import Any, Literal
 
+from gradus.flows.asked import planned
 from gradus.flows.console.answers import TrainAnswer
-from gradus.flows.library.run_calls import planned
 from gradus.flows.runs import train_flow
 from gradus.flows.verbs import form_of, gradus_flow
 

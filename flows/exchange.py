@@ -1,21 +1,17 @@
 """`import`: rollouts that another system wrote, as artifacts of the lake."""
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, NotRequired, TypedDict
 
 from pydantic import Field
 
 from gradus.data.exchange.tables import sampled_by
-from gradus.flows.library import exchange_calls
 from gradus.flows.stages import alone
-from gradus.flows.verbs import form_of, gradus_flow
+from gradus.flows.verbs import gradus_flow
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.inspect.exchange.incoming import System, check_source, read_incoming, reader
-
-_FINITE = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Imported(TypedDict):
@@ -34,17 +30,26 @@ class Imported(TypedDict):
 
 
 @gradus_flow("import")
-@form_of(exchange_calls.import_rollouts, system=System, columns=dict[str, str] | None, correct_at=_FINITE | None)
 def import_rollouts(
     source: str,
     system: System,
-    columns: Mapping[str, str] | None = None,
+    columns: dict[str, str] | None = None,
     tokenizer: str | None = None,
     policy: str | None = None,
-    temperature: float = 1.0,
-    correct_at: float | None = None,
+    temperature: Annotated[float, Field(gt=0)] = 1.0,
+    correct_at: Annotated[float, Field(allow_inf_nan=False)] | None = None,
 ) -> Imported:
-    """Rollouts of another system: with their problems and, where there are rewards, scores and difficulty."""
+    """Rollouts of another system: with their problems and, where there are rewards, scores and difficulty.
+
+    Args:
+        source: A file, or a folder of files, that the other system wrote.
+        system: System that wrote them.
+        columns: Names of their columns that mean another one, theirs by the name that is read.
+        tokenizer: Folder of the model whose tokenizer makes texts of token ids; the policy's if there is one.
+        policy: The policy that sampled them, so that it can learn from them: a folder or a checkpoint artifact.
+        temperature: Temperature that they were sampled at, for the policy to learn from them.
+        correct_at: Threshold: a row without a verdict of its own is correct if its reward is at least this.
+    """
     started = time.perf_counter()
     path, model = Path(source), Path(tokenizer) if tokenizer else None
     check_source(path, system, model, policy)

@@ -24,7 +24,7 @@ from pydantic_core import to_jsonable_python
 from gradus.components.stage import take_parameters
 from gradus.data.errors import GradusError, UsageError, in_words
 from gradus.flows.console.output import line
-from gradus.flows.library.parameters import describe, taken_by
+from gradus.flows.parameters import describe, taken_by
 from gradus.tasks.config.settings import Home
 
 P = ParamSpec("P")
@@ -81,7 +81,7 @@ def form_of(call: Callable[..., Any], **types: Any) -> Callable[[Callable[..., R
         known, texts = dict[str, tuple[Any, Any]](), dict[str, str]()
         for name, kind, default, taken in taken_by(call):
             *optional, inner = reversed(get_args(kind)) if type(None) in get_args(kind) else (kind,)
-            bounded = Annotated[inner, Field(ge=taken.least, le=taken.most)]
+            bounded: Any = Annotated[inner, Field(ge=taken.least, le=taken.most)]
             known[name] = (types.get(name, bounded | None if optional else bounded), default)
             texts[name] = taken.doc
         take_parameters(run, known)

@@ -12,7 +12,7 @@ import typer
 from gradus.components.stage import take_parameters
 from gradus.data.errors import CorruptArtifactError, OnDamage
 from gradus.flows.console.output import aside
-from gradus.flows.library.parameters import KNOWN_RUN, Taken, taken_by
+from gradus.flows.parameters import KNOWN_RUN, Taken, taken_by
 
 
 def shown(taken: Taken) -> Any:

@@ -10,8 +10,8 @@ from typer.models import CommandInfo
 from gradus.components.stage import Role, Short, Stage, take_parameters
 from gradus.flows.cli.options import AsJson, may_wait, shown
 from gradus.flows.console.output import answer
-from gradus.flows.library.parameters import OUT, SEED, SETS, Taken, artifacts
-from gradus.flows.library.stage_calls import computed, declared
+from gradus.flows.library.stage_calls import computed
+from gradus.flows.parameters import OUT, SEED, SETS, Taken, artifacts, declared
 from gradus.tasks.stages.registry import installed_names, stage_spec
 
 Sets = Annotated[list[str] | None, shown(SETS)]

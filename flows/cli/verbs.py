@@ -8,10 +8,12 @@ import typer
 
 from gradus.data.errors import UsageError
 from gradus.data.nearest import did_you_mean
+from gradus.flows import parameters
+from gradus.flows.asked import asked_for, planned
 from gradus.flows.cli.options import AsJson, DryRun, KnownRun, Partial, damage, may_wait, options_of
 from gradus.flows.console.output import answer, aside, fields, line
 from gradus.flows.console.run_tables import render_freed, render_restored, render_run
-from gradus.flows.library import exchange_calls, parameters, results, run_calls
+from gradus.flows.library import exchange_calls, results, run_calls
 from gradus.flows.loop.reruns import Rerun
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import REFERENCE, full_name
@@ -38,7 +40,7 @@ Plot = Annotated[Path | None, typer.Option("--plot", help="write a picture here 
 @options_of(run_calls.train)
 def train(dry_run: DryRun = False, as_json: AsJson = False, **given: Any) -> None:
     """Run a recipe, or resume a run: the same command continues where it stopped, --rounds with more rounds."""
-    _train(run_calls.planned(**given), as_json=as_json, dry_run=dry_run)
+    _train(planned(**given), as_json=as_json, dry_run=dry_run)
 
 
 def _train(plan: Rerun, *, as_json: bool, dry_run: bool) -> None:
@@ -56,7 +58,7 @@ def _train(plan: Rerun, *, as_json: bool, dry_run: bool) -> None:
 @options_of(run_calls.train, "recipe", "method", "overlap")
 def demo(dry_run: DryRun = False, as_json: AsJson = False, **given: Any) -> None:
     """The whole loop on bundled problems with the bundled policy, on a CPU, in minutes."""
-    _train(run_calls.planned("demo", **given), as_json=as_json, dry_run=dry_run)
+    _train(planned("demo", **given), as_json=as_json, dry_run=dry_run)
 
 
 @may_wait
@@ -263,7 +265,7 @@ def new(
 
 
 @may_wait
-@options_of(run_calls.asked_for)
+@options_of(asked_for)
 def compare(
     plot: Plot = None,
     plan: Planned = False,
@@ -300,7 +302,7 @@ def compare(
         answer(run_calls.dry_compare(**given), as_json, render_comparison_ahead)
     else:
         with damage(partial) as on_damage:
-            found = run_calls.compared(run_calls.asked_for(**given), on_damage)
+            found = run_calls.compared(asked_for(**given), on_damage)
             if plot is not None:
                 write_plot(found, plot)  # before the answer, whose reader may close the pipe
                 aside(f"picture: {plot}")

@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import ParamSpec, TypeAlias, TypeVar
+from typing import ParamSpec, TypeVar
 
 from gradus.data.errors import GradusError, StageError, in_words
 from gradus.flows.console.output import during, silent
@@ -38,8 +38,6 @@ from gradus.tasks.preflight.access import prefect_answer
 P = ParamSpec("P")
 A = TypeVar("A")
 R = TypeVar("R")
-Input: TypeAlias = str | os.PathLike[str]
-"""A file, a folder, or an artifact by its name."""
 
 _by_program: ContextVar[bool] = ContextVar("by_program", default=False)
 _shown: ContextVar[bool] = ContextVar("shown", default=False)
@@ -125,11 +123,6 @@ def computing() -> Generator[Callable[[], None]]:
             if sentence := prefect_answer(error).sentence:
                 raise StageError(sentence) from error
             raise
-
-
-def named(value: Input) -> str:
-    """Return an input as text."""
-    return str(os.fspath(value))
 
 
 def _let_go(error: BaseException, handled: BaseException | None) -> None:

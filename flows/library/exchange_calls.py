@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 from gradus.data.errors import OnDamage, UsageError, refuse
-from gradus.flows.library.calling import Input, call, computing, named
-from gradus.flows.library.parameters import Taken, artifacts, runs
+from gradus.flows.library.calling import call, computing
 from gradus.flows.library.results import Run
 from gradus.flows.library.texts import mapping
+from gradus.flows.parameters import Input, Taken, artifacts, named, runs
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import REFERENCE, check_inputs, check_out, full_name
 

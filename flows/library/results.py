@@ -12,7 +12,8 @@ from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.console.answers import TrainAnswer
 from gradus.flows.console.output import aside
-from gradus.flows.library.calling import Input, call
+from gradus.flows.library.calling import call
+from gradus.flows.parameters import Input
 from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.history import Attempt, RunStory, attempts, list_runs, read_run, run_folder
 from gradus.tasks.runs.journal import read_events

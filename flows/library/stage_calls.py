@@ -6,63 +6,31 @@ Prefect with them, are imported when a call has been checked, so that a wrong on
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 
-from gradus.components.stage import CHECKPOINTS, Role, Short, Stage, take_parameters
+from gradus.components.stage import Stage, take_parameters
 from gradus.data.errors import UsageError
 from gradus.data.sources.tabular import MAPPED, refuse_fields
-from gradus.flows.library.calling import Input, call, computing, named
-from gradus.flows.library.parameters import OUT, SEED, describe
+from gradus.flows.library.calling import call, computing
 from gradus.flows.library.results import Artifact
 from gradus.flows.library.texts import READ, configured, of_part, of_stage
+from gradus.flows.parameters import MEASURING, OUT, SEED, Input, declared, describe, named
 from gradus.flows.recipe.config import Assignments
-from gradus.tasks.config.curation import DIFFICULTY, DifficultyConfig, SampleConfig
-from gradus.tasks.config.evaluate import EVALUATE, EvaluateConfig
-from gradus.tasks.config.roles import POLICY, PROBLEMS
+from gradus.tasks.config.curation import DifficultyConfig, SampleConfig
+from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import SCORE, ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.abilities import check_engine, check_ks, check_length
 from gradus.tasks.preflight.checks import check_input, check_inputs, check_out
 from gradus.tasks.preflight.stages import check_stage
-from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
-_SAMPLED = (
-    Short("samples", "completions for each problem", "-n --samples", int, 8, least=1),
-    Short("temperature", "sampling temperature; 0 is greedy", type=float, default=1.0, least=0.0),
-    Short("max_tokens", "limit of completion tokens", type=int, default=96, least=1),
-    Short("engine", "which engine samples: transformers, vllm or openai", default="transformers"),
-    Short("device", "where the engine transformers computes: auto, cpu or cuda", default="auto"),
-    Short("rewards", "NAME[=WEIGHT]; repeatable", "--reward", list[str], read="rewards"),
-)
-_AGAINST = Role("against", "another policy on the same problems and seeds", CHECKPOINTS, default=None)
-_MEASURING = {
-    "profile": replace(
-        DIFFICULTY,
-        name="profile",
-        doc="Measure how difficult problems are for a policy.",
-        takes=(PROBLEMS, POLICY, *_SAMPLED),
-        draws=True,
-        verb=True,
-    ),
-    "evaluate": replace(EVALUATE, takes=(PROBLEMS, POLICY, _AGAINST, *_SAMPLED), draws=True, verb=True),
-}
-"""Verbs that sample and score problems before their stage."""
 _COMPONENTS = """
 
 A component is a text, `pass_rate:low=0.1,high=0.9`, or a mapping, `{"name": "pass_rate", "low": 0.1, "high": 0.9}`."""
-
-
-def declared(name: str) -> Stage:
-    """Return the stage whose inputs and shorts a verb takes; raise UsageError if no verb is called so."""
-    stage = _MEASURING.get(name) or stage_spec(name)
-    if not stage.verb:
-        raise UsageError(f"the stage {name} runs in trainings alone")
-    return stage
 
 
 def __getattr__(name: str) -> Callable[..., Artifact]:
@@ -92,7 +60,7 @@ def computed(stage: Stage, given: Mapping[str, Any]) -> Artifact:
     """Compute a stage: `given` holds its inputs and shorts by name, beside `set`, `seed` and `out`."""
     inputs = {role.name: _several(given[role.name]) for role in stage.roles if given[role.name] is not None}
     check_out(copy := None if given["out"] is None else named(given["out"]))
-    checked = _measured if stage.name in _MEASURING else _configured
+    checked = _measured if stage.name in MEASURING else _configured
     settings = checked(stage, given, inputs)
     texts = {r.name: inputs[r.name] if r.many else inputs[r.name][0] for r in stage.roles if r.name in inputs}
     seed = {"seed": given["seed"]} if stage.draws else {}
@@ -100,8 +68,7 @@ def computed(stage: Stage, given: Mapping[str, Any]) -> Artifact:
         from gradus.flows import stages
 
         ready()
-        flow = getattr(stages, stage.name) if stage.name in _MEASURING else stages.stage_flow(stage.name)
-        answer = cast("Callable[..., Mapping[str, object]]", flow)(**texts, **settings, **seed, out=copy)
+        answer = stages.stage_flow(stage.name)(**texts, **settings, **seed, out=copy)
     return Artifact(str(answer["artifact"]), _lake(), answer)
 
 

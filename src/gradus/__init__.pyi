@@ -3,7 +3,6 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from gradus.data.errors import GradusError as GradusError
-from gradus.flows.library.calling import Input
 from gradus.flows.library.calling import progress as progress
 from gradus.flows.library.exchange_calls import export as export
 from gradus.flows.library.exchange_calls import import_rollouts as import_rollouts
@@ -24,6 +23,7 @@ from gradus.flows.library.run_calls import rerun as rerun
 from gradus.flows.library.run_calls import restore as restore
 from gradus.flows.library.run_calls import train as train
 from gradus.flows.library.texts import Component
+from gradus.flows.parameters import Input
 from gradus.flows.recipe.config import Assignments
 
 class _Given(TypedDict, total=False):

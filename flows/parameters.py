@@ -5,20 +5,50 @@
 Completion at the Tab key lists folders alone.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from inspect import Parameter, cleandoc, signature
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin
 
-from gradus.data.errors import GradusError
+from gradus.components.stage import CHECKPOINTS, Role, Short, Stage
+from gradus.data.errors import GradusError, UsageError
 from gradus.flows.recipe.config import RECIPES, Assignments
 from gradus.flows.recipe.overlays import overlay_files
+from gradus.tasks.config.curation import DIFFICULTY
+from gradus.tasks.config.evaluate import EVALUATE
+from gradus.tasks.config.roles import POLICY, PROBLEMS
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import artifacts_of
 from gradus.tasks.runs.history import run_names
 from gradus.tasks.stages import registry
 
 Complete = Callable[[str], list[str]]
+Input: TypeAlias = str | os.PathLike[str]
+"""A file, a folder, or an artifact by its name."""
+
+_SAMPLED = (
+    Short("samples", "completions for each problem", "-n --samples", int, 8, least=1),
+    Short("temperature", "sampling temperature; 0 is greedy", type=float, default=1.0, least=0.0),
+    Short("max_tokens", "limit of completion tokens", type=int, default=96, least=1),
+    Short("engine", "which engine samples: transformers, vllm or openai", default="transformers"),
+    Short("device", "where the engine transformers computes: auto, cpu or cuda", default="auto"),
+    Short("rewards", "NAME[=WEIGHT]; repeatable", "--reward", list[str], read="rewards"),
+)
+_AGAINST = Role("against", "another policy on the same problems and seeds", CHECKPOINTS, default=None)
+MEASURING = {
+    "profile": replace(
+        DIFFICULTY,
+        name="profile",
+        doc="Measure how difficult problems are for a policy.",
+        takes=(PROBLEMS, POLICY, *_SAMPLED),
+        draws=True,
+        verb=True,
+    ),
+    "evaluate": replace(EVALUATE, takes=(PROBLEMS, POLICY, _AGAINST, *_SAMPLED), draws=True, verb=True),
+}
+"""Verbs that sample and score problems before their stage."""
 
 
 def runs(incomplete: str) -> list[str]:
@@ -71,6 +101,11 @@ def _beginning(incomplete: str, names: list[str]) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
 
 
+def named(value: Input) -> str:
+    """Return an input as text."""
+    return str(os.fspath(value))
+
+
 class Taken(NamedTuple):
     """Description of a parameter, and the form in which a command line takes it."""
 
@@ -116,3 +151,11 @@ def _plain(kind: Any, default: object) -> Any:
     if {bool, int, float} & {*kinds}:
         return kind
     return str | None if type(None) in kinds else str
+
+
+def declared(name: str) -> Stage:
+    """Return the stage whose inputs and shorts a verb takes; raise UsageError if no verb is called so."""
+    stage = MEASURING.get(name) or registry.stage_spec(name)
+    if not stage.verb:
+        raise UsageError(f"the stage {name} runs in trainings alone")
+    return stage
