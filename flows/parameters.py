@@ -118,6 +118,10 @@ class Taken(NamedTuple):
     argument: bool = False
     """True if the verb takes it by its place."""
 
+    def __repr__(self) -> str:
+        """Return the description alone, as `help()` shows it."""
+        return repr(self.doc)
+
 
 KNOWN_RUN = Taken("a run, or the beginning of its name (`gradus runs`)", complete=runs, argument=True)
 SEED = Taken("every other seed derives from it", least=-(2**63), most=2**63 - 1)
