@@ -5,6 +5,7 @@
 Completion at the Tab key lists folders alone.
 """
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from inspect import Parameter, cleandoc, signature
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin
 
-from gradus.components.stage import CHECKPOINTS, Role, Short, Stage
+from gradus.components.stage import CHECKPOINTS, Role, Short, Stage, take_parameters
 from gradus.data.errors import GradusError, UsageError
 from gradus.flows.recipe.config import RECIPES, Assignments
 from gradus.flows.recipe.overlays import overlay_files
@@ -137,6 +138,30 @@ def taken_by(call: Callable[..., Any]) -> Iterator[tuple[str, Any, Any, Taken]]:
             kind, taken = get_args(parameter.annotation)
             default = None if parameter.default == () else parameter.default
             yield name, _plain(kind, default), default, taken
+
+
+def taking_those_of(
+    call: Callable[..., Any], function: Callable[..., Any], typed: Callable[[str, Any, Taken], Any], *left_out: str
+) -> Callable[..., Any]:
+    """Return a function with the parameters of a call, then its own; those that are None are not passed to it.
+
+    `typed` returns the annotation of a parameter from its name, type and description.
+    """
+
+    @functools.wraps(function)
+    def run(**given: Any) -> Any:
+        return function(**{name: value for name, value in given.items() if value is not None})
+
+    known = {name: (typed(name, kind, taken), default) for name, kind, default, taken in taken_by(call)}
+    taken_over = {name: each for name, each in known.items() if name not in left_out}
+    take_parameters(run, {**taken_over, **own_parameters(function)})
+    return run
+
+
+def own_parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """Return type and default of each parameter that a function has by name."""
+    named = (each for each in signature(function).parameters.values() if each.kind is not Parameter.VAR_KEYWORD)
+    return {each.name: (each.annotation, each.default) for each in named}
 
 
 def describe(function: Callable[..., Any], doc: str, texts: Mapping[str, str]) -> None:

@@ -21,10 +21,9 @@ from prefect.utilities.callables import ParameterSchema, parameter_schema
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
-from gradus.components.stage import take_parameters
 from gradus.data.errors import GradusError, UsageError, in_words
 from gradus.flows.console.output import line
-from gradus.flows.parameters import describe, taken_by
+from gradus.flows.parameters import Taken, describe, taken_by, taking_those_of
 from gradus.tasks.config.settings import Home
 
 P = ParamSpec("P")
@@ -70,23 +69,18 @@ def gradus_flow(name: str) -> Callable[[Callable[P, R]], Flow[P, R]]:
 def form_of(call: Callable[..., Any], **types: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Have the function of a flow take the parameters of a call, with their bounds and descriptions.
 
-    `types` are those that a form has in another way; parameters that are None are not passed.
+    `types` are those that a form has in another way.
     """
 
-    def decorate(function: Callable[..., R]) -> Callable[..., R]:
-        @functools.wraps(function)
-        def run(**given: Any) -> R:
-            return function(**{name: value for name, value in given.items() if value is not None})
+    def typed(name: str, kind: Any, taken: Taken) -> Any:
+        *optional, inner = reversed(get_args(kind)) if type(None) in get_args(kind) else (kind,)
+        bounded: Any = Annotated[inner, Field(ge=taken.least, le=taken.most)]
+        return types.get(name, bounded | None if optional else bounded)
 
-        known, texts = dict[str, tuple[Any, Any]](), dict[str, str]()
-        for name, kind, default, taken in taken_by(call):
-            *optional, inner = reversed(get_args(kind)) if type(None) in get_args(kind) else (kind,)
-            bounded: Any = Annotated[inner, Field(ge=taken.least, le=taken.most)]
-            known[name] = (types.get(name, bounded | None if optional else bounded), default)
-            texts[name] = taken.doc
-        take_parameters(run, known)
-        describe(run, function.__doc__ or "", texts)
-        return run
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        made = taking_those_of(call, function, typed)
+        describe(made, function.__doc__ or "", {name: taken.doc for name, *_, taken in taken_by(call)})
+        return made
 
     return decorate
 

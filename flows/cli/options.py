@@ -4,7 +4,6 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Generator
-from inspect import Parameter, signature
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ import typer
 from gradus.components.stage import take_parameters
 from gradus.data.errors import CorruptArtifactError, OnDamage
 from gradus.flows.console.output import aside
-from gradus.flows.parameters import KNOWN_RUN, Taken, taken_by
+from gradus.flows.parameters import KNOWN_RUN, Taken, own_parameters, taking_those_of
 
 
 def shown(taken: Taken) -> Any:
@@ -48,22 +47,12 @@ def damage(partial: bool) -> Generator[OnDamage]:
 
 
 def options_of(call: Callable[..., Any], *left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Have a verb take the parameters of a call, then its own; those that are None are not passed to it."""
+    """Have a verb take the parameters of a call as options, then its own."""
 
-    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(verb)
-        def run(**given: Any) -> None:
-            verb(**{name: value for name, value in given.items() if value is not None})
+    def option(_name: str, kind: Any, taken: Taken) -> Any:
+        return Annotated[kind, shown(taken)]
 
-        known = {
-            name: (Annotated[kind, shown(taken)], default)
-            for name, kind, default, taken in taken_by(call)
-            if name not in left_out
-        }
-        take_parameters(run, {**known, **_own(verb)})
-        return run
-
-    return decorate
+    return lambda verb: taking_those_of(call, verb, option, *left_out)
 
 
 def may_wait(verb: Callable[..., None]) -> Callable[..., None]:
@@ -75,11 +64,5 @@ def may_wait(verb: Callable[..., None]) -> Callable[..., None]:
             os.environ["GRADUS_NO_WAIT"] = "1"
         verb(**given)
 
-    take_parameters(run, {**_own(verb), "no_wait": (NoWait, False)})
+    take_parameters(run, {**own_parameters(verb), "no_wait": (NoWait, False)})
     return run
-
-
-def _own(verb: Callable[..., None]) -> dict[str, tuple[Any, Any]]:
-    """Return type and default of each parameter that a verb has by name."""
-    named = (each for each in signature(verb).parameters.values() if each.kind is not Parameter.VAR_KEYWORD)
-    return {each.name: (each.annotation, each.default) for each in named}
