@@ -6,7 +6,7 @@ In the templates, NAME is the name of the component; imports follow from the nam
 import keyword
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gradus.components import KINDS, Kind
@@ -68,6 +68,19 @@ def NAME(problem, fraction: float):
         """
     assert NAME({"solution": "first add one"}, 0.7) == "first add\\n"
     assert NAME({"solution": None}, 0.7) is None
+""",
+    ),
+    "wave": (
+        '''
+@component("wave", needs=("group", "correct"))
+def NAME(round: Round, rng: np.random.Generator):
+    """Sample every group of which no row is correct again."""
+    right = round.rows.by("group").sum(round.rows["correct"])
+    return round.plan(like=first_rows(round.rows, right == 0), reason="no row of the group was correct")
+''',
+        """
+    rows = pa.table({"problem_id": ["a", "a", "b"], "group": [0, 0, 1], "correct": [1.0, 0.0, 0.0]})
+    assert NAME(round_of(rows), np.random.default_rng(0)).problem_id.to_pylist() == ["b"]
 """,
     ),
     "reward": (
@@ -203,13 +216,14 @@ def write_component(kind: str, name: str, folder: Path) -> list[Path]:
 def _texts(kind: Kind, name: str) -> dict[str, str]:
     """The text of each file by its name."""
     function, test = TEMPLATES[kind]
-    section, key, *listed = SETTINGS[kind].split(".")
-    value = f'["{name}.py:{name}"]' if listed else f'"{name}.py:{name}"'
+    *sections, key = SETTINGS[kind].removesuffix(".0").split(".")
+    value = f'["{name}.py:{name}"]' if SETTINGS[kind].endswith(".0") else f'"{name}.py:{name}"'
+    section = f"[{sections[0]}]\n" if sections else ""
     texts = {
         f"{name}.py": f'"""The {kind} {name}."""\n\n{_imports(kind, function)}{function}',
         f"test_{name}.py": f'"""{name} against numbers by hand."""\n\n{_imports(kind, test)}'
         f"from {name} import {name}\n\n\ndef test_{name}() -> None:{test}",
-        f"{name}.toml": f"{_HEAD}[{section}]\n{key} = {value}\n",
+        f"{name}.toml": f"{_HEAD}{section}{key} = {value}\n",
     }
     return {file: text.replace("NAME", name) for file, text in texts.items()}
 
@@ -217,14 +231,24 @@ def _texts(kind: Kind, name: str) -> dict[str, str]:
 def _imports(kind: Kind, text: str) -> str:
     """Return the imports of the names that a text uses: first Python's, then those of packages."""
     rows = "gradus.components.rows" if kind in ("filter", "ranking", "sampler") else "gradus.models.objectives.rows"
-    ours = {"gradus.components": "component", rows: "Rows", "gradus.data.curation.results": "Draw selection"}
-    found = ""
-    for homes in ({"types": "SimpleNamespace", "typing": "Annotated"}, {"annotated_types": "Ge Gt Le", **ours}):
-        whole = {"np": "import numpy as np\n", "torch": "import torch\n"} if "annotated_types" in homes else {}
-        words = re.findall(r"\w+", text)
-        lines = [line for name, line in whole.items() if name in words]
-        for module, names in homes.items():
-            if used := [name for name in names.split() if name in words]:
-                lines.append(f"from {module} import {', '.join(used)}\n")
-        found += "".join(lines) + "\n" * bool(lines)
+    groups: Sequence[Mapping[str, str]] = (
+        {"from types": "SimpleNamespace", "from typing": "Annotated"},
+        {
+            "import numpy as np": "np",
+            "import pyarrow as pa": "pa",
+            "import torch": "torch",
+            "from annotated_types": "Ge Gt Le",
+            "from gradus.components": "component",
+            f"from {rows}": "Rows",
+            "from gradus.data.curation.results": "Draw selection",
+            "from gradus.data.curation.round": "Round first_rows round_of",
+        },
+    )
+    words, found = set(re.findall(r"\w+", text)), ""
+    for group in groups:
+        used = {line: [name for name in names.split() if name in words] for line, names in group.items()}
+        lines = [
+            f"{line} import {', '.join(names)}" if "from" in line else line for line, names in used.items() if names
+        ]
+        found += "".join(f"{line}\n" for line in lines) + "\n" * bool(lines)
     return found

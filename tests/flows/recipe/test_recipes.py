@@ -12,7 +12,6 @@ from gradus.flows.recipe.checking import warm_up_remark
 from gradus.flows.recipe.config import (
     RECIPES,
     Recipe,
-    changed_settings,
     load_recipe,
     parse_recipe,
     refuse_unjudged,
@@ -21,7 +20,7 @@ from gradus.flows.recipe.config import (
     toml_value,
 )
 from gradus.flows.recipe.guards import Override
-from gradus.flows.runs import run_name
+from gradus.flows.runs import changed_settings, run_name
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda p: p.stem)
@@ -106,7 +105,7 @@ def test_a_recipe_whose_rewards_can_say_nothing_of_correctness_is_refused() -> N
         load_recipe("demo", ['score.rewards=[{name="format"}]'])
     assert load_recipe("demo", ['score.rewards=[{name="format"}]', "score.correct_at=1.0"]).score.correct_at == 1.0
     apart = ['score.rewards=[{name="format"}]', 'evaluate.score.rewards=[{name="numeric"}]']
-    with pytest.raises(UsageError, match="escalation needs to know which answers are correct"):
+    with pytest.raises(UsageError, match="the wave escalate needs to know which answers are correct"):
         load_recipe("demo", apart)
     with pytest.raises(UsageError, match="difficulty needs to know which answers are correct"):
         load_recipe("demo", [*apart, "escalate=[]"])
