@@ -265,16 +265,7 @@ def test_an_interrupted_update_with_a_critic_ends_as_an_undisturbed_one(house: H
     given_inputs = inputs(house, house.rows(), house.rewards)
     calm, _ = house.run(house.job(given_inputs, **settings))
     job = house.job(given_inputs, **settings)
-
-    def interrupted(_frac: float, text: str = "") -> None:
-        if text.startswith("step 2 of 3"):
-            raise KeyboardInterrupt
-
-    from gradus.tasks.runtime.attempt import execute
-    from gradus.tasks.stages.warm import Warm
-
-    with pytest.raises(KeyboardInterrupt):
-        execute(job, Warm(), interrupted)
+    house.interrupt(job, "step 2 of 3")
     folder, _ = house.run(job)
     assert house.same_files(folder, calm)
     assert (folder / "rows.parquet").is_file()
