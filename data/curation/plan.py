@@ -1,48 +1,107 @@
 """Plan rows: which problem is sampled how often, under which hint and seed, and why.
 
-A group is named `{problem_id}@r{round}h{hint level}`; its seed derives from the run seed, the problem, the round and
-the hint level alone, so that neither order nor selection moves it.
+A row is named `{problem_id}@r{round}h{hint level}`, with `.{number}` behind it if the round planned the problem with a
+hint of that level before. Its seed derives from the run seed and the same parts alone, so that neither order nor
+selection moves it, nor a wave that plans other problems.
 """
+
+from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Column, Ints, one_array, pc, positions, take_or_null
+from gradus.data.arrays import Bools, Column, floats, ints, one_array, pc, positions, take_or_null
+from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import PLAN, cast_to_schema
 from gradus.data.seeds import derive_seed
 
 
 def plan_rows(
-    problem_ids: Column,
-    *,
-    reasons: Column,
-    hint_levels: Ints,
-    hint_texts: Column,
-    rounds: Ints,
-    n: int,
-    temperature: float,
-    max_tokens: int,
-    seed: int,
+    problem_ids: Column, *, reasons: Column, round_index: int, n: int, temperature: float, max_tokens: int, seed: int
 ) -> pa.Table:
-    """A plan of one row per problem id, all columns (N,)."""
+    """Return the plan of wave 0: one row per problem id (N,), without hints."""
     ids = one_array(problem_ids)
-    num = len(ids)
-    groups = pc.binary_join_element_wise(ids, "@r", _text(rounds), "h", _text(hint_levels), "")
-    keys = zip(ids.to_pylist(), rounds.tolist(), hint_levels.tolist(), strict=True)
     table = pa.table(
         {
             "problem_id": ids,
-            "group_id": groups,
-            "n": pa.repeat(pa.scalar(n, pa.int32()), num),
-            "hint_level": pa.array(hint_levels),
-            "hint_text": one_array(hint_texts),
-            "temperature": pa.repeat(pa.scalar(temperature, pa.float64()), num),
-            "max_tokens": pa.repeat(pa.scalar(max_tokens, pa.int32()), num),
-            "seed": pa.array([derive_seed(seed, *key) for key in keys], pa.int64()),
+            "n": pa.repeat(pa.scalar(n, pa.int32()), len(ids)),
+            "hint_level": pa.array(np.zeros(len(ids), np.int32)),
+            "temperature": pa.repeat(pa.scalar(temperature, pa.float64()), len(ids)),
+            "max_tokens": pa.repeat(pa.scalar(max_tokens, pa.int32()), len(ids)),
             "reason": one_array(reasons),
         }
     )
+    names, seeds = _named(table, Counter(), round_index, seed)
+    return cast_to_schema(table.append_column("group_id", names).append_column("seed", seeds), PLAN)
+
+
+def wave_rows(
+    plan: pa.Table,
+    columns: Mapping[str, pa.Array],
+    before: pa.Table,
+    *,
+    round_index: int,
+    wave: int,
+    call: int,
+    seed: int,
+) -> pa.Table:
+    """Return the plan of a later wave: rows of `plan_rows`, with other problems, and what the wave sets of them (P,).
+
+    A row is a group of its own unless the column `group` names another. `before` has the plans of the round so far.
+    """
+    table = plan
+    for name, values in columns.items():
+        place = table.schema.get_field_index(name)
+        if name != "group" and place < 0:
+            table = table.append_column(name, values)
+        elif name != "group":
+            filled = pc.coalesce(values.cast(table.schema.types[place]), table.column(name))
+            table = table.set_column(place, name, filled)
+    planned = Counter(
+        zip(before.column("problem_id").to_pylist(), ints(before.column("hint_level")).tolist(), strict=True)
+    )
+    names, seeds = _named(table, planned, round_index, seed)
+    groups = pc.coalesce(columns["group"], names) if "group" in columns else names
+    for name, values in (("group_id", groups), ("seed", seeds)):
+        table = table.set_column(table.schema.get_field_index(name), name, values)
+    own = {"plan_id": names, "wave": _same(wave, len(names)), "call": _same(call, len(names))}
+    for name, values in own.items():
+        table = table.append_column(name, values)
     return cast_to_schema(table, PLAN)
+
+
+def _named(
+    table: pa.Table, planned: Counter[tuple[str, int]], round_index: int, seed: int
+) -> tuple[pa.Array, pa.Array]:
+    """Return name and seed of each row; `planned` counts the rows before by problem and hint level."""
+    names: list[str] = []
+    seeds: list[int] = []
+    for problem, level in zip(
+        table.column("problem_id").to_pylist(), ints(table.column("hint_level")).tolist(), strict=True
+    ):
+        number = planned[problem, level]
+        planned[problem, level] += 1
+        names.append(f"{problem}@r{round_index}h{level}" + (f".{number}" if number else ""))
+        seeds.append(derive_seed(seed, problem, round_index, level, *([number] if number else [])))
+    return pa.array(names, pa.string()), pa.array(seeds, pa.int64())
+
+
+def _same(value: int, num: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.int32()), num)
+
+
+def refuse_odd(plan: pa.Table) -> None:
+    """Raise BadInputError naming the first row of a plan that nothing can be sampled of."""
+    n, max_tokens, temperature = (floats(plan.column(name)) for name in ("n", "max_tokens", "temperature"))
+    odd = np.flatnonzero(~((n >= 1) & (max_tokens >= 1) & (temperature >= 0) & (temperature < np.inf)))
+    if len(odd):
+        row = plan.slice(int(odd[0]), 1).to_pylist()[0]
+        raise BadInputError(
+            f"the plan asks for n = {row['n']}, max_tokens = {row['max_tokens']}, temperature = {row['temperature']} "
+            f"of problem {row['problem_id']}",
+            hint="n and max_tokens are at least 1, temperature at least 0",
+        )
 
 
 def hints_of_level(hints: pa.Table, level: int, problem_ids: Column) -> tuple[pa.Array, Bools]:
@@ -57,7 +116,3 @@ def hints_of_level(hints: pa.Table, level: int, problem_ids: Column) -> tuple[pa
     texts = take_or_null(safe.column("text"), positions(problem_ids, safe.column("problem_id")))
     withheld = positions(problem_ids, unsafe.column("problem_id")) >= 0
     return texts, withheld & np.asarray(texts.is_null().to_numpy(zero_copy_only=False))
-
-
-def _text(numbers: Ints) -> pa.Array:
-    return pa.array(numbers).cast(pa.string())

@@ -70,9 +70,24 @@ class TableSchema:
         )
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its columns."""
+        return tuple(c.name for c in self.columns)
+
+    @property
     def required(self) -> tuple[str, ...]:
         """Names of the columns that a supplied file must have."""
         return tuple(c.name for c in self.columns if c.required)
+
+    def column(self, table: pa.Table, name: str) -> pa.Array | pa.ChunkedArray:
+        """Return a column of such a table; nulls if it is a sparse one that no row has."""
+        if name in table.column_names:
+            return table.column(name)
+        return pa.nulls(table.num_rows, self.type_of(name))
+
+    def type_of(self, name: str) -> pa.DataType:
+        """Return the type of a column."""
+        return next(column.type for column in self.columns if column.name == name)
 
     def restricted(self, names: Collection[str]) -> "TableSchema":
         """The same table with some of its columns alone."""
@@ -93,6 +108,13 @@ _SPANS = pa.list_(
 )
 """Half-open ranges of completion tokens; source is sampled, inserted, observed or given."""
 _MESSAGES = pa.list_(pa.struct([("role", _TEXT), ("content", _TEXT)]))
+
+_OF_WAVES = (
+    Column("plan_id", _TEXT, "the row of the plan; null: its group_id, which no other row has", sparse=True),
+    Column("wave", pa.int32(), "number of the wave that planned it; null is 0, curate", sparse=True, low=0),
+    Column("call", pa.int32(), "call of the wave that planned it, from 0", sparse=True, low=0),
+)
+"""Columns of plans and rollouts that waves after the first fill in."""
 
 PROBLEMS = TableSchema(
     "problems",
@@ -134,6 +156,14 @@ PLAN = TableSchema(
         Column("max_tokens", pa.int32(), "limit of completion tokens", low=1, high=MAX_TOKENS),
         Column("seed", _INT, "seed of the group; sample seeds derive from it"),
         Column("reason", _TEXT, "why this problem, this round"),
+        *_OF_WAVES,
+        Column("messages", _MESSAGES, "the prompt as chat messages, if it is not the problem's question", sparse=True),
+        Column(
+            "top_p", _FLOAT, "nucleus mass to sample from, if not that of the rollout", sparse=True, above=0, high=1
+        ),
+        Column(
+            "top_k", pa.int32(), "most probable tokens to sample from, if not those of the rollout", sparse=True, low=0
+        ),
     ),
 )
 ROLLOUTS = TableSchema(
@@ -143,7 +173,7 @@ ROLLOUTS = TableSchema(
         Column("rollout_id", _TEXT, "first 16 hex digits of the artifact's digest, group_id, sample: unique in a lake"),
         Column("problem_id", _TEXT, "the problem answered", required=True),
         Column("group_id", _TEXT, "completions that are compared with each other"),
-        Column("sample", pa.int32(), "index within the group", low=0, high=MAX_WHOLE),
+        Column("sample", pa.int32(), "index within the row of the plan", low=0, high=MAX_WHOLE),
         Column(
             "round",
             pa.int32(),
@@ -187,6 +217,7 @@ ROLLOUTS = TableSchema(
             low=0,
             high=MAX_WHOLE,
         ),
+        *_OF_WAVES,
     ),
 )
 SCORES = TableSchema(

@@ -101,6 +101,22 @@ def NAME(problem, fraction: float):
     assert NAME({"solution": None}, 0.7) is None
 """,
     ),
+    "wave": Template(
+        "import numpy as np\n\nfrom gradus.components import component\n"
+        "from gradus.data.curation.round import Round, first_rows\n",
+        '''
+@component("wave", needs=("group", "correct"))
+def NAME(round: Round, rng: np.random.Generator):
+    """Sample every group of which no row is correct again."""
+    right = round.rows.by("group").sum(round.rows["correct"])
+    return round.plan(like=first_rows(round.rows, right == 0), reason="no row of the group was correct")
+''',
+        "import numpy as np\nimport pyarrow as pa\n\nfrom gradus.data.curation.round import round_of\n",
+        """
+    rows = pa.table({"problem_id": ["a", "a", "b"], "group": [0, 0, 1], "correct": [1.0, 0.0, 0.0]})
+    assert NAME(round_of(rows), np.random.default_rng(0)).problem_id.to_pylist() == ["b"]
+""",
+    ),
     "reward": Template(
         "from gradus.components import component\n",
         '''
@@ -250,13 +266,14 @@ def write_component(kind: str, name: str, folder: Path) -> list[Path]:
 def _texts(kind: Kind, name: str) -> dict[str, str]:
     """The text of each file by its name."""
     found = TEMPLATES[kind]
-    section, key, *listed = SETTINGS[kind].split(".")
-    value = f'["{name}.py:{name}"]' if listed else f'"{name}.py:{name}"'
+    *sections, key = SETTINGS[kind].removesuffix(".0").split(".")
+    value = f'["{name}.py:{name}"]' if SETTINGS[kind].endswith(".0") else f'"{name}.py:{name}"'
+    section = f"[{sections[0]}]\n" if sections else ""
     imports = f"{found.test_imports}\n" if found.test_imports else ""
     texts = {
         f"{name}.py": f'"""The {kind} {name}."""\n\n{found.imports}\n{found.function}',
         f"test_{name}.py": f'"""{name} against numbers by hand."""\n\n{imports}'
         f"from {name} import {name}\n\n\ndef test_{name}() -> None:{found.test}",
-        f"{name}.toml": f"{_HEAD}[{section}]\n{key} = {value}\n",
+        f"{name}.toml": f"{_HEAD}{section}{key} = {value}\n",
     }
     return {file: text.replace("NAME", name) for file, text in texts.items()}

@@ -104,7 +104,7 @@ class Run:
 
     @call
     def artifact(self, stage: str, *, round: int = 0, purpose: str = "train") -> Artifact:
-        """Return what the run has of a stage: in a round, for a purpose (train, eval, profile, hint2 ...)."""
+        """Return what the run has of a stage: in a round, for a purpose (train, eval, profile, escalate1 ...)."""
         made = {(row["stage"], row["round"], row["purpose"]): row["output"] for row in self._last}
         if (stage, round, purpose) not in made:
             there = ", ".join(f"round={at}, purpose={why!r}" for name, at, why in made if name == stage)

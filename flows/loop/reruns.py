@@ -17,16 +17,12 @@ from gradus.flows.recipe.config import (
 )
 from gradus.flows.recipe.guards import Override
 from gradus.flows.recipe.setting_faults import valid
+from gradus.tasks.config.waves import WAVE
 from gradus.tasks.runs.journal import read_events, read_settings
 from gradus.tasks.stages.registry import stage_spec, stages
 
 Call = tuple[str, int, str]
 """A stage, its round and its purpose."""
-
-_GIVEN = {
-    "escalate": ("level",),
-}
-"""Settings that the run fills in, by stage."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,6 @@ def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: As
     if rounds.only is not None and rounds.since:
         raise UsageError("--round and --from-round exclude each other", hint="--from-round 9 means round 9 and later")
     recipe = stored_recipe(runs, run)
-    stage_spec(stage)
     done = _calls(runs / run)
     calls = _chosen(done, run, stage, rounds, changed=bool(assignments))
     # The run may have continued further than its last command asked for.
@@ -88,7 +83,6 @@ def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: As
 
 def chosen_calls(folder: Path, stage: str, rounds: Rounds) -> list[Call]:
     """Return the calls of a run that are meant; UsageError if there is no such stage or round."""
-    stage_spec(stage)
     return _chosen(_calls(folder), folder.name, stage, rounds, changed=False)
 
 
@@ -124,12 +118,15 @@ def _calls(folder: Path) -> list[Call]:
 
 
 def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed: bool) -> list[Call]:
-    """The calls of the run that are meant; UsageError names those there are instead."""
-    found = [call for call in calls if call[0] == stage]
+    """The calls of the run that are meant, of a stage or of a wave by its name; UsageError names those there are."""
+    waves = list(dict.fromkeys(_wave_of(call) for call in calls if call[0] == WAVE.name))
+    if stage not in waves:
+        stage_spec(stage)
+    found = [call for call in calls if stage in (call[0], _wave_of(call) if call[0] == WAVE.name else "")]
     if changed and stage == "curate":  # the plans of profiling and evaluation have settings of their own
         found = [call for call in found if call[2] == "train"]
     if not found:
-        had = ", ".join(name for name in stages() if name in {name for name, _, _ in calls})
+        had = ", ".join([*(name for name in stages() if name in {name for name, _, _ in calls}), *waves])
         what = "stage it could change" if any(name == stage for name, _, _ in calls) else "stage"
         raise UsageError(f"run {run} had no {what} {stage}", hint=f"its stages are {had}" if had else "it did nothing")
     rounds = sorted({index for _, index, _ in found})
@@ -137,6 +134,11 @@ def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed:
         where = f"from round {chosen.since} on" if chosen.only is None else f"in round {chosen.only}"
         raise UsageError(f"run {run} had no {stage} {where}", hint=f"it had one in {_rounds(rounds)}")
     return [call for call in found if chosen.has(call[1])]
+
+
+def _wave_of(call: Call) -> str:
+    """The name of a wave by one of its calls."""
+    return call[2].rstrip("0123456789")
 
 
 def _rounds(rounds: Sequence[int]) -> str:
@@ -150,8 +152,5 @@ def _rounds(rounds: Sequence[int]) -> str:
 
 def _changed(recipe: Recipe, override: Override) -> Recipe:
     """The recipe with the change; UsageError unless it fits every stage that it is meant for."""
-    for key in override.changes:
-        if key in _GIVEN.get(override.stage, ()):
-            raise UsageError(f"{override.stage}.{key} is decided by the run, not set", hint="change the recipe instead")
     changed = recipe.model_copy(update={"overrides": (*recipe.overrides, override)})
     return parse_recipe(changed.model_dump(mode="json"), "--set")

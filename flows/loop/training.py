@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from gradus.components.chosen import WaveConfig
 from gradus.components.settings import Config
+from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import Json, JsonObject
 from gradus.flows.loop.measuring import Choice, Figures, Measurements
 from gradus.flows.loop.room import kept_rounds
 from gradus.flows.recipe.ahead import run_concurrently
-from gradus.flows.recipe.config import Recipe, Recorded, escalated, section, stage_config
+from gradus.flows.recipe.config import Recipe, Recorded, section, stage_config, wave_config
 from gradus.flows.recipe.guards import Guard, first_outside
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.curation import CurateConfig
@@ -269,8 +271,8 @@ class _Steps:
         return self.run("difficulty", self.recipe.difficulty, inputs, 0, "profile").ref
 
     def hints(self) -> Ref | None:
-        """Build hints for the training problems, if the recipe escalates."""
-        if not self.recipe.escalate:
+        """Build hints for the training problems, if a wave asks for them."""
+        if not any(wave.reads_hints for wave in self.recipe.all_waves):
             return None
         return self.run("hint", self.recipe.hint, {"problems": [self.start.problems]}, 0).ref
 
@@ -285,29 +287,49 @@ class _Steps:
         return _Batch(rows.ref, judged.ref, {})
 
     def gather(self, index: int, policy: Ref, difficulty: Ref | None, hints: Ref | None) -> _Gathered:
-        """A round up to its update: problems chosen, tried by the policy, scored, the failed ones again with hints."""
+        """A round up to its update: problems chosen, tried by the policy and scored, then wave after wave."""
         problems = [self.start.problems]
         curate, facts = self.recipe.curate, {"round": index}
-        chosen_from = {"problems": problems, "difficulty": _maybe(difficulty)}
+        known = {"problems": problems, "difficulty": _maybe(difficulty)}
         if self.settings("curate", index, curate).counts_tokens:
             curate = curate.model_copy(update={"prompt": self.recipe.rollout.prompt})
-            chosen_from["policy"] = [self.start.policy]
-        plan = self.run("curate", curate, chosen_from, index, facts=facts).ref
-        plans, batches = [plan], [self.sample_and_score(plan, problems, policy, index)]
-        for level in self.recipe.escalate if hints else ():
-            last = batches[-1]
-            failed = {"plan": [plan], "rollouts": [last.rollouts], "scores": [last.scores], "hints": _maybe(hints)}
-            settings = escalated(self.recipe, level, index, self.recorded)
-            step = self.run("escalate", settings, failed, index, f"hint{level}")
-            if not step.summary.get("groups"):
-                break
-            plan = step.ref
-            plans.append(plan)
-            batches.append(self.sample_and_score(plan, problems, policy, index, f"hint{level}"))
-        rollouts, scores = [batch.rollouts for batch in batches], [batch.scores for batch in batches]
-        seen = {"rollouts": rollouts[:1], "scores": scores[:1], "difficulty": _maybe(difficulty)}
-        measured = self.run("difficulty", self.recipe.difficulty, seen, index, facts=facts).ref
-        return _Gathered(plans, rollouts, scores, measured, batches[0].metrics)
+            known["policy"] = [self.start.policy]
+        plan = self.run("curate", curate, known, index, facts=facts).ref
+        first = self.sample_and_score(plan, problems, policy, index)
+        seen = {"plan": [plan], "rollouts": [first.rollouts], "scores": [first.scores]}
+        for number, wave in enumerate(self.recipe.all_waves, start=1):
+            calls, inputs = 0, {**known, "hints": _maybe(hints) if wave.reads_hints else []}
+            while plan := self.wave(wave, index, number, calls, {**inputs, **seen}):
+                calls += 1
+                batch = self.sample_and_score(plan, problems, policy, index, f"{wave.short}{calls}")
+                more = {"plan": plan, "rollouts": batch.rollouts, "scores": batch.scores}
+                seen = {role: [*refs, more[role]] for role, refs in seen.items()}
+        judged = {role: seen[role] for role in ("rollouts", "scores")} | {"difficulty": _maybe(difficulty)}
+        measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
+        return _Gathered(seen["plan"], seen["rollouts"], seen["scores"], measured, first.metrics)
+
+    def wave(
+        self, wave: WaveConfig, index: int, number: int, calls: int, inputs: Mapping[str, list[Ref]]
+    ) -> Ref | None:
+        """Return the plan of a wave after some calls in this round; None if it is empty, or `times` calls were made.
+
+        Raise GateError if it asks for more after its last call and the recipe wants all of it.
+        """
+        over = calls == wave.times
+        if index < wave.from_round or (over and wave.then == "learn"):
+            return None
+        settings, purpose = wave_config(self.recipe, wave, index, self.recorded), f"{wave.short}{calls + 1}"
+        facts: JsonObject = {"round": index, "wave": number, "call": calls}
+        step = self.session.stage("wave", settings, inputs, round=index, purpose=purpose, facts=facts)
+        if not step.summary.get("groups"):
+            return None
+        if over:
+            reason = step.report.get("samples", [{}])[0].get("reason")
+            raise GateError(
+                f"the wave {wave.label} asks for more after its {wave.times} calls of round {index}: {reason}",
+                hint='raise `times`, loosen the filters, or take what there is with then = "learn"',
+            )
+        return step.ref
 
     def learn(
         self, index: int, policy: Ref, gathered: _Gathered, given: _Batch | None, *, last: bool = False

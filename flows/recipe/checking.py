@@ -12,7 +12,7 @@ from gradus.components.settings import Config
 from gradus.components.stage import Stage
 from gradus.data.errors import UsageError
 from gradus.flows.recipe.ahead import overlapping
-from gradus.flows.recipe.config import Recipe, escalated, section, stage_config, with_guards_changes
+from gradus.flows.recipe.config import Recipe, section, stage_config, wave_config, with_guards_changes
 from gradus.flows.recipe.samplings import samplings
 from gradus.tasks.config.curation import CURATE, HINT
 from gradus.tasks.config.learning import UPDATE, UpdateConfig
@@ -37,14 +37,17 @@ def check_settings(recipe: Recipe, lake: Path) -> None:
     recipe = with_guards_changes(recipe)
     scores = (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score))
     stages: dict[Stage, Sequence[Config]] = {SCORE: scores, CURATE: [recipe.curate], ROLLOUT: [recipe.rollout]}
-    stages |= {HINT: [recipe.hint]} if recipe.escalate else {}
+    stages |= {HINT: [recipe.hint]} if any(wave.reads_hints for wave in recipe.all_waves) else {}
     stages |= {UPDATE: [overlapping(recipe).update]} if recipe.rounds else {}
     stages |= {stage_spec(name): [section(recipe, name)] for name in recipe.stages}
     for stage, bases in stages.items():
         for index, base in product(_changed(recipe, stage.name), bases):
             _check_stage(recipe, stage, stage_config(recipe, stage.name, index, base))
+    names = [wave.short for wave in recipe.all_waves]
+    for index, wave in product(_changed(recipe, "curate", *names), recipe.all_waves):
+        check_components(wave_config(recipe, wave, index))
     _check_sampling(recipe, lake)
-    for index in _changed(recipe, "curate", "escalate", "update") if recipe.rounds and recipe.given is None else ():
+    for index in _changed(recipe, "curate", *names, "update") if recipe.rounds and recipe.given is None else ():
         _check_groups(recipe, index)
 
 
@@ -83,9 +86,8 @@ def _check_groups(recipe: Recipe, index: int) -> None:
     if len(compared) < len(terms) or not compared:
         return
     sample = stage_config(recipe, "curate", index, recipe.curate).sample
-    if any(
-        s.n > 1 and s.temperature > 0 for s in (sample, *(escalated(recipe, x, index).sample for x in recipe.escalate))
-    ):
+    waves = [wave_config(recipe, wave, index) for wave in recipe.all_waves]
+    if any(s.n > 1 and s.temperature > 0 for s in (sample, *(each.sample for each in waves))):
         return
     what = "n = 1" if sample.n == 1 else "temperature = 0"
     raise UsageError(

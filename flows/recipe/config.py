@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar, cast
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from gradus.components.chosen import WaveConfig
 from gradus.components.settings import MAX_ROUNDS, Config
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
@@ -26,7 +27,6 @@ from gradus.tasks.config.curation import (
     MAX_LEVEL,
     CurateConfig,
     DifficultyConfig,
-    EscalateConfig,
     HintConfig,
     SampleConfig,
 )
@@ -35,6 +35,7 @@ from gradus.tasks.config.keep import KeepConfig
 from gradus.tasks.config.learning import GivenConfig, UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.preflight.checks import name_problem
 from gradus.tasks.stages.registry import installed_names, stage_spec
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
@@ -85,7 +86,9 @@ class Recipe(Config):
     hint: HintConfig = Field(default_factory=HintConfig)
     """Construction of hints."""
     escalate: tuple[Annotated[int, Field(ge=1, le=MAX_LEVEL)], ...] = (1, 2, 3)
-    """Hint levels tried, in order, on groups whose every rollout failed; empty for no hints."""
+    """Hint levels tried, in order, on groups whose every rollout failed, by the wave `escalate`; empty for none."""
+    waves: tuple[WaveConfig, ...] = Field(default=(), exclude_if=_off)
+    """Functions that plan further rollouts of a round from those that are back, in this order, after `escalate`."""
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     """Generation of completions."""
     score: ScoreConfig = Field(default_factory=ScoreConfig)
@@ -120,6 +123,12 @@ class Recipe(Config):
     guards: tuple[Guard, ...] = Field(default=(), exclude_if=_off)
     """Limits on what rounds measure: outside of them the run ends, or goes back to its best policy."""
 
+    @property
+    def all_waves(self) -> tuple[WaveConfig, ...]:
+        """The waves of a round in their order: the levels of `escalate`, then `waves`."""
+        levels = {"name": "escalate", "levels": self.escalate, "times": len(self.escalate)}
+        return (*([WaveConfig.model_validate(levels)] if self.escalate else []), *self.waves)
+
     @model_validator(mode="before")
     @classmethod
     def _sections_of_packages(cls, given: object) -> object:
@@ -141,6 +150,14 @@ class Recipe(Config):
                 "evaluate.problems is not set, and the bundled sums say nothing about your own problems: name a set "
                 "of the same kind that training does not use"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _has_each_wave_once(self) -> "Recipe":
+        named = [wave.short for wave in self.all_waves]
+        if twice := next((name for name in named if named.count(name) > 1), ""):
+            also = ": once by `escalate`, once in `waves`; set escalate = []" if twice == "escalate" else ""
+            raise ValueError(f"the wave {twice} stands twice, and overrides could not tell which{also}")
         return self
 
     @field_validator("name")
@@ -253,7 +270,7 @@ def _refused(error: ValidationError, origin: str, evaluate: object) -> UsageErro
 def refuse_unjudged(recipe: Recipe) -> None:
     """Raise UsageError if the rewards of a round can never say what is correct where the recipe has to know it.
 
-    That is in every suite, for escalation, and for difficulty unless rewards alone are accepted there.
+    That is in every suite, for waves that read it, and for difficulty unless rewards alone are accepted there.
     """
     rounds = {0, *(o.first_round for o in recipe.overrides if o.stage == "score")}
     for index in sorted(rounds):
@@ -261,8 +278,9 @@ def refuse_unjudged(recipe: Recipe) -> None:
             score = stage_config(recipe, "score", index, suite.score or recipe.score)
             refuse_without_verdicts(score, f"training {recipe.name}: the suite {suite.name}")
         training = stage_config(recipe, "score", index, recipe.score)
-        if recipe.escalate:
-            refuse_without_verdicts(training, f"training {recipe.name}: escalation")
+        for wave in recipe.all_waves:
+            if "correct" in (wave.needs or ()):
+                refuse_without_verdicts(training, f"training {recipe.name}: the wave {wave.label}")
         accepted = stage_config(recipe, "difficulty", index, recipe.difficulty).max_unjudged_frac
         refuse_without_verdicts(training, f"training {recipe.name}: difficulty", accepted)
 
@@ -334,10 +352,15 @@ def stage_config(recipe: Recipe, stage: str, round_index: int, base: C, recorded
     return valid(type(base), body, origin or f"the settings of {stage}")
 
 
-def escalated(recipe: Recipe, level: int, index: int, recorded: Recorded = (), origin: str = "") -> EscalateConfig:
-    """Return the settings of an escalation in a round: sampled as that round's plan is, with its own overrides."""
-    sample = stage_config(recipe, "curate", index, recipe.curate, recorded).sample
-    return stage_config(recipe, "escalate", index, EscalateConfig(level=level, sample=sample), recorded, origin)
+def wave_config(
+    recipe: Recipe, wave: WaveConfig, index: int, recorded: Recorded = (), origin: str = ""
+) -> PlanningConfig:
+    """Return the settings of a wave in a round: sampled and drawn as that round's plan is, with its own overrides."""
+    curate = stage_config(recipe, "curate", index, recipe.curate, recorded)
+    if curate.counts_tokens:
+        curate = curate.model_copy(update={"prompt": recipe.rollout.prompt})
+    base = PlanningConfig(wave=wave, sample=curate.sample, curate=curate.model_copy(update={"sample": SampleConfig()}))
+    return stage_config(recipe, wave.short, index, base, recorded, origin)
 
 
 def section(recipe: Recipe, stage: str) -> Config:
@@ -350,7 +373,8 @@ def section(recipe: Recipe, stage: str) -> Config:
 def _check(recipe: Recipe, override: Override, origin: str) -> None:
     """Refuse a change of no stage of training, or one that does not fit the settings of its stage."""
     given = ("given",) if recipe.given is not None else ()
-    ours = ("ingest", "hint", *given, "curate", "rollout", "score", "escalate", "difficulty", "update", "evaluate")
+    waves = {wave.short: wave for wave in recipe.all_waves}
+    ours = ("ingest", "hint", *given, "curate", "rollout", "score", *waves, "difficulty", "update", "evaluate")
     stages = (*ours, *recipe.stages)
     if override.stage not in stages:
         listed = f"the stages of a training run are {', '.join(stages)}"
@@ -365,8 +389,7 @@ def _check(recipe: Recipe, override: Override, origin: str) -> None:
         case "score":
             for base in (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score)):
                 stage_config(recipe, "score", index, base, (), where)
-        case "escalate":
-            for level in recipe.escalate:
-                escalated(recipe, level, index, (), where)
+        case name if name in waves:
+            wave_config(recipe, waves[name], index, (), where)
         case stage:
             stage_config(recipe, stage, index, section(recipe, stage), (), where)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradus.flows.recipe.config import Recipe, escalated, stage_config, with_guards_changes
+from gradus.flows.recipe.config import Recipe, stage_config, wave_config, with_guards_changes
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 
@@ -39,13 +39,14 @@ def samplings(recipe: Recipe) -> Iterator[Sampling]:
         for index in {0, *changing_rounds(recipe, "rollout")}:
             rollout = stage_config(recipe, "rollout", index, suite.rollout(recipe.rollout))
             yield Sampling(key, suite.sample, rollout, suite.name)
-    for index in changing_rounds(recipe, "curate", "escalate", "rollout"):
+    names = [wave.short for wave in recipe.all_waves]
+    for index in changing_rounds(recipe, "curate", *names, "rollout"):
         curate = stage_config(recipe, "curate", index, recipe.curate)
         rollout, filtered = stage_config(recipe, "rollout", index, recipe.rollout), _is_filtered(curate)
         yield Sampling("curate.sample", curate.sample, rollout, filtered=filtered)
-        for level in recipe.escalate:
-            sample = escalated(recipe, level, index).sample
-            yield Sampling("escalate.sample", sample, rollout, filtered=filtered)
+        for wave in recipe.all_waves:
+            sample = wave_config(recipe, wave, index).sample
+            yield Sampling(f"{wave.short}.sample", sample, rollout, filtered=filtered)
 
 
 def _is_filtered(curate: CurateConfig) -> bool:

@@ -1,4 +1,4 @@
-"""The stages that decide what is sampled next: declarations and settings of curate, hint, escalate, difficulty."""
+"""The stages that decide what is sampled next: declarations and settings of curate, hint, difficulty."""
 
 from typing import Annotated
 
@@ -57,15 +57,6 @@ class CurateConfig(Config):
         return any("prompt_tokens" in (chosen.needs or ()) for chosen in chosen_in(self))
 
 
-class EscalateConfig(Config):
-    """A plan for the groups whose every rollout failed, one hint level up (GHPO, arXiv 2507.10628)."""
-
-    level: int = Field(ge=1, le=MAX_LEVEL)
-    """Hint level to show."""
-    sample: SampleConfig = Field(default_factory=SampleConfig)
-    """Sampling of each group that is sampled again."""
-
-
 class HintConfig(Config):
     """Construction of hints from worked solutions."""
 
@@ -112,15 +103,6 @@ HINT = Stage(
     draws=False,
     check="gradus.tasks.preflight.stages:check_hint",
     run="gradus.tasks.stages.hint:run",
-)
-ESCALATE = Stage(
-    "escalate",
-    "Plan the failed groups again, each with its next hint.",
-    version=1,
-    makes="plan",
-    settings=EscalateConfig,
-    verb=False,
-    run="gradus.tasks.stages.escalate:run",
 )
 DIFFICULTY = Stage(
     "difficulty",

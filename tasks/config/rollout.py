@@ -8,6 +8,7 @@ from gradus.components.addresses import is_place
 from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROWS, MAX_TOKENS, MAX_TRIES, Config, empty
 from gradus.components.stage import Role, Short, Stage
 from gradus.data.errors import shortened
+from gradus.data.lake.schema import PLAN
 from gradus.models.engines.settings import ServerConfig, VllmConfig
 from gradus.tasks.config.prompts import PROMPT_COLUMNS, PromptConfig, Stops
 from gradus.tasks.config.roles import POLICY, PROBLEMS
@@ -76,7 +77,7 @@ class RolloutConfig(Config):
 
 
 COLUMNS = {
-    "plan": ("problem_id", "group_id", "n", "hint_level", "hint_text", "temperature", "max_tokens", "seed"),
+    "plan": tuple(name for name in PLAN.names if name != "reason"),
     "problems": PROMPT_COLUMNS,
 }
 """The columns that a rollout reads, by role."""

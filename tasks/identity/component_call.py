@@ -12,6 +12,7 @@ import pyarrow as pa
 from gradus.components import Kind
 from gradus.components.user_modules import CORRECT, describe, line_of
 from gradus.data.curation.results import Draw, Selection
+from gradus.data.curation.round import Planned, WaveError
 from gradus.data.errors import BadInputError, GradusError
 from gradus.data.hints import NoHint
 
@@ -28,7 +29,7 @@ def checked(function: Callable[..., Any], kind: Kind, name: str, file: Path) -> 
     def call(*arguments: Any, **settings: Any) -> Any:
         try:
             found = function(*arguments, **settings)
-        except (GradusError, MemoryError):
+        except (GradusError, MemoryError, WaveError):
             raise
         except (Exception, SystemExit) as error:
             if isinstance(error, RuntimeError) and _is_for_the_caller(error):
@@ -122,6 +123,7 @@ RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
     "ranking": ("an array of N numbers", _is_ranking),
     "sampler": ("a Draw of at most `num` different rows, with a weight and a mark for each", _is_draw),
     "hint": ("text, NoHint or None", lambda found, _: found is None or isinstance(found, str | NoHint)),
+    "wave": ("a plan (round.plan) or None", lambda found, _: found is None or isinstance(found, Planned)),
     "advantage": ("a tensor of N advantages, or of M", _is_advantage),
     "loss": (f"(M token losses, or N of rows, {_METRICS})", _is_loss),
     "aggregation": ("a tensor of M numbers", lambda found, given: _is_tensor(found, tuple(given[0].row.shape))),

@@ -61,10 +61,10 @@ found as materialized (
     select s.round, s.purpose, s.problem_id, s.domain, s.group_id, s.sample, s.hint_level,
         s.completion_tokens as tokens, s.finish_reason, s.reward, s.correct, s.outcome,
         took.advantage, took.weight, took.mismatch, s.rollout_id, s.rollouts_artifact,
-        s.hint_level = 0 and (s.purpose in ('profile', 'train') or s.purpose like 'eval%') as bare,
+        s.hint_level = 0 and s.purpose <> 'given' as bare,
         s.purpose like 'eval%' as held_out
     from samples s left join took on took.rollout_id = s.rollout_id and took.round = s.round
-        and (s.purpose = 'train' or s.purpose like 'hint%')
+        and s.purpose not in ('profile', 'given') and s.purpose not like 'eval%'
 ),
 rates as (
     select problem_id, held_out, round, avg(correct::int) as rate from found where bare group by all

@@ -172,14 +172,23 @@ def check_components(config: Config) -> None:
             raise BadInputError(str(error), hint=_nearest(chosen, error)) from None
         except ValidationError as error:
             raise refused_setting(error, chosen.label) from None
-        if chosen.kind in ("filter", "ranking", "sampler") and component.needs:
-            from gradus.data.curation.candidates import OF_PROBLEM, no_candidates  # noqa: PLC0415 - loads Arrow's functions
+        if chosen.kind in ("filter", "ranking", "sampler", "wave") and component.needs:
+            _check_reads(chosen)
 
-            candidates = no_candidates()
-            of_table = [need for need in component.needs if not need.startswith(OF_PROBLEM)]
-            refuse_needs(chosen, of_table, candidates.known, f" or {OF_PROBLEM}KEY, a key of extra")
-            if isinstance(chosen, FilterConfig) and chosen.is_ours:
-                function_of(component)(candidates, **component.settings(**chosen.settings).model_dump())
+
+def _check_reads(chosen: Chosen) -> None:
+    """Refuse a column that candidates, or the rows of a round, do not have."""
+    from gradus.data.curation.candidates import Candidates, no_candidates  # noqa: PLC0415 - loads Arrow's functions
+    from gradus.data.curation.round import OF_PLAN, RoundRows  # noqa: PLC0415
+    from gradus.data.table_rows import OF_PARTS, OF_PROBLEM  # noqa: PLC0415
+
+    component, keys, known = chosen.component, [OF_PROBLEM], [*Candidates.known]
+    if chosen.kind == "wave":
+        keys, known = [OF_PROBLEM, OF_PLAN, OF_PARTS], ["hint", *RoundRows.known, *known]
+    plain = [need for need in component.needs or () if not need.startswith(tuple(keys))]
+    refuse_needs(chosen, plain, list(dict.fromkeys(known)), "".join(f" or {key}NAME" for key in keys))
+    if isinstance(chosen, FilterConfig) and chosen.is_ours:
+        function_of(component)(no_candidates(), **component.settings(**chosen.settings).model_dump())
 
 
 def refuse_needs(part: Chosen, needs: Iterable[str], known: Collection[str], more: str = "") -> None:

@@ -24,7 +24,7 @@ ContentKey = Callable[[Ref, Sequence[str] | None], str]
 
 @dataclass(frozen=True)
 class Call:
-    """One stage of a run: its settings, its inputs, its round and what it is for (train, hint1, profile, eval)."""
+    """One stage of a run: its settings, its inputs, its round and what it is for (train, escalate1, profile, eval)."""
 
     name: str
     config: Config

@@ -88,7 +88,7 @@ class Session:
     ) -> Outcome:
         """Run, or reuse, one stage as a Prefect task and remember its outcome; raises what the stage raised.
 
-        `purpose` tells the stages of one round apart: train, hint1 ..., profile, eval. `seed` is the run's own if
+        `purpose` tells the stages of one round apart: train, escalate1 ..., profile, eval. `seed` is the run's own if
         none is given; it is part of the identity of stages that draw. `facts` are what the run decides for the stage.
         """
         raise_if_interrupted()

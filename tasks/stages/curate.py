@@ -15,14 +15,16 @@ import pyarrow as pa
 from gradus.components.chosen import Chosen, chosen_in
 from gradus.components.rows import Rows
 from gradus.data.arrays import Bools, Column, Floats, Ints, floats, one_array, pc
-from gradus.data.curation.candidates import OF_PROBLEM, PROMPT_TOKENS, Candidates, candidates
+from gradus.data.curation.candidates import PROMPT_TOKENS, Candidates, candidates
 from gradus.data.curation.plan import plan_rows
 from gradus.data.curation.results import DECIMALS, Draw, Selection, apply_filters, rank
 from gradus.data.errors import GateError
 from gradus.data.lake.schema import PROBLEMS
 from gradus.data.seeds import derive_seed
+from gradus.data.table_rows import OF_PROBLEM
 from gradus.tasks.artifacts.prompt_lengths import prompt_lengths
 from gradus.tasks.config.curation import CurateConfig
+from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult
@@ -34,14 +36,9 @@ _NUM_IDS, _NUM_PLANNED, _NUM_DROPPED = 100, 12, 4
 def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     """Choose problems and write the plan; raise GateError if none is left."""
     ctx.beat(0.0, "reading problems and difficulty")
-    problems = ctx.table("problems", _columns(config))
-    if config.counts_tokens and ctx.inputs.get("policy"):
-        lengths = prompt_lengths(ctx.store.path(ctx.one("policy")), problems.to_pylist(), config.prompt.style)
-        problems = problems.append_column(PROMPT_TOKENS, pa.array(lengths, pa.int64()))
-    pool = candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)
+    pool = pool_of(ctx, _columns(config), config.prompt if config.counts_tokens else None)
     ctx.beat(0.3, f"filtering {pool.num_rows} problems")
-    verdict = apply_filters(pool, [_reading(chosen) for chosen in config.filters])
-    taken, why, reasons, ties = _choose(pool, verdict, config, derive_seed(ctx.seed, "curate", ctx.round))
+    taken, why, verdict, reasons, ties = choose(pool, config, derive_seed(ctx.seed, "curate", ctx.round))
     if not len(taken):
         causes = "; ".join(f"{reason}: {count}" for reason, count in reasons.items()) or "there are no problems"
         raise GateError(f"no problem is left to plan ({causes})", hint="loosen the filters or measure more problems")
@@ -50,9 +47,7 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     plan = plan_rows(
         chosen.column("problem_id"),
         reasons=pc.binary_join_element_wise(_measured_text(chosen), why, ", "),
-        hint_levels=np.zeros(chosen.num_rows, dtype=np.int64),
-        hint_texts=pa.nulls(chosen.num_rows, pa.string()),
-        rounds=np.full(chosen.num_rows, ctx.round),
+        round_index=ctx.round,
         n=config.sample.n,
         temperature=config.sample.temperature,
         max_tokens=config.sample.max_tokens,
@@ -61,6 +56,15 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     ctx.out.write_table(plan)
     ctx.beat(1.0, f"{plan.num_rows} problems planned")
     return _result(pool, chosen, plan, verdict, reasons, {**ties, **_unmeasured(ctx, pool, config)})
+
+
+def pool_of(ctx: StageContext, columns: Sequence[str] | None, prompt: PromptConfig | None) -> Candidates:
+    """Return the problems with their measurements, and the tokens of their prompts if a prompt is given."""
+    problems = ctx.table("problems", columns)
+    if prompt is not None and ctx.inputs.get("policy"):
+        lengths = prompt_lengths(ctx.store.path(ctx.one("policy")), problems.to_pylist(), prompt.style)
+        problems = problems.append_column(PROMPT_TOKENS, pa.array(lengths, pa.int64()))
+    return candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)
 
 
 def _columns(config: CurateConfig) -> list[str] | None:
@@ -83,13 +87,14 @@ def _reading(chosen: Chosen) -> Callable[..., Any]:
     return read
 
 
-def _choose(
-    pool: Candidates, verdict: Selection, config: CurateConfig, seed: int
-) -> tuple[Ints, Column, dict[str, int], dict[str, object]]:
-    """Rank, cut and draw what the filters left: rows taken, in plan order, and what put each there, (T,) both.
+def choose(
+    pool: Candidates, config: CurateConfig, seed: int
+) -> tuple[Ints, Column, Selection, dict[str, int], dict[str, object]]:
+    """Filter, rank, cut and draw: rows taken, in plan order, and what put each there, (T,) both.
 
-    With them the reasons of all rows that are not taken, and equal ranks.
+    With them the verdict of the filters, the reasons of all rows that are not taken, and equal ranks.
     """
+    verdict = apply_filters(pool, [_reading(chosen) for chosen in config.filters])
     reasons = verdict.counts()
     index, why, values = _ranked(pool, verdict.kept, config)
     ties = _ties(values, config)
@@ -99,7 +104,7 @@ def _choose(
     taken, why = _drawn(pool, index, why, config, seed)
     if len(taken) < len(index):
         reasons[f"{config.sampler.label}: not drawn"] = len(index) - len(taken)
-    return taken, why, reasons, ties
+    return taken, why, verdict, reasons, ties
 
 
 def _unmeasured(ctx: StageContext, pool: Candidates, config: CurateConfig) -> dict[str, object]:

@@ -15,16 +15,17 @@ from gradus.components.stage import CHECKPOINTS, Stage, named_object
 from gradus.data.errors import BadInputError, UsageError, in_words
 from gradus.data.lake.schema import TABLES
 from gradus.data.nearest import did_you_mean
-from gradus.tasks.config.curation import CURATE, DIFFICULTY, ESCALATE, HINT
+from gradus.tasks.config.curation import CURATE, DIFFICULTY, HINT
 from gradus.tasks.config.evaluate import EVALUATE
 from gradus.tasks.config.ingest import INGEST
 from gradus.tasks.config.learning import GIVEN, UPDATE, WARMSTART
 from gradus.tasks.config.rollout import ROLLOUT
 from gradus.tasks.config.score import SCORE
+from gradus.tasks.config.waves import WAVE
 
 STAGES = {
     each.name: each
-    for each in (INGEST, CURATE, HINT, ESCALATE, ROLLOUT, GIVEN, SCORE, DIFFICULTY, UPDATE, WARMSTART, EVALUATE)
+    for each in (INGEST, CURATE, HINT, WAVE, ROLLOUT, GIVEN, SCORE, DIFFICULTY, UPDATE, WARMSTART, EVALUATE)
 }
 """Our own."""
 

@@ -19,14 +19,14 @@ MAX_ON_RUN = 60
 EVERY_STAGE = "every stage"
 REPORTER = "the reporter"
 
-Kind = Literal["train", "eval", "suite", "profile", "hint", "given"]
-"""Purpose of a stage: a round's own training, the first suite, a further one, profiling, a hint level, …"""
+Kind = Literal["train", "eval", "suite", "profile", "wave", "given"]
+"""Purpose of a stage: a round's own training, the first suite, a further one, profiling, a wave, …"""
 
 _NO_KINDS: tuple[Kind, ...] = ()
 _TRAIN: tuple[Kind, ...] = ("train",)
 _EVAL: tuple[Kind, ...] = ("eval",)
 _SUITES: tuple[Kind, ...] = ("eval", "suite")
-_TRIES: tuple[Kind, ...] = ("train", "profile", "hint")
+_TRIES: tuple[Kind, ...] = ("train", "profile", "wave")
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ METRICS: Sequence[Metric] = (
     Metric("data/planned_frac", "share", "curate", "Problems that are planned: kept, in the top and drawn."),
     Metric("data/planned_pass_rate_mean", "share", "curate", "Mean pass rate of the problems drawn."),
     Metric("data/hint_level_mean", "level", "rollout", "Mean hint level of the rollouts.", _TRAIN, quiet=True),
-    Metric("data/escalated_hint_level", "level", "escalate", "Hint level that failed groups are tried with again."),
+    Metric("data/wave_rollouts", "rollouts", "wave", "Rollouts that a wave asks for."),
     Metric("data/ingested_frac", "share", "ingest", "Rows of the source that could be used."),
     Metric("data/hinted_frac", "share", "hint", "Problems with a hint."),
     Metric(
@@ -321,9 +321,9 @@ Generated from `tasks/tracking/metric_table.py`; a test compares them.
 A stage writes a metric under its **written** name: so it is called in a run's `metrics.jsonl`, in `gradus sql` and in
 guards. MLflow sorts charts by name and makes a section of what stands before the last `/`, so that **in MLflow** a name
 begins with its section. What the metric was measured for stands behind the name: `2 reward/mean` is of the round's own
-rollouts, `2 reward/mean.hint1` of those tried again with the first hint, `2 reward/mean.profile` of profiling,
-`5 length/mean.eval` of the first evaluation suite, `1 eval/pass_at_1.aime` of the suite `aime`. Times have their stage
-there: `8 time/compute_s.rollout`. On the run of one stage attempt nothing stands behind: it has one purpose.
+rollouts, `2 reward/mean.escalate1` of those that the wave `escalate` asked for first, `2 reward/mean.profile` of
+profiling, `5 length/mean.eval` of the first evaluation suite, `1 eval/pass_at_1.aime` of the suite `aime`. Times have
+their stage there: `8 time/compute_s.rollout`. On the run of one stage attempt nothing stands behind.
 
 The run of a command shows the metrics marked *run*, at most {MAX_ON_RUN}; the others are on the runs of its stages. The
 step is the round; what a stage says once, at its end, has the step 0 on its own run. A value that is NaN or infinite is

@@ -98,8 +98,8 @@ def run_metric_name(stage: str, purpose: str, name: str) -> str:
     Behind the name stand the stage, for times, since every stage measures its own, and the purpose unless it is
     training; of evaluations the suite unless it is the first.
 
-    >>> run_metric_name("score", "train", "reward/mean"), run_metric_name("score", "hint1", "reward/mean")
-    ('2 reward/mean', '2 reward/mean.hint1')
+    >>> run_metric_name("score", "train", "reward/mean"), run_metric_name("score", "refill1", "reward/mean")
+    ('2 reward/mean', '2 reward/mean.refill1')
     >>> run_metric_name("rollout", "eval", "perf/tokens_per_s")
     '8 time/tokens_per_s.rollout.eval'
     >>> run_metric_name("rollout", "eval-aime", "length/mean")
@@ -126,10 +126,10 @@ def kind_of(purpose: str, name: str) -> Kind:
             return "profile"
         case ("given", _, _):
             return "given"
-        case (other, _, _) if other.startswith("hint"):
-            return "hint"
-        case _:
+        case ("train" | "", _, _):
             return "eval" if name.startswith("eval/") else "train"
+        case _:
+            return "wave"
 
 
 def is_on_run(stage: str, purpose: str, name: str) -> bool:

@@ -33,7 +33,7 @@ def lake(undisturbed: Trained) -> tuple[Store, Path, str]:
 def trained_on(store: Store, runs: Path, run: str) -> tuple[pa.Table, dict[str, float]]:
     """The rollouts that the run's update learned from, in order of their ids, and their rewards."""
     uses = uses_of(store, runs, run)
-    assert {use.purpose for use in uses} <= {"train", "hint2"}
+    assert {use.purpose for use in uses} <= {"train", "escalate1"}
     rows = pa.concat_tables([store.read(use.rollouts, SAME) for use in uses]).sort_by("rollout_id")
     scores = [row for use in uses if use.scores for row in store.read(use.scores).to_pylist()]
     return rows, {row["rollout_id"]: row["reward"] for row in scores}
@@ -66,7 +66,7 @@ def test_parquet_keeps_every_column_and_is_taken_as_rollouts(lake: tuple[Store, 
     written = write_rollouts(store, uses, "parquet", tmp_path / "out")
     assert written["lost"] == []
     table = pq.read_table(tmp_path / "out" / "rollouts.parquet")
-    whole = pa.concat_tables([store.read(use.rollouts) for use in uses])
+    whole = pa.concat_tables([store.read(use.rollouts) for use in uses], promote_options="default")
     assert table.select(whole.column_names).equals(whole)
     assert {"question", "answer", "reward", "correct", "outcome"} <= set(table.column_names)
     elsewhere = Store(tmp_path / "lake")

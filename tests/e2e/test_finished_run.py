@@ -39,7 +39,7 @@ def test_every_metric_of_a_training_has_one_point_a_round_and_one_stage_that_wri
     program, result = undisturbed
     points = curves(program, result["run"])
     names = {name for name, _, _ in points}
-    assert {"2 reward/mean", "5 length/mean", "6 data/kept_frac", "2 reward/mean.hint2"} <= names
+    assert {"2 reward/mean", "5 length/mean", "6 data/kept_frac", "2 reward/mean.escalate1"} <= names
     assert {"8 time/compute_s.rollout", "1 eval/pass_at_1", "5 length/mean.eval", "9 total/cpu_s"} <= names
     assert len(names) <= MAX_ON_RUN
     assert [point for point in points if point[2] != 1 and not point[0].startswith("9 total/")] == []

@@ -30,7 +30,7 @@ def test_every_stage_runs_and_the_answer_has_the_promised_fields(undisturbed: Un
     assert promised | {"out"} <= set(result)
     assert result["updates"] == 1
     assert result["tokens_generated"] > 1000
-    ran = {"ingest", "curate", "hint", "rollout", "score", "escalate", "difficulty", "update", "evaluate"}
+    ran = {"ingest", "curate", "hint", "rollout", "score", "wave", "difficulty", "update", "evaluate"}
     assert ran <= set(result["stages"])
     assert (Path(result["out"]) / "model.safetensors").is_file()
     assert 0.2 < result["before"]["pass_at"]["1"]["value"] < 0.6

@@ -27,7 +27,7 @@ def test_arrows_lead_from_the_stage_that_made_an_input(undisturbed: Undisturbed)
         ("rollout-1", "difficulty-1"),
         ("profile-difficulty-0", "curate-1"),
         ("score-1", "update-1"),
-        ("hint-0", "hint2-escalate-1"),
+        ("hint-0", "escalate1-wave-1"),
         ("update-1", "eval-rollout-1"),
         ("ingest-0", "curate-1"),
     }
@@ -61,7 +61,7 @@ def test_a_round_has_a_page_with_its_figures(undisturbed: Undisturbed) -> None:
     scores = program.outputs(result["run"], "score")[2]  # after those of the first evaluation and the profile
     rewards = pq.read_table(scores).column("reward").to_pylist()
     assert f"| mean reward | {sum(rewards) / len(rewards):.4g} |" in page
-    assert all(name in page for name in ("curate-1", "rollout-1", "hint2-rollout-1", "update-1"))
+    assert all(name in page for name in ("curate-1", "rollout-1", "escalate1-rollout-1", "update-1"))
     assert "eval-" not in page
 
 

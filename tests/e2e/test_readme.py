@@ -91,7 +91,7 @@ def test_the_sql_of_the_readme_says_what_the_files_say(finished: tuple[Program, 
     cells: dict[tuple[str, int], list[float]] = defaultdict(list)
     for purpose, level, reward in rows:
         cells[purpose, level].append(reward)
-    assert {purpose for purpose, _ in cells} == {"eval", "hint2", "profile", "train"}
+    assert {purpose for purpose, _ in cells} == {"eval", "escalate1", "profile", "train"}
     expected = [[*key, len(values), pytest.approx(sum(values) / len(values))] for key, values in sorted(cells.items())]
     (words,) = [words for words in commands()["sql"] if "avg(reward)" in words[1]]
     assert program.json(*meant(words, stands))["rows"] == expected

@@ -176,7 +176,7 @@ def check_more_rounds_go_on_from_the_last_one_as_foreseen(changed_mind: Told) ->
     first = [row["output"] for row in changed_mind.attempts(run, 1) if row["stage"] == "update"]
     assert [row["output"] for row in again if (row["stage"], row["round"]) == ("update", 1)] == first
     foreseen = {row[1]: int(row[5]) for row in changed_mind.table(ahead)}
-    done = Counter(stage for stage, _, purpose in computed if purpose != "hint2")
+    done = Counter(stage for stage, _, purpose in computed if purpose != "escalate1")
     assert all(done[stage] <= foreseen[stage] <= done[stage] + 1 for stage in done)  # + 1: of the hinted rollouts
     assert set(foreseen) >= set(done)
     params = sum(tensor.size for tensor in load_file(POLICY).values())

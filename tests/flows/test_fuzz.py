@@ -141,7 +141,9 @@ def test_settings_of_a_stage(stage: str, data: st.DataObject, value: str) -> Non
     key = data.draw(st.sampled_from(sorted(settings_of(model))))
 
     def act() -> None:
-        config = configured(model, [f"{key}={value}"], {"level": 1} if stage == "escalate" and key != "level" else None)
+        config = configured(
+            model, [f"{key}={value}"], {"wave": "refill"} if stage == "wave" and not key.startswith("wave") else None
+        )
         stored = json.dumps(config.model_dump(mode="json"), allow_nan=False)
         assert model.model_validate_json(stored) == config
 

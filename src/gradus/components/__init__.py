@@ -22,6 +22,7 @@ Kind = Literal[
     "ranking",
     "sampler",
     "hint",
+    "wave",
     "reward",
     "advantage",
     "loss",

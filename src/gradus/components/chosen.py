@@ -11,7 +11,7 @@ before a run (gradus.tasks.preflight): what is stored must stay readable after t
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -19,7 +19,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from gradus.components import Kind
 from gradus.components.description import Component, DescriptionError
 from gradus.components.registry import UnknownComponentError, find, is_users, names, users_file
-from gradus.components.settings import Config, empty
+from gradus.components.settings import INCIDENTAL, MAX_ROUNDS, MAX_TRIES, Config, empty
 
 
 class Chosen(Config):
@@ -167,6 +167,29 @@ class HintStrategyConfig(Chosen):
 
     kind: ClassVar[Kind] = "hint"
     default: ClassVar[str] = "prefix"
+
+
+class WaveConfig(Chosen):
+    """A wave with its settings, and when a round asks it."""
+
+    kind: ClassVar[Kind] = "wave"
+
+    times: int = Field(default=1, ge=1, le=MAX_TRIES, json_schema_extra=INCIDENTAL)
+    """Calls of a round at most: it is asked again each time that its rollouts are back and scored."""
+    from_round: int = Field(default=1, ge=1, le=MAX_ROUNDS, json_schema_extra=INCIDENTAL)
+    """The first round that has it."""
+    then: Literal["learn", "fail"] = Field(default="learn", json_schema_extra=INCIDENTAL)
+    """If it asks for more after its last call: learn from the rows that are there, or fail the run."""
+
+    @property
+    def short(self) -> str:
+        """Its name, without the file of a user's function."""
+        return self.name.rpartition(":")[2]
+
+    @property
+    def reads_hints(self) -> bool:
+        """Return whether it asks for hints."""
+        return "hint" in (self.needs or ())
 
 
 class AdvantageConfig(Chosen):

@@ -32,6 +32,7 @@ _PLACES: Mapping[Kind, tuple[str, str]] = {
     "ranking": ("data/curation/rankings", "curate.rank"),
     "sampler": ("data/curation/samplers", "curate.sampler"),
     "hint": ("data/hints/strategies", "hint.strategy"),
+    "wave": ("data/curation/waves", "waves.0"),
     "reward": ("models/rewards/judges", "score.rewards.0"),
     "advantage": ("models/objectives/advantages", "update.advantage"),
     "loss": ("models/objectives/losses", "update.loss"),

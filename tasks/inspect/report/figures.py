@@ -183,15 +183,15 @@ def _curves(points: Iterable[Row]) -> dict[str, dict[int, Sequence[float]]]:
 
 
 def _rank(name: str) -> tuple[int, int, str]:
-    """Training first, then hints, then what is measured before and beside it; numbers in their order."""
-    kinds = ("train", "hint", "profile", "eval")
-    kind = next((place for place, kind in enumerate(kinds) if name.startswith(kind)), len(kinds))
+    """Training first, then waves, then what is measured before and beside it; numbers in their order."""
+    kinds = ("train", "", "profile", "given", "eval")
+    kind = next((place for place, kind in enumerate(kinds) if kind and name.startswith(kind)), kinds.index(""))
     return kind, int(re.sub(r"[^0-9]", "", name)[:9] or 0), name
 
 
 def rate_maps(rows: RunRows) -> list[Figure]:
     """Return the pass rates of the training's problems, and of the evaluated ones, the hardest first."""
-    of_training, of_suites = "purpose in ('profile', 'train')", "purpose like 'eval%'"
+    of_training, of_suites = "purpose not like 'eval%'", "purpose like 'eval%'"
     found = [
         _rate_map(rows, "difficulty", "Training problems", of_training),
         _rate_map(rows, "held-out", "Evaluated problems", of_suites),
@@ -204,7 +204,7 @@ def _rate_map(rows: RunRows, key: str, title: str, which: str) -> Figure:
         f"""
         with cells as (
             select problem_id, round, avg(correct::int) as rate from sampled
-            where correct is not null and hint_level = 0 and {which} group by all
+            where correct is not null and hint_level = 0 and purpose <> 'given' and {which} group by all
         )
         select * from cells order by avg(rate) over (partition by problem_id), problem_id, round
         """  # noqa: S608 - ours
@@ -230,7 +230,7 @@ def hint_use(rows: RunRows) -> Figure | None:
         f"""
         with solved as (
             select round, problem_id, min(hint_level) filter (correct) as level from sampled
-            where purpose = 'train' or purpose like 'hint%' group by all
+            where purpose not in ('profile', 'given') and purpose not like 'eval%' group by all
         )
         select case when level is null then '{NOT_SOLVED}' when level = 0 then 'solved without a hint'
             else 'rescued by hint level ' || level end, round, count(*)

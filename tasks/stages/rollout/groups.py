@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Ints, floats, ints, pc, positions
+from gradus.data.arrays import Ints, ints, pc, positions
+from gradus.data.curation.plan import refuse_odd
 from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import sample_key
+from gradus.data.lake.schema import PLAN, sample_key
 from gradus.data.seeds import derive_seed
 from gradus.models.engines.base import Request
 from gradus.models.policy import PromptSide, chat_turns, prompt_tokens
@@ -86,16 +87,16 @@ class Planned:
             prompt = tuple(self._tokens[self._offsets[group] : self._offsets[group + 1]].tolist())
             messages: tuple[Mapping[str, str], ...] = ()
             if self._side is None:
-                messages = tuple(chat_turns(problem["question"], problem["messages"], row["hint_text"], style))
+                messages = tuple(chat_turns(*_asked(row, problem), row["hint_text"], style))
             for sample in range(row["n"]):
                 request = Request(
-                    rollout_id=sample_key(digest, f"{row['group_id']}:{sample}"),
+                    rollout_id=sample_key(digest, f"{row['plan_id'] or row['group_id']}:{sample}"),
                     prompt_tokens=prompt,
                     seed=derive_seed(seed, sample),
                     max_tokens=row["max_tokens"],
                     temperature=row["temperature"],
-                    top_p=self._config.top_p,
-                    top_k=self._config.top_k,
+                    top_p=self._config.top_p if row["top_p"] is None else row["top_p"],
+                    top_k=self._config.top_k if row["top_k"] is None else row["top_k"],
                     messages=messages,
                     stop=self._config.stop,
                 )
@@ -113,8 +114,9 @@ class Planned:
         flat = np.zeros(0, np.int32)
         for start in range(0, self._plan.num_rows, CHECKED_ROWS):
             rows = list(self._rows(start, min(start + CHECKED_ROWS, self._plan.num_rows)))
-            for _, problem in rows:
-                _refuse_empty(problem)
+            for row, problem in rows:
+                if not row["messages"]:
+                    _refuse_empty(problem)
             prompts = [[]] * len(rows)
             if self._side is not None:
                 prompts = _checked_prompts(rows, self._side, self._config.prompt.style)
@@ -138,16 +140,16 @@ def _filled(plan: pa.Table) -> pa.Table:
     defaults = {"hint_level": 0, "max_tokens": usual.max_tokens, "temperature": usual.temperature}
     for name, value in defaults.items():
         plan = plan.set_column(plan.column_names.index(name), name, pc.fill_null(plan.column(name), value))
-    n, max_tokens, temperature = (floats(plan.column(name)) for name in ("n", "max_tokens", "temperature"))
-    odd = np.flatnonzero(~((n >= 1) & (max_tokens >= 1) & (temperature >= 0) & (temperature < np.inf)))
-    if len(odd):
-        row = plan.slice(int(odd[0]), 1).to_pylist()[0]
-        raise BadInputError(
-            f"the plan asks for n = {row['n']}, max_tokens = {row['max_tokens']}, temperature = {row['temperature']} "
-            f"of problem {row['problem_id']}",
-            hint="n and max_tokens are at least 1, temperature at least 0",
-        )
+    for name in ("plan_id", "messages", "top_p", "top_k", "wave", "call"):
+        if name not in plan.column_names:
+            plan = plan.append_column(name, PLAN.column(plan, name))
+    refuse_odd(plan)
     return plan
+
+
+def _asked(row: Row, problem: Row) -> tuple[str | None, list[dict[str, str]] | None]:
+    """Return question and messages of a prompt: those of the plan where it has its own."""
+    return (None, row["messages"]) if row["messages"] else (problem["question"], problem["messages"])
 
 
 def _refuse_empty(problem: Row) -> None:
@@ -158,7 +160,7 @@ def _refuse_empty(problem: Row) -> None:
 
 def _checked_prompts(rows: Sequence[tuple[Row, Row]], side: PromptSide, style: PromptStyle) -> list[list[int]]:
     """The prompt of each row and its problem, tokenised together; BadInputError if one is none or too long."""
-    parts = [PromptParts(problem["question"], problem["messages"], row["hint_text"]) for row, problem in rows]
+    parts = [PromptParts(*_asked(row, problem), row["hint_text"]) for row, problem in rows]
     try:
         prompts = prompt_tokens(side.tokenizer, prompt_texts(side.tokenizer, parts, style))
     except PromptError as error:

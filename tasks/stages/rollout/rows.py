@@ -58,7 +58,12 @@ def rollouts_table(
         "seed": [each.request.seed for each in asked],
     }
     schema = ROLLOUTS.restricted(columns).arrow  # the policy sampled every token: no origin, no spans
-    return pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+    table = pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+    for name in ("plan_id", "wave", "call"):
+        if any(each.row[name] is not None for each in asked):
+            values = pa.array([each.row[name] for each in asked], ROLLOUTS.type_of(name))
+            table = table.append_column(name, values)
+    return table
 
 
 def _texts(rows: Sequence[tuple[Asked, Finished]], tokenizer: PreTrainedTokenizerBase | None) -> list[str | None]:

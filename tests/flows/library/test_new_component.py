@@ -32,8 +32,8 @@ def test_a_new_component_passes_its_test_and_is_taken_by_a_run(
             sys.modules.pop(module, None)
     recipe = load_recipe("demo", [], [f"{name}.toml"])
     check_recipe(recipe, tmp_path / "lake")
-    section, key, *_ = SETTINGS[kind].split(".")
-    assert f"{name}.py:{name}" in json.dumps(recipe.model_dump(mode="json")[section][key])
+    section, _, _ = SETTINGS[kind].partition(".")
+    assert f"{name}.py:{name}" in json.dumps(recipe.model_dump(mode="json")[section])
 
 
 def test_the_verb_says_what_it_wrote_and_how_to_try_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ class Costs:
         figures = {"suite": "heldout", "pass_at": {"1": {"value": 0.5}}}
         told = {
             "rollout": {"tokens": self.tokens.get(purpose, EVALUATION_TOKENS)},
-            "escalate": {"groups": 1},
+            "wave": {"groups": 1},
             "evaluate": figures,
         }
         ref = Ref(TABLES.get(name, "plan"), f"{name}{round}{purpose}".encode().hex().ljust(8, "0")[:64])
@@ -66,7 +66,7 @@ def trained(budget: Budget, tokens: dict[str, int], tmp_path: Any, **recipe: Any
 def test_a_training_ends_after_the_first_round_that_reaches_its_tokens(
     overlap: int, profile: int, bare: int, hinted: int, amount: int, tmp_path_factory: Any
 ) -> None:
-    tokens = {"profile": profile, "train": bare, "hint1": hinted}
+    tokens = {"profile": profile, "train": bare, "escalate1": hinted}
     budget = Budget(unit="tokens", amount=amount)
     found, costs, amounts = trained(budget, tokens, tmp_path_factory.getbasetemp(), overlap=overlap)
     rounds = 0
@@ -79,7 +79,9 @@ def test_a_training_ends_after_the_first_round_that_reaches_its_tokens(
 
 
 def test_seconds_are_those_of_all_stages_but_evaluations(tmp_path: Any) -> None:
-    found, costs, amounts = trained(Budget(unit="seconds", amount=20), {"profile": 1, "train": 1, "hint1": 1}, tmp_path)
+    found, costs, amounts = trained(
+        Budget(unit="seconds", amount=20), {"profile": 1, "train": 1, "escalate1": 1}, tmp_path
+    )
     others = [name for name, _, purpose in costs.calls if purpose != "eval"]
     assert amounts[1] == len(others)
     before = [name for name, index, purpose in costs.calls if purpose != "eval" and index < found.rounds]

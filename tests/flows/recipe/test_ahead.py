@@ -199,7 +199,7 @@ def test_a_run_that_does_not_overlap_samples_with_the_newest_policy_and_stage_af
     assert session.learnt == newest
     trained_in = [index for name, index, purpose in session.calls if purpose != "eval"]
     assert trained_in == sorted(trained_in)
-    once = ["curate", "rollout", "score", *["escalate", "rollout", "score"] * len(levels), "difficulty", "update"]
+    once = ["curate", "rollout", "score", *["wave", "rollout", "score"] * len(levels), "difficulty", "update"]
     for index in range(1, rounds + 1):
         assert [name for name, i, purpose in session.calls if i == index and purpose != "eval"] == once
 

@@ -57,7 +57,7 @@ class Rehearsal:
         table = {"update": "checkpoints", "difficulty": "difficulty"}.get(name, "plan")
         if (name, purpose) == ("curate", "train") and inputs["difficulty"]:
             self.difficulty[round] = str(inputs["difficulty"][0])
-        if name in ("curate", "escalate"):
+        if name in ("curate", "wave"):
             self.samples[round, purpose] = (config.sample.n, config.sample.max_tokens)
         metrics: dict[str, float] = {}
         if name == "update":
@@ -175,10 +175,10 @@ def test_what_changes_how_a_plan_is_sampled_holds_for_its_escalations() -> None:
     ]
     session = Rehearsal([0.5] * 9)
     trained(session, recipe([], rounds=3, escalate=[1], overrides=changes, curate={"sample": {"n": 8}}))
-    plans = {key: sample for key, sample in session.samples.items() if key[0] and key[1] in ("train", "hint1")}
+    plans = {key: sample for key, sample in session.samples.items() if key[0] and key[1] in ("train", "escalate1")}
     assert plans == {
-        **dict.fromkeys([(1, "train"), (1, "hint1")], (8, 96)),
-        **dict.fromkeys([(2, "train"), (2, "hint1")], (4, 32)),
+        **dict.fromkeys([(1, "train"), (1, "escalate1")], (8, 96)),
+        **dict.fromkeys([(2, "train"), (2, "escalate1")], (4, 32)),
         (3, "train"): (4, 32),
-        (3, "hint1"): (6, 32),
+        (3, "escalate1"): (6, 32),
     }

@@ -103,7 +103,7 @@ def test_a_recipe_whose_rewards_can_say_nothing_of_correctness_is_refused() -> N
         load_recipe("demo", ['score.rewards=[{name="format"}]'])
     assert load_recipe("demo", ['score.rewards=[{name="format"}]', "score.correct_at=1.0"]).score.correct_at == 1.0
     apart = ['score.rewards=[{name="format"}]', 'evaluate.score.rewards=[{name="numeric"}]']
-    with pytest.raises(UsageError, match="escalation needs to know which answers are correct"):
+    with pytest.raises(UsageError, match="the wave escalate needs to know which answers are correct"):
         load_recipe("demo", apart)
     with pytest.raises(UsageError, match="difficulty needs to know which answers are correct"):
         load_recipe("demo", [*apart, "escalate=[]"])

@@ -21,15 +21,18 @@ from gradus.components.chosen import (
     OptimizerConfig,
     RankingConfig,
     SamplerConfig,
+    WaveConfig,
     WeightConfig,
 )
 from gradus.data.curation.candidates import Candidates
+from gradus.data.curation.round import round_of
 from gradus.data.errors import BadInputError
 from gradus.models.objectives.rows import Rows
 from gradus.tasks.identity.component_call import RETURNS
 from gradus.tasks.identity.loading import load
 
 POOL = Candidates(pa.table({"problem_id": ["a", "b", "c"]}))
+ROUND = round_of(pa.table({"problem_id": ["a"], "group": [0]}))
 TOKENS = torch.zeros(5)
 ROWS = Rows({"reward": torch.zeros(2), "group": torch.zeros(2)}, {"now.logp": TOKENS}, torch.tensor([3, 2]))
 PAIR = "torch.zeros({0}), {{'m': torch.zeros({1})}}"
@@ -63,6 +66,7 @@ CASES: list[tuple[type[Chosen], tuple[Any, ...], str, dict[str, str]]] = [
         },
     ),
     (HintStrategyConfig, ({"solution": "x"}, 0.5), "'first'", {"3": "int", "b'x'": "bytes"}),
+    (WaveConfig, (ROUND, None), "arguments[0].plan(like=[0])", {"3": "int", "[]": "list of shape (0,)"}),
     (AdvantageConfig, (ROWS,), "torch.zeros(2)", {"torch.zeros(3)": "Tensor of shape (3,)", "[0.0, 0.0]": "list of"}),
     (AdvantageConfig, (ROWS,), "torch.zeros(5)", {"torch.zeros(4)": "Tensor of shape (4,)"}),
     (

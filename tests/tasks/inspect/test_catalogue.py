@@ -44,7 +44,7 @@ def test_settings_are_those_of_the_models_and_functions() -> None:
         "default": "5e-05",
         "what": "Learning rate after warm-up.",
     }
-    assert FOUND["stage"]["escalate"]["settings"]["level"]["default"] == REQUIRED
+    assert FOUND["stage"]["wave"]["settings"]["wave.name"]["default"] == REQUIRED
     assert FOUND["stage"]["curate"]["settings"]["sample.n"]["type"] == "int, at least 1, at most 100,000"
     assert list(FOUND["filter"]["pass_rate"]["settings"]) == ["low", "high", "unmeasured"]
     assert list(FOUND["reward"]["format"]["settings"]) == ["pattern"]

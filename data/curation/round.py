@@ -1,0 +1,201 @@
+"""A round as a wave is shown it: the rows that came back, the problems, and the means to plan more.
+
+    @component("wave", needs=("group", "correct"))
+    def again(round: Round, rng):
+        '''Sample every group of which no row is correct once more.'''
+        right = round.rows.by("group").sum(round.rows["correct"])
+        return round.plan(like=first_of_groups(round.rows, right == 0))
+
+Rows are the rollouts of the waves before, with the columns of rollouts and scores by name
+and `problem.NAME`, `plan.NAME`, `parts.NAME`; `group` numbers the groups.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.components.rows import Rows
+from gradus.data.arrays import Bools, Ints, ints, one_array, positions
+from gradus.data.curation.candidates import Candidates, candidates
+from gradus.data.curation.plan import hints_of_level
+from gradus.data.lake.schema import PLAN, ROLLOUTS, SCORES
+from gradus.data.table_rows import OF_PARTS, OF_PROBLEM, TableRows
+
+OF_PLAN = "plan."
+"""Begins the name of a column of the plan row that a rollout was sampled for."""
+GROUP = "group"
+PLANNED = ("n", "temperature", "top_p", "top_k", "max_tokens", "messages", "hint_level", "hint_text", "reason")
+"""Columns of a plan that a wave may set as they are."""
+
+
+class RoundRows(TableRows):
+    """Rollouts with their scores, their plan rows and their problems."""
+
+    extra: ClassVar[str] = "problem.extra"
+    known: ClassVar[Collection[str]] = (
+        GROUP,
+        *dict.fromkeys(column.name for table in (ROLLOUTS, SCORES) for column in table.columns),
+        extra,
+    )
+
+    def _is_known(self, name: str) -> bool:
+        return super()._is_known(name) or name.startswith((OF_PLAN, OF_PROBLEM, OF_PARTS))
+
+
+class WaveError(ValueError):
+    """Rows that cannot be planned."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Plan rows that a wave asks for: a problem each, columns (P,) by name, and rows left out by reason."""
+
+    problem_id: pa.Array
+    columns: Mapping[str, pa.Array]
+    skipped: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def num_rows(self) -> int:
+        """P."""
+        return len(self.problem_id)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One call of a wave."""
+
+    rows: RoundRows
+    """(N,) rollouts of the waves before, and of this one's calls before."""
+    candidates: Candidates
+    """Every problem, with its measurements as of the round before."""
+    index: int
+    """Number of the round, from 1."""
+    wave: int
+    """Number of the wave, from 1; 0 is curate."""
+    calls: int
+    """Number of calls of this wave before this one."""
+    groups: pa.Array
+    """(G,): the name of each group by its number."""
+    hints: pa.Table | None
+    drawn: Callable[[Candidates, int], Ints]
+    """Draw some of the candidates as the recipe draws the problems of a round."""
+
+    @property
+    def is_first(self) -> Bools:
+        """Return which rows are of wave 0, the round's first plan, (N,)."""
+        return ints(self.rows.table.column("wave")) == 0
+
+    @property
+    def newest(self) -> Bools:
+        """Return which rows the last call planned, (N,): of this wave, or before its first call of any before."""
+        if not self.calls:
+            return np.ones(self.rows.num_rows, dtype=np.bool_)
+        wave, call = (ints(self.rows.table.column(name)) for name in ("wave", "call"))
+        return (wave == self.wave) & (call == self.calls - 1)
+
+    def draw(self, num: int) -> Ints:
+        """Return the numbers of up to `num` candidates that no row of the round answers, drawn as the recipe draws."""
+        planned = positions(self.candidates.table.column("problem_id"), self.rows.table.column("problem_id")) >= 0
+        left = np.flatnonzero(~planned)
+        return left[self.drawn(self.candidates.select(left), num)] if num > 0 and len(left) else left[:0]
+
+    def hint(self, like: Ints, level: int) -> tuple[pa.Array, Bools]:
+        """Return the hint of a level for the problems of some rows (P,), null without one, and which are withheld.
+
+        A hint that states the answer is withheld.
+        """
+        if self.hints is None:
+            raise WaveError('it asks for hints without declaring it: add "hint" to its `needs`')
+        return hints_of_level(self.hints, level, self.rows.table.column("problem_id").take(pa.array(like)))
+
+    def plan(
+        self,
+        *,
+        like: Ints | None = None,
+        problems: Ints | None = None,
+        skipped: Mapping[str, int] | None = None,
+        **columns: Any,
+    ) -> Planned:
+        """Plan rows: each for the problem of a row (`like`), with its hint, or for a candidate (`problems`), (P,).
+
+        Args:
+            like: Numbers of rows.
+            problems: Numbers of candidates.
+            skipped: Number of rows or groups left out by reason, for people.
+            columns: One value, or one for each plan row: those of `PLANNED`; `group`, the number of the group that the
+                rollouts join (-1: one of their own). Any other is stored with the plan, and read as `plan.NAME`.
+        """
+        if (like is None) == (problems is None):
+            raise WaveError("it plans neither rows like others nor problems: give like= or problems=, not both")
+        of: TableRows = self.rows if problems is None else self.candidates
+        places = _numbers(like if problems is None else problems, of.num_rows)
+        if like is not None:
+            inherited = {
+                name: self.rows.table.column(name).take(pa.array(places)) for name in ("hint_level", "hint_text")
+            }
+            columns = {**inherited, **columns}
+        found = {name: self._column(name, value, len(places)) for name, value in columns.items()}
+        return Planned(one_array(of.table.column("problem_id").take(pa.array(places))), found, skipped or {})
+
+    def _column(self, name: str, value: Any, num: int) -> pa.Array:
+        if name == GROUP:
+            numbers = np.broadcast_to(np.asarray(value, dtype=np.int64), num)
+            if len(odd := numbers[(numbers >= len(self.groups)) | (numbers < -1)]):
+                raise WaveError(f"it plans for group {odd[0]}, and there are {len(self.groups)} groups")
+            return self.groups.take(pa.array(numbers, mask=numbers < 0))
+        wanted = next((column.type for column in PLAN.columns if column.name == name), None)
+        if wanted is not None and name not in PLANNED:
+            raise WaveError(f"it sets {name!r}, which is decided for it")
+        found = one_array(value) if isinstance(value, pa.Array | pa.ChunkedArray) else pa.array(_values(value, num))
+        if len(found) != num:
+            raise WaveError(f"it plans {num} rows and gives {len(found)} values of {name!r}")
+        try:
+            return found if wanted is None else found.cast(wanted)
+        except pa.ArrowException:
+            raise WaveError(f"its values of {name!r} are no {wanted}") from None
+
+
+def _values(value: Any, num: int) -> Sequence[Any]:
+    if isinstance(value, str) or np.ndim(value) == 0:
+        return [value] * num
+    return list(value)
+
+
+def _numbers(places: Any, num_rows: int) -> Ints:
+    found = np.asarray(places, dtype=np.int64).reshape(-1)
+    if len(odd := found[(found < 0) | (found >= num_rows)]):
+        raise WaveError(f"it names row {odd[0]} of {num_rows}")
+    return found
+
+
+def round_of(rows: pa.Table, problems: pa.Table | None = None, **known: Any) -> Round:
+    """Return a round with these rows, to try a wave on: of problems without measurements, drawn in their order.
+
+    `known` may set `index`, `wave`, `calls` and `hints`. Columns that are not given and that a plan needs are null.
+    """
+    for name, type_ in (
+        ("hint_level", pa.int32()),
+        ("hint_text", pa.string()),
+        ("wave", pa.int32()),
+        ("call", pa.int32()),
+    ):
+        if name not in rows.column_names:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, type_))
+    asked = problems if problems is not None else pa.table({"problem_id": pa.array([], pa.string())})
+    groups = pa.array([str(each) for each in range(int(max(rows["group"].to_pylist(), default=-1)) + 1)], pa.string())
+    fields: dict[str, Any] = {"index": 1, "wave": 1, "calls": 0, "hints": None, **known}
+    return Round(RoundRows(rows), candidates(asked, None), groups=groups, drawn=_in_order, **fields)
+
+
+def _in_order(pool: Candidates, num: int) -> Ints:
+    return np.arange(min(num, pool.num_rows))
+
+
+def first_rows(rows: Rows, chosen: Bools) -> Ints:
+    """Return the number of the first row of each group of which a row is chosen, in order."""
+    group = np.asarray(rows[GROUP])
+    _, first = np.unique(group, return_index=True)
+    return np.sort(first[np.isin(group[first], group[chosen])])

@@ -1,0 +1,1 @@
+"""Waves: `(round, rng, *, settings) -> Planned`, or None: what a round samples after its first rollouts."""

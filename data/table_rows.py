@@ -1,0 +1,131 @@
+"""Rows of an Arrow table, each column of which is converted when it is first read.
+
+    rows["pass_rate"]          (N,) float64, NaN for null
+    rows["problem.level"]      (N,): the key `level` of each problem's column `extra`
+    rows["parts.format"]       (N,) float64: the value of one reward, from the column `components`
+
+Numbers become int64, or float64 with NaN for null; texts str or None; lists of numbers `Lists`; all else objects.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.components.rows import Rows
+from gradus.data.arrays import Column, Floats, Ints, floats, ints, one_array, pc, ragged
+from gradus.data.errors import BadInputError
+
+OF_PROBLEM, OF_PARTS = "problem.", "parts."
+"""Begin the name of a key of a problem's `extra`, and of one reward's value."""
+
+
+@dataclass(frozen=True)
+class Lists:
+    """N lists of numbers end to end: list i is values[offsets[i] : offsets[i + 1]]."""
+
+    values: Floats | Ints
+    offsets: Ints
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Floats | Ints:
+        """Return one list."""
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+
+class TableRows(Rows):
+    """N rows with the columns of an Arrow table."""
+
+    extra: ClassVar[str] = "extra"
+    """The column that holds what a problem has beside its known columns, as a JSON object."""
+
+    def __init__(self, table: pa.Table, pool: "tuple[TableRows, Ints] | None" = None) -> None:
+        super().__init__({}, table.num_rows)
+        self.table = table
+        self._pool = pool
+        """The rows that these were selected from, and their places there."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of the columns that are there."""
+        return self.table.column_names
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether a column, a key of `extra` or a part of the reward is there."""
+        return name in self.columns or (self._source(name) or name) in self.columns
+
+    def _source(self, name: str) -> str:
+        """The column that a key is read from; empty for a column by itself."""
+        if name.startswith(OF_PROBLEM):
+            return self.extra
+        return "components" if name.startswith(OF_PARTS) else ""
+
+    def _is_known(self, name: str) -> bool:
+        return super()._is_known(name) or self._source(name) in self.known
+
+    def _column(self, name: str) -> Any:
+        if name not in self._of_rows:
+            if name in self.columns:
+                self._of_rows[name] = _converted(self.table.column(name))
+            elif name.startswith(OF_PARTS):
+                parts = one_array(self.table.column("components"))
+                self._of_rows[name] = floats(pc.map_lookup(parts, name.removeprefix(OF_PARTS), "first"))
+            else:
+                self._of_rows[name] = self._extra(name)
+        return self._of_rows[name]
+
+    def arrow(self, name: str) -> Column:
+        """Return a column of the table as it stands."""
+        self._refuse(name)
+        return self.table.column(name) if name in self.columns else super().arrow(name)
+
+    def _extra(self, name: str) -> Any:
+        """The values of a key of `extra`, null in a problem without it."""
+        if self._pool is not None:  # the type of a column is that of all of them
+            pool, rows = self._pool
+            return pool._column(name)[rows]  # noqa: SLF001 - of this class
+        key = name.removeprefix(OF_PROBLEM)
+        try:
+            values = [json.loads(text).get(key) if text else None for text in self.table.column(self.extra).to_pylist()]
+        except (ValueError, AttributeError):
+            raise BadInputError(f"a problem's column extra is no JSON object, and a component reads {name}") from None
+        if all(value is None for value in values):
+            raise BadInputError(
+                f"no problem has {key!r} in its column extra, and a component reads {name}",
+                hint="give problems with that key, or correct the component",
+            )
+        try:
+            found = pa.array(values)
+            return _objects(values) if pa.types.is_nested(found.type) else _converted(found)
+        except (pa.ArrowException, OverflowError):  # of several types, or whole numbers beyond 64 bits
+            return _objects(values)
+
+    def select(self, rows: Ints) -> Self:
+        """Return some rows by number, in that order."""
+        return type(self)(self.table.take(pa.array(rows)), (self, rows))
+
+
+def _converted(column: Column) -> Any:
+    kind = column.type
+    if pa.types.is_integer(kind) and not column.null_count:
+        return ints(column)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
+        return floats(column)
+    if pa.types.is_boolean(kind):
+        return floats(column.cast(pa.int8()))
+    if pa.types.is_list(kind) and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+        offsets, values = ragged(column)
+        return Lists(floats(values) if pa.types.is_floating(kind.value_type) else ints(values), offsets)
+    return _objects(column.to_pylist())
+
+
+def _objects(values: Sequence[Any]) -> Any:
+    found = np.empty(len(values), dtype=np.object_)
+    found[:] = values
+    return found

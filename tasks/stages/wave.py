@@ -1,0 +1,110 @@
+"""Stage wave: what a round samples after the rollouts that are there, decided by one function of them.
+
+Roles: problems; the plans, rollouts and scores of the round so far; difficulty and hints, both optional; a policy whose
+tokens the filter prompt_tokens counts. An empty plan is a good result: the wave has nothing more to ask.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.data.arrays import codes, ints, one_array, pc, positions, take_or_null
+from gradus.data.curation.candidates import Candidates
+from gradus.data.curation.plan import plan_rows, refuse_odd, wave_rows
+from gradus.data.curation.round import GROUP, OF_PLAN, Planned, Round, RoundRows, WaveError
+from gradus.data.errors import BadInputError
+from gradus.data.lake.schema import PLAN, ROLLOUTS
+from gradus.data.seeds import derive_seed
+from gradus.data.table_rows import OF_PROBLEM
+from gradus.tasks.config.waves import PlanningConfig
+from gradus.tasks.identity.loading import load
+from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.curate import choose, pool_of
+
+_NUM_SAMPLES = 16
+
+
+def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
+    """Ask the wave, and write what it plans; BadInputError for a row that cannot be planned."""
+    ctx.beat(0.0, "reading the round")
+    name = f"wave {config.wave.label}"
+    wave, call = int(str(ctx.facts["wave"])), int(str(ctx.facts["call"]))
+    rows, groups = _rows(ctx, config)
+    pool = pool_of(ctx, config.reads["problems"], config.curate.prompt if config.counts_tokens else None)
+    rng = np.random.default_rng(derive_seed(ctx.seed, "wave", ctx.round, wave, call))
+
+    def drawn(pool: Candidates, num: int) -> Any:
+        curate = config.curate.model_copy(update={"draw": num})
+        return choose(pool, curate, derive_seed(ctx.seed, "wave", ctx.round, wave, call, "draw"))[0]
+
+    round_ = Round(
+        rows.reading(config.wave.needs, name),
+        pool.reading(config.wave.needs, name),
+        ctx.round,
+        wave,
+        call,
+        groups,
+        ctx.table("hints") if ctx.inputs.get("hints") else None,
+        drawn,
+    )
+    ctx.beat(0.5, f"{rows.num_rows} rollouts in {len(groups)} groups")
+    try:
+        planned: Planned | None = load(config.wave)(round_, rng)
+    except WaveError as error:
+        raise BadInputError(f"{name}: {error}") from None
+    table = _plan(ctx, config, planned, wave, call)
+    refuse_odd(table)
+    ctx.out.write_table(table)
+    ctx.beat(1.0, f"{table.num_rows} groups planned")
+    skipped = {} if planned is None else {reason: count for reason, count in planned.skipped.items() if count}
+    return StageResult(
+        metrics={"data/wave_rollouts": float(ints(table.column("n")).sum())} if table.num_rows else {},
+        summary={"groups": table.num_rows, "skipped": skipped},
+        samples=table.select(["problem_id", "hint_level", "hint_text", "reason"]).slice(0, _NUM_SAMPLES).to_pylist(),
+    )
+
+
+def _plan(ctx: StageContext, config: PlanningConfig, planned: Planned | None, wave: int, call: int) -> pa.Table:
+    found = planned or Planned(pa.array([], pa.string()), {})
+    sample, num = config.sample, found.num_rows
+    plan = plan_rows(
+        found.problem_id,
+        reasons=pa.repeat(pa.scalar(f"wave {config.wave.label}"), num),
+        round_index=ctx.round,
+        n=sample.n,
+        temperature=sample.temperature,
+        max_tokens=sample.max_tokens,
+        seed=ctx.seed,
+    )
+    before = ctx.table("plan", ["problem_id", "hint_level"])
+    return wave_rows(plan, found.columns, before, round_index=ctx.round, wave=wave, call=call, seed=ctx.seed)
+
+
+def _rows(ctx: StageContext, config: PlanningConfig) -> tuple[RoundRows, pa.Array]:
+    """Return the rollouts of the round beside their scores, plan rows and problems; the groups' names."""
+    reads = config.reads
+    rollouts = ctx.table("rollouts", reads["rollouts"])
+    for name in ("wave", "call"):
+        filled = pc.fill_null(ROLLOUTS.column(rollouts, name), 0)
+        rollouts = rollouts.drop_columns([name]) if name in rollouts.column_names else rollouts
+        rollouts = rollouts.append_column(name, filled)
+    group, names = codes(pc.coalesce(rollouts.column("group_id"), rollouts.column("problem_id")))
+    table = rollouts.append_column(GROUP, pa.array(group))
+    scores = ctx.table("scores", reads["scores"])
+    at = positions(table.column("rollout_id"), scores.column("rollout_id"))
+    table = _beside(table, scores, at, "", {*table.column_names})
+    problems = ctx.table("problems", reads["problems"])
+    table = _beside(table, problems, positions(table.column("problem_id"), problems.column("problem_id")), OF_PROBLEM)
+    plans = ctx.table("plan", reads["plan"])
+    keys = pc.coalesce(PLAN.column(plans, "plan_id"), plans.column("group_id"))
+    own = pc.coalesce(ROLLOUTS.column(rollouts, "plan_id"), rollouts.column("group_id"))
+    return RoundRows(_beside(table, plans, positions(own, keys), OF_PLAN)), names
+
+
+def _beside(table: pa.Table, other: pa.Table, at: Any, prefix: str, there: set[str] = set()) -> pa.Table:  # noqa: B006
+    """Return a table with the columns of another, whose rows stand at these places (-1: null)."""
+    for name in other.column_names:
+        if name not in there:
+            table = table.append_column(prefix + name, take_or_null(one_array(other.column(name)), at))
+    return table
