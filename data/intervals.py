@@ -21,19 +21,6 @@ POWER = 0.8
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A value with the ends of its interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def as_dict(self) -> Figure:
-        """The three numbers by name, for a report."""
-        return {"value": self.value, "low": self.low, "high": self.high}
-
-
-@dataclass(frozen=True)
 class Crossed:
     """The means and mean squares of (..., S, P) values, each (...)."""
 
@@ -104,10 +91,11 @@ class Mean:
     span: float = np.inf
     """The largest absolute value that a mean can have."""
 
-    def interval(self, confidence: float = CONFIDENCE) -> Interval:
+    def interval(self, confidence: float = CONFIDENCE) -> Figure:
         """Student's interval, cut at the span."""
         half = _quantile(self.freedom, (1 + confidence) / 2) * self.error
-        return Interval(self.value, max(self.value - half, -self.span), min(self.value + half, self.span))
+        low, high = max(self.value - half, -self.span), min(self.value + half, self.span)
+        return {"value": self.value, "low": low, "high": high}
 
     def p_different(self) -> float:
         """The two-sided p value of a true mean of 0."""
@@ -141,7 +129,7 @@ def standard_error(found: Crossed, span: float = 1.0) -> float:
     return max(float(np.sqrt(found.variance)), least)
 
 
-def share_interval(values: Floats, confidence: float = CONFIDENCE) -> Interval:
+def share_interval(values: Floats, confidence: float = CONFIDENCE) -> Figure:
     """Return the mean of (S, P) values from 0 to 1 with Wilson's interval (1927) at the effective number of problems.
 
     That number n solves m (1 - m) / n = variance of the mean m, as for weighted surveys (Korn and Graubard 1998); it is
@@ -154,7 +142,8 @@ def share_interval(values: Floats, confidence: float = CONFIDENCE) -> Interval:
     size = spread / variance if variance > 0 and spread > 0 else found.problems
     q2 = _quantile(float(found.freedom), (1 + confidence) / 2) ** 2 / size
     centre, half = (mean + q2 / 2) / (1 + q2), np.sqrt(q2 * (spread + q2 / 4)) / (1 + q2)
-    return Interval(mean, float(min(max(centre - half, 0.0), mean)), float(max(min(centre + half, 1.0), mean)))
+    low, high = min(max(centre - half, 0.0), mean), max(min(centre + half, 1.0), mean)
+    return {"value": mean, "low": float(low), "high": float(high)}
 
 
 def detectable(error: float, freedom: float, level: float = LEVEL) -> float:

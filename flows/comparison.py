@@ -4,24 +4,20 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
-
-from pydantic import Field
+from typing import Any
 
 from gradus.data.errors import BadInputError, GateError, GradusError, StageError
+from gradus.flows.asked import asked_for
 from gradus.flows.console.output import aside
 from gradus.flows.loop.compared import compared_trainings
-from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.checked import Checked, checked
 from gradus.flows.loop.comparing.tuning import Tuning, TuningRecord, read_tuned
 from gradus.flows.loop.comparison_plan import keep_plan
 from gradus.flows.loop.variants import Variant
 from gradus.flows.recipe.budget import Budget
 from gradus.flows.runs import train_flow
-from gradus.flows.served_lines import say_started
 from gradus.flows.session import RunSpec, label_flow_run, open_session
-from gradus.flows.verbs import gradus_flow
-from gradus.tasks.config.evaluate import MARGIN
+from gradus.flows.verbs import form_of, gradus_flow, say_started
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.figures import Comparison
 from gradus.tasks.inspect.comparing.files import keep_comparison
@@ -32,18 +28,8 @@ _NAME_CHARS = 120
 
 
 @gradus_flow("compare")
-def compare(
-    recipes: list[str],
-    budget: str = "",
-    seeds: Annotated[int, Field(ge=1)] = 5,
-    set: list[str] | None = None,  # noqa: A002 - called as on the command line
-    margin: Annotated[float, Field(gt=0, lt=100)] = 100 * MARGIN,
-    cluster: str = "",
-    tune: list[str] | None = None,
-    tune_seeds: Annotated[int, Field(ge=1)] = 1,
-    tune_on: str = "",
-    method: list[str] | None = None,
-) -> Comparison:
+@form_of(asked_for)
+def compare(**given: Any) -> Comparison:
     """Train methods under the same budget and seeds, and judge each pair: better, worse, equivalent or undecided.
 
     What methods share (problems, profile, hints, first evaluation) is computed once; a finished training is reused.
@@ -52,22 +38,8 @@ def compare(
     A method of which a training fails is left out of the figures, and named with the reason.
     What the comparison can detect is written before the first training, and at its end it is a run of its own,
     `compare-DIGEST`, with its plan, its tables and its picture, in MLflow too.
-
-    Args:
-        recipes: Recipes: .toml files, bundled names or runs.
-        budget: rounds=N, tokens=N (all that are sampled, evaluation left out) or seconds=N (which does not repeat);
-            if empty, the recipe's own rounds.
-        seeds: Trainings of each method; their seeds follow that of the first recipe.
-        set: Settings to change, each as key=value; a key that is given several times makes a method of each value.
-        margin: Points of pass@1 within which methods are equivalent.
-        cluster: A column of the evaluated problems: those with the same value belong together.
-        tune: Values to try, each setting as key=a,b,c; several settings make all combinations.
-        tune_seeds: Trainings of each value tried; their seeds follow those of the comparison.
-        tune_on: Problems to tune on; if empty, a fifth of the evaluated ones.
-        method: Methods laid over each recipe, each a row of its own: a bundled name (`gradus methods`), a .toml file,
-            several in one row as a+b, or none for the recipe itself.
     """
-    asked = Asked(recipes, budget, seeds, set or [], margin, cluster, tune or [], tune_seeds, tune_on, method or [])
+    asked = asked_for(**given)
     home = Home.from_environment()
     ready = checked(home, asked)
     label_flow_run(f"compare {', '.join(method.name for method in ready.methods)}"[:_NAME_CHARS], "compare")
@@ -75,14 +47,14 @@ def compare(
     methods = ready.tuning.chosen(tuned) if ready.tuning and tuned else ready.methods
     ready = replace(ready, methods=methods, is_tuned=True)
     runs = ready.runs()
-    body = {"methods": runs, "budget": ready.asked.budget, "margin": ready.margin, "cluster": cluster, **record}
+    body = {"methods": runs, "budget": ready.asked.budget, "margin": ready.margin, "cluster": asked.cluster, **record}
     say_started(_name_of(body))
     plan = keep_plan(home, ready, home.runs / _name_of(body))
     failed |= _train_all(ready.methods, ready.seeds, ready.budget, runs)
     left = [(name, of_seeds) for name, of_seeds in runs.items() if name not in failed]
     if not left:
         raise next(iter(failed.values()))
-    found = compared_trainings(home, left, Terms(ready.margin, cluster, plan, tuned), ready.budget)
+    found = compared_trainings(home, left, Terms(ready.margin, asked.cluster, plan, tuned), ready.budget)
     if failed:
         found["failed"] = [{"method": name, "reason": error.message} for name, error in failed.items()]
     with open_session(RunSpec(name=_name_of(body), verb="compare", seed=ready.seeds[0], body=body)) as session:

@@ -48,32 +48,18 @@ def delete_run(home: Home, run: str) -> Deleted:
         if (folder / STATE).is_file():
             _forget(home, folder)
         shutil.rmtree(folder)
-    users, gone = _Users(home, store), dict[Ref, int]()
+    seen, used, gone = dict[Path, Proof](), set[Ref](), dict[Ref, int]()
     for ref in going:
         with contextlib.suppress(LockedError), RunLock(store.path(ref)):  # another run may be computing it just now
-            if ref not in users.now():
+            now = {each: proof_of(each) for each in run_folders(home.runs)}
+            if now != seen:  # a journal has changed: all are read again
+                seen, used = now, _with_parents(store, used_by(now))
+                used |= {state_ref(each) for each in used if each.table == CHECKPOINTS}
+            if ref not in used:
                 store.discard(ref)
                 shutil.rmtree(store.path(ref))
                 gone[ref] = sizes[ref]
     return _deleted(folder.name, own_bytes, gone, staying + len(going) - len(gone), done=True)
-
-
-class _Users:
-    """The artifacts that runs use by now, with their train states; journals are read again only if one has changed."""
-
-    def __init__(self, home: Home, store: Store) -> None:
-        self._home = home
-        self._store = store
-        self._seen: dict[Path, Proof] = {}
-        self._used: set[Ref] | None = None
-
-    def now(self) -> set[Ref]:
-        """Return the artifacts that the journals name, and everything that they were made of."""
-        seen = {folder: proof_of(folder) for folder in run_folders(self._home.runs)}
-        if self._used is None or seen != self._seen:
-            used = _with_parents(self._store, used_by(seen))
-            self._seen, self._used = seen, {*used, *(state_ref(ref) for ref in used if ref.table == CHECKPOINTS)}
-        return self._used
 
 
 def _planned(home: Home, store: Store, folder: Path) -> tuple[list[Ref], int]:

@@ -5,14 +5,14 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Generator
-from functools import partial
+from collections.abc import Callable, Generator, Mapping
+from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
 from gradus.data.errors import GradusError
-from gradus.flows.prefect_logging import short_logging_setup
 from gradus.tasks.config.settings import Home, check_environment, check_room
 from gradus.tasks.host.home_folder import open_home
 from gradus.tasks.host.imports import lean_imports
@@ -20,6 +20,9 @@ from gradus.tasks.host.interrupt import remember_interrupts, stop_at_once
 from gradus.tasks.host.isolation import isolate, refuse_unusable_proxies
 from gradus.tasks.host.setting_files import ignore_setting_files, prefect_files, profile_api
 from gradus.tasks.servers.prefect_server import connect, lent_secret
+
+if TYPE_CHECKING:
+    from prefect.settings import Settings
 
 _SEND_LIMIT_S = 30.0
 
@@ -138,13 +141,13 @@ def prefect_api(home: Home, *, schedules: bool = False, leave: bool = False) -> 
     named = _named_api()
     if named:
         key = "" if os.environ.get("PREFECT_API_AUTH_STRING") else lent_secret(home.root, named)
-        with _environment({"PREFECT_API_AUTH_STRING": key} if key else {}):
+        with kept_environment({"PREFECT_API_AUTH_STRING": key} if key else {}):
             yield lambda: None
         return
     # A command's lease ends with its process, not here: Prefect sends the last events when the interpreter ends.
     connection = connect(home.root, schedules=schedules)
     known = {"PREFECT_API_URL": f"{connection.address}/api", "PREFECT_API_AUTH_STRING": connection.secret}
-    with _environment(known):
+    with kept_environment(known):
         try:
             yield connection.wait
         except GradusError:
@@ -164,15 +167,50 @@ def _named_api() -> str:
 
 
 @contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Generator[None]:
-    """Set environment variables for a while, then put back what stood there."""
-    before = {name: os.environ.get(name) for name in values}
+def kept_environment(values: Mapping[str, str] = {}) -> Generator[None]:
+    """Set environment variables, and put back at the end of the block what all of them were."""
+    before = dict(os.environ)
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def short_logging_setup() -> Callable[[], None]:
+    """Have Prefect look up the settings that its logging configuration names; return a function that ends this.
+
+    For three names Prefect 3.7.7 writes out all of its settings, 60 ms of every command. Call it before
+    `prefect.main` is imported, which configures logging.
+    """
+    from prefect.settings import Settings  # noqa: PLC0415 - an import of all of Prefect
+
+    whole = Settings.to_environment_variables
+
+    def looked_up(settings: "Settings", **how: bool) -> Mapping[str, str]:
+        found = partial(whole, settings, **how)
+        return LookedUp(settings, found) if how == {"include_aliases": True} else found()
+
+    def end() -> None:
+        Settings.to_environment_variables = whole
+
+    Settings.to_environment_variables = looked_up  # pyright: ignore[reportAttributeAccessIssue] - a mapping is enough
+    return end
+
+
+class LookedUp(dict[str, str]):
+    """The levels of Prefect's logging by the names of their variables; another name is looked up in all settings."""
+
+    def __init__(self, settings: "Settings", whole: Callable[[], Mapping[str, str]]) -> None:
+        """Take the levels from `settings`, and have all others written out by `whole` if one is asked for."""
+        super().__init__(
+            PREFECT_LOGGING_LEVEL=settings.logging.level,
+            PREFECT_SERVER_LOGGING_LEVEL=settings.server.logging_level,
+            PREFECT_INTERNAL_LOGGING_LEVEL=settings.internal.logging_level,
+        )
+        self._write_out = cache(whole)
+
+    def __missing__(self, name: str) -> str:
+        return self._write_out()[name]

@@ -8,6 +8,7 @@ killed process is noticed by the heart-beats that Prefect's runs send every HEAR
 """
 
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from prefect.blocks.webhook import Webhook
@@ -29,8 +30,6 @@ SILENT_S = 3 * HEARTBEAT_S
 PAYLOAD = '{"text": {{ (flow_run.name ~ ": " ~ flow_run.state.message) | tojson }}}'
 """Body of a notification, a template of Prefect's: the field that Slack, Mattermost and Discord's /slack URLs read."""
 
-_OF_TRAININGS: dict[str, str | list[str]] = {"prefect.resource.role": "flow", "prefect.resource.name": FLOW}
-_RUN: dict[str, str | list[str]] = {"prefect.resource.id": "prefect.flow-run.*"}
 _ENDS = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Crashed", "Cancelled", "Cancelling")}
 
 
@@ -41,27 +40,16 @@ def notify(url: str) -> None:
     _keep(
         FAILED,
         "Calls the webhook with the sentence of a training that failed; see `gradus serve --notify`.",
-        EventTrigger(
-            match=_RUN,
-            match_related=_OF_TRAININGS,
-            expect={"prefect.flow-run.Failed", "prefect.flow-run.Crashed"},
-            for_each={"prefect.resource.id"},
-            posture=Posture.Reactive,
-            threshold=1,
-        ),
+        _trigger(posture=Posture.Reactive, expect={"prefect.flow-run.Failed", "prefect.flow-run.Crashed"}),
         CallWebhook(block_document_id=block, payload=PAYLOAD),
     )
     _keep(
         KILLED,
         f"Ends a training in Prefect whose process has sent no heart-beat for {SILENT_S} s.",
-        EventTrigger(
-            match=_RUN,
-            match_related=_OF_TRAININGS,
+        _trigger(
+            posture=Posture.Proactive,
             after={"prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.heartbeat", *_ENDS},
-            for_each={"prefect.resource.id"},
-            posture=Posture.Proactive,
-            threshold=1,
             within=timedelta(seconds=SILENT_S),
         ),
         ChangeFlowRunState(
@@ -70,6 +58,17 @@ def notify(url: str) -> None:
             force=False,
             message=f"the process was killed: no heart-beat for {SILENT_S} s; {AGAIN}",
         ),
+    )
+
+
+def _trigger(**which: Any) -> EventTrigger:
+    """Return a trigger by one event of each flow run of a training."""
+    return EventTrigger(
+        match={"prefect.resource.id": "prefect.flow-run.*"},
+        match_related={"prefect.resource.role": "flow", "prefect.resource.name": FLOW},
+        for_each={"prefect.resource.id"},
+        threshold=1,
+        **which,
     )
 
 

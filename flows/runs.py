@@ -11,7 +11,6 @@ from gradus.flows.loop.training import Beginning, Trained, train
 from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.checking import warm_up_remark
 from gradus.flows.recipe.config import Recipe, parse_recipe, refuse_unjudged, same_run, stage_config
-from gradus.flows.recipe.differences import changed_settings
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.config.settings import Home
@@ -23,6 +22,7 @@ from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.pruning import computed_by
 from gradus.tasks.runtime.stage_adapter import Session
 from gradus.tasks.stages.score.trial import try_rewards
+from gradus.tasks.tracking.names import flat_params
 
 
 @gradus_flow("train")
@@ -66,6 +66,16 @@ def train_flow(
         if trained.stopped:
             raise _outside(spec.name, trained)
         return _answer(spec.name, session, recipe, trained, time.perf_counter() - started)
+
+
+def changed_settings(recipe: Recipe) -> dict[str, tuple[str, str]]:
+    """Return each setting of a recipe that is not the default, with the default (empty: there is none) and its value.
+
+    Named as the tracker names parameters. The settings of a component that is not the default one have no default.
+    """
+    here = flat_params(recipe.model_dump(mode="json"))
+    default = flat_params(Recipe(name=recipe.name).model_dump(mode="json"))
+    return {key: (default.get(key, ""), value) for key, value in here.items() if default.get(key) != value}
 
 
 def _within(session: Session, recipe: Recipe, budget: Budget | None) -> Trained:
@@ -142,7 +152,7 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
         "suites": suites,
         "choice": trained.choice.as_dict() if trained.choice else None,
         "remarks": [
-            *_of_stages(session.outcomes),
+            *dict.fromkeys(text for o in session.outcomes for text in remarks_of(o.stage, o.purpose, o.summary)),
             *warm_up_remark(recipe, trained.rounds - len(trained.skipped)),
             *trained.remarks,
             *([trained.choice.remark] if trained.choice and trained.choice.remark else []),
@@ -151,12 +161,6 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
         "best": str(trained.best),
         "out": str(session.store.path(trained.policy)),
     }
-
-
-def _of_stages(outcomes: list[Outcome]) -> list[str]:
-    """The remarks on stages, each once."""
-    said = (text for each in outcomes for text in remarks_of(each.stage, each.purpose, each.summary))
-    return list(dict.fromkeys(said))
 
 
 def _stages(outcomes: list[Outcome]) -> dict[str, StageCounts]:

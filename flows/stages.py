@@ -1,6 +1,6 @@
 """One Prefect flow per stage, to schedule or rerun alone on files or artifacts: made from the declaration of the stage.
 
-`profile` and `evaluate` are several stages, and are written out. Every parameter is plain JSON, so each flow can be
+`profile` and `evaluate` sample and score before it. Every parameter is plain JSON, so each flow can be
 deployed (see gradus.flows.serve). Every flow returns what `--json` prints.
 """
 
@@ -20,6 +20,7 @@ from gradus.components.stage import CHECKPOINTS, Role, Stage, take_parameters
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import problems_of, problems_ref
+from gradus.flows.parameters import MEASURING, OUT, SEED, declared, describe
 from gradus.flows.recipe.suites import Suite
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
@@ -36,7 +37,6 @@ from gradus.tasks.identity.pins import source_facts
 from gradus.tasks.preflight.abilities import check_ks
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.stage_adapter import Session
-from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
 StageAnswer: TypeAlias = Mapping[str, object]
@@ -66,39 +66,84 @@ def _answer(session: Session, outcome: Outcome, out: str | None, started: float)
 
 def flow_of(stage: Stage) -> Flow[..., StageAnswer]:
     """Make the flow of a stage: one parameter for each of its inputs, its settings, a seed if it draws."""
+    measures = stage.name in MEASURING
 
     def run(**given: Any) -> StageAnswer:
-        started = time.perf_counter()
-        config: Config = given.pop("config", None) or stage.settings()
-        out, seed, columns = given.pop("out", None), given.pop("seed", 0), given.pop("columns", None)
-        facts = source_facts(given.pop("source")) if "source" in given else {}
-        refuse_credentials([str(facts.get("source", ""))])
-        with alone(stage.name, seed) as session:
-            roles = {role.name: role for role in stage.roles}
-            refs = {name: _resolved(session, roles[name], texts, columns) for name, texts in given.items() if texts}
-            if "problems" in roles and "problems" not in refs and "rollouts" in refs:
-                refs["problems"] = problems_of(session.store, refs["rollouts"])
-            for trained in refs.get("policy", ()) if stage.makes == CHECKPOINTS else ():
-                refuse_training(session.store, trained, getattr(config, "lora", None))
-            return _answer(session, session.stage(stage.name, config, refs, facts=facts), out, started)
+        return _measured(stage, **given) if measures else _single(stage, **given)
 
     known: dict[str, tuple[Any, Any, str]] = {role.name: (role.type, role.preset, role.doc) for role in stage.roles}
-    if any(short.name not in stage.settings.model_fields for short in stage.shorts):
+    if measures:
+        known["sample"] = (SampleConfig | None, None, "sampling of each problem")
+        known["rollout_config"] = (RolloutConfig | None, None, "engine, place and manner of sampling")
+        known["score_config"] = (ScoreConfig | None, None, "judging of completions")
+    elif any(short.name not in stage.settings.model_fields for short in stage.shorts):
         known["columns"] = (dict[str, str] | None, None, "names of the columns, ours = theirs")
     known["config"] = (stage.settings | None, None, "settings of the stage; what is left out keeps its default")
-    known |= {"seed": (int, 0, "every other seed derives from it")} if stage.draws else {}
-    known["out"] = (str | None, None, "also write the result here (.parquet, .jsonl or a folder)")
+    known |= {"seed": (int, 0, SEED.doc)} if stage.draws else {}
+    known["out"] = (str | None, None, OUT.doc)
     take_parameters(run, {name: (kind, preset) for name, (kind, preset, _) in known.items()})
-    texts = (f"    {name}: {text[0].upper()}{text[1:]}." for name, (_, _, text) in known.items())
-    run.__doc__ = "\n".join([stage.doc, "", "Args:", *texts])
+    describe(run, stage.doc, {name: text for name, (*_, text) in known.items()})
     run.__name__ = run.__qualname__ = stage.name
     return gradus_flow(stage.name)(run)
+
+
+def _single(stage: Stage, **given: Any) -> StageAnswer:
+    """Run one stage."""
+    started = time.perf_counter()
+    config: Config = given.pop("config", None) or stage.settings()
+    out, seed, columns = given.pop("out", None), given.pop("seed", 0), given.pop("columns", None)
+    facts = source_facts(given.pop("source")) if "source" in given else {}
+    refuse_credentials([str(facts.get("source", ""))])
+    with alone(stage.name, seed) as session:
+        roles = {role.name: role for role in stage.roles}
+        refs = {name: _resolved(session, roles[name], texts, columns) for name, texts in given.items() if texts}
+        if "problems" in roles and "problems" not in refs and "rollouts" in refs:
+            refs["problems"] = problems_of(session.store, refs["rollouts"])
+        for trained in refs.get("policy", ()) if stage.makes == CHECKPOINTS else ():
+            refuse_training(session.store, trained, getattr(config, "lora", None))
+        return _answer(session, session.stage(stage.name, config, refs, facts=facts), out, started)
+
+
+def _measured(
+    stage: Stage,
+    problems: str,
+    policy: str = "bundled",
+    against: str | None = None,
+    sample: SampleConfig | None = None,
+    config: DifficultyConfig | EvaluateConfig | None = None,
+    score_config: ScoreConfig | None = None,
+    seed: int = 0,
+    out: str | None = None,
+    rollout_config: RolloutConfig | None = None,
+) -> StageAnswer:
+    """Sample and score every problem, then run a stage on the scores; `against` is measured first."""
+    started, settings = time.perf_counter(), config or stage.settings()
+    drawn, judged = sample or SampleConfig(), score_config or ScoreConfig()
+    assert isinstance(settings, DifficultyConfig | EvaluateConfig)
+    refuse_without_verdicts(judged, stage.name, settings.max_unjudged_frac)
+    if isinstance(settings, EvaluateConfig):
+        check_ks(settings.ks, drawn.n)
+    with alone(stage.name, seed) as session:
+        table = [problems_ref(session, problems)]
+        plan = session.stage("curate", CurateConfig(sample=drawn), {"problems": table}).ref
+
+        def of(name: str, baseline: list[Ref]) -> Outcome:
+            inputs = {"plan": [plan], "problems": table, "policy": [resolve_artifact(session.store, name, CHECKPOINTS)]}
+            rollouts = [session.stage("rollout", rollout_config or RolloutConfig(), inputs).ref]
+            scores = [session.stage("score", judged, {"rollouts": rollouts, "problems": table}).ref]
+            if isinstance(settings, DifficultyConfig):
+                return session.stage("difficulty", settings, {"rollouts": rollouts, "scores": scores})
+            found = {"problems": table, "rollouts": rollouts, "scores": scores, "baseline": baseline}
+            return session.stage("evaluate", settings, found, facts={"suite": Suite().name})
+
+        baseline = [of(against, []).ref] if against else []
+        return _answer(session, of(policy, baseline), out, started)
 
 
 @cache
 def stage_flow(name: str) -> Flow[..., StageAnswer]:
     """Return the flow of a stage."""
-    return flow_of(stage_spec(name))
+    return flow_of(declared(name))
 
 
 def __getattr__(name: str) -> Flow[..., StageAnswer]:
@@ -107,95 +152,6 @@ def __getattr__(name: str) -> Flow[..., StageAnswer]:
         return stage_flow(name)
     except UsageError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-
-
-@gradus_flow("profile")
-def profile(
-    problems: str,
-    policy: str = "bundled",
-    sample: SampleConfig | None = None,
-    config: DifficultyConfig | None = None,
-    score_config: ScoreConfig | None = None,
-    seed: int = 0,
-    out: str | None = None,
-    rollout_config: RolloutConfig | None = None,
-) -> StageAnswer:
-    """Difficulty of problems for a policy: rollouts, scored.
-
-    Args:
-        problems: A file, a folder, an artifact, bundled:train or bundled:heldout.
-        policy: bundled, a folder, a checkpoint artifact, or id@revision.
-        sample: Sampling of each problem.
-        config: Counting of difficulty.
-        score_config: Judging of completions.
-        seed: Every other seed derives from it.
-        out: Also write the result here (.parquet, .jsonl or a folder).
-        rollout_config: With which engine, where and how completions are sampled.
-    """
-    started = time.perf_counter()
-    settings = config or DifficultyConfig()
-    refuse_without_verdicts(score_config or ScoreConfig(), "profile", settings.max_unjudged_frac)
-    with alone("profile", seed) as session:
-        _problems, rollouts, scores = _sampled(session, problems, policy, sample, score_config, rollout_config)
-        inputs = {"rollouts": [rollouts], "scores": [scores]}
-        return _answer(session, session.stage("difficulty", settings, inputs), out, started)
-
-
-@gradus_flow("evaluate")
-def evaluate(
-    problems: str,
-    policy: str = "bundled",
-    against: str | None = None,
-    sample: SampleConfig | None = None,
-    config: EvaluateConfig | None = None,
-    score_config: ScoreConfig | None = None,
-    seed: int = 0,
-    out: str | None = None,
-    rollout_config: RolloutConfig | None = None,
-) -> StageAnswer:
-    """pass@k, maj@k and lengths of a policy, beside another on the same problems and seeds.
-
-    Args:
-        problems: A file, a folder, an artifact, bundled:train or bundled:heldout.
-        policy: bundled, a folder, a checkpoint artifact, or id@revision.
-        against: Another policy, evaluated on the same problems and seeds.
-        sample: Sampling of each problem.
-        config: Settings of the stage; what is left out keeps its default.
-        score_config: Judging of completions.
-        seed: Every other seed derives from it.
-        out: Also write the result here (.parquet, .jsonl or a folder).
-        rollout_config: With which engine, where and how completions are sampled.
-    """
-    started = time.perf_counter()
-    settings = config or EvaluateConfig()
-    refuse_without_verdicts(score_config or ScoreConfig(), "evaluate", settings.max_unjudged_frac)
-    check_ks(settings.ks, (sample or SampleConfig()).n)
-    with alone("evaluate", seed) as session:
-
-        def of(name: str, baseline: list[Ref]) -> Outcome:
-            table, rollouts, scores = _sampled(session, problems, name, sample, score_config, rollout_config)
-            inputs = {"problems": [table], "rollouts": [rollouts], "scores": [scores], "baseline": baseline}
-            return session.stage("evaluate", settings, inputs, facts={"suite": Suite().name})
-
-        baseline = [of(against, []).ref] if against else []
-        return _answer(session, of(policy, baseline), out, started)
-
-
-def _sampled(
-    session: Session,
-    problems: str,
-    policy: str,
-    sample: SampleConfig | None,
-    score_config: ScoreConfig | None,
-    rollout_config: RolloutConfig | None,
-) -> tuple[Ref, Ref, Ref]:
-    """Roll out and score every problem of a table."""
-    table = problems_ref(session, problems)
-    plan = session.stage("curate", CurateConfig(sample=sample or SampleConfig()), {"problems": [table]}).ref
-    inputs = {"plan": [plan], "problems": [table], "policy": [resolve_artifact(session.store, policy, "checkpoints")]}
-    rollouts = session.stage("rollout", rollout_config or RolloutConfig(), inputs).ref
-    scored = {"rollouts": [rollouts], "problems": [table]}
-    return table, rollouts, session.stage("score", score_config or ScoreConfig(), scored).ref
 
 
 def _resolved(session: Session, role: Role, texts: str | list[str], columns: dict[str, str] | None) -> list[Ref]:

@@ -2,27 +2,34 @@
 
 Prefect's own words would be a traceback, `Flow run encountered an exception: ...`, or, where parameters are missing or
 unknown and the process ends before the flow begins, `Crashed: Process exited with status code: 1`.
+
+`gradus serve` prints a line when a run of a deployment starts, and one when it ends, by its name in `gradus runs`:
+Prefect calls `say_ended` in the process of the run, or in that of `serve` for one that was killed or cancelled.
 """
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, ParamSpec, TypeVar, cast, get_args, get_type_hints
 
 from prefect import get_client
 from prefect.client.schemas.objects import FlowRun, State
+from prefect.context import FlowRunContext
 from prefect.flows import Flow
 from prefect.states import Failed
 from prefect.utilities.callables import ParameterSchema, parameter_schema
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from gradus.data.errors import GradusError, UsageError, in_words
-from gradus.flows.served_lines import say_ended
+from gradus.flows.console.output import line
+from gradus.flows.parameters import Taken, describe, taken_by, taking_those_of
+from gradus.tasks.config.settings import Home
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_started: set[str] = set()
 HINT = "correct the parameters of the run, the schedule or the deployment"
 
 
@@ -54,6 +61,25 @@ def gradus_flow(name: str) -> Callable[[Callable[P, R]], Flow[P, R]]:
         for described in (run, made):  # Prefect copied it to the flow
             del vars(described)["__signature__"]
         made.serialize_parameters = plain_parameters
+        return made
+
+    return decorate
+
+
+def form_of(call: Callable[..., Any], **types: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Have the function of a flow take the parameters of a call, with their bounds and descriptions.
+
+    `types` are those that a form has in another way.
+    """
+
+    def typed(name: str, kind: Any, taken: Taken) -> Any:
+        *optional, inner = reversed(get_args(kind)) if type(None) in get_args(kind) else (kind,)
+        bounded: Any = Annotated[inner, Field(ge=taken.least, le=taken.most)]
+        return types.get(name, bounded | None if optional else bounded)
+
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        made = taking_those_of(call, function, typed)
+        describe(made, function.__doc__ or "", {name: taken.doc for name, *_, taken in taken_by(call)})
         return made
 
     return decorate
@@ -122,3 +148,38 @@ def _typed(name: str, function: Callable[P, R], given: Mapping[str, object]) -> 
     if wrong:
         raise UsageError(f"{name}: {', '.join(wrong).replace('Input should', 'it must')}", hint=HINT)
     return typed
+
+
+def say_started(name: str) -> None:
+    """Print, once for a flow run, that the run of a deployment started."""
+    context = FlowRunContext.get()
+    flow_run = context.flow_run if context else None
+    if flow_run is not None and flow_run.deployment_id and str(flow_run.id) not in _started:
+        _started.add(str(flow_run.id))
+        line(f"{name}: started")
+
+
+def say_ended(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Print how the run of a deployment ended: of one that failed why, and what to type next."""
+    if flow_run.deployment_id is None:
+        return
+    with get_client(sync_client=True) as client:
+        name = client.read_flow_run(flow_run.id).name  # the name that it was given since it began
+    line(f"{name}: {_how(state)}{_next(flow.name, name) if state.is_failed() or state.is_crashed() else ''}")
+
+
+def _how(state: State[Any]) -> str:
+    """Return the outcome of a run, with the error message of one that failed."""
+    if state.is_completed():
+        return "finished"
+    if state.is_cancelling() or state.is_cancelled():
+        return "cancelled"
+    why = " ".join((state.message or "").split())
+    return f"failed: {why}" if state.is_failed() else f"ended unexpectedly: {why}"
+
+
+def _next(verb: str, run: str) -> str:
+    """Return the command to type next about a run that failed; nothing if it never began."""
+    if not (Home.from_environment().runs / run / "run.json").is_file():
+        return ""
+    return f"; see `gradus {'report' if verb == 'train' else 'show'} {run}`"

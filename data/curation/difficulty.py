@@ -36,7 +36,7 @@ from gradus.data.arrays import (
 )
 from gradus.data.curation.grading import Grades, merge, summarise
 from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import DIFFICULTY, cast_to_schema
+from gradus.data.lake.schema import DIFFICULTY, ROLLOUTS, cast_to_schema
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ class Measurement:
 
 
 def measure(scores: pa.Table, rollouts: pa.Table | None = None) -> Measurement:
-    """Count judged and correct rollouts per problem, and sum up their rewards; those with a hint are left out.
+    """Count judged and correct rollouts per problem, and sum up their rewards; only of the problems' own prompts.
+
+    Rollouts with a hint, or with a prompt of a wave's, are left out.
 
     A score whose `correct` is null (time-out, error, a reward without a verdict) counts neither way; one whose `reward`
     is null is not part of mean and variance. Rollouts, if passed, hold the policy and the hint level;
@@ -70,7 +72,8 @@ def measure(scores: pa.Table, rollouts: pa.Table | None = None) -> Measurement:
     if rollouts is not None:
         where = _rollout_rows(scores, rollouts)
         policy = _single_policy(rollouts.column("policy"))
-        counted = ints(rollouts.column("hint_level"))[where] == 0
+        bare = nulls(ROLLOUTS.column(rollouts, "messages")) & (ints(rollouts.column("hint_level")) == 0)
+        counted = bare[where]
     judged = counted & ~nulls(scores.column("correct"))
     rewarded = counted & ~nulls(scores.column("reward"))
     right = bools(scores.column("correct"))

@@ -4,10 +4,10 @@
     def again(round: Round, rng):
         '''Sample every group of which no row is correct once more.'''
         right = round.rows.by("group").sum(round.rows["correct"])
-        return round.plan(like=first_of_groups(round.rows, right == 0))
+        return round.plan(like=first_rows(round.rows, right == 0))
 
-Rows are the rollouts of the waves before, with the columns of rollouts and scores by name
-and `problem.NAME`, `plan.NAME`, `parts.NAME`; `group` numbers the groups.
+Rows are the rollouts of the waves before, with the columns of rollouts and scores by name, `problem.NAME`, `plan.NAME`
+and `parts.NAME`; `group` numbers the groups.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

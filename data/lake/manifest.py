@@ -24,6 +24,8 @@ REPORT = "_report.json"
 """The counts and metrics of the stage that made the artifact."""
 PRUNED = "_pruned.json"
 """The note of files that were removed to make room."""
+NAMED = "named"
+"""The setting of an adopted policy that holds what the user called it: a folder, or `id@revision` on the hub."""
 MAX_BYTES = 32 << 20
 """Bytes of a manifest at most: those of more than 100,000 files."""
 

@@ -142,5 +142,10 @@ def _plain_errors(names: list[str]) -> Generator[None]:
     try:
         yield
     except duckdb.Error as error:
-        said = " ".join(re.split(r"\nLINE |\. Detail: Python", str(error))[0].split())
-        raise UsageError(f"the query did not run: {said}", hint=f"the tables are {', '.join(names)}") from error
+        hint = f"the tables are {', '.join(names)}"
+        raise UsageError(f"the query did not run: {without_excerpt(error)}", hint=hint) from error
+
+
+def without_excerpt(error: duckdb.Error) -> str:
+    """Return what an error of DuckDB says as one line, without its excerpt of the query."""
+    return " ".join(re.split(r"\nLINE |\. Detail: Python", str(error))[0].split())

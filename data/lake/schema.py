@@ -113,6 +113,7 @@ _OF_WAVES = (
     Column("plan_id", _TEXT, "the row of the plan; null: its group_id, which no other row has", sparse=True),
     Column("wave", pa.int32(), "number of the wave that planned it; null is 0, curate", sparse=True, low=0),
     Column("call", pa.int32(), "call of the wave that planned it, from 0", sparse=True, low=0),
+    Column("messages", _MESSAGES, "the prompt as chat messages, if it is not that of the problem", sparse=True),
 )
 """Columns of plans and rollouts that waves after the first fill in."""
 
@@ -157,7 +158,6 @@ PLAN = TableSchema(
         Column("seed", _INT, "seed of the group; sample seeds derive from it"),
         Column("reason", _TEXT, "why this problem, this round"),
         *_OF_WAVES,
-        Column("messages", _MESSAGES, "the prompt as chat messages, if it is not the problem's question", sparse=True),
         Column(
             "top_p", _FLOAT, "nucleus mass to sample from, if not that of the rollout", sparse=True, above=0, high=1
         ),

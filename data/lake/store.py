@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from gradus.data.errors import CorruptArtifactError, PrunedError
 from gradus.data.lake.manifest import (
     FILE_NAME,
+    NAMED,
     PRUNED,
     REPORT,
     FileEntry,
@@ -203,8 +204,11 @@ class Store:
         found = regular_files(folder)
         return self.adopt_files({n: path for n, path in found.items() if n not in (FILE_NAME, REPORT, PRUNED)}, {})
 
-    def adopt_files(self, files: Mapping[str, Path | bytes], parents: dict[str, list[str]]) -> Ref:
-        """Store files, by path or content, as a checkpoint named by their content; `parents` is what they rest on."""
+    def adopt_files(self, files: Mapping[str, Path | bytes], parents: dict[str, list[str]], named: str = "") -> Ref:
+        """Store files, by path or content, as a checkpoint of their digest; `parents` is what they rest on.
+
+        `named` is what the user called it, which the manifest keeps from the first time.
+        """
         sha256 = {
             name: hashlib.sha256(file).hexdigest() if isinstance(file, bytes) else sha256_file(file)
             for name, file in files.items()
@@ -218,7 +222,7 @@ class Store:
                         writer.write_file(name, file)
                     else:
                         writer.copy_known(name, file, sha256[name])
-                writer.commit(identity=identity, parents=parents)
+                writer.commit(identity=identity, config={NAMED: named} if named else {}, parents=parents)
         return ref
 
     def take(self, manifest: Manifest, files: Mapping[str, Path]) -> None:

@@ -23,7 +23,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from gradus.data.errors import GradusError, UsageError, in_words, shortened
-from gradus.flows.cli import compare_verbs, exchange_verbs, method_verbs, run_verbs, service_verbs
+from gradus.flows.cli import service_verbs, verbs
 from gradus.flows.cli.stage_verbs import installed_verb, stage_verbs
 from gradus.flows.environment import prepare
 from gradus.flows.library.calling import as_program
@@ -118,10 +118,9 @@ def _options(
 
 for verb in (
     *stage_verbs(),
-    *(run_verbs.train, run_verbs.demo, run_verbs.rerun, run_verbs.show, run_verbs.why, run_verbs.sql, run_verbs.runs),
-    *(method_verbs.methods, method_verbs.settings, method_verbs.new),
-    *(run_verbs.report, run_verbs.browse, compare_verbs.compare),
-    *(exchange_verbs.export, exchange_verbs.import_, run_verbs.prune, run_verbs.restore),
+    *(verbs.train, verbs.demo, verbs.rerun, verbs.show, verbs.why, verbs.sql, verbs.runs),
+    *(verbs.methods, verbs.settings, verbs.new, verbs.report, verbs.browse, verbs.compare),
+    *(verbs.export, verbs.import_, verbs.prune, verbs.restore),
     *(service_verbs.ui, service_verbs.serve, service_verbs.doctor),
     *(service_verbs.setup, service_verbs.sync, service_verbs.join),
 ):

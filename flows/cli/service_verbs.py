@@ -37,30 +37,19 @@ def ui(prefect_port: Port = 4200, mlflow_port: Port = 5000) -> None:
 def _say_addresses(home: Path, prefect_url: str, mlflow_url: str, *, ours: bool = True) -> None:
     """Print where the pages are, and how to log in if Prefect's server is `ours`; a database of MLflow's has none."""
     from gradus.tasks.servers.mlflow_login import mlflow_login
+    from gradus.tasks.servers.secret import secret, secret_path
     from gradus.tasks.tracking.view import address
 
     login = mlflow_login(home, mlflow_url)
     line(f"Prefect  {prefect_url}")
     if urlsplit(mlflow_url).scheme in ("http", "https"):
         line(f"MLflow   {address(mlflow_url, login)}")
-    if ours:
-        line(_how_to_log_in(home, login.get("MLFLOW_TRACKING_USERNAME", "")))
-
-
-def _how_to_log_in(home: Path, user: str) -> str:
-    """Return where the password is; on a terminal the password itself, which a log or a pipe must not keep.
-
-    `user` is the name that MLflow asks for; empty if its server is not ours.
-    """
-    from gradus.tasks.servers.secret import secret, secret_path
-
-    ask = (
-        f"Both ask once for a password, MLflow also for a user, `{user}`;"
-        if user
-        else "Prefect asks once for a password;"
-    )
-    where = f"{ask} the password is in {secret_path(home)}"
-    return f"{where}: {secret(home)}" if sys.stdout.isatty() else where
+    if not ours:
+        return
+    user = login.get("MLFLOW_TRACKING_USERNAME")  # none if the server is not ours
+    both = f"Both ask once for a password, MLflow also for a user, `{user}`;"
+    where = f"{both if user else 'Prefect asks once for a password;'} the password is in {secret_path(home)}"
+    line(f"{where}: {secret(home)}" if sys.stdout.isatty() else where)  # a log or a pipe must not keep it
 
 
 Notify = Annotated[

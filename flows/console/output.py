@@ -9,6 +9,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import NoReturn, TypeVar, cast
 
@@ -172,14 +173,19 @@ def _is_pipe() -> bool:
         return False
 
 
-@contextlib.contextmanager
-def silent(wanted: bool) -> Generator[None]:
+def silent(wanted: bool) -> AbstractContextManager[None]:
     """Show no progress of the runs in this block, if that is wanted."""
-    token = _silent.set(wanted)
+    return during(_silent, wanted)
+
+
+@contextlib.contextmanager
+def during(variable: ContextVar[bool], value: bool) -> Generator[None]:
+    """Have a variable of the context this value in the block."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _silent.reset(token)
+        variable.reset(token)
 
 
 def is_silent() -> bool:

@@ -21,12 +21,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import ParamSpec, TypeAlias, TypeVar
+from typing import ParamSpec, TypeVar
 
 from gradus.data.errors import GradusError, StageError, in_words
-from gradus.flows.console.output import silent
-from gradus.flows.environment import api, prepare
+from gradus.flows.console.output import during, silent
+from gradus.flows.environment import api, kept_environment, prepare
 from gradus.tasks.config.redaction import clean_log_records, hide, refuse_credentials
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.home_folder import open_home
@@ -37,32 +38,20 @@ from gradus.tasks.preflight.access import prefect_answer
 P = ParamSpec("P")
 A = TypeVar("A")
 R = TypeVar("R")
-Input: TypeAlias = str | os.PathLike[str]
-"""A file, a folder, or an artifact by its name."""
 
 _by_program: ContextVar[bool] = ContextVar("by_program", default=False)
 _shown: ContextVar[bool] = ContextVar("shown", default=False)
 _TURN = threading.RLock()
 
 
-@contextlib.contextmanager
-def as_program() -> Generator[None]:
+def as_program() -> AbstractContextManager[None]:
     """Have the calls in this block be those of the program, which is prepared and answers for its own process."""
-    token = _by_program.set(True)
-    try:
-        yield
-    finally:
-        _by_program.reset(token)
+    return during(_by_program, True)
 
 
-@contextlib.contextmanager
-def progress() -> Generator[None]:
+def progress() -> AbstractContextManager[None]:
     """Show the progress of the calls in this block on stderr, as the command line does."""
-    token = _shown.set(True)
-    try:
-        yield
-    finally:
-        _shown.reset(token)
+    return during(_shown, True)
 
 
 def call(function: Callable[P, R]) -> Callable[P, R]:
@@ -109,7 +98,7 @@ def working() -> Generator[None]:
     if _by_program.get():
         yield
         return
-    with _TURN, _environment(), _logging(), _interrupts(), silent(not _shown.get()):
+    with _TURN, kept_environment(), _logging(), _interrupts(), silent(not _shown.get()):
         prepare(Home.from_environment())
         try:
             yield
@@ -136,16 +125,6 @@ def computing() -> Generator[Callable[[], None]]:
             raise
 
 
-def named(value: Input) -> str:
-    """Return an input as text."""
-    return str(os.fspath(value))
-
-
-def named_or_none(value: Input | None) -> str | None:
-    """Return an input that may be left out as text."""
-    return None if value is None else named(value)
-
-
 def _let_go(error: BaseException, handled: BaseException | None) -> None:
     """Take the tracebacks off an error that Prefect keeps: by their frames it would keep the caller's variables too.
 
@@ -170,17 +149,6 @@ def _texts(value: object) -> Iterator[str]:
                 yield from _texts(inner)
         case _:
             pass
-
-
-@contextlib.contextmanager
-def _environment() -> Generator[None]:
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
 
 
 @contextlib.contextmanager

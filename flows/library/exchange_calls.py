@@ -1,12 +1,14 @@
 """Rollouts and checkpoints taken out to other systems, and their rollouts taken in."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 from gradus.data.errors import OnDamage, UsageError, refuse
-from gradus.flows.library.calling import Input, call, computing, named, named_or_none
+from gradus.flows.library.calling import call, computing
 from gradus.flows.library.results import Run
+from gradus.flows.library.texts import mapping
+from gradus.flows.parameters import Input, Taken, artifacts, named, runs
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import REFERENCE, check_inputs, check_out, full_name
 
@@ -17,14 +19,22 @@ if TYPE_CHECKING:
 
 @call
 def export(
-    what: Run | str,
-    to: Input,
+    what: Annotated[Run | str, Taken("a checkpoint; or, with --as, a run or rollouts", complete=runs, argument=True)],
+    to: Annotated[Input, Taken("the folder to write to")],
     *,
-    as_: str | None = None,
-    scores: str | None = None,
-    merge: bool = False,
-    base: str | None = None,
-    where: str | None = None,
+    as_: Annotated[str | None, Taken("verl, trl, trinity, openai or parquet", "--as")] = None,
+    scores: Annotated[
+        str | None, Taken("scores of the rollouts, if they have several", complete=artifacts("scores"))
+    ] = None,
+    where: Annotated[
+        str | None,
+        Taken('an SQL condition on the rows, such as "correct" or "reward > 0.5 and hint_level = 0"'),
+    ] = None,
+    merge: Annotated[bool, Taken("merge an adapter into its base", "--merge")] = False,
+    base: Annotated[
+        str | None,
+        Taken("what an adapter calls its base, a folder or a hub id@revision, instead of what you called it"),
+    ] = None,
     on_damage: OnDamage = refuse,
 ) -> Mapping[str, object]:
     """Write a checkpoint as a model folder with its card, or rollouts, of a run too, as another system writes its own.
@@ -85,14 +95,26 @@ def _rollouts(
 
 @call
 def import_rollouts(
-    source: Input,
-    system: str,
+    source: Annotated[Input, Taken("a file, or a folder of files, that another system wrote", argument=True)],
+    system: Annotated[str, Taken("verl, trl, trinity, open-instruct or art", "--from")],
     *,
-    columns: Mapping[str, str] | None = None,
-    tokenizer: Input | None = None,
-    policy: Input | None = None,
-    temperature: float = 1.0,
-    correct_at: float | None = None,
+    columns: Annotated[
+        Mapping[str, str] | Sequence[str] | None, Taken("rename a column, ours=theirs; repeatable", "--map")
+    ] = None,
+    tokenizer: Annotated[
+        Input | None, Taken("folder of the model whose tokenizer makes texts of token ids (open-instruct)")
+    ] = None,
+    policy: Annotated[
+        Input | None,
+        Taken(
+            "the policy that sampled them, a folder or an artifact, to learn from them (open-instruct)",
+            complete=artifacts("checkpoints"),
+        ),
+    ] = None,
+    temperature: Annotated[float, Taken("temperature that they were sampled at, beside --policy", least=1e-6)] = 1.0,
+    correct_at: Annotated[
+        float | None, Taken("a row without a verdict is correct if its reward is at least this")
+    ] = None,
 ) -> "Imported":
     """Take in rollouts of another system, with their rewards, as rollouts, scores, problems and difficulty.
 
@@ -100,8 +122,9 @@ def import_rollouts(
     """
     from gradus.tasks.inspect.exchange.incoming import check_source
 
-    path, model, sampler = named(source), named_or_none(tokenizer), named_or_none(policy)
-    given = dict(columns or {})
+    path, model = named(source), None if tokenizer is None else named(tokenizer)
+    sampler = None if policy is None else named(policy)
+    given = mapping(columns or ())
     check_source(Path(path), system, Path(model) if model else None, sampler, given)
     check_inputs(Home.from_environment().lake, policy=sampler)
     with computing() as ready:

@@ -1,13 +1,12 @@
 """`gradus new`: a component of the user's own with its test and its method, which run as they stand.
 
-In the templates, NAME is the name of the component.
+In the templates, NAME is the name of the component; imports follow from the names that a text uses.
 """
 
 import keyword
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gradus.components import KINDS, Kind
@@ -15,30 +14,8 @@ from gradus.components.registry import SETTINGS
 from gradus.data.errors import UsageError
 from gradus.data.nearest import did_you_mean
 
-
-@dataclass(frozen=True)
-class Template:
-    """Imports and function of a component, and those of its test."""
-
-    imports: str
-    function: str
-    test_imports: str
-    test: str
-
-
-_CANDIDATES = "import numpy as np\n\nfrom gradus.components.rows import Rows\n"
-_ROWS = "import torch\n\nfrom gradus.models.objectives.rows import Rows\n"
-_TWO_ROWS = """\
-    columns = {"reward": torch.tensor([1.0, 0.0]), "group": torch.tensor([0, 0])}
-    rows = Rows(columns, {"now.logp": logp, "sampler.logp": logp}, torch.tensor([2, 1]))
-"""
-_LOGP = "    logp = torch.tensor([-1.0, -2.0, -4.0])\n"
-
-TEMPLATES: Mapping[Kind, Template] = {
-    "filter": Template(
-        "from typing import Annotated\n\nimport numpy as np\nfrom annotated_types import Ge\n\n"
-        "from gradus.components import component\nfrom gradus.components.rows import Rows\n"
-        "from gradus.data.curation.results import selection\n",
+TEMPLATES: Mapping[Kind, tuple[str, str]] = {
+    "filter": (
         '''
 @component("filter", needs=("question",))
 def NAME(candidates: Rows, *, max_chars: Annotated[int, Ge(1)] = 400):
@@ -50,28 +27,23 @@ def NAME(candidates: Rows, *, max_chars: Annotated[int, Ge(1)] = 400):
     chars = np.array([len(question or "") for question in candidates["question"]])
     return selection(candidates.num_rows, [(chars > max_chars, "NAME: a longer question")])
 ''',
-        _CANDIDATES,
         """
     found = NAME(Rows({"question": np.array(["1 + 1 =", "1 + 2 + 3 ="])}), max_chars=8)
     assert found.kept.tolist() == [True, False]
 """,
     ),
-    "ranking": Template(
-        "import numpy as np\n\nfrom gradus.components import component\nfrom gradus.components.rows import Rows\n",
+    "ranking": (
         '''
 @component("ranking", needs=("question",))
 def NAME(candidates: Rows):
     """Return the negative length of each question, (N,): the shortest is ranked first."""
     return -np.array([float(len(question or "")) for question in candidates["question"]])
 ''',
-        _CANDIDATES,
         """
     assert NAME(Rows({"question": np.array(["1 + 1 =", "2 ="])})).tolist() == [-7.0, -3.0]
 """,
     ),
-    "sampler": Template(
-        "import numpy as np\n\nfrom gradus.components import component\n"
-        "from gradus.components.rows import Rows\nfrom gradus.data.curation.results import Draw\n",
+    "sampler": (
         '''
 @component("sampler", needs=())
 def NAME(candidates: Rows, num: int, rng: np.random.Generator):
@@ -79,15 +51,13 @@ def NAME(candidates: Rows, num: int, rng: np.random.Generator):
     index = rng.permutation(candidates.num_rows)[:num]
     return Draw(index, np.ones(len(index)), np.zeros(len(index), dtype=bool))
 ''',
-        _CANDIDATES,
         """
     draw = NAME(Rows({"problem_id": np.array(["a", "b", "c"])}), 2, np.random.default_rng(0))
     assert len(set(draw.index.tolist())) == 2
     assert draw.weight.tolist() == [1.0, 1.0]
 """,
     ),
-    "hint": Template(
-        "from gradus.components import component\n",
+    "hint": (
         '''
 @component("hint")
 def NAME(problem, fraction: float):
@@ -95,15 +65,12 @@ def NAME(problem, fraction: float):
     words = (problem["solution"] or "").split()
     return " ".join(words[: max(1, int(fraction * len(words)))]) + "\\n" if words else None
 ''',
-        "",
         """
     assert NAME({"solution": "first add one"}, 0.7) == "first add\\n"
     assert NAME({"solution": None}, 0.7) is None
 """,
     ),
-    "wave": Template(
-        "import numpy as np\n\nfrom gradus.components import component\n"
-        "from gradus.data.curation.round import Round, first_rows\n",
+    "wave": (
         '''
 @component("wave", needs=("group", "correct"))
 def NAME(round: Round, rng: np.random.Generator):
@@ -111,14 +78,12 @@ def NAME(round: Round, rng: np.random.Generator):
     right = round.rows.by("group").sum(round.rows["correct"])
     return round.plan(like=first_rows(round.rows, right == 0), reason="no row of the group was correct")
 ''',
-        "import numpy as np\nimport pyarrow as pa\n\nfrom gradus.data.curation.round import round_of\n",
         """
     rows = pa.table({"problem_id": ["a", "a", "b"], "group": [0, 0, 1], "correct": [1.0, 0.0, 0.0]})
     assert NAME(round_of(rows), np.random.default_rng(0)).problem_id.to_pylist() == ["b"]
 """,
     ),
-    "reward": Template(
-        "from gradus.components import component\n",
+    "reward": (
         '''
 @component("reward")
 def NAME(rows):
@@ -126,14 +91,12 @@ def NAME(rows):
     last = [(row["completion"].split() or [""])[-1] for row in rows]
     return [{"value": float(word == row["answer"]), "correct": word == row["answer"]} for word, row in zip(last, rows)]
 ''',
-        "",
         """
     rows = [{"completion": "so it is 2", "answer": "2"}, {"completion": "", "answer": "2"}]
     assert [each["value"] for each in NAME(rows)] == [1.0, 0.0]
 """,
     ),
-    "advantage": Template(
-        "from gradus.components import component\nfrom gradus.models.objectives.rows import Rows\n",
+    "advantage": (
         '''
 @component("advantage", needs=("reward", "group"), compares_group=True)
 def NAME(rows: Rows):
@@ -141,14 +104,12 @@ def NAME(rows: Rows):
     reward = rows["reward"]
     return (reward - rows.by("group").mean(reward)).nan_to_num(0.0)
 ''',
-        _ROWS,
         """
     rows = Rows({"reward": torch.tensor([1.0, 0.0, 0.0, 5.0]), "group": torch.tensor([0, 0, 0, 1])})
     assert torch.allclose(NAME(rows), torch.tensor([2.0, -1.0, -1.0, 0.0], dtype=torch.float64) / 3)
 """,
     ),
-    "loss": Template(
-        "from gradus.components import component\nfrom gradus.models.objectives.rows import Rows\n",
+    "loss": (
         '''
 @component("loss", needs=("now.logp", "advantage"))
 def NAME(rows: Rows):
@@ -156,32 +117,27 @@ def NAME(rows: Rows):
     logp = rows["now.logp"]
     return -logp * rows["advantage"], {"NAME_logp": logp.detach()}
 ''',
-        _ROWS,
         """
     tokens = {"now.logp": torch.tensor([-1.0, -2.0]), "advantage": torch.tensor([0.5, -1.0])}
     loss, _ = NAME(Rows({}, tokens, torch.tensor([1, 1])))
     assert loss.tolist() == [0.5, -2.0]
 """,
     ),
-    "aggregation": Template(
-        "import torch\n\nfrom gradus.components import component\nfrom gradus.models.objectives.rows import Rows\n",
+    "aggregation": (
         '''
 @component("aggregation", needs=())
 def NAME(rows: Rows):
     """Return 1 / number of tokens of the step, (M,): the loss of the step is the sum of coefficient times loss."""
     return torch.full(rows.row.shape, 1.0 / max(1, int(rows.mask.sum())))
 ''',
-        _ROWS,
-        "\n"
-        + _LOGP
-        + _TWO_ROWS
-        + """\
+        """
+    logp = torch.tensor([-1.0, -2.0, -4.0])
+    columns = {"reward": torch.tensor([1.0, 0.0]), "group": torch.tensor([0, 0])}
+    rows = Rows(columns, {"now.logp": logp, "sampler.logp": logp}, torch.tensor([2, 1]))
     assert torch.allclose(NAME(rows), torch.full((3,), 1 / 3))
 """,
     ),
-    "correction": Template(
-        "from typing import Annotated\n\nfrom annotated_types import Gt\n\n"
-        "from gradus.components import component\nfrom gradus.models.objectives.rows import Rows\n",
+    "correction": (
         '''
 @component("correction", needs=("old.logp", "sampler.logp"))
 def NAME(rows: Rows, *, cap: Annotated[float, Gt(0.0)] = 2.0):
@@ -193,16 +149,13 @@ def NAME(rows: Rows, *, cap: Annotated[float, Gt(0.0)] = 2.0):
     weight = (rows["old.logp"] - rows["sampler.logp"]).exp().clamp(max=cap)
     return weight, {"NAME": weight}
 ''',
-        _ROWS,
         """
     tokens = {"old.logp": torch.tensor([-1.0, -1.0]), "sampler.logp": torch.tensor([-1.0, -9.0])}
     weight, _ = NAME(Rows({}, tokens, torch.tensor([2])), cap=1.5)
     assert weight.tolist() == [1.0, 1.5]
 """,
     ),
-    "weight": Template(
-        "from typing import Annotated\n\nimport torch\nfrom annotated_types import Gt, Le\n\n"
-        "from gradus.components import component\nfrom gradus.models.objectives.rows import Rows\n",
+    "weight": (
         '''
 @component("weight", needs=("now.logp",))
 def NAME(rows: Rows, *, frac: Annotated[float, Gt(0.0), Le(1.0)] = 0.5):
@@ -215,24 +168,21 @@ def NAME(rows: Rows, *, frac: Annotated[float, Gt(0.0), Le(1.0)] = 0.5):
     kept = (logp <= torch.quantile(logp[rows.mask], frac)).float()
     return kept, {"NAME": kept}
 ''',
-        _ROWS,
-        "\n"
-        + _LOGP
-        + _TWO_ROWS
-        + """\
+        """
+    logp = torch.tensor([-1.0, -2.0, -4.0])
+    columns = {"reward": torch.tensor([1.0, 0.0]), "group": torch.tensor([0, 0])}
+    rows = Rows(columns, {"now.logp": logp, "sampler.logp": logp}, torch.tensor([2, 1]))
     kept, _ = NAME(rows, frac=0.5)
     assert kept.tolist() == [0.0, 1.0, 1.0]
 """,
     ),
-    "optimizer": Template(
-        "import torch\n\nfrom gradus.components import component\n",
+    "optimizer": (
         '''
 @component("optimizer", elementwise=True)
 def NAME(parameters, update):
     """Return gradient descent at the learning rate of the update, without momentum."""
     return torch.optim.SGD(parameters, lr=update.lr, weight_decay=update.weight_decay)
 ''',
-        "from types import SimpleNamespace\n\nimport torch\n",
         """
     weight = torch.nn.Parameter(torch.tensor([1.0]))
     weight.grad = torch.tensor([2.0])
@@ -241,7 +191,7 @@ def NAME(parameters, update):
 """,
     ),
 }
-"""By kind."""
+"""By kind: the function, and the body of its test."""
 _HEAD = 'what = "its effect in one line"\npaper = ""\ntrust = "guess"\ndeviates = ""\n\n'
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
@@ -265,15 +215,40 @@ def write_component(kind: str, name: str, folder: Path) -> list[Path]:
 
 def _texts(kind: Kind, name: str) -> dict[str, str]:
     """The text of each file by its name."""
-    found = TEMPLATES[kind]
+    function, test = TEMPLATES[kind]
     *sections, key = SETTINGS[kind].removesuffix(".0").split(".")
     value = f'["{name}.py:{name}"]' if SETTINGS[kind].endswith(".0") else f'"{name}.py:{name}"'
     section = f"[{sections[0]}]\n" if sections else ""
-    imports = f"{found.test_imports}\n" if found.test_imports else ""
     texts = {
-        f"{name}.py": f'"""The {kind} {name}."""\n\n{found.imports}\n{found.function}',
-        f"test_{name}.py": f'"""{name} against numbers by hand."""\n\n{imports}'
-        f"from {name} import {name}\n\n\ndef test_{name}() -> None:{found.test}",
+        f"{name}.py": f'"""The {kind} {name}."""\n\n{_imports(kind, function)}{function}',
+        f"test_{name}.py": f'"""{name} against numbers by hand."""\n\n{_imports(kind, test)}'
+        f"from {name} import {name}\n\n\ndef test_{name}() -> None:{test}",
         f"{name}.toml": f"{_HEAD}{section}{key} = {value}\n",
     }
     return {file: text.replace("NAME", name) for file, text in texts.items()}
+
+
+def _imports(kind: Kind, text: str) -> str:
+    """Return the imports of the names that a text uses: first Python's, then those of packages."""
+    rows = "gradus.components.rows" if kind in ("filter", "ranking", "sampler") else "gradus.models.objectives.rows"
+    groups: Sequence[Mapping[str, str]] = (
+        {"from types": "SimpleNamespace", "from typing": "Annotated"},
+        {
+            "import numpy as np": "np",
+            "import pyarrow as pa": "pa",
+            "import torch": "torch",
+            "from annotated_types": "Ge Gt Le",
+            "from gradus.components": "component",
+            f"from {rows}": "Rows",
+            "from gradus.data.curation.results": "Draw selection",
+            "from gradus.data.curation.round": "Round first_rows round_of",
+        },
+    )
+    words, found = set(re.findall(r"\w+", text)), ""
+    for group in groups:
+        used = {line: [name for name in names.split() if name in words] for line, names in group.items()}
+        lines = [
+            f"{line} import {', '.join(names)}" if "from" in line else line for line, names in used.items() if names
+        ]
+        found += "".join(f"{line}\n" for line in lines) + "\n" * bool(lines)
+    return found

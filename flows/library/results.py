@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -13,7 +12,8 @@ from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.console.answers import TrainAnswer
 from gradus.flows.console.output import aside
-from gradus.flows.library.calling import Input, call
+from gradus.flows.library.calling import call
+from gradus.flows.parameters import Input
 from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.history import Attempt, RunStory, attempts, list_runs, read_run, run_folder
 from gradus.tasks.runs.journal import read_events
@@ -165,7 +165,9 @@ def runs() -> pa.Table:
     """Return a row for each run, newest first: status, date, seconds, gain in pass@1, bytes of its artifacts."""
     home = Home.from_environment()
     listed = list_runs(home.runs, home.lake)["runs"]
-    return pa.Table.from_pylist([{**row, "started": _time(row["started"])} for row in listed], schema=_RUNS)
+    began = (None if row["started"] is None else int(1000 * row["started"]) for row in listed)
+    rows = [{**row, "started": started} for row, started in zip(listed, began, strict=True)]
+    return pa.Table.from_pylist(rows, schema=_RUNS)
 
 
 @call
@@ -194,7 +196,3 @@ def _evaluation(home: Home, row: Attempt) -> Mapping[str, object]:
         **({"pass_at_1": first["value"], "low": first["low"], "high": first["high"]} if first else {}),
         "gain": gain["value"] if gain else None,
     }
-
-
-def _time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)

@@ -1,50 +1,41 @@
-"""Whole runs and their room on the disk: train, rerun of one stage, prune, restore, and what they would do."""
+"""Whole runs, comparisons of them, and their room on the disk; each call has one that says what it would do."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, cast
 
-from gradus.data.errors import UsageError
+from gradus.data.errors import OnDamage, UsageError, refuse
+from gradus.flows.asked import asked_for, planned
 from gradus.flows.console.answers import Forecast, Freed, Restored
-from gradus.flows.library.calling import Input, call, computing, named, taking, working
+from gradus.flows.library.calling import call, computing, taking, working
 from gradus.flows.library.results import Run
-from gradus.flows.loop.reruns import Rerun, Rounds, plan_rerun, read_recipe
-from gradus.flows.recipe.checking import check_recipe, check_settings
-from gradus.flows.recipe.config import Assignments, pairs
+from gradus.flows.loop.comparing.asked import Asked
+from gradus.flows.loop.reruns import Rerun, Rounds, plan_rerun
+from gradus.flows.parameters import KNOWN_RUN, Sets, Taken, artifacts, stages
+from gradus.flows.recipe.budget import HOW
+from gradus.flows.recipe.checking import check_settings
+from gradus.flows.recipe.config import RECIPES
 from gradus.tasks.config.keep import read_keep
 from gradus.tasks.config.settings import Home
-from gradus.tasks.preflight.checks import REFERENCE, check_name, full_name
+from gradus.tasks.preflight.checks import REFERENCE, full_name
 from gradus.tasks.runs.history import run_folder
 
+if TYPE_CHECKING:
+    from gradus.flows.loop.dry_run import ComparisonForecast
+    from gradus.tasks.inspect.comparing.figures import Comparison
+    from gradus.tasks.inspect.comparing.planning import Plan
+
 KEEP = "last=2,best"
-
-
-def planned(
-    recipe: Input,
-    *,
-    method: str | Sequence[str] = (),
-    set: Assignments | None = None,  # noqa: A002 - called as on the command line
-    rounds: int | None = None,
-    engine: str | None = None,
-    overlap: int | None = None,
-    run: str | None = None,
-) -> Rerun:
-    """Return the training that is asked for, checked; UsageError or BadInputError if it cannot be."""
-    chosen = {**dict(pairs(set or [])), **({"rollout.engine": engine} if engine else {})}
-    methods = [method] if isinstance(method, str) else method
-    home = Home.from_environment()
-    loaded, stored = read_recipe(home.runs, named(recipe), chosen, methods, rounds=rounds, overlap=overlap)
-    if run is not None:
-        check_name(run, "--run: the name")
-    check_recipe(loaded, home.lake)
-    return Rerun(loaded, run or stored)
+Keep = Annotated[str, Taken("checkpoints that keep their weights: the last N, those of every N rounds, the best one")]
+Checkpoint = Annotated[str, Taken("checkpoints/DIGEST", complete=artifacts("checkpoints"), argument=True)]
 
 
 def planned_again(
-    run: Run | str,
-    stage: str,
+    run: Annotated[Run | str, KNOWN_RUN],
+    stage: Annotated[str, Taken("the stage to run again", complete=stages, argument=True)],
     *,
-    set: Assignments | None = None,  # noqa: A002
-    round: int | None = None,
-    from_round: int = 0,
+    round: Annotated[int | None, Taken("in this round only")] = None,
+    from_round: Annotated[int, Taken("in this round and all later ones", least=0)] = 0,
+    set: Sets = None,  # noqa: A002
 ) -> Rerun:
     """Return the rerun that is asked for, checked; UsageError if it cannot be."""
     home = Home.from_environment()
@@ -104,7 +95,75 @@ def trained(plan: Rerun) -> Run:
 
 
 @call
-def prune(run: Run | str, *, keep: str = KEEP) -> Freed:
+@taking(asked_for)
+def compare(asked: Asked) -> "Comparison":
+    """Judge recipes at equal cost, each pair: better, worse, equivalent within a margin, or undecided.
+
+    With a `budget` (rounds=N, tokens=N, seconds=N) each recipe is trained, or its training reused, with the same seeds;
+    without one, `recipes` are runs that are there. `method` has methods by name or .toml file: each is laid over each
+    recipe and is a row of its own, `a+b` both in one, `none` the recipe itself; without a budget they take the recipe's
+    own rounds. `set` has texts `key=value`, and a key that is there several times makes a method of each value. `tune`
+    has texts `key=a,b,c`: each method is trained with each of these values and `tune_seeds` seeds of their own, and
+    compared at the best of them by pass@1 on the problems of `tune_on`, or on a fifth of the evaluated ones; these
+    problems are not judged.
+    """
+    return compared(asked)
+
+
+@call
+@taking(asked_for)
+def plan_comparison(asked: Asked) -> "Plan":
+    """Return which difference a comparison can detect, and what it costs; nothing is started."""
+    from gradus.flows.loop.comparing.checked import checked
+    from gradus.flows.loop.comparison_plan import plan_of
+
+    home = Home.from_environment()
+    return plan_of(home, checked(home, asked))
+
+
+@call
+@taking(asked_for)
+def dry_compare(asked: Asked) -> "ComparisonForecast":
+    """Return what each training of `compare` would compute and reuse, and what that costs; nothing is started."""
+    from gradus.flows.loop.comparing.checked import checked
+    from gradus.flows.loop.dry_run import look_ahead_comparison
+
+    home = Home.from_environment()
+    return look_ahead_comparison(home, checked(home, asked))
+
+
+def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
+    """Train the methods, or reuse their trainings, and compare them; without a budget, compare runs that are there."""
+    from gradus.flows.loop.comparing.checked import checked
+
+    home = Home.from_environment()
+    if not (asked.budget or asked.method):
+        return _there(home, asked, on_damage)
+    checked(home, asked)
+    with computing() as ready:
+        from gradus.flows import comparison  # Prefect, which a wrong recipe need not wait for
+
+        ready()
+        return cast("Callable[..., Comparison]", comparison.compare)(**vars(asked))
+
+
+def _there(home: Home, asked: Asked, on_damage: OnDamage) -> "Comparison":
+    """Compare runs that are there; nothing is computed."""
+    from gradus.flows.loop.compared import compared_runs
+    from gradus.tasks.inspect.comparing.report import Terms
+
+    if asked.tune or asked.tune_on or asked.tune_seeds != 1:
+        raise UsageError("--tune trains recipes", hint="give a budget, for example --budget rounds=10")
+    if asked.set:
+        raise UsageError("--set changes recipes that are trained", hint="give a budget, for example --budget rounds=10")
+    for name in asked.recipes:
+        if name.endswith(".toml") or (RECIPES / f"{name}.toml").is_file():
+            raise UsageError(f"{name} is a recipe, and there is no budget to train it with", hint=HOW)
+    return compared_runs(home, asked.recipes, Terms(asked.margin / 100, asked.cluster), on_damage)
+
+
+@call
+def prune(run: Annotated[Run | str, KNOWN_RUN], *, keep: Keep = KEEP) -> Freed:
     """Remove weights and train states of a run's checkpoints, which can be computed again; return what was freed.
 
     `keep` names checkpoints that keep their weights: the last N, those of every N rounds, the best one. GradusError if
@@ -124,7 +183,7 @@ def dry_prune(run: Run | str, *, keep: str = KEEP) -> Freed:
 
 
 @call
-def restore(checkpoint: str) -> Restored:
+def restore(checkpoint: Checkpoint) -> Restored:
     """Compute a pruned checkpoint again, to the bytes that it had; return the number of updates that were repeated.
 
     GradusError if its updates do not repeat themselves, or made other bytes.

@@ -11,7 +11,7 @@ from gradus.flows.loop.variants import Variant, other_judges, refuse_single, ref
 from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.config import lasting
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.comparing.figures import Comparison, Setting
+from gradus.tasks.inspect.comparing.figures import Comparison, Fields
 from gradus.tasks.inspect.comparing.report import Methods, Terms, compare
 from gradus.tasks.inspect.comparing.trainings import Training, read_training
 from gradus.tasks.runs.history import run_folder
@@ -65,7 +65,7 @@ def compared_runs(home: Home, names: Sequence[str], terms: Terms, on_damage: OnD
     return compared_trainings(home, named, terms, remarks=apart, on_damage=on_damage)
 
 
-def _differing_settings(methods: Sequence[Variant]) -> list[Setting]:
+def _differing_settings(methods: Sequence[Variant]) -> list[Fields]:
     """Return every setting that is not the same for all methods, the seed left out."""
     bodies = [m.recipe.model_dump(mode="json", exclude={"seed"}) for m in methods]
     flat = [flat_params(body) for body in bodies]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar, cast
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from gradus.components.chosen import WaveConfig
-from gradus.components.settings import MAX_ROUNDS, Config
+from gradus.components.settings import MAX_ROUNDS, Config, empty, unset
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
 from gradus.data.package import package_file
@@ -59,11 +59,6 @@ _NOT_LASTING = ("rounds", "guards", "save_state_every", "max_skipped_updates", "
 """Settings that change no result, only how far a run goes or what stays of it."""
 
 
-def _off(value: object) -> bool:
-    """Exclude unset options when serialising, so that digests of older recipes stay valid."""
-    return not value
-
-
 class Recipe(Config):
     """One training run: names of components and their settings, nothing else."""
 
@@ -87,23 +82,23 @@ class Recipe(Config):
     """Construction of hints."""
     escalate: tuple[Annotated[int, Field(ge=1, le=MAX_LEVEL)], ...] = (1, 2, 3)
     """Hint levels tried, in order, on groups whose every rollout failed, by the wave `escalate`; empty for none."""
-    waves: tuple[WaveConfig, ...] = Field(default=(), exclude_if=_off)
+    waves: tuple[WaveConfig, ...] = Field(default=(), exclude_if=empty)
     """Functions that plan further rollouts of a round from those that are back, in this order, after `escalate`."""
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     """Generation of completions."""
     score: ScoreConfig = Field(default_factory=ScoreConfig)
     """Judging of completions."""
-    given: GivenConfig | None = Field(default=None, exclude_if=_off)
+    given: GivenConfig | None = Field(default=None, exclude_if=unset)
     """Worked solutions of the training problems, as rows of every update; none trains on the policy's own alone."""
     difficulty: DifficultyConfig = Field(default_factory=DifficultyConfig)
     """Update of the difficulty table from round to round."""
     update: UpdateConfig = Field(default_factory=UpdateConfig)
     """Training of the policy."""
-    teacher: str = Field(default="", exclude_if=_off)
+    teacher: str = Field(default="", exclude_if=empty)
     """The policy that a loss distils from, named as `policy` is; the reference is the starting policy."""
     evaluate: EvaluationPlan = Field(default_factory=EvaluationPlan)
     """Measurement of progress."""
-    overlap: int = Field(default=0, ge=0, le=1, exclude_if=_off)
+    overlap: int = Field(default=0, ge=0, le=1, exclude_if=empty)
     """1 generates the next round while an update computes, from the policy that the update began with; 0 waits."""
     save_state_every: int = Field(default=5, ge=1, le=MAX_ROUNDS, exclude_if=partial(eq, 5))
     """Rounds between two train states (optimiser, masters) that are kept on disk, beside the newest; a run that resumes
@@ -111,16 +106,16 @@ class Recipe(Config):
     max_skipped_updates: int = Field(default=10, ge=1, exclude_if=partial(eq, 10))
     """Rounds in a row without signal (rewards without variance in all groups), each of which skips its update and keeps
     the policy, until the run ends; 1 ends it at the first. A run without one round with signal fails at its end."""
-    keep: KeepConfig | None = Field(default=None, exclude_if=_off)
+    keep: KeepConfig | None = Field(default=None, exclude_if=unset)
     """Checkpoints that keep their weights as the training continues; none for all. Others can be computed again
     (`gradus restore`)."""
     overrides: tuple[Override, ...] = ()
     """Changes of single stages."""
-    stages: dict[str, dict[str, Any]] = Field(default_factory=dict, exclude_if=_off)
+    stages: dict[str, dict[str, Any]] = Field(default_factory=dict, exclude_if=empty)
     """Stages of installed packages, each run where its declaration says; written as a section of its own, [NAME]."""
-    files: dict[str, str] = Field(default_factory=dict, exclude_if=_off)
+    files: dict[str, str] = Field(default_factory=dict, exclude_if=empty)
     """Digests of the files that hold its problems, filled in when it runs: edited data is another run."""
-    guards: tuple[Guard, ...] = Field(default=(), exclude_if=_off)
+    guards: tuple[Guard, ...] = Field(default=(), exclude_if=empty)
     """Limits on what rounds measure: outside of them the run ends, or goes back to its best policy."""
 
     @property

@@ -5,7 +5,7 @@ selected("gspo")                   # those of this name alone
 selected(kind="loss", paper="2507.18071")
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from gradus.components import Kind
@@ -37,17 +37,19 @@ def selected(word: str = "", kind: str = "", paper: str = "") -> Facts:
         raise UsageError(
             f"there is no kind {shortened(kind)!r}", hint=did_you_mean(kind, known, f"it is one of {', '.join(known)}")
         )
-    some = {each: named for each, named in everything.items() if each == (kind or each)}
+    rows = [(each, *row) for each, named in everything.items() if each == (kind or each) for row in named.items()]
     if word or kind or paper:
-        some = _picked(some, lambda _, facts: paper.lower() in facts["paper"].lower())
-        some.pop("stage" if kind != "stage" else "", None)
-    exact = _picked(some, lambda name, _: name == word)
-    found = exact if any(exact.values()) else _picked(some, lambda name, facts: _has(name, facts, word))
-    if not any(found.values()):
+        shown = [row for row in rows if kind or row[0] != "stage"]
+        rows = [row for row in shown if paper.lower() in row[2]["paper"].lower()]
+    found = [row for row in rows if row[1] == word] or [row for row in rows if _has(*row[1:], word)]
+    if not found:
         names = [name for named in everything.values() for name in named]
         wanted = " ".join(filter(None, (word, f"--kind {kind}" * bool(kind), f"--paper {paper}" * bool(paper))))
         raise UsageError(f"nothing matches {shortened(wanted)}", hint=did_you_mean(word, names, "see `gradus methods`"))
-    return {each: named for each, named in found.items() if named}
+    chosen: dict[str, dict[str, Component | Method]] = {}
+    for each, name, facts in found:
+        chosen.setdefault(each, {})[name] = facts
+    return chosen
 
 
 def named_by(method: Method) -> Iterator[tuple[Kind, str]]:
@@ -58,14 +60,6 @@ def named_by(method: Method) -> Iterator[tuple[Kind, str]]:
             name = part.get("name", "") if isinstance(part, dict) else part
             if kind is not None and name:
                 yield kind, str(name)
-
-
-def _picked(
-    found: Facts, wanted: Callable[[str, Component | Method], bool]
-) -> dict[str, dict[str, Component | Method]]:
-    return {
-        kind: {name: facts for name, facts in named.items() if wanted(name, facts)} for kind, named in found.items()
-    }
 
 
 def _has(name: str, facts: Component | Method, word: str) -> bool:

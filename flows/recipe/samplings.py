@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradus.flows.recipe.config import Recipe, stage_config, wave_config, with_guards_changes
-from gradus.tasks.config.curation import CurateConfig, SampleConfig
+from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 
 _BY_LENGTH = ("length", "prompt_tokens")
@@ -42,15 +42,12 @@ def samplings(recipe: Recipe) -> Iterator[Sampling]:
     names = [wave.short for wave in recipe.all_waves]
     for index in changing_rounds(recipe, "curate", *names, "rollout"):
         curate = stage_config(recipe, "curate", index, recipe.curate)
-        rollout, filtered = stage_config(recipe, "rollout", index, recipe.rollout), _is_filtered(curate)
+        rollout = stage_config(recipe, "rollout", index, recipe.rollout)
+        filtered = any(chosen.name in _BY_LENGTH for chosen in curate.filters)
         yield Sampling("curate.sample", curate.sample, rollout, filtered=filtered)
         for wave in recipe.all_waves:
             sample = wave_config(recipe, wave, index).sample
             yield Sampling(f"{wave.short}.sample", sample, rollout, filtered=filtered)
-
-
-def _is_filtered(curate: CurateConfig) -> bool:
-    return any(chosen.name in _BY_LENGTH for chosen in curate.filters)
 
 
 def changing_rounds(recipe: Recipe, *stages: str) -> list[int]:

@@ -82,13 +82,13 @@ def refusal(error: ValidationError, origin: str, known: Sequence[str], aliases: 
     faults: dict[str, list[ErrorDetails]] = {}
     for fault in error.errors():
         faults.setdefault(_key(fault), []).append(fault)
-    if len(faults) == 1:
-        ((key, same),) = faults.items()
-        return _refusal(same, _as_written(key, aliases), origin, known)
-    several = [_refusal(same, _as_written(key, aliases), "", known) for key, same in faults.items()]
+    several = [_refusal(same, _as_written(key, aliases), known) for key, same in faults.items()]
+    before = f"{origin}: " if origin else ""
+    if len(several) == 1:
+        return UsageError(before + several[0].message, hint=several[0].hint)
     near = [f" ({each.hint})" if each.hint.startswith("did you mean") else "" for each in several]
     listed = "; ".join(each.message + hint for each, hint in zip(several, near, strict=True))
-    return UsageError(f"{f'{origin}: ' if origin else ''}{len(several)} settings are wrong: {listed}", hint=_MORE)
+    return UsageError(f"{before}{len(several)} settings are wrong: {listed}", hint=_MORE)
 
 
 def _as_written(key: str, aliases: Mapping[str, str]) -> str:
@@ -98,20 +98,21 @@ def _as_written(key: str, aliases: Mapping[str, str]) -> str:
     return key
 
 
-def _refusal(faults: Sequence[ErrorDetails], key: str, origin: str, known: Sequence[str]) -> UsageError:
+def _refusal(faults: Sequence[ErrorDetails], key: str, known: Sequence[str]) -> UsageError:
     """The refusal of one key: what is wrong with each type that its value could have."""
-    first = faults[0]
-    where = ": ".join(filter(None, (origin, key)))
-    if first["type"] == "extra_forbidden":
-        before = f"{origin}: " if origin else ""
-        hint = _called_elsewhere(key, known) or did_you_mean(key, known, _listed(key, known))
-        return UsageError(f"{before}there is no setting {key}", hint=hint)
-    if first["type"] in ("no_component", "no_setting"):
-        return _no_such_component(first, origin, key)
-    if first["type"] == "literal_error":
-        return _no_such_name(first, where)
-    what = _asked(faults) or first["msg"].removeprefix("Value error, ")
-    return UsageError(f"{where}: {what}" if where else what, hint="" if first["type"] == "value_error" else _MORE)
+    first, at = faults[0], f"{key}: " if key else ""
+    match first["type"]:
+        case "extra_forbidden":
+            hint = _called_elsewhere(key, known) or did_you_mean(key, known, _listed(key, known))
+            return UsageError(f"there is no setting {key}", hint=hint)
+        case "no_component" | "no_setting":
+            return _no_such_component(first, key)
+        case "literal_error":
+            return _no_such_name(first, at)
+        case "value_error":
+            return UsageError(at + first["msg"].removeprefix("Value error, "))
+        case _:
+            return UsageError(at + _asked(faults), hint=_MORE)
 
 
 def _called_elsewhere(key: str, known: Sequence[str]) -> str:
@@ -126,39 +127,33 @@ def _key(fault: ErrorDetails) -> str:
     return ".".join(parts[:-1] if parts and parts[-1] in _BRANCHES else parts)
 
 
-def _no_such_component(fault: ErrorDetails, origin: str, key: str) -> UsageError:
+def _no_such_component(fault: ErrorDetails, key: str) -> UsageError:
     """The refusal of a component's name, or of a setting that it does not have."""
     facts = fault.get("ctx", {})
     known: list[str] = list(facts.get("known", ()))
-    before = f"{origin}: " if origin else ""
     if fault["type"] == "no_setting":
         listed = f"its settings are {', '.join(known)}" if known else "it has no settings"
         hint = did_you_mean(key.rpartition(".")[2], known, listed)
-        return UsageError(f"{before}there is no setting {key} ({facts['kind']} {facts['name']})", hint=hint)
+        return UsageError(f"there is no setting {key} ({facts['kind']} {facts['name']})", hint=hint)
     listed = f"it is one of {', '.join(known)}, or path/to/file.py:function"
-    above = key.removesuffix(".name")
-    where = f"{before}{above}: " if above != "name" else before
-    return UsageError(
-        f"{where}there is no {facts['kind']} {shortened(facts['name'])!r}",
-        hint=did_you_mean(facts["name"], known, listed),
-    )
+    at = f"{key.removesuffix('.name')}: " if key != "name" else ""
+    hint = did_you_mean(facts["name"], known, listed)
+    return UsageError(f"{at}there is no {facts['kind']} {shortened(facts['name'])!r}", hint=hint)
 
 
-def _no_such_name(fault: ErrorDetails, where: str) -> UsageError:
+def _no_such_name(fault: ErrorDetails, at: str) -> UsageError:
     """The refusal of a word that is none of those allowed."""
     allowed = list(filter(None, re.findall(r"'([^']*)'", fault.get("ctx", {}).get("expected", ""))))
     listed = f"it is one of {', '.join(allowed)}"
     given = fault["input"]
     if not isinstance(given, str):
-        return UsageError(f"{where}: it must be a name", hint=listed)
-    return UsageError(f"{where}: there is no {shortened(given)!r}", hint=did_you_mean(given, allowed, listed))
+        return UsageError(f"{at}it must be a name", hint=listed)
+    return UsageError(f"{at}there is no {shortened(given)!r}", hint=did_you_mean(given, allowed, listed))
 
 
 def _asked(faults: Sequence[ErrorDetails]) -> str:
-    """Return the types that a value could have, in words; empty for a sentence of ours."""
+    """Return the types that a value could have, in words."""
     kinds = [fault["type"] for fault in faults]
-    if kinds[0] == "value_error":
-        return ""
     if "finite_number" in kinds:
         return "it must be a finite number"
     if kinds[0] in _SAID:

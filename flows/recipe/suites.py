@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from pydantic import Field, field_validator, model_validator
 
-from gradus.components.settings import MAX_ROUNDS, Config
+from gradus.components.settings import MAX_ROUNDS, Config, unset
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.prompts import PromptConfig, Stops
@@ -27,11 +27,6 @@ LAST = "last"
 _FAMILIES = ("reward", "length", "data", "verifier", "perf", "policy", "mismatch", "trained")
 
 
-def _inherited(value: object) -> bool:
-    """Exclude inherited settings when serialising; digests of older suites stay valid."""
-    return value is None
-
-
 class Suite(Config):
     """One evaluation suite: problems, how they are sampled and judged, and what is computed."""
 
@@ -41,9 +36,9 @@ class Suite(Config):
     """Problem set: bundled:NAME, a file, a folder or an artifact."""
     sample: SampleConfig = Field(default_factory=SampleConfig)
     """Sampling of each problem; the same seeds for every policy."""
-    prompt: PromptConfig | None = Field(default=None, exclude_if=_inherited)
+    prompt: PromptConfig | None = Field(default=None, exclude_if=unset)
     """Prompt of a problem, all of it; as in `rollout` unless given."""
-    stop: Stops | None = Field(default=None, exclude_if=_inherited)
+    stop: Stops | None = Field(default=None, exclude_if=unset)
     """Stop strings; as in `rollout` unless given, [] for none."""
     score: ScoreConfig | None = None
     """Judging of completions; as in training unless given."""

@@ -11,11 +11,11 @@ installed package is a name, too.
 _HOMES = {
     "data.errors": ("GradusError",),
     "flows.library.calling": ("progress",),
-    "flows.library.compare_calls": ("compare", "dry_compare", "plan_comparison"),
     "flows.library.exchange_calls": ("export", "import_rollouts"),
     "flows.library.results": ("Artifact", "Run", "run", "runs", "sql"),
     "flows.library.run_calls": (
-        *("dry_prune", "dry_rerun", "dry_restore", "dry_run", "prune", "rerun", "restore", "train"),
+        *("compare", "dry_compare", "dry_prune", "dry_rerun", "dry_restore", "dry_run"),
+        *("plan_comparison", "prune", "rerun", "restore", "train"),
     ),
     "flows.library.stage_calls": (
         *("curate", "evaluate", "hint", "ingest", "profile", "rollout", "score", "update", "warmstart"),
@@ -32,7 +32,7 @@ def __getattr__(name: str) -> object:
     if name in _OFFERED:
         found: object = getattr(import_module(_OFFERED[name]), name)
     elif metadata.entry_points(group="gradus.stages", name=name):
-        found = import_module(f"{__name__}.flows.library.stage_calls").installed_call(name)
+        found = import_module(_OFFERED["ingest"]).__getattr__(name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found

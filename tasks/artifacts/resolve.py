@@ -44,6 +44,7 @@ def _policy(store: Store, text: str) -> Ref:
     """A policy folder, or one on the hub; an adapter with the base that it names, or that follows it after a plus."""
     above, plus, below = (text, "", "") if Path(text).is_dir() else text.partition("+")
     folder = policy_folder(store.root, above)
+    named = above if not folder.is_dir() else str(folder.resolve()) if folder == Path(above) else ""
     if folder == average_of(store.root, above):
         store.verify(Ref(CHECKPOINTS, folder.parent.name))
     folder = folder if folder.is_dir() else _download(above)
@@ -57,7 +58,7 @@ def _policy(store: Store, text: str) -> Ref:
         raise UsageError(f"{above} is no adapter: it has no {ADAPTER_CONFIG}", hint=f"write --policy {above}")
     if CONFIG not in files:
         raise BadInputError(f"{text} has no {CONFIG}", hint=WHOLE)
-    return store.adopt_files(files, {})
+    return store.adopt_files(files, {}, named)
 
 
 def _download(text: str) -> Path:

@@ -33,11 +33,6 @@ class PlanningConfig(Config):
     """Filters, ranking and sampler of the problems that it draws."""
 
     @property
-    def counts_tokens(self) -> bool:
-        """Return whether a component reads how many tokens of a policy the prompts have."""
-        return self.curate.counts_tokens or "prompt_tokens" in (self.wave.needs or ())
-
-    @property
     def reads(self) -> Mapping[str, tuple[str, ...]]:
         """The columns that the stage reads of rollouts, scores, problems and plan."""
         needs = self.wave.needs

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradus.tasks.formats import count, number, share
-from gradus.tasks.inspect.groups import GroupKey
+from gradus.tasks.inspect.groups import KEY, GroupKey
 from gradus.tasks.inspect.run_rows import Row, RunRows
 
 PAGE_ROWS = 200
@@ -148,10 +148,7 @@ class Listing:
 def groups_of(rows: RunRows, problem: str) -> list[GroupKey]:
     """Return the groups of a problem by round."""
     found = rows.ask(
-        """
-        select distinct round, purpose, problem_id, group_id, rollouts_artifact from sampled where problem_id = ?
-        order by round, purpose, group_id
-        """,
+        f"select distinct {KEY} from sampled where problem_id = ? order by round, purpose, group_id",  # noqa: S608 - ours
         [problem],
     )
     return [GroupKey(*row) for row in found]

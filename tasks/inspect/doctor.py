@@ -104,9 +104,7 @@ def pins(constraints: Path) -> Check:
     found = {package: _installed(package) or wanted for package, wanted in pinned.items()}
     wrong = [f"{package} is missing" for package in sorted(asked) if _installed(package) is None]
     wrong += [
-        f"{package} {found[package]} instead of {pin}"
-        for package, pin in pinned.items()
-        if not _same(found[package], pin)
+        f"{name} {found[name]} instead of {pin}" for name, pin in pinned.items() if found[name].split("+")[0] != pin
     ]
     return _check(name, not wrong, "; ".join(wrong[:5]) or f"{len(found)} pins agree", cure)
 
@@ -214,15 +212,9 @@ def _installed(package: str) -> str | None:
 
 
 def _pinned(text: str) -> dict[str, str]:
-    """`name==version` lines of a constraints file."""
-    lines = (line.split("#")[0].strip() for line in text.splitlines())
-    pairs = (line.split("==", 1) for line in lines if "==" in line)
-    return {name.strip().lower().replace("_", "-"): wanted.split(";")[0].strip() for name, wanted in pairs}
-
-
-def _same(found: str, wanted: str) -> bool:
-    """Return whether it is the pinned version; a local build tag (`+cpu`) does not count."""
-    return found.split("+", maxsplit=1)[0] == wanted.split("+", maxsplit=1)[0]
+    """`name==version` lines of a constraints file; a local build tag (`+cpu`) does not count."""
+    pairs = re.findall(r"^\s*([\w.-]+)\s*==\s*([^\s;#+]+)", text, re.MULTILINE)
+    return {name.lower().replace("_", "-"): wanted for name, wanted in pairs}
 
 
 def _asked_for() -> frozenset[str]:

@@ -3,20 +3,23 @@
 rows.ask(...) chooses groups by figures; read_groups(rows, keys, tokenizers) reads their texts.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from gradus.tasks.formats import visible
 from gradus.tasks.inspect.run_rows import RunRows
 from gradus.tasks.inspect.token_pieces import Piece, Tokenizers, split
 
-T = TypeVar("T")
+KEY = "round, purpose, problem_id, group_id, rollouts_artifact"
+"""The columns that name a group within a run."""
+MAX_ROLLOUTS = 2**31
+"""More than a group has: no limit."""
 
 
 @dataclass(frozen=True)
 class GroupKey:
-    """Names a group within a run; `group_id` is null in files of users."""
+    """Values of KEY; `group_id` is null in files of users."""
 
     round: int
     purpose: str
@@ -26,8 +29,8 @@ class GroupKey:
 
 
 Rollout = Mapping[str, Any]
-"""A completion and how it was judged and learnt from: what the three queries below select, and `pieces`, the
-completion token by token; None without log-probs or a tokenizer."""
+"""A completion and how it was judged and learnt from: what the query below selects, and `pieces`, the completion token
+by token; None without log-probs or a tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -49,22 +52,32 @@ class Group:
         return sum(rollout["correct"] is True for rollout in self.rollouts)
 
 
-_TEXTS = """
-select round, purpose, problem_id, group_id, rollouts_artifact, rollout_id, sample, policy,
-    coalesce(completion, '') as completion, completion_tokens as tokens, finish_reason,
-    reward, parts, correct, outcome, extracted, error, verifier, question, answer, hint_level
-from samples where rollouts_artifact in ({artifacts}) and problem_id in ({problems})
+_ROLLOUTS = """
+with texts as (
+    select {key}, rollout_id, sample, policy, coalesce(completion, '') as completion, completion_tokens as tokens,
+        finish_reason, reward, parts, correct, outcome, extracted, error, verifier, question, answer, hint_level
+    from samples where rollouts_artifact in ({artifacts}) and problem_id in ({problems})
+        and (rollouts_artifact, problem_id) in ({pairs})
+),
+token_rows as (
+    select rollout_id, completion_tokens as token_ids, logprobs, hint_text from rollouts
+    where artifact in ({artifacts}) and problem_id in ({problems})
+),
+learnt as (
+    select rollout_id, round, purpose, advantage, weight, mismatch from sampled
+    where rollouts_artifact in ({artifacts}) and problem_id in ({problems})
+),
+ranked as (
+    select *, count(*) over (partition by {key}) as num_rollouts,
+        row_number() over (partition by {key} order by reward desc nulls last, coalesce(sample, 0)) as rank
+    from texts left join token_rows using (rollout_id) left join learnt using (rollout_id, round, purpose)
+)
+select *, least(2 * rank - 1, 2 * (num_rollouts - rank + 1)) as place from ranked where place <= ? order by place
 """
-_TOKENS = """
-select rollout_id, completion_tokens as token_ids, logprobs, hint_text from rollouts
-where artifact in ({artifacts}) and problem_id in ({problems})
+"""The rollouts of groups: the best, the worst, the second best, the second worst ... What was not judged counts as bad.
+
+Arrow is asked three times for the row groups that hold these artifacts and problems, which no join alone would do.
 """
-_LEARNT = """
-select rollout_id, round, purpose, advantage, weight, mismatch from sampled
-where rollouts_artifact in ({artifacts}) and problem_id in ({problems})
-"""
-_NO_TOKENS = {"token_ids": None, "logprobs": None, "hint_text": None}
-_NOT_LEARNT = {"advantage": None, "weight": None, "mismatch": None}
 
 
 def read_groups(rows: RunRows, keys: Sequence[GroupKey], tokenizers: Tokenizers, limit: int = 0) -> list[Group]:
@@ -74,21 +87,18 @@ def read_groups(rows: RunRows, keys: Sequence[GroupKey], tokenizers: Tokenizers,
     """
     if not keys:
         return []
-    artifacts, problems = ({getattr(key, name) for key in keys} for name in ("rollouts_artifact", "problem_id"))
-    names, values = {"artifacts": _marks(artifacts), "problems": _marks(problems)}, [*artifacts, *problems]
-    tokens = {row["rollout_id"]: row for row in rows.records(_TOKENS.format(**names), values)}
-    learnt = {_use(row): row for row in rows.records(_LEARNT.format(**names), values)}
-    found: dict[GroupKey, list[Rollout]] = {}
-    for row in rows.records(_TEXTS.format(**names), values):
-        key = GroupKey(*(row[each.name] for each in fields(GroupKey)))
-        rollout = {**tokens.get(row["rollout_id"], _NO_TOKENS), **learnt.get(_use(row), _NOT_LEARNT), **row}
-        found.setdefault(key, []).append(rollout)
-    return [_group(key, found[key], tokenizers, limit) for key in keys]
-
-
-def _use(row: Rollout) -> tuple[str, int, str]:
-    """The use of a rollout: another round may evaluate it again."""
-    return row["rollout_id"], row["round"], row["purpose"]
+    pairs = {(key.rollouts_artifact, key.problem_id) for key in keys}
+    artifacts, problems = map(set, zip(*pairs, strict=True))
+    marks = {name: ", ".join("?" * len(values)) for name, values in (("artifacts", artifacts), ("problems", problems))}
+    marks["pairs"] = ", ".join(["(?, ?)"] * len(pairs))
+    both = [*artifacts, *problems]
+    values = [*both, *(value for pair in pairs for value in pair), *both, *both, limit or MAX_ROLLOUTS]
+    found: dict[GroupKey, list[Rollout]] = {key: [] for key in keys}
+    for row in rows.records(_ROLLOUTS.format(key=KEY, **marks), values):
+        key = GroupKey(*(row[name] for name in KEY.split(", ")))
+        if key in found:
+            found[key].append({**row, "parts": dict(row["parts"] or {}), "pieces": _pieces(row, tokenizers)})
+    return [_group(key, found[key]) for key in keys]
 
 
 def read_group(rows: RunRows, key: GroupKey, tokenizers: Tokenizers, limit: int = 0) -> Group:
@@ -96,42 +106,16 @@ def read_group(rows: RunRows, key: GroupKey, tokenizers: Tokenizers, limit: int 
     return read_groups(rows, [key], tokenizers, limit)[0]
 
 
-def _marks(values: Collection[str]) -> str:
-    """A question mark for each value: Arrow is asked for the row groups that hold them, which no join would do."""
-    return ", ".join("?" * len(values))
-
-
-def _group(key: GroupKey, rollouts: Sequence[Rollout], tokenizers: Tokenizers, limit: int) -> Group:
-    chosen = best_and_worst(sorted(rollouts, key=_by_reward))
-    shown: list[Rollout] = [
-        {**each, "parts": dict(each["parts"] or {}), "pieces": _pieces(each, tokenizers)}
-        for each in (chosen[:limit] if limit else chosen)
-    ]
+def _group(key: GroupKey, shown: Sequence[Rollout]) -> Group:
     first, hint = shown[0], next(filter(None, (each["hint_text"] for each in shown)), None)
     question, level = first["question"] or "", first["hint_level"] or 0
-    return Group(key, question, first["answer"], level, hint, shown, len(rollouts))
+    return Group(key, question, first["answer"], level, hint, shown, first["num_rollouts"])
 
 
 def _pieces(rollout: Rollout, tokenizers: Tokenizers) -> Sequence[Piece] | None:
     tokens, logprobs = rollout["token_ids"], rollout["logprobs"]
     tokenizer = tokenizers.of(rollout["policy"]) if tokens and logprobs else None
     return split(tokenizer, rollout["completion"], tokens, logprobs) if tokenizer else None
-
-
-def _by_reward(rollout: Rollout) -> tuple[float, int]:
-    """The best first; what was not judged last."""
-    return float("inf") if rollout["reward"] is None else -rollout["reward"], rollout["sample"] or 0
-
-
-def best_and_worst(ordered: Sequence[T]) -> list[T]:
-    """Return rows, given from the best to the worst, as the best, the worst, the second best, the second worst ...
-
-    >>> best_and_worst([1, 2, 3, 4, 5])
-    [1, 5, 2, 4, 3]
-    """
-    front, back = ordered[: -(-len(ordered) // 2)], ordered[-(-len(ordered) // 2) :][::-1]
-    paired = [row for pair in zip(front, back, strict=False) for row in pair]
-    return [*paired, *front[len(back) :]]
 
 
 def why(rollout: Rollout, answer: str | None) -> str:

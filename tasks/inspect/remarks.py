@@ -3,7 +3,8 @@
 remarks(store, attempts)        # ["2 of 9 rounds had no signal and skipped their update: 3, 4"]
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -16,6 +17,20 @@ from gradus.tasks.runtime.attempt import read_report
 MAX_LISTED = 12
 IDENTITY = ["problem_id", "question", "messages"]
 """The columns by which problems are recognised."""
+_COUNTED = {
+    "curate": {
+        "tied_out": "{tied_out} problems that `top` left out rank equal to the last one kept "
+        "({ranking} = {tied_value}): ids decided, not the ranking",
+        "unmeasured": "no problem has a measured pass rate: the filters on it kept all {unmeasured}",
+    },
+    "hint": {
+        "repeated_levels": "hints of {repeated_levels} of {problems} problems have the same text at two levels or "
+        "more; a group that saw the text of the level before is not sampled again",
+        "stated_early": "in {stated_early} of {problems} problems a step before the last states the answer: hints end "
+        "before it",
+    },
+}
+"""By stage and count: the remark if the count is not 0."""
 
 
 def remarks(store: Store, attempts: Sequence[Attempt]) -> list[str]:
@@ -28,14 +43,15 @@ def remarks(store: Store, attempts: Sequence[Attempt]) -> list[str]:
     return [*_shared(store, summaries), *dict.fromkeys(of_stages), *of_updates]
 
 
-def _shared(store: Store, stages: Sequence[tuple[Attempt, Summary]]) -> list[str]:
+def _shared(store: Store, stages: Sequence[tuple[Attempt, Summary]]) -> Iterator[str]:
     """Remark on evaluated problems that are trained on, once for each suite."""
     trained = [row["output"] for row, _ in stages if (row["stage"], row["purpose"]) == ("curate", "train")]
-    evaluated = {str(found.get("suite", "")): row["output"] for row, found in stages if row["stage"] == "evaluate"}
     learnt = _problems(store, trained[-1]) if trained else None
-    pairs = [(suite, _problems(store, output)) for suite, output in evaluated.items()]
-    found = [shared_problems(store, learnt, ref, suite) for suite, ref in pairs if learnt and ref]
-    return list(filter(None, found))
+    evaluated = {str(found.get("suite", "")): row["output"] for row, found in stages if row["stage"] == "evaluate"}
+    for suite, output in evaluated.items():
+        ref = _problems(store, output) if learnt else None
+        if learnt and ref and (text := shared_problems(store, learnt, ref, suite)):
+            yield text
 
 
 def _problems(store: Store, output: str) -> Ref | None:
@@ -82,8 +98,13 @@ def _texts(problems: pa.Table) -> Column:
 
 def remarks_of(stage: str, purpose: str, summary: Summary) -> list[str]:
     """Return the remarks on one stage by what it counted; an empty purpose is that of a verb alone."""
-    of_stage = _BY_STAGE.get(stage)
-    return of_stage(purpose, summary) if of_stage else []
+    if stage in ("ingest", "given"):
+        return _refused_rows(purpose, summary)
+    if stage == "difficulty" and summary.get("rollouts") and not summary.get("judged", 1):
+        rows = summary.get("rows", 0)
+        return [f"no rollout has a verdict: the pass rates of all {rows} problems are unmeasured (n = 0)"]
+    counts = defaultdict[str, object](int, summary)
+    return [text.format_map(counts) for key, text in _COUNTED.get(stage, {}).items() if counts[key]]
 
 
 def skipped_rounds(skipped: Sequence[int], num_rounds: int) -> list[str]:
@@ -118,50 +139,3 @@ def _refused_rows(purpose: str, summary: Summary) -> list[str]:
         f"{what}: {num_refused} of {num_refused + summary.get('rows', 0)} rows are left out ({reasons}; first {first})"
     )
     return [f"{text}; ingest.duplicates=keep takes repeated questions" if again else text]
-
-
-def _tied(_: str, summary: Summary) -> list[str]:
-    """Remark on problems that a cut left out although they rank equal to one that it kept."""
-    equal = summary.get("tied_out", 0)
-    if not equal:
-        return []
-    text = f"{equal} problems that `top` left out rank equal to the last one kept"
-    ranking, value = summary.get("ranking", ""), summary.get("tied_value", "")
-    return [f"{text} ({ranking} = {value}): ids decided, not the ranking"]
-
-
-def _hinted(_: str, summary: Summary) -> list[str]:
-    """Remark on hints that are not what their levels promise."""
-    found: list[str] = []
-    total = summary.get("problems", 0)
-    if repeated := summary.get("repeated_levels", 0):
-        found.append(
-            f"hints of {repeated} of {total} problems have the same text at two levels or more; a group that saw the "
-            "text of the level before is not sampled again"
-        )
-    if stated := summary.get("stated_early", 0):
-        found.append(f"in {stated} of {total} problems a step before the last states the answer: hints end before it")
-    return found
-
-
-def _without_verdicts(_: str, summary: Summary) -> list[str]:
-    """Remark on a difficulty that was made of rewards alone."""
-    if summary.get("judged", 1) or not summary.get("rollouts"):
-        return []
-    return [f"no rollout has a verdict: the pass rates of all {summary.get('rows', 0)} problems are unmeasured (n = 0)"]
-
-
-def _curated(purpose: str, summary: Summary) -> list[str]:
-    """Remark on what a plan does not owe to a measurement."""
-    unmeasured = summary.get("unmeasured", 0)
-    text = f"no problem has a measured pass rate: the filters on it kept all {unmeasured}"
-    return [*_tied(purpose, summary), *([text] if unmeasured else [])]
-
-
-_BY_STAGE: Mapping[str, Callable[[str, Summary], list[str]]] = {
-    "ingest": _refused_rows,
-    "given": _refused_rows,
-    "curate": _curated,
-    "difficulty": _without_verdicts,
-    "hint": _hinted,
-}

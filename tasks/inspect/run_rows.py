@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from gradus.data.errors import OnDamage, UsageError, refuse
-from gradus.data.lake.queries import Relation, locked
+from gradus.data.lake.queries import Relation, locked, without_excerpt
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.settings import Home
@@ -112,43 +112,27 @@ class RunRows:
         """Return SQL for the rows of `sampled` that meet a user's condition, in brackets.
 
         The condition may name the columns of `sampled`; if it names others, those of `samples`, whose texts are then
-        read. Raise UsageError if it is not a condition.
+        read, once. Raise UsageError if it is not a condition.
         """
-        if not condition.strip() or _ALONE.match(condition) or self._statements(condition) != 1:
-            raise UsageError(
-                "a filter is one condition, such as reward < 0.5 and tokens > 200",
-                hint="a whole query is for `gradus sql`",
-            )
+        where = f"({condition}\n)"  # whatever it holds: the database is locked
         try:
-            # Every row is looked at: a conversion may fail on one of them alone.
-            self.ask(f"select count(*) from sampled where ({condition}\n)")  # noqa: S608 - the database is locked
-        except duckdb.BinderException:
-            self._keep_chosen(condition)
-            return "((rollout_id, round, purpose) in (select rollout_id, round, purpose from chosen))"
+            parsed = self._connection.extract_statements
+            if not condition.strip() or _ALONE.match(condition) or len(parsed(f"select 1 where {where}")) != 1:
+                raise UsageError(
+                    "a filter is one condition, such as reward < 0.5 and tokens > 200",
+                    hint="a whole query is for `gradus sql`",
+                )
+            try:
+                # Every row is looked at: a conversion may fail on one of them alone.
+                self.ask(f"select count(*) from sampled where {where}")  # noqa: S608 - as above
+            except duckdb.BinderException:
+                chosen = f"select rollout_id, round, purpose from samples where {where}"  # noqa: S608 - as above
+                self.ask(f"create or replace table chosen as {chosen}")
+                return "((rollout_id, round, purpose) in (select rollout_id, round, purpose from chosen))"
         except duckdb.Error as error:
-            raise _refused(error) from None
-        return f"({condition}\n)"
-
-    def _keep_chosen(self, condition: str) -> None:
-        """Make the table `chosen` of the rows of `samples` that meet a condition: texts are read once."""
-        select = f"select rollout_id, round, purpose from samples where ({condition}\n)"  # noqa: S608 - as above
-        try:
-            with self._turn:
-                self._connection.execute(f"create or replace table chosen as {select}")
-        except duckdb.Error as error:
-            raise _refused(error) from None
-
-    def _statements(self, condition: str) -> int:
-        try:
-            return len(self._connection.extract_statements(f"select 1 where ({condition}\n)"))
-        except duckdb.Error as error:
-            raise _refused(error) from None
-
-
-def _refused(error: duckdb.Error) -> UsageError:
-    """Return a UsageError for an invalid filter, without DuckDB's source excerpt."""
-    said = " ".join(re.split(r"\nLINE |\. Detail: Python", str(error))[0].split())
-    return UsageError(f"the filter does not run: {said}", hint=f"the columns are {', '.join(COLUMNS)}")
+            hint = f"the columns are {', '.join(COLUMNS)}"
+            raise UsageError(f"the filter does not run: {without_excerpt(error)}", hint=hint) from None
+        return where
 
 
 @contextlib.contextmanager

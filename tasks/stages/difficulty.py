@@ -37,7 +37,11 @@ def run(ctx: StageContext, _config: DifficultyConfig) -> StageResult:
     """Measure and write the table; GateError if not one rollout has a verdict or a reward."""
     ctx.beat(0.0, "counting judged rollouts")
     scores = ctx.table("scores", ["rollout_id", "problem_id", "correct", "reward"])
-    rollouts = ctx.table("rollouts", ["rollout_id", "policy", "hint_level"]) if ctx.inputs.get("rollouts") else None
+    rollouts = (
+        ctx.table("rollouts", ["rollout_id", "policy", "hint_level", "messages"])
+        if ctx.inputs.get("rollouts")
+        else None
+    )
     previous = ctx.table("difficulty") if ctx.inputs.get("difficulty") else None
     measured = measure(scores, rollouts)
     if not len(measured.n):

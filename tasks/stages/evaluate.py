@@ -32,7 +32,7 @@ from gradus.data.arrays import (
 )
 from gradus.data.curation.grading import summarise
 from gradus.data.errors import BadInputError, GateError
-from gradus.data.intervals import Interval, mean_of, share_interval
+from gradus.data.intervals import mean_of, share_interval
 from gradus.data.lake.schema import EVALUATIONS, cast_to_schema
 from gradus.data.metrics import majority_at_k, pass_at_k
 from gradus.data.records import Figure
@@ -120,25 +120,25 @@ class _Report:
         found: EvaluationFigures = {
             "suite": self._suite,
             "rows": self.table.num_rows,
-            "pass_at": {str(k): self.pass_at(k).as_dict() for k in ks},
+            "pass_at": {str(k): self.pass_at(k) for k in ks},
             "fewer_samples_than": {str(k): int((self.n < k).sum()) for k in self._config.ks if (self.n < k).any()},
             "mean_tokens": _mean(self.table.column("mean_tokens")),
             "per_domain": self.per_domain(baseline),
         }
         if (self._judged.answer >= 0).any():
-            found["maj_at"] = {str(k): self.maj_at(k).as_dict() for k in ks}
+            found["maj_at"] = {str(k): self.maj_at(k) for k in ks}
         if rewarded.any():
-            found["reward_mean"] = self._reward(self.reward_mean[rewarded]).as_dict()
+            found["reward_mean"] = self._reward(self.reward_mean[rewarded])
         if baseline is not None:
             found["versus"] = self.against(baseline)
         return found
 
-    def pass_at(self, k: int) -> Interval:
+    def pass_at(self, k: int) -> Figure:
         """pass@k over the problems of at least k judged rollouts."""
         enough = self.n >= k
         return self._share(pass_at_k(self.n[enough], self.k[enough], k))
 
-    def maj_at(self, k: int) -> Interval:
+    def maj_at(self, k: int) -> Figure:
         """maj@k over the same problems."""
         j = self._judged
         share = majority_at_k(j.problem, j.sample, j.answer, j.correct, num_problems=len(self.n), k=k)
@@ -156,10 +156,15 @@ class _Report:
             if not here.any():
                 continue
             passed = self._share(rate[here])
-            found[name] = {"pass_at_1": passed.value, "low": passed.low, "high": passed.high, "n": int(here.sum())}
+            found[name] = {
+                "pass_at_1": passed["value"],
+                "low": passed["low"],
+                "high": passed["high"],
+                "n": int(here.sum()),
+            }
             both = here & ~np.isnan(difference)
             if both.any():
-                found[name]["gain"] = self._mean(difference[both]).as_dict()
+                found[name]["gain"] = self._mean(difference[both])
         return found
 
     def against(self, baseline: pa.Table) -> Versus:
@@ -184,9 +189,9 @@ class _Report:
             "newly_lost": int((both & (before_k > 0) & (self.k == 0)).sum()),
         }
         if both.any():
-            found["gain"] = self._mean((_rate(self.n, self.k) - before_rate)[both]).as_dict()
+            found["gain"] = self._mean((_rate(self.n, self.k) - before_rate)[both])
         if rewarded.any():
-            found["reward_gain"] = self._mean(change[rewarded]).as_dict()
+            found["reward_gain"] = self._mean(change[rewarded])
         return found
 
     def _gain_at(self, before_n: Ints, before_k: Ints) -> dict[str, Figure]:
@@ -196,7 +201,7 @@ class _Report:
             if enough.any():
                 after = pass_at_k(self.n[enough], self.k[enough], k)
                 change = after - pass_at_k(before_n[enough], before_k[enough], k)
-                found[str(k)] = self._mean(change).as_dict()
+                found[str(k)] = self._mean(change)
         return found
 
     def _before(self, baseline: pa.Table) -> tuple[Floats, Ints, Ints]:
@@ -211,13 +216,13 @@ class _Report:
         at = positions(self.table.column("problem_id"), baseline.column("problem_id"))
         return floats(take_or_null(baseline.column(name), at))
 
-    def _share(self, values: Floats) -> Interval:
+    def _share(self, values: Floats) -> Figure:
         return share_interval(values[None], self._config.confidence)
 
-    def _mean(self, values: Floats) -> Interval:
+    def _mean(self, values: Floats) -> Figure:
         return mean_of(values[None], span=max(1.0, float(np.abs(values).max()))).interval(self._config.confidence)
 
-    def _reward(self, values: Floats) -> Interval:
+    def _reward(self, values: Floats) -> Figure:
         """Mean rewards, those from 0 to 1 as shares."""
         return self._share(values) if ((values >= 0) & (values <= 1)).all() else self._mean(values)
 

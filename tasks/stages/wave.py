@@ -31,7 +31,7 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
     name = f"wave {config.wave.label}"
     wave, call = int(str(ctx.facts["wave"])), int(str(ctx.facts["call"]))
     rows, groups = _rows(ctx, config)
-    pool = pool_of(ctx, config.reads["problems"], config.curate.prompt if config.counts_tokens else None)
+    pool = pool_of(ctx, config.reads["problems"], config.curate.prompt if config.curate.counts_tokens else None)
     rng = np.random.default_rng(derive_seed(ctx.seed, "wave", ctx.round, wave, call))
 
     def drawn(pool: Candidates, num: int) -> Any:

@@ -1,7 +1,6 @@
 """Waves through the real program: killed in the middle of one, with one more behind them, asked again, never enough."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -89,23 +88,3 @@ def test_a_wave_is_asked_again_by_its_name_and_one_that_never_has_enough_ends_th
     assert "the wave refill asks for more after its 1 calls of round 1: " in said
     assert "are informative, 100 are wanted" in said
     assert "Traceback" not in said
-
-
-def test_a_column_that_no_row_has_and_two_waves_of_a_name_are_refused_before_anything_starts(
-    new_program: Callable[..., Program], tmp_path: Path
-) -> None:
-    program = new_program()
-    (tmp_path / "odd.py").write_text(
-        'from gradus.components import component\n\n@component("wave", needs=("corect",))\n'
-        'def odd(round, rng):\n    """Nothing."""\n'
-    )
-    for waves, sentence in (
-        (f'["{tmp_path}/odd.py:odd"]', "wave odd.py:odd needs corect, which its kind is not handed"),
-        ('["refill", "refill"]', "the wave refill stands twice"),
-        ('["escalate"]', "set escalate = []"),
-        ('["nonesuch"]', "there is no wave 'nonesuch'"),
-        ('[{name="refill", times=0}]', "waves.0.times: it must be greater than or equal to 1"),
-    ):
-        code, _, said = program.run("train", str(RECIPE), "--set", f"waves={waves}")
-        assert (code, sentence in " ".join(said.split())) == (2, True), said
-    assert not list(program.home.glob("runs/*"))

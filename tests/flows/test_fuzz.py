@@ -67,7 +67,7 @@ numbers = st.one_of(
 )
 texts = st.one_of(
     st.sampled_from(["", " ", ".", "..", "/", "a/b", "a" * 300, "é" * 300, "\x1b[31m", "a\0b", "\u202e", "-x", "%s{}"]),
-    st.text(max_size=12),
+    st.text(max_size=12).filter(lambda text: not JARGON.search(text)),
 )
 compounds = st.sampled_from(
     ["[]", "[0]", "[-1]", "[nan]", "{}", "{a=1}", "[{}]", "[[[1]]]", "[" * 2000, "2020-01-01", '[{name="x"}]', '"x"']

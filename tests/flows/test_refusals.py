@@ -140,7 +140,8 @@ def test_a_dry_run_is_refused_for_what_the_run_would_be(place: Path, capsys: pyt
     own = [f"--set={key}=p.jsonl" for key in ("problems", "evaluate.problems")]
     needy = "@component('loss', needs=('values',))\ndef needy(rows):\n    ..."
     asks = "@component('filter', needs=('problem.level', 'levle'))\ndef asks(candidates):\n    ..."
-    (place / "mine.py").write_text(f"from gradus.components import component\n\n\n{needy}\n\n\n{asks}\n")
+    wave = "@component('wave', needs=('plan.budget', 'pass_rate', 'corect'))\ndef again(round, rng):\n    ..."
+    (place / "mine.py").write_text(f"from gradus.components import component\n\n\n{needy}\n\n\n{asks}\n\n\n{wave}\n")
     called = "class Judge:\n    def __call__(self, rows):\n        return [1.0 for _ in rows]\n"
     yields = "def listed(rows):\n    yield from rows\n"
     (place / "odd.py").write_text(f"async def judge(rows):\n    return rows\n\n\n{called}\n\n{yields}")
@@ -148,6 +149,7 @@ def test_a_dry_run_is_refused_for_what_the_run_would_be(place: Path, capsys: pyt
         ("ingest.columns.answer=gld", 1, "p has no column gld that could be answer; its columns are question, answer"),
         ("update.loss=mine.py:needy", 2, "loss mine.py:needy needs values, which its kind is not handed"),
         ("curate.filters=['mine.py:asks']", 2, "filter mine.py:asks needs levle, which its kind is not handed"),
+        ("waves=['mine.py:again']", 2, "wave mine.py:again needs corect, which its kind is not handed"),
         ("curate.sample.n=1", 2, "a group has only one; set curate.sample.n=8"),
         ("score.rewards.0.name=odd.py:judge", 1, "odd.py line 1: judge is an async function"),
         ("score.rewards.0.name=odd.py:Judge", 1, "odd.py line 5: Judge is a class (write `made = Judge()`"),

@@ -38,9 +38,9 @@ def test_parameters_that_fit_are_not_refused() -> None:
     refuse_unbound(deployed.train, {"recipe": "demo", "set": ["rounds=1"]})
 
 
-def ended(flow: Any, *given: Any) -> State[Any]:
+def ended(flow: Any, *given: Any, **named: Any) -> State[Any]:
     """What the function below a flow returns, without a server."""
-    return flow.fn(*given)
+    return flow.fn(*given, **named)
 
 
 def test_an_error_of_ours_is_a_failed_state_with_the_sentence_and_the_error() -> None:
@@ -82,7 +82,7 @@ def test_a_recipe_that_does_not_exist_or_a_wrong_setting_is_a_failed_state() -> 
     missing = ended(deployed.train, "nonesuch")
     assert missing.message is not None
     assert missing.message.startswith("there is no recipe nonesuch; give a .toml file or one of: ")
-    wrong = ended(deployed.train, "demo", ["updat.lr=1"])
+    wrong = ended(deployed.train, "demo", set=["updat.lr=1"])
     assert wrong.message is not None
     assert "there is no setting updat; did you mean update?" in wrong.message
 
@@ -113,7 +113,7 @@ def test_a_form_shows_the_parameters_although_making_the_flow_did_not_look_at_th
     assert found.properties["seed"]["default"] == 0
     assert found.properties["out"]["description"] == "Also write the result here (.parquet, .jsonl or a folder)."
     form = deployed.train.to_deployment("train")._parameter_openapi_schema
-    assert list(form.properties) == ["recipe", "set", "rounds", "engine", "overlap", "run", "method"]
+    assert list(form.properties) == ["recipe", "method", "rounds", "engine", "overlap", "set", "run"]
     assert form.required == deployed.train.parameters.required == ["recipe"]
 
 

@@ -4,7 +4,7 @@ Texts are never markup, hold no terminal commands, and are not more than a termi
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
@@ -108,10 +108,10 @@ class DiffScreen(Screen[None]):
     .side Static { height: auto }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "earlier(-1)", "left round", key_display="←→", priority=True),
-        Binding("right", "earlier(1)", show=False, priority=True),
-        Binding("comma", "later(-1)", "right round", key_display=",."),
-        Binding("full_stop", "later(1)", show=False),
+        Binding("left", "move(0, -1)", "left round", key_display="←→", priority=True),
+        Binding("right", "move(0, 1)", show=False, priority=True),
+        Binding("comma", "move(1, -1)", "right round", key_display=",."),
+        Binding("full_stop", "move(1, 1)", show=False),
         Binding("w", "worst", "best or worst"),
         Binding("up", "scroll(-1)", "scroll", key_display="↑↓", priority=True),
         Binding("down", "scroll(1)", show=False, priority=True),
@@ -141,13 +141,10 @@ class DiffScreen(Screen[None]):
         """Show the first and the last round."""
         self._draw()
 
-    def action_earlier(self, by: int) -> None:
-        """Show another round at the left."""
-        self._move(0, by)
-
-    def action_later(self, by: int) -> None:
-        """Show another round at the right."""
-        self._move(1, by)
+    def action_move(self, side: int, by: int) -> None:
+        """Show another round at the left (0) or at the right (1)."""
+        self._at[side] = min(max(0, self._at[side] + by), len(self._keys) - 1)
+        self._draw()
 
     def action_worst(self) -> None:
         """Compare the worst completions instead of the best, or the best again."""
@@ -158,10 +155,6 @@ class DiffScreen(Screen[None]):
         """Scroll both sides."""
         for side in self.query(".side"):
             side.scroll_relative(y=3 * by, animate=False)
-
-    def _move(self, side: int, by: int) -> None:
-        self._at[side] = min(max(0, self._at[side] + by), len(self._keys) - 1)
-        self._draw()
 
     def _draw(self) -> None:
         groups = [self._group(index) for index in self._at]
@@ -196,13 +189,9 @@ def completion(rollout: Rollout, *, colours: bool) -> Text:
     """Return a completion, its tokens coloured by their probability if that is known and wanted."""
     if rollout["pieces"] is None or not colours:
         return plain(rollout["completion"])
-    found, left = Text(), MAX_CHARS
-    for piece, logprob in rollout["pieces"]:
-        probability = math.exp(min(logprob, 0.0))
-        style = next(name for least, name in _UNSURE if probability >= least)
-        found.append(terminal_safe(piece[: max(0, left)]), style)
-        left -= len(piece)
-    return found.append(more(rollout["completion"], MAX_CHARS), "dim")
+    known = ((piece, math.exp(min(logprob, 0.0))) for piece, logprob in rollout["pieces"])
+    styled = ((piece, next(style for least, style in _UNSURE if sure >= least)) for piece, sure in known)
+    return _cut(styled).append(more(rollout["completion"], MAX_CHARS), "dim")
 
 
 def verdict(rollout: Rollout, answer: str | None) -> Text:
@@ -223,7 +212,9 @@ def problem(group: Group) -> Text:
     """Return question, hint and answer of a group."""
     found = plain(group.question, 4000)
     if group.hint_text:
-        found.append(f"\nhint of level {group.hint_level}: ", "dim").append_text(_hint(group.hint_text))
+        hint = plain(group.hint_text, 4000)
+        hint.stylize("black on yellow")
+        found.append(f"\nhint of level {group.hint_level}: ", "dim").append_text(hint)
     if group.answer is not None:
         found.append("\nanswer: ", "dim").append(terminal_safe(group.answer[:200]))
     return found
@@ -236,14 +227,13 @@ def place(key: GroupKey) -> str:
 
 def differing(parts: Sequence[Part]) -> Text:
     """Return a text whose marked parts stand out."""
+    return _cut((text, "reverse" if differs else "") for text, differs in parts)
+
+
+def _cut(parts: Iterable[tuple[str, str]]) -> Text:
+    """Return the first MAX_CHARS characters of texts, each in its style."""
     found, left = Text(), MAX_CHARS
-    for text, differs in parts:
-        found.append(terminal_safe(text[: max(0, left)]), "reverse" if differs else "")
+    for text, style in parts:
+        found.append(terminal_safe(text[: max(0, left)]), style)
         left -= len(text)
     return found
-
-
-def _hint(text: str) -> Text:
-    shown = plain(text, 4000)
-    shown.stylize("black on yellow")
-    return shown

@@ -151,11 +151,12 @@ class ListScreen(Screen[None]):
 
     def action_diff(self) -> None:
         """Compare two rounds of the problem under the cursor."""
-        line = self._under_cursor()
-        if line is None or "problem_id" not in line[0]:
+        lines, row = self._stack[-1].lines, self.query_one(Lines).cursor_row
+        chosen = lines[row][0] if row < len(lines) else {}
+        if "problem_id" not in chosen:
             self.notify("choose a problem or a group first", severity="warning")
             return
-        keys = groups_of(self._rows, line[0]["problem_id"])
+        keys = groups_of(self._rows, chosen["problem_id"])
         if len(keys) < 2:
             self.notify("this problem was sampled once")
             return
@@ -166,10 +167,13 @@ class ListScreen(Screen[None]):
         shown = self._stack[-1]
         shown.cursor = event.cursor_row
         keys, _ = shown.lines[event.cursor_row]
-        if shown.listing.view == "groups":
-            self._show_group(GroupKey(**keys))
-        else:
+        if shown.listing.view != "groups":
             self._open(Listing(self._rows, "groups", keys, self._condition))
+            return
+        try:
+            self.app.push_screen(GroupScreen(self._rows, self._tokenizers, GroupKey(**keys)))
+        except GradusError as error:
+            self.notify(terminal_safe(str(error)), severity="error", markup=False)
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """Read the next lines when the last one is reached."""
@@ -184,12 +188,6 @@ class ListScreen(Screen[None]):
             self._filter, self._condition = chosen
             self._stack = [self._read(replace(self._stack[-1].listing, condition=self._condition))]
             self._draw()
-
-    def _show_group(self, key: GroupKey) -> None:
-        try:
-            self.app.push_screen(GroupScreen(self._rows, self._tokenizers, key))
-        except GradusError as error:
-            self.notify(terminal_safe(str(error)), severity="error", markup=False)
 
     def _open(self, listing: Listing) -> None:
         if self._stack:
@@ -216,10 +214,6 @@ class ListScreen(Screen[None]):
         self.query_one(Lines).add_rows(
             [cell(text, right=flush) for text, flush in zip(cells, right, strict=True)] for _, cells in lines
         )
-
-    def _under_cursor(self) -> Line | None:
-        lines, row = self._stack[-1].lines, self.query_one(Lines).cursor_row
-        return lines[row] if row < len(lines) else None
 
     def _where(self, shown: _Shown) -> str:
         """Return a line that says what is listed."""

@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Floats, Ints, positions, take_or_null
+from gradus.data.arrays import Floats, Ints
 from gradus.data.errors import BadInputError
 from gradus.data.intervals import by_cluster
 from gradus.data.lake.store import Ref, Store
+from gradus.tasks.inspect.comparing.trainings import problem_rows
 
 TEMPLATE = "template"
 """The column that is taken unless another is named: problems written from one template are not independent."""
@@ -32,23 +33,19 @@ def clusters_of(store: Store, evaluation: Ref, problems: pa.Array, column: str) 
     itself. Raise BadInputError if a column that is named does not exist, or is the same for all problems.
     """
     values = _values(store, evaluation, problems, column or TEMPLATE)
-    if values is None:
-        if column:
-            raise BadInputError(
-                f"--cluster {column}: the evaluated problems have no such column",
-                hint="name a column of the problems, or a key of their `extra` (`gradus show`)",
-            )
-        return None
     named = [f"{at} alone" if value is None else f" {value}" for at, value in enumerate(values)]
-    found = np.unique(named, return_inverse=True)[1].astype(np.int64)
-    if found.max() == 0:
-        if column:
-            raise BadInputError(
-                f"--cluster {column}: it is the same for all problems",
-                hint="leave the option out: nothing is clustered",
-            )
-        return None
-    return found
+    if len(set(named)) > 1:
+        return np.unique(named, return_inverse=True)[1].astype(np.int64)
+    if column and values:
+        raise BadInputError(
+            f"--cluster {column}: it is the same for all problems", hint="leave the option out: nothing is clustered"
+        )
+    if column:
+        raise BadInputError(
+            f"--cluster {column}: the evaluated problems have no such column",
+            hint="name a column of the problems, or a key of their `extra` (`gradus show`)",
+        )
+    return None
 
 
 def remarks_on(cluster: Ints | None, column: str) -> list[str]:
@@ -60,22 +57,15 @@ def remarks_on(cluster: Ints | None, column: str) -> list[str]:
     return [f"{text}; so few clusters make them wide" if num < _FEW else text]
 
 
-def _values(store: Store, evaluation: Ref, problems: pa.Array, column: str) -> list[str | None] | None:
-    """Return a column of the evaluated problems as texts; None if there is none."""
-    parents = [Ref.parse(text) for text in store.manifest(evaluation).parents.get("problems", [])]
-    if not parents or store.find(parents[0]) is None:
-        return None
-    where = column if column in store.columns(parents[0]) else "extra"
-    table = store.read(parents[0], ["problem_id", where])
-    values = take_or_null(table.column(where), positions(problems, table.column("problem_id"))).to_pylist()
-    found = [_text(value) if where == column else _of_extra(value, column) for value in values]
-    return found if any(value is not None for value in found) else None
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
-
-
-def _of_extra(text: str | None, key: str) -> str | None:
-    extra = json.loads(text) if text else None
-    return _text(extra.get(key)) if isinstance(extra, dict) else None
+def _values(store: Store, evaluation: Ref, problems: pa.Array, column: str) -> list[str | None]:
+    """Return a column of the evaluated problems as texts; empty if there is none."""
+    rows = problem_rows(store, evaluation, problems, list(dict.fromkeys(("problem_id", column, "extra"))))
+    if rows is None:
+        return []
+    if column in rows.column_names:
+        values = rows.column(column).to_pylist()
+    else:
+        extras = [json.loads(text or "{}") for text in rows.column("extra").to_pylist()]
+        values = [extra.get(column) if isinstance(extra, dict) else None for extra in extras]
+    found = [None if value is None else str(value) for value in values]
+    return found if any(value is not None for value in found) else []

@@ -1,10 +1,12 @@
 """The answer of `gradus compare --json`. Shares are from 0 to 1; types, no code."""
 
-from typing import Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from gradus.data.records import Figure
 
 Verdict = Literal["better", "worse", "equivalent", "undecided"]
+Fields = dict[str, Any]
+"""An object whose keys are named where it stands."""
 
 
 class Cost(TypedDict):
@@ -14,32 +16,8 @@ class Cost(TypedDict):
     seconds: float
 
 
-class Point(TypedDict):
-    """pass@1 after a round that every seed was evaluated after; tokens sampled by then, mean over seeds."""
-
-    round: int
-    tokens: float
-    pass_at_1: Figure
-
-
-class SeedFigures(TypedDict):
-    """The result of the training of one seed."""
-
-    seed: int
-    run: str
-    rounds: int
-    tokens: int
-    seconds: float
-    before: float
-    after: float
-
-
 class MethodFigures(Cost):
-    """The result of one method: pass@1 before and after, costs a training, and its runs, one a seed.
-
-    `truncated` is the share of training completions that were cut off, `dead_groups` that of groups whose rewards are
-    all equal; None if no stage reported it.
-    """
+    """The result of one method: pass@1 before and after, costs a training, and its runs, one a seed."""
 
     method: str
     runs: list[str]
@@ -48,17 +26,15 @@ class MethodFigures(Cost):
     before: Figure
     after: Figure
     gain: Figure
-    by_seed: list[SeedFigures]
+    by_seed: list[Fields]
+    """Of each training: seed, run, rounds, tokens, seconds, pass@1 before and after."""
     truncated: float | None
+    """Share of training completions that were cut off; None if no stage reported it."""
     dead_groups: float | None
+    """Share of groups whose rewards are all equal; None if no stage reported it."""
     stages: dict[str, Cost]
-    curve: list[Point]
-
-
-class Side(Cost):
-    """The cost of a training of one method of a pair."""
-
-    method: str
+    curve: list[Fields]
+    """round, tokens sampled by then (mean over seeds) and pass_at_1; of rounds that every seed was evaluated after."""
 
 
 class Difference(TypedDict):
@@ -76,33 +52,10 @@ class Difference(TypedDict):
     p_equivalent: float
     detectable: float
     verdict: Verdict
-    sides: list[Side]
+    sides: list[Fields]
+    """method, tokens and seconds of a training of either."""
     shared_tokens: float
     """Share of the tokens of both that went into artifacts that both use."""
-
-
-class Band(TypedDict):
-    """Problems of one difficulty: pass@1 before and after, and at how many problems a method alone is the best."""
-
-    band: str
-    problems: int
-    before: float | None
-    pass_at_1: dict[str, float]
-    wins: dict[str, int]
-
-
-class Setting(TypedDict):
-    """A setting that is not the same for all methods: its value by method."""
-
-    setting: str
-    values: dict[str, str]
-
-
-class Clusters(TypedDict):
-    """By which column problems are clustered, and how many clusters there are."""
-
-    column: str
-    number: int
 
 
 class PlanNote(TypedDict):
@@ -114,44 +67,17 @@ class PlanNote(TypedDict):
     before_first_token: bool
 
 
-class FailedMethod(TypedDict):
-    """A method that has no figures, as a training of it failed."""
-
-    method: str
-    reason: str
-
-
-class Tried(TypedDict):
-    """Values tried by setting, and pass@1 on the problems of tuning, mean over seeds; None if a training failed."""
-
-    values: dict[str, str]
-    runs: list[str]
-    pass_at_1: float | None
-    failed: NotRequired[str]
-
-
-class TunedMethod(TypedDict):
-    """The values tried of a method, in the order typed, and those chosen; None if all failed."""
-
-    method: str
-    tried: list[Tried]
-    chosen: dict[str, str] | None
-
-
-class TuningCost(Cost):
-    """Trainings of tuning, and what their stages sampled and took, each counted once and evaluation left out."""
-
-    trainings: int
-
-
 class Tuning(TypedDict):
     """The result of tuning. `on` names the problems; empty: a part of the evaluated ones."""
 
     on: str
     problems: int
     seeds: list[int]
-    methods: list[TunedMethod]
-    cost: TuningCost
+    methods: list[Fields]
+    """method; `tried` in the order typed: values, runs, pass_at_1 (mean over seeds; None if one failed) and why it
+    failed; `chosen` values, None if all failed."""
+    cost: Fields
+    """trainings, tokens and seconds of their stages, each counted once and evaluation left out."""
     remarks: list[str]
 
 
@@ -162,13 +88,17 @@ class Comparison(TypedDict):
     seeds: int
     problems: int
     margin: float
-    clusters: Clusters | None
+    clusters: Fields | None
+    """column and number of clusters of problems."""
     plan: PlanNote | None
     start: str
-    settings: list[Setting]
+    settings: list[Fields]
+    """setting and its values by method, of those that are not the same for all."""
     methods: list[MethodFigures]
     differences: list[Difference]
-    by_difficulty: list[Band]
+    by_difficulty: list[Fields]
+    """band, problems, pass@1 before, and by method pass_at_1 and wins: at how many problems it alone is the best."""
     remarks: list[str]
-    failed: NotRequired[list[FailedMethod]]
+    failed: NotRequired[list[Fields]]
+    """method and reason of those without figures, as a training of them failed."""
     tuning: NotRequired[Tuning]

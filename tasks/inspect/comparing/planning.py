@@ -4,10 +4,9 @@ A difference of two methods varies over seeds, over problems, over both together
 Its variances are those of pairs of stored methods; if there is none, twice those of one method with several seeds.
 """
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -15,14 +14,16 @@ from typing import NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gradus.data.arrays import Floats, Ints
 from gradus.data.errors import UsageError
 from gradus.data.intervals import LEVEL, Crossed, crossed, detectable, standard_error
 from gradus.data.lake.schema import PROBLEMS
 from gradus.data.nearest import did_you_mean
+from gradus.data.records import Row
+from gradus.data.sources.tabular import Refused, read_rows
 from gradus.tasks.inspect.comparing.clusters import clusters_of, num_clusters, units
+from gradus.tasks.inspect.comparing.figures import Fields
 from gradus.tasks.inspect.comparing.report import Methods
 from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, problem_ids, verdicts
 from gradus.tasks.preflight.checks import bundled
@@ -32,15 +33,6 @@ MIN_PROBLEMS = 500
 ASSUMED_SEEDS = 0.03
 """The standard deviation of pass@1 over seeds where nothing is stored."""
 _OTHER_SEEDS = (3, 5, 10)
-
-
-class Detectable(TypedDict):
-    """The smallest detectable difference for these seeds, problems and samples of each problem."""
-
-    seeds: int
-    problems: int
-    samples: int
-    detectable: float
 
 
 class Cost(TypedDict):
@@ -72,7 +64,8 @@ class Plan(TypedDict):
     measured: bool
     runs: list[str]
     detectable: float
-    others: list[Detectable]
+    others: list[Fields]
+    """seeds, problems and samples of each, and the difference that they detect."""
     cost: Cost
     before_first_token: bool
     remarks: list[str]
@@ -129,20 +122,15 @@ def known_of(methods: Methods, cluster: str = "") -> Known:
     ids = problem_ids(first)
     groups = clusters_of(first.store, first.evaluations[0], ids, cluster)
     num_units = len(ids) if groups is None else num_clusters(groups)
-    pairs = [pair for pair in combinations(methods, 2) if len(_common(*(methods[name] for name in pair))) > 1]
-    several = [name for name, trainings in methods.items() if len(trainings) > 1]
-    if pairs:
-        used = dict.fromkeys(name for pair in pairs for name in pair)
-        found = [_of_pair(ids, groups, methods[one], methods[other]) for one, other in pairs]
-        remarks = list[str]()
-    elif several:
-        used, found = several, [_of_seeds(ids, groups, methods[name]) for name in several]
-        remarks = ["no two stored methods have two seeds in common: they are taken to differ over problems as seeds do"]
-    else:
+    pairs = [sides for sides in combinations(methods.values(), 2) if len(_common(sides)) > 1]
+    alone = [(trainings,) for trainings in methods.values() if len(trainings) > 1]
+    chosen: list[tuple[Sequence[Training], ...]] = [*(pairs or alone)]
+    if not chosen:
         return _assumed(len(ids), num_units)
-    runs = [t.run for name in used for t in methods[name]]
-    mean = Variances(*np.mean([list(vars(each).values()) for each in found], axis=0).tolist())
-    return Known(mean, True, runs, remarks, len(ids), num_units)
+    mean = np.mean([_components(ids, groups, sides) for sides in chosen], axis=0)
+    runs = list(dict.fromkeys(t.run for sides in chosen for each in sides for t in each))
+    remark = "no two stored methods have two seeds in common: they are taken to differ over problems as seeds do"
+    return Known(Variances(*mean.tolist()), True, runs, [] if pairs else [remark], len(ids), num_units)
 
 
 def _assumed(problems: int | None, units: int | None) -> Known:
@@ -160,7 +148,7 @@ def sealed(plan: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def others(known: Known, size: tuple[int, int, int], pairs: int) -> list[Detectable]:
+def others(known: Known, size: tuple[int, int, int], pairs: int) -> list[Fields]:
     """Return what other numbers of seeds, problems and samples would detect."""
     seeds, problems, samples = size
     sizes = [(s, problems, samples) for s in _OTHER_SEEDS if s != seeds]
@@ -175,32 +163,28 @@ def others(known: Known, size: tuple[int, int, int], pairs: int) -> list[Detecta
 
 def count_problems(text: str) -> int | None:
     """Return the rows of a file of problems, bundled or the user's; None if that is not known before `ingest`."""
-    path = bundled(text) or Path(text)
-    if path.is_file() and path.suffix == ".parquet":
-        return pq.read_metadata(path).num_rows
-    if path.is_file() and path.suffix == ".jsonl":
-        with path.open("rb") as lines:
-            return sum(bool(line.strip()) for line in lines)
-    return None
+    rows = _rows_of(text)
+    return None if rows is None else sum(1 for _ in rows)
 
 
 def refuse_unknown_column(text: str, column: str) -> None:
     """Raise UsageError if a file of problems, bundled or the user's, has no such column; other sources pass."""
-    path, known = bundled(text) or Path(text), {each.name for each in PROBLEMS.columns}
     there: set[str] = set()
-    if path.is_file() and path.suffix == ".parquet":
-        there = set(pq.read_schema(path).names)
-        if "extra" in there:
-            first = next((text for text in pq.read_table(path, columns=["extra"])["extra"].to_pylist() if text), "{}")
-            there |= set(json.loads(first))
-    elif path.is_file() and path.suffix == ".jsonl":
-        with contextlib.suppress(ValueError), path.open("rb") as lines:
-            there = set(json.loads(next(lines, b"{}")))
-    if column and there and column not in there | known:
+    for row in _rows_of(text) or () if column else ():
+        extra = row.get("extra")
+        there |= {*row, *(json.loads(extra) if isinstance(extra, str) else {})}
+    if there and column not in there | {each.name for each in PROBLEMS.columns}:
         raise UsageError(
             f"--cluster {column}: the problems of {text} have no such column",
             hint=did_you_mean(column, sorted(there), f"its columns are {', '.join(sorted(there))}"),
         )
+
+
+def _rows_of(text: str) -> Iterator[Row] | None:
+    path = bundled(text) or Path(text)
+    if not path.is_file() or path.suffix not in (".parquet", ".jsonl"):
+        return None
+    return (located.row for located in read_rows(path, Refused()))
 
 
 def plan_remarks(problems: int, least: float, margin: float, *, measured: bool) -> list[str]:
@@ -212,38 +196,35 @@ def plan_remarks(problems: int, least: float, margin: float, *, measured: bool) 
             f"{100 * least:.1f} points; take all problems that there are"
         )
     if margin < least:
+        then = "will not be concluded" if measured else "needs smaller deviations than assumed"
         texts.append(
             f"a margin of {100 * margin:g} points is below the smallest detectable difference of {100 * least:.1f}: "
-            + (
-                "`equivalent` will not be concluded"
-                if measured
-                else "`equivalent` needs smaller deviations than assumed"
-            )
+            f"`equivalent` {then}"
         )
     return texts
 
 
-def _common(one: Sequence[Training], other: Sequence[Training]) -> list[int]:
-    theirs = {t.seed for t in other}
-    return [t.seed for t in one if t.seed in theirs]
+def _common(sides: Sequence[Sequence[Training]]) -> set[int]:
+    """Return the seeds that all methods have."""
+    return set.intersection(*({t.seed for t in each} for each in sides))
 
 
-def _of_pair(ids: pa.Array, cluster: Ints | None, one: Sequence[Training], other: Sequence[Training]) -> Variances:
-    """Return the variances of the difference of two methods with common seeds."""
-    seeds = _common(one, other)
-    (mine, sample, samples), (theirs, other_sample, _) = (_rates(ids, cluster, each, seeds) for each in (one, other))
-    return _components(crossed(mine - theirs), sample + other_sample, samples)
+def _components(ids: pa.Array, cluster: Ints | None, sides: Sequence[Sequence[Training]]) -> list[float]:
+    """Return the variances of the difference of two methods, or twice those of one; an estimate below 0 is 0.
 
-
-def _of_seeds(ids: pa.Array, cluster: Ints | None, trainings: Sequence[Training]) -> Variances:
-    """Return twice the components of one method; a method is taken to differ over problems as a seed does."""
-    rates, sample, samples = _rates(ids, cluster, trainings, _common(trainings, trainings))
-    found = _components(crossed(rates), sample, samples)
-    return Variances(2 * found.seeds, 2 * found.rest, 2 * found.rest, 2 * found.sample)
+    One method is taken to differ over problems as a seed does.
+    """
+    found = [_rates(ids, cluster, each, _common(sides)) for each in sides]
+    rates, sample, samples = [each[0] for each in found], sum(each[1] for each in found), found[0][2]
+    squares = crossed(rates[0] - rates[1] if len(rates) > 1 else rates[0])
+    seeds = max(0.0, float(squares.ms_seeds - squares.ms_rest) / squares.problems)
+    problems = max(0.0, float(squares.ms_problems - squares.ms_rest) / squares.seeds)
+    rest = max(0.0, float(squares.ms_rest) - sample / samples)
+    return [seeds, problems, rest, sample] if len(rates) > 1 else [2 * seeds, 2 * rest, 2 * rest, 2 * sample]
 
 
 def _rates(
-    ids: pa.Array, cluster: Ints | None, trainings: Sequence[Training], seeds: Sequence[int]
+    ids: pa.Array, cluster: Ints | None, trainings: Sequence[Training], seeds: Collection[int]
 ) -> tuple[Floats, float, float]:
     """Return pass rates (S, U) after training, the variance of one sample of a unit, and samples a problem."""
     chosen = sorted((t for t in trainings if t.seed in seeds), key=lambda t: t.seed)
@@ -254,13 +235,3 @@ def _rates(
         return rates, 0.0, 1.0
     sample = (k[several] * (n - k)[several] / (n * (n - 1.0))[several]).mean()
     return rates, float(sample) * rates.shape[1] / len(ids), float(n[several].mean())
-
-
-def _components(found: Crossed, sample: float, samples: float) -> Variances:
-    """Return variance components; one that is estimated below 0 is 0."""
-    return Variances(
-        seeds=max(0.0, float(found.ms_seeds - found.ms_rest) / found.problems),
-        problems=max(0.0, float(found.ms_problems - found.ms_rest) / found.seeds),
-        rest=max(0.0, float(found.ms_rest) - sample / samples),
-        sample=sample,
-    )

@@ -19,28 +19,19 @@ from gradus.data.arrays import Bools, Floats, Ints
 from gradus.data.errors import BadInputError
 from gradus.data.intervals import mean_of, share_interval
 from gradus.data.lake.store import Ref
-from gradus.data.paired import BANDS, difficulty_band, sole_winners
 from gradus.data.records import Figure
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.inspect.comparing.clusters import TEMPLATE, clusters_of, num_clusters, remarks_on, units
-from gradus.tasks.inspect.comparing.figures import (
-    Band,
-    Comparison,
-    Cost,
-    Difference,
-    MethodFigures,
-    PlanNote,
-    Point,
-    SeedFigures,
-    Setting,
-)
+from gradus.tasks.inspect.comparing.figures import Comparison, Cost, Difference, Fields, MethodFigures, PlanNote
 from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, problem_ids, verdicts
 from gradus.tasks.inspect.comparing.tuning import Tuned
 from gradus.tasks.inspect.comparing.verdicts import judge_pairs, too_narrow
 from gradus.tasks.runs.spending import is_evaluation
 from gradus.tasks.runtime.attempt import read_report
 
+BANDS = ("never solved", "less than half", "half or more", "always solved")
+"""Difficulty by the pass rate of the starting policy: 0, below 0.5, below 1, 1."""
 EVALUATION = "evaluation"
 """The name that all stages of evaluations are counted under."""
 UNSPLIT = (
@@ -65,7 +56,7 @@ class Terms:
     tuned: Tuned | None = None
     """The tuning of the methods; its problems are left out."""
     budget: str = ""
-    settings: Sequence[Setting] = ()
+    settings: Sequence[Fields] = ()
     """Those that differ."""
 
 
@@ -141,19 +132,21 @@ def letters(found: Comparison) -> dict[str, str]:
     return {name: chr(ord("A") + i) if i < 26 else str(i + 1) for i, name in enumerate(names)}
 
 
-def by_difficulty(n: Ints, k: Ints, after: Mapping[str, Floats]) -> list[Band]:
-    """Return figures by the pass rate before training.
+def by_difficulty(n: Ints, k: Ints, after: Mapping[str, Floats]) -> list[Fields]:
+    """Return figures by the pass rate before training, and at how many problems a method alone has the highest rate.
 
     `n` and `k` count judged and correct rollouts of the starting policy by problem, (P,); `after` has (S, P) rates by
     method. How many of a random half are correct is hypergeometric: which samples these were does not matter.
     """
-    bands, before = difficulty_band(k / n), None
+    banded, before = k / n, None
     if can_split(n):
         half = n // 2
         of_half = np.random.default_rng(derive_seed("compare", "difficulty")).hypergeometric(k, n - k, half)
-        bands, before = difficulty_band(of_half / half), (k - of_half) / (n - half)
+        banded, before = of_half / half, (k - of_half) / (n - half)
+    bands = np.select([banded <= 0, banded < 0.5, banded < 1], [0, 1, 2], 3)
     rate = np.stack([each.mean(axis=0) for each in after.values()])
-    alone = sole_winners(rate)
+    best = rate >= rate.max(axis=0) - 1e-12  # means over seeds differ by rounding
+    alone = best & (best.sum(axis=0) == 1)
     return [
         {
             "band": BANDS[b],
@@ -217,7 +210,7 @@ def _unequal_costs(methods: Methods, budget: str) -> list[str]:
 
 
 def _figures(
-    name: str, trainings: Sequence[Training], before: Floats, after: Floats, cluster: Ints | None, curve: list[Point]
+    name: str, trainings: Sequence[Training], before: Floats, after: Floats, cluster: Ints | None, curve: list[Fields]
 ) -> MethodFigures:
     return {
         "method": name,
@@ -227,8 +220,19 @@ def _figures(
         **cost_of(trainings),
         "before": _share(before, cluster),
         "after": _share(after, cluster),
-        "gain": mean_of(units(after - before, cluster)).interval().as_dict(),
-        "by_seed": [_of_seed(t, b, a) for t, b, a in zip(trainings, before, after, strict=True)],
+        "gain": mean_of(units(after - before, cluster)).interval(),
+        "by_seed": [
+            {
+                "seed": t.seed,
+                "run": t.run,
+                "rounds": t.rounds,
+                "tokens": t.tokens,
+                "seconds": round(t.seconds, 2),
+                "before": float(b.mean()),
+                "after": float(a.mean()),
+            }
+            for t, b, a in zip(trainings, before, after, strict=True)
+        ],
         "truncated": _training_share(trainings, "rollout", "length/truncated_frac"),
         "dead_groups": _training_share(trainings, "score", "reward/frac_zero_std_groups"),
         "stages": _mean_costs(trainings),
@@ -238,19 +242,7 @@ def _figures(
 
 def _share(rates: Floats, cluster: Ints | None) -> Figure:
     """The interval of pass rates (S, P)."""
-    return share_interval(units(rates, cluster)).as_dict()
-
-
-def _of_seed(training: Training, before: Floats, after: Floats) -> SeedFigures:
-    return {
-        "seed": training.seed,
-        "run": training.run,
-        "rounds": training.rounds,
-        "tokens": training.tokens,
-        "seconds": round(training.seconds, 2),
-        "before": float(before.mean()),
-        "after": float(after.mean()),
-    }
+    return share_interval(units(rates, cluster))
 
 
 def _mean_costs(trainings: Sequence[Training]) -> dict[str, Cost]:
@@ -265,14 +257,10 @@ def _mean_costs(trainings: Sequence[Training]) -> dict[str, Cost]:
 
 def _training_share(trainings: Sequence[Training], stage: str, metric: str) -> float | None:
     """Return a metric of the rounds of trainings, weighted by rows; None if no stage reports it."""
-    found: list[tuple[float, int]] = []
-    for training in trainings:
-        for each in training.learning:
-            if each["stage"] == stage and each["round"] > 0:
-                report = read_report(training.store, Ref.parse(each["output"]))
-                value = report.get("metrics", {}).get(metric)
-                if value is not None:
-                    found.append((value, report.get("summary", {}).get("rows", 0)))
+    rounds = [(t.store, each) for t in trainings for each in t.learning if each["stage"] == stage and each["round"] > 0]
+    reports = [read_report(store, Ref.parse(each["output"])) for store, each in rounds]
+    values = [(report.get("metrics", {}).get(metric), report.get("summary", {}).get("rows", 0)) for report in reports]
+    found = [(value, number) for value, number in values if value is not None]
     rows = sum(number for _, number in found)
     return sum(value * number for value, number in found) / rows if rows else None
 
@@ -287,10 +275,10 @@ def _shared_tokens(one: Sequence[Training], other: Sequence[Training]) -> float:
     return shared / both if both else 0.0
 
 
-def _curve(trainings: Sequence[Training], ids: pa.Array, judged: Bools, cluster: Ints | None) -> list[Point]:
+def _curve(trainings: Sequence[Training], ids: pa.Array, judged: Bools, cluster: Ints | None) -> list[Fields]:
     """Return pass@1 before training, after rounds that every seed was evaluated after, and at the end."""
     common = [r for r in trainings[0].evaluations if all(r in t.evaluations and r < t.rounds for t in trainings)]
-    points: list[Point] = []
+    points: list[Fields] = []
     for index in [*sorted(common), None]:
         ends = [(t, t.rounds if index is None else index) for t in trainings]
         rates = [pass_rates(t, r, ids)[judged] for t, r in ends]

@@ -3,22 +3,20 @@
 A training has what its last command made or reused. Read from journals and the lake; nothing is computed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Floats, Ints, bools, ints, nulls, one_array, positions, take_or_null
+from gradus.data.arrays import Floats, Ints, bools, ints, one_array, positions, take_or_null
 from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, UsageError, refuse
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.history import Attempt, attempts, brief, missing, of_run
 from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.runs.spending import ComputedSeconds, is_evaluation, sampled_tokens
 from gradus.tasks.runtime.attempt import read_report
-
-_DONE = ("finished", "reused")
 
 
 class Spent(Attempt):
@@ -74,61 +72,53 @@ def read_training(store: Store, folder: Path, computed: ComputedSeconds, on_dama
     if standing["status"] != "finished":
         why = standing["error"] or f"it is {standing['status']}"
         raise BadInputError(f"run {folder.name} did not finish: {why}", hint=f"continue it: gradus train {folder.name}")
-    rows = _last_command(folder, on_damage)
-    lost = _lost(store, folder.name, rows, on_damage)
-    rows = [row for row in rows if row["output"] not in lost]
-    evaluations = {row["round"]: Ref.parse(row["output"]) for row in rows if _evaluates_main(row)}
-    last = max((row["round"] for row in rows), default=0)
-    if not rows or 0 not in evaluations or last not in evaluations:
+    done = [row for row in attempts(folder, on_damage) if row["status"] in ("finished", "reused")]
+    last = max((row["start"] for row in done), default=0)
+    of_last = [row for row in done if row["start"] == last]
+    stages = [spent for row in of_last for spent in _spent(store, folder.name, row, computed, on_damage)]
+    evaluations = {row["round"]: Ref.parse(row["output"]) for row in stages if _evaluates_main(row)}
+    if not {0, max((row["round"] for row in stages), default=0)} <= set(evaluations):
         raise BadInputError(
             f"run {folder.name} has no evaluation after its last round",
             hint=f"evaluate it: gradus train {folder.name}",
         )
-    stages = [_spent(store, row, computed) for row in rows]
     return Training(folder.name, settings.get("seed", 0), store, evaluations, stages)
 
 
-def _lost(store: Store, run: str, rows: Sequence[Attempt], on_damage: OnDamage) -> set[str]:
-    """The artifacts of a training, of those that a comparison reads, which are damaged or missing."""
-    found: set[str] = set()
-    for row in [row for row in rows if row["stage"] == "rollout" or _evaluates_main(row)]:
-        ref = Ref.parse(row["output"])
-        try:
-            if store.whole(ref) is None:
-                raise missing(str(ref), run, "train")
-            if row["stage"] == "rollout":
-                read_report(store, ref)
-            else:
-                store.verify(ref)
-        except CorruptArtifactError as damage:
-            found.add(row["output"])
-            on_damage(of_run(damage, store.path(ref), run, "train"))
-    return found
-
-
-def _last_command(folder: Path, on_damage: OnDamage) -> list[Attempt]:
-    """The stages that the last command of a run finished or reused."""
-    rows = [row for row in attempts(folder, on_damage) if row["status"] in _DONE]
-    last = max((row["start"] for row in rows), default=0)
-    return [row for row in rows if row["start"] == last]
+def _spent(store: Store, run: str, row: Attempt, computed: ComputedSeconds, on_damage: OnDamage) -> Iterator[Spent]:
+    """Yield a stage with its tokens and seconds; nothing if a comparison reads its artifact and cannot."""
+    ref, tokens, samples = Ref.parse(row["output"]), 0, row["stage"] == "rollout"
+    try:
+        if (samples or _evaluates_main(row)) and store.whole(ref) is None:
+            raise missing(str(ref), run, "train")
+        if samples:
+            tokens = sampled_tokens("rollout", read_report(store, ref).get("summary", {}))
+        elif _evaluates_main(row):
+            store.verify(ref)
+    except CorruptArtifactError as damage:
+        on_damage(of_run(damage, store.path(ref), run, "train"))
+        return
+    seconds = computed.of(row["output"]) if row["status"] == "reused" else row["seconds"]
+    yield {**row, "tokens": tokens, "seconds": seconds}
 
 
 def _evaluates_main(row: Attempt) -> bool:
     return row["stage"] == "evaluate" and row["purpose"] == "eval"
 
 
-def _spent(store: Store, row: Attempt, computed: ComputedSeconds) -> Spent:
-    """A stage with its tokens and seconds, those of a reused one as when it was computed."""
-    tokens = 0
-    if row["stage"] == "rollout":
-        tokens = sampled_tokens("rollout", read_report(store, Ref.parse(row["output"])).get("summary", {}))
-    seconds = computed.of(row["output"]) if row["status"] == "reused" else row["seconds"]
-    return {**row, "tokens": tokens, "seconds": seconds}
-
-
 def problem_ids(training: Training) -> pa.Array:
     """Return the problems of the main suite of a training, (P,)."""
     return one_array(training.store.read(training.evaluations[0], ["problem_id"]).column("problem_id"))
+
+
+def problem_rows(store: Store, evaluation: Ref, problems: pa.Array, columns: Sequence[str]) -> pa.Table | None:
+    """Return the rows of evaluated problems (P,) in the table that they come from; None if that is not in the lake."""
+    named = [Ref.parse(text) for text in store.manifest(evaluation).parents.get("problems", [])]
+    if not named or store.find(named[0]) is None:
+        return None
+    table = store.read(named[0], columns)
+    at = positions(problems, table.column("problem_id"))
+    return table.take(pa.array(at, mask=at < 0))
 
 
 def pass_rates(training: Training, round_index: int, problems: pa.Array) -> Floats:
@@ -165,21 +155,18 @@ def recount(trainings: Sequence[Training]) -> int:
     Raise BadInputError if an evaluation has other counts than its scores.
     """
     found = {str(ref): (t.store, ref) for t in trainings for ref in t.evaluations.values()}
-    for store, ref in found.values():
-        _refuse_other_counts(store, ref)
+    for store, evaluation in found.values():
+        table = store.read(evaluation, ["problem_id", "n", "k"])
+        counts = np.zeros((2, table.num_rows), dtype=np.int64)
+        for text in store.manifest(evaluation).parents.get("scores", []):
+            scores = store.read(Ref.parse(text), ["problem_id", "correct"]).drop_null()
+            at = positions(scores.column("problem_id"), table.column("problem_id"))
+            counts += [
+                np.bincount(each, minlength=table.num_rows) for each in (at, at[bools(scores.column("correct"))])
+            ]
+        if (counts != [ints(table.column(name)) for name in ("n", "k")]).any():
+            raise BadInputError(
+                f"{evaluation} does not count the verdicts of its scores",
+                hint="evaluate again: gradus rerun RUN evaluate",
+            )
     return len(found)
-
-
-def _refuse_other_counts(store: Store, evaluation: Ref) -> None:
-    table = store.read(evaluation, ["problem_id", "n", "k"])
-    n, k = np.zeros((2, table.num_rows), dtype=np.int64)
-    for text in store.manifest(evaluation).parents.get("scores", []):
-        scores = store.read(Ref.parse(text), ["problem_id", "correct"])
-        at = positions(scores.column("problem_id"), table.column("problem_id"))
-        judged = ~nulls(scores.column("correct"))
-        n += np.bincount(at[judged], minlength=len(n))
-        k += np.bincount(at[judged & bools(scores.column("correct"))], minlength=len(k))
-    if (n != ints(table.column("n"))).any() or (k != ints(table.column("k"))).any():
-        raise BadInputError(
-            f"{evaluation} does not count the verdicts of its scores", hint="evaluate again: gradus rerun RUN evaluate"
-        )

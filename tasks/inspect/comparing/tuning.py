@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Floats, Ints, positions
+from gradus.data.arrays import Bools, Floats, Ints
 from gradus.data.errors import BadInputError
-from gradus.data.lake.store import Ref
 from gradus.tasks.inspect.comparing.clusters import clusters_of
-from gradus.tasks.inspect.comparing.figures import Tried, TunedMethod, Tuning, TuningCost
-from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, problem_ids
+from gradus.tasks.inspect.comparing.figures import Fields, Tuning
+from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, problem_ids, problem_rows
 from gradus.tasks.inspect.remarks import IDENTITY, recognised
 
 _FRAC, _MIN = 0.2, 50
@@ -85,36 +84,61 @@ def tune(methods: Mapping[str, Sequence[Candidate]], on: str, cluster: str) -> T
             f"none of {len(ids)} evaluated problems can tune: they are too few, or have no verdict in every evaluation",
             hint="name other problems: --tune-on problems.jsonl",
         )
-    found = [
-        _chosen(name, [_tried(each, rates, judged) for each in candidates]) for name, candidates in methods.items()
-    ]
+    found = [_tuned(name, candidates, rates, judged) for name, candidates in methods.items()]
+    stages = {each["output"]: each for t in trainings for each in t.learning}
     figures: Tuning = {
         "on": on,
         "problems": int(judged.sum()),
         "seeds": sorted({t.seed for t in trainings}),
         "methods": found,
-        "cost": _cost(trainings),
-        "remarks": [*_failures(found), *_ties(found), *edge_remark(found)],
+        "cost": {
+            "trainings": len(trainings),
+            "tokens": sum(each["tokens"] for each in stages.values()),
+            "seconds": round(sum(each["seconds"] for each in stages.values()), 2),
+        },
+        "remarks": [*_remarks(found), *edge_remark(found)],
     }
     return Tuned(figures, _evaluated_problems(first, ids).filter(pa.array(part)))
 
 
+def _tuned(name: str, candidates: Sequence[Candidate], rates: Mapping[str, Floats], judged: Bools) -> Fields:
+    """Return the values tried of a method with their pass@1, and those chosen."""
+    means = [[rates[t.run][judged].mean() for t in each.trainings] for each in candidates]
+    tried: list[Fields] = [
+        {
+            "values": dict(each.values),
+            "runs": list(each.runs),
+            "pass_at_1": None if each.failed else float(np.mean(mean)),
+            **({"failed": each.failed} if each.failed else {}),
+        }
+        for each, mean in zip(candidates, means, strict=True)
+    ]
+    best = best_of([each["pass_at_1"] for each in tried])
+    return {"method": name, "tried": tried, "chosen": None if best is None else tried[best]["values"]}
+
+
 def best_of(rates: Sequence[float | None]) -> int | None:
     """Return the place of the highest rate, the first of equals; None if there is none."""
-    known = [(rate, -place) for place, rate in enumerate(rates) if rate is not None]
-    return -max(known)[1] if known else None
+    known = [rate for rate in rates if rate is not None]
+    return rates.index(max(known)) if known else None
 
 
-def _ties(methods: Sequence[TunedMethod]) -> list[str]:
-    """Remark on methods that have several best values."""
-    rates = {
-        each["method"]: [r for tried in each["tried"] if (r := tried["pass_at_1"]) is not None] for each in methods
-    }
-    tied = [method for method, found in rates.items() if found and found.count(max(found)) > 1]
-    return [f"several values are equally good, and the first of them is taken: {', '.join(tied)}"] if tied else []
+def _remarks(methods: Sequence[Fields]) -> list[str]:
+    """Remark on values that failed, and on methods that have several best values."""
+    rates = {each["method"]: [tried["pass_at_1"] for tried in each["tried"]] for each in methods}
+    num_failed = sum(rate is None for found in rates.values() for rate in found)
+    tied = [
+        method
+        for method, found in rates.items()
+        if (best := best_of(found)) is not None and found.count(found[best]) > 1
+    ]
+    return [
+        *([f"{num_failed} values are left out, with what they cost: a training of each failed"] if num_failed else []),
+        *([f"several values are equally good, and the first of them is taken: {', '.join(tied)}"] if tied else []),
+    ]
 
 
-def edge_remark(methods: Sequence[TunedMethod]) -> list[str]:
+def edge_remark(methods: Sequence[Fields]) -> list[str]:
     """Remark on chosen numbers that are the smallest or the largest tried: a better one may lie beyond."""
     texts = [
         f"{each['method']} at {key}={value}, the {end} tried"
@@ -138,36 +162,6 @@ def _end(value: str, tried: Sequence[str]) -> str:
 
 def _evaluated_problems(training: Training, ids: pa.Array) -> pa.Table:
     """Return ids and texts of evaluated problems; texts are null if the problems are not in the lake."""
-    store = training.store
-    named = [Ref.parse(text) for text in store.manifest(training.evaluations[0]).parents.get("problems", [])]
-    if not named or store.find(named[0]) is None:
-        unknown = pa.nulls(len(ids), pa.string())
-        return pa.table({"problem_id": ids, "question": unknown, "messages": pa.nulls(len(ids))})
-    table = store.read(named[0], IDENTITY)
-    return table.take(pa.array(positions(ids, table.column("problem_id"))))
-
-
-def _tried(each: Candidate, rates: Mapping[str, Floats], judged: Bools) -> Tried:
-    found: Tried = {"values": dict(each.values), "runs": list(each.runs), "pass_at_1": None}
-    if each.failed:
-        return {**found, "failed": each.failed}
-    return {**found, "pass_at_1": float(np.mean([rates[t.run][judged].mean() for t in each.trainings]))}
-
-
-def _chosen(method: str, tried: list[Tried]) -> TunedMethod:
-    best = best_of([each["pass_at_1"] for each in tried])
-    return {"method": method, "tried": tried, "chosen": None if best is None else tried[best]["values"]}
-
-
-def _cost(trainings: Sequence[Training]) -> TuningCost:
-    stages = {each["output"]: each for t in trainings for each in t.learning}
-    return {
-        "trainings": len(trainings),
-        "tokens": sum(each["tokens"] for each in stages.values()),
-        "seconds": round(sum(each["seconds"] for each in stages.values()), 2),
-    }
-
-
-def _failures(methods: Sequence[TunedMethod]) -> list[str]:
-    failed = sum("failed" in each for method in methods for each in method["tried"])
-    return [f"{failed} values are left out, with what they cost: a training of each failed"] if failed else []
+    found = problem_rows(training.store, training.evaluations[0], ids, IDENTITY)
+    unknown = {name: pa.nulls(len(ids), pa.string()) for name in IDENTITY}
+    return pa.table({**unknown, "problem_id": ids}) if found is None else found

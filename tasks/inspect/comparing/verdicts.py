@@ -39,7 +39,7 @@ def judge_pairs(
             {
                 "method": method,
                 "than": than,
-                "difference": mean.interval().as_dict(),
+                "difference": mean.interval(),
                 "by_seed": values.mean(axis=1).tolist(),
                 "p_different": p,
                 "p_equivalent": q,

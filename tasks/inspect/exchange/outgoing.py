@@ -145,23 +145,22 @@ def _whole(store: Store, uses: Sequence[Use], on_damage: OnDamage) -> Iterator[p
 
 def _joined(store: Store, use: Use) -> pa.Table:
     """Return rollouts with their scores, and with question and gold answer of their problems where those are there."""
-    rows = store.read(use.rollouts)
+    rows, problems = store.read(use.rollouts), _problems(store, use)
     if use.scores is not None:
-        scores = store.read(use.scores, ["rollout_id", *_SCORED])
-        at = positions(rows.column("rollout_id"), scores.column("rollout_id"))
-        for name in _SCORED:
-            rows = _with(rows, name, take_or_null(scores.column(name), at))
-    problems = _problems(store, use)
+        rows = _beside(rows, "rollout_id", store.read(use.scores, ["rollout_id", *_SCORED]), _SCORED)
     if problems is not None:
-        at = positions(rows.column("problem_id"), problems.column("problem_id"))
-        for name in ("question", "answer"):
-            if name not in rows.column_names:
-                rows = _with(rows, name, take_or_null(problems.column(name), at))
+        asked = [name for name in ("question", "answer") if name not in rows.column_names]
+        rows = _beside(rows, "problem_id", problems, asked)
     return rows
 
 
-def _with(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
-    return rows.drop_columns([name] if name in rows.column_names else []).append_column(name, values)
+def _beside(rows: pa.Table, key: str, others: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return rows with columns of those that have the same key, in the place of their own."""
+    at = positions(rows.column(key), others.column(key))
+    rows = rows.drop_columns([name for name in names if name in rows.column_names])
+    for name in names:
+        rows = rows.append_column(name, take_or_null(others.column(name), at))
+    return rows
 
 
 def _problems(store: Store, use: Use) -> pa.Table | None:

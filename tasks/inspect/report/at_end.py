@@ -20,12 +20,13 @@ def write_at_end(home: Path, folder: Path, status: Status | None = None, error: 
     left is removed first: it would not tell how the run ended.
     """
     page, table = folder / REPORT_PAGE, folder / SAMPLE_TABLE
-    command = [sys.executable, "-P", "-m", "gradus.tasks.inspect.report.writing", folder.name, str(page)]
+    module = "gradus.tasks.inspect.report.writing"
+    command = [sys.executable, "-P", "-m", module, folder.name, str(page), str(table)]
     try:
         page.unlink(missing_ok=True)
         table.unlink(missing_ok=True)
         done = subprocess.run(
-            [*command, "--table", str(table)],
+            command,
             env=child_environment({"GRADUS_HOME": str(home)}),
             input=json.dumps({"status": status, "error": error} if status else None),
             capture_output=True,

@@ -6,13 +6,13 @@ since they are the same in every run of a recipe. Left out: all other rollouts, 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any
 
 from gradus.data.records import Json
 from gradus.tasks.formats import visible
-from gradus.tasks.inspect.groups import Group, GroupKey, Rollout, read_groups, why
+from gradus.tasks.inspect.groups import KEY, Group, GroupKey, Rollout, read_groups, why
 from gradus.tasks.inspect.report.figures import evaluations
 from gradus.tasks.inspect.run_rows import RunRows
 from gradus.tasks.inspect.token_pieces import Tokenizers
@@ -45,29 +45,17 @@ class Shown:
     groups: Sequence[Group]
 
 
-class Flips(TypedDict):
-    """The problems of a suite that no rollout solved in a round and one did in a later one, or the other way round.
+Flips = Mapping[str, Any]
+"""The problems of a suite that no rollout solved in a round and one did in a later one, or the other way round.
 
-    `shown` are some of them: whether newly solved, and the group of each round.
-    """
-
-    suite: str
-    first_round: int
-    last_round: int
-    num_solved: int
-    num_lost: int
-    shown: Sequence[tuple[bool, Group, Group]]
+`suite`, `first_round`, `last_round`, `num_solved` and `num_lost`; `shown` are some of them: whether newly solved, and
+the group of each round.
+"""
 
 
 def chosen_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Shown]:
-    """Return the groups that tell most of a run; each once."""
-    seen: set[GroupKey] = set()
-    return [*_changed(rows, tokenizers, seen), *_spread(rows, tokenizers, seen)]
-
-
-def _changed(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Iterator[Shown]:
-    """The training problems whose pass rate without hints changed most between their first and their last round."""
-    problems = rows.ask(
+    """Return the groups that tell most of a run, each once: of problems that changed, then of unequal rewards."""
+    changed = rows.ask(
         f"""
         select problem_id, any_value(change) as moved, min(round) as first, max(round) as last from sampled
         where {_BARE} and correct is not null
@@ -76,57 +64,53 @@ def _changed(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Iter
         """,  # noqa: S608 - ours
         [MAX_CHANGED],
     )
-    keys = [_group_of(rows, problem, at) for problem, _, *ends in problems for at in ends]
-    seen.update(keys)
-    groups = read_groups(rows, keys, tokenizers, MAX_ROLLOUTS)
-    for place, (problem, moved, first, last) in enumerate(problems):
-        reason = f"pass rate {moved:+.2f} from round {first} to round {last}"
-        yield Shown(problem, reason, groups[2 * place : 2 * place + 2])
-
-
-def _group_of(rows: RunRows, problem: str, at: int, which: str = _BARE, first: str = "") -> GroupKey:
-    """The group of a problem in a round; that of the purpose `first` if there are several."""
-    row = rows.one(
+    ends = [_group_of(rows, problem, at) for problem, _, *both in changed for at in both]
+    unequal = rows.ask(
         f"""
-        select round, purpose, problem_id, group_id, rollouts_artifact from sampled
-        where problem_id = ? and round = ? and {which} order by purpose <> ?, purpose, group_id limit 1
-        """,  # noqa: S608 - ours
-        [problem, at, first],
-    )
-    return GroupKey(*row)
-
-
-def _spread(rows: RunRows, tokenizers: Tokenizers, seen: set[GroupKey]) -> Iterator[Shown]:
-    """The groups of the largest reward variance, the newest of equal ones first, one of each problem and purpose."""
-    found = rows.ask(
-        """
         with of_group as (
-            select round, purpose, problem_id, group_id, rollouts_artifact, var_pop(reward) as variance from sampled
+            select {KEY}, var_pop(reward) as variance from sampled
             where purpose not like 'eval%' group by all having count(reward) > 1 and variance > 0
         ),
         newest as (
             select *, row_number() over (partition by problem_id, purpose order by variance desc, round desc) as place
             from of_group
         )
-        select round, purpose, problem_id, group_id, rollouts_artifact, variance from newest where place = 1
-        order by variance desc, round desc, problem_id limit ?
-        """,
-        [MAX_SPREAD + len(seen)],
+        select {KEY}, variance from newest where place = 1 order by variance desc, round desc, problem_id limit ?
+        """,  # noqa: S608 - ours
+        [MAX_SPREAD + len(ends)],
     )
-    fresh = [(GroupKey(*row[:5]), row[5]) for row in found if GroupKey(*row[:5]) not in seen]
-    groups = read_groups(rows, [key for key, _ in fresh[:MAX_SPREAD]], tokenizers, MAX_ROLLOUTS)
-    for group, (key, variance) in zip(groups, fresh, strict=False):
-        yield Shown(key.problem_id, f"reward variance {variance:.3g} in round {key.round} ({key.purpose})", [group])
+    spread = [(key, variance) for *of, variance in unequal if (key := GroupKey(*of)) not in ends][:MAX_SPREAD]
+    groups = iter(read_groups(rows, [*ends, *(key for key, _ in spread)], tokenizers, MAX_ROLLOUTS))
+    found = [
+        Shown(problem, f"pass rate {moved:+.2f} from round {first} to round {last}", [next(groups), next(groups)])
+        for problem, moved, first, last in changed
+    ]
+    for key, variance in spread:
+        reason = f"reward variance {variance:.3g} in round {key.round} ({key.purpose})"
+        found.append(Shown(key.problem_id, reason, [next(groups)]))
+    return found
+
+
+def _group_of(rows: RunRows, problem: str, at: int, which: str = _BARE, first: str = "") -> GroupKey:
+    """The group of a problem in a round; that of the purpose `first` if there are several."""
+    row = rows.one(
+        f"""
+        select {KEY} from sampled where problem_id = ? and round = ? and {which}
+        order by purpose <> ?, purpose, group_id limit 1
+        """,  # noqa: S608 - ours
+        [problem, at, first],
+    )
+    return GroupKey(*row)
 
 
 def evaluated_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Group]:
     """Return the groups of the last evaluation, the best and the worst completion of each: the same in every run."""
     found = rows.ask(
-        """
-        with newest as (select max(round) as round from sampled where purpose = 'eval')
-        select distinct round, purpose, problem_id, group_id, rollouts_artifact
-        from sampled join newest using (round) where purpose = 'eval' order by problem_id, group_id limit ?
-        """,
+        f"""
+        select distinct {KEY} from sampled
+        where purpose = 'eval' and round = (select max(round) from sampled where purpose = 'eval')
+        order by problem_id, group_id limit ?
+        """,  # noqa: S608 - ours
         [MAX_EVALUATED],
     )
     return read_groups(rows, [GroupKey(*row) for row in found], tokenizers, 2)
@@ -153,10 +137,10 @@ def _flips_of(rows: RunRows, tokenizers: Tokenizers, suite: str, artifacts: dict
         [artifacts[at] for at in ends],
     )
     chosen = [row for wanted in (True, False) for row in [r for r in found if r[1] is wanted][:MAX_FLIPPED]]
-    first = f"eval-{suite}"
-    keys = [_group_of(rows, problem, at, "purpose like 'eval%'", first) for problem, *_ in chosen for at in ends]
+    keys = [
+        _group_of(rows, problem, at, "purpose like 'eval%'", f"eval-{suite}") for problem, *_ in chosen for at in ends
+    ]
     groups = read_groups(rows, keys, tokenizers, 1)
-    shown = list(zip((row[1] for row in chosen), groups[::2], groups[1::2], strict=True))
     num_solved = sum(row[1] for row in found)
     return {
         "suite": suite,
@@ -164,7 +148,9 @@ def _flips_of(rows: RunRows, tokenizers: Tokenizers, suite: str, artifacts: dict
         "last_round": ends[1],
         "num_solved": num_solved,
         "num_lost": len(found) - num_solved,
-        "shown": shown,
+        "shown": [
+            (row[1], *pair) for row, pair in zip(chosen, zip(groups[::2], groups[1::2], strict=True), strict=True)
+        ],
     }
 
 

@@ -78,7 +78,7 @@ class Figure:
 def _cost_cells(cost: Sequence[float]) -> list[str]:
     """Counts and seconds; nothing for 0, of which the table would be full."""
     ran, reused, unfinished, seconds, tokens = cost
-    counts = [f"{int(each):,}" if each else "" for each in (ran, reused, unfinished, tokens)]
+    counts = [f"{each:,.0f}" if each else "" for each in (ran, reused, unfinished, tokens)]
     return [*counts[:3], f"{seconds:,.1f}", counts[3]]
 
 
@@ -87,14 +87,12 @@ select name, round, avg(value), min(value), max(value) from metrics
 where stage = 'update' and step is not null and list_contains(?, name) group by all order by name, round
 """
 _OF_STEPS = "mean of the round's optimiser steps; band: least to largest step"
-_LENGTHS = """
-select purpose, round, avg(tokens), quantile_cont(tokens, 0.1), quantile_cont(tokens, 0.9)
-from sampled where tokens is not null group by all order by purpose, round
+_QUANTILES = """
+select {name}, round, avg({column}), quantile_cont({column}, 0.1), quantile_cont({column}, 0.9)
+from sampled where {column} is not null group by all order by all
 """
-_MISMATCH = """
-select 'rows of the update', round, avg(mismatch), quantile_cont(mismatch, 0.1), quantile_cont(mismatch, 0.9)
-from sampled where mismatch is not null group by all order by round
-"""
+_LENGTHS = _QUANTILES.format(name="purpose", column="tokens")
+_MISMATCH = _QUANTILES.format(name="'rows of the update'", column="mismatch")
 _OF_ROWS = "mean |trainer's - sampler's log-prob| of a row; band: 10th to 90th percentile of rows"
 _REPORTED = """
 select if(name = 'mismatch/kl', 'KL of the same tokens', 'mean |difference|'), round, value, null, null from metrics
@@ -112,13 +110,26 @@ _CHARTS = (
 """Key, title, unit, note and query of name, round, value and band; updates report of each optimiser step."""
 
 
+_MAPS = (
+    ("difficulty", "Training problems", "purpose not like 'eval%'"),
+    ("held-out", "Evaluated problems", "purpose like 'eval%'"),
+)
+"""Key, title and condition of each map."""
+
+
 def charts(rows: RunRows) -> list[Figure]:
     """Return every chart that the run has data for, in the order of the page."""
     note = "mean of the round's rollouts; band: 95 % bootstrap interval over groups"
-    found = [Figure("reward", "Reward", note, "lines", _curves(_rewards(rows))), *_pass_at(rows)]
+    found = [_chart("reward", "Reward", "", note, _rewards(rows)), *_pass_at(rows)]
     for key, title, unit, note, query, values in _CHARTS:
-        found.append(Figure(key, title, note, "lines", _curves(rows.ask(query, values)), unit))
+        found.append(_chart(key, title, unit, note, rows.ask(query, values)))
     return [chart for chart in found if chart.frame]
+
+
+def _chart(key: str, title: str, unit: str, note: str, points: Iterable[Row]) -> Figure:
+    """Return rows (name, round, value, low, high) as curves."""
+    frame = _frame(points)
+    return Figure(key, title, note, "lines", {name: frame[name] for name in sorted(frame, key=_rank)}, unit)
 
 
 def _rewards(rows: RunRows) -> Iterator[Row]:
@@ -158,10 +169,10 @@ def _pass_at(rows: RunRows) -> Iterator[Figure]:
     for at, _, each in evaluations(rows):
         points = ((f"pass@{k}", at, f["value"], f["low"], f["high"]) for k, f in each.get("pass_at", {}).items())
         found.setdefault(each.get("suite", ""), []).extend(points)
+    note = "unbiased estimate; band: 95 % interval over problems"
     for suite, points in found.items():
-        note = "unbiased estimate; band: 95 % interval over problems"
-        key = f"pass-at-k-{re.sub(r'[^A-Za-z0-9_-]', '_', suite)}"
-        yield Figure(key, f"pass@k on {suite}", note, "lines", _curves(sorted(points)))
+        key = re.sub(r"[^A-Za-z0-9_-]", "_", suite)
+        yield _chart(f"pass-at-k-{key}", f"pass@k on {suite}", "", note, sorted(points))
 
 
 def evaluations(rows: RunRows) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
@@ -172,14 +183,14 @@ def evaluations(rows: RunRows) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
             yield row["round"], ref.digest, rows.report(ref).get("summary", {})
 
 
-def _curves(points: Iterable[Row]) -> dict[str, dict[int, Sequence[float]]]:
-    """Frame of rows (name, round, value, low, high) whose value is a number."""
+def _frame(points: Iterable[Row]) -> dict[str, dict[int, Sequence[float]]]:
+    """Frame of rows (name, round, numbers), in the order in which names come; a row without a number is left out."""
     found: dict[str, dict[int, Sequence[float]]] = {}
-    for name, at, *numbers in points:
-        value, low, high = (math.nan if each is None else float(each) for each in numbers)
-        if math.isfinite(value):
-            found.setdefault(name, {})[at] = (value, low, high)
-    return {name: found[name] for name in sorted(found, key=_rank)}
+    for name, at, *values in points:
+        numbers = tuple(math.nan if each is None else float(each) for each in values)
+        if math.isfinite(numbers[0]):
+            found.setdefault(name, {})[at] = numbers
+    return found
 
 
 def _rank(name: str) -> tuple[int, int, str]:
@@ -191,12 +202,7 @@ def _rank(name: str) -> tuple[int, int, str]:
 
 def rate_maps(rows: RunRows) -> list[Figure]:
     """Return the pass rates of the training's problems, and of the evaluated ones, the hardest first."""
-    of_training, of_suites = "purpose not like 'eval%'", "purpose like 'eval%'"
-    found = [
-        _rate_map(rows, "difficulty", "Training problems", of_training),
-        _rate_map(rows, "held-out", "Evaluated problems", of_suites),
-    ]
-    return [each for each in found if each.frame]
+    return [found for each in _MAPS if (found := _rate_map(rows, *each)).frame]
 
 
 def _rate_map(rows: RunRows, key: str, title: str, which: str) -> Figure:
@@ -214,14 +220,6 @@ def _rate_map(rows: RunRows, key: str, title: str, which: str) -> Figure:
     what = f"one in {step} of {len(found):,} problems" if step > 1 else f"{len(found):,} problems"
     note = f"{what}, the hardest at the top; share of right completions without hints; grey: not sampled in that round"
     return Figure(key, title, note, "heat", {name: found[name] for name in list(found)[::step]})
-
-
-def _frame(cells: Iterable[Row]) -> dict[str, dict[int, Sequence[float]]]:
-    """Frame of rows (name, round, number), in the order in which their names come."""
-    found: dict[str, dict[int, Sequence[float]]] = {}
-    for name, at, value in cells:
-        found.setdefault(name, {})[at] = (value,)
-    return found
 
 
 def hint_use(rows: RunRows) -> Figure | None:
@@ -260,11 +258,10 @@ def costs(rows: RunRows) -> Figure:
                 case when stage = 'rollout' then coalesce(tokens, 0)::bigint else 0 end as tokens
             from work left join sampling using (purpose)
         )
-        select if(purpose in ('train', stage), stage, stage || ' (' || purpose || ')'),
+        select if(purpose in ('train', stage), stage, stage || ' (' || purpose || ')'), 0,
             ran, reused, unfinished, seconds, tokens
         from spent where seconds <> 0 or tokens <> 0 order by seconds desc, stage, purpose
         """
     )
     note = "seconds of all attempts; tokens of the rollouts that the run used, sampled by it or reused"
-    frame = {name: {0: numbers} for name, *numbers in found}
-    return Figure("costs-by-stage", "Seconds by stage", note, "costs", frame)
+    return Figure("costs-by-stage", "Seconds by stage", note, "costs", _frame(found))

@@ -2,10 +2,9 @@
 
 write_report(Home.from_environment(), "demo-1a2b3c4d", Path("report.html"), print)
 
-echo null | python -m gradus.tasks.inspect.report.writing RUN FILE     # in a process of its own (see at_end.py)
+echo null | python -m gradus.tasks.inspect.report.writing RUN PAGE TABLE    # in a process of its own (see at_end.py)
 """
 
-import argparse
 import json
 import math
 import sys
@@ -79,17 +78,13 @@ def read_page(rows: RunRows, ending: Mapping[str, str] | None = None) -> Page:
     """Return what the report of a run says."""
     tokenizers = Tokenizers(rows.store, rows.run.on_damage)
     drawn, spent, hints, flipped = charts(rows), costs(rows), hint_use(rows), flips(rows, tokenizers)
-    page: dict[str, Any] = {
+    return {
         "charts": [each for each in drawn if not each.is_zero],
         "maps": rate_maps(rows),
         "hints": [hints] if hints else [],
         "flips": flipped,
         "costs": [spent] if spent.frame else [],
         "groups": chosen_groups(rows, tokenizers),
-    }
-    return {
-        **page,
-        "sections": [(anchor, name) for key, anchor, name in _SECTIONS if page[key]],
         "run": rows.run.name,
         "story": _story(rows, ending),
         "settings": _settings(rows),
@@ -98,17 +93,6 @@ def read_page(rows: RunRows, ending: Mapping[str, str] | None = None) -> Page:
         "remarks": remarks(rows.store, rows.lineage.current(rows.run)),
         "zero": [each.title for each in drawn if each.is_zero],
     }
-
-
-_SECTIONS = (
-    ("charts", "curves", "curves"),
-    ("maps", "maps", "difficulty"),
-    ("hints", "hints-used", "hints"),
-    ("flips", "solved-and-lost", "newly solved and lost"),
-    ("costs", "costs", "time and tokens"),
-    ("groups", "groups", "samples by group"),
-)
-"""Key, anchor and name of each section."""
 
 
 def render(page: Page) -> str:
@@ -178,15 +162,11 @@ def _cards(rows: RunRows, drawn: Sequence[Figure], flipped: Sequence[Flips], spe
 
 
 def main() -> None:
-    """Write one report; standard input says how the run ends, as JSON, or null if its journal does."""
-    parser = argparse.ArgumentParser(prog="python -m gradus.tasks.inspect.report.writing")
-    parser.add_argument("run")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--table", type=Path, default=None, help="where the table of samples is written")
-    options = parser.parse_args()
+    """Write a page and a table of samples; standard input holds the end of the run as JSON, or null."""
+    run, out, table = sys.argv[1:]
     try:
-        home = Home.from_environment()
-        write_report(home, options.run, options.out, lambda _: None, table=options.table, ending=json.load(sys.stdin))
+        home, ending = Home.from_environment(), json.load(sys.stdin)
+        write_report(home, run, Path(out), lambda _: None, table=Path(table), ending=ending)
     except (GradusError, OSError) as error:
         sys.exit(hide(str(in_words(error))))
 

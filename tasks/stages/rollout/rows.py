@@ -59,7 +59,7 @@ def rollouts_table(
     }
     schema = ROLLOUTS.restricted(columns).arrow  # the policy sampled every token: no origin, no spans
     table = pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
-    for name in ("plan_id", "wave", "call"):
+    for name in ("plan_id", "wave", "call", "messages"):
         if any(each.row[name] is not None for each in asked):
             values = pa.array([each.row[name] for each in asked], ROLLOUTS.type_of(name))
             table = table.append_column(name, values)

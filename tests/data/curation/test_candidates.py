@@ -14,7 +14,7 @@ from gradus.data.errors import BadInputError
 
 REGISTERED = [each for kind in ("filter", "ranking", "sampler") for each in components(kind).values()]
 EXTRA = [
-    {"level": 3, "tags": ["x"], "split": "a", "weight": 2**70},
+    {"level": 3, "tags": ["x"], "split": "a", "weight": 2**70, "sizes": [1, 2]},
     {"level": None, "split": "b"},
     {"level": 1.5, "split": 7},
 ]
@@ -50,6 +50,7 @@ def test_a_key_of_extra_is_a_column() -> None:
     np.testing.assert_array_equal(rows["problem.level"], [3, np.nan, 1.5])
     assert rows["problem.split"].tolist() == ["a", "b", 7]
     assert rows["problem.tags"].tolist() == [["x"], None, None]
+    assert rows["problem.sizes"].tolist() == [[1, 2], None, None]
     assert rows.select(np.array([2, 0]))["problem.level"].tolist() == [1.5, 3]
     assert rows["problem.weight"].tolist() == [2**70, None, None]
     assert rows.select(np.array([1]))["problem.tags"].tolist() == [None]  # others of the pool have it

@@ -74,6 +74,9 @@ def test_hinted_rollouts_are_left_out() -> None:
     sampled = rollouts([("3", "b", 2, "p"), ("1", "a", 0, "p"), ("2", "a", None, "p")])
     bare = measure(judged, sampled)
     assert (bare.problem_ids.to_pylist(), bare.n.tolist(), bare.num_hinted, bare.policy) == (["a"], [2], 1, "p")
+    own = pa.array([None, [{"role": "user", "content": "said otherwise"}], None], ROLLOUTS.type_of("messages"))
+    bare = measure(judged, sampled.append_column("messages", own))  # row 1 answers a prompt of a wave's
+    assert (bare.n.tolist(), bare.k.tolist(), bare.num_hinted) == ([1], [0], 2)
 
 
 def test_scores_without_rollouts_and_mixed_policies_are_refused() -> None:

@@ -1,6 +1,7 @@
 """The library in this process: what an import costs, what is refused, and that its types are its functions."""
 
 import ast
+import inspect
 import logging
 import os
 import signal
@@ -13,10 +14,11 @@ import pytest
 
 import gradus
 from gradus.flows.console.output import aside
-from gradus.flows.library import calling
+from gradus.flows.library import calling, stage_calls
 from gradus.flows.library.results import Artifact
 
 ROOT = Path(__file__).parents[3]
+STUB = ast.parse((ROOT / "src/gradus/__init__.pyi").read_text()).body
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +46,10 @@ def test_an_import_imports_nothing_else() -> None:
 
 
 def test_every_name_that_is_declared_is_there_and_no_other() -> None:
-    tree = ast.parse((ROOT / "src/gradus/__init__.pyi").read_text())
-    declared = {name.name: node.module for node in tree.body if isinstance(node, ast.ImportFrom) for name in node.names}
+    offered = [name for node in STUB if isinstance(node, ast.ImportFrom) for name in node.names if name.asname]
+    modules = {name.asname: node.module for node in STUB if isinstance(node, ast.ImportFrom) for name in node.names}
+    declared = {name.name: modules[name.name] for name in offered}
+    declared |= {each.name: stage_calls.__name__ for each in STUB if isinstance(each, ast.FunctionDef)}
     assert declared == dict(gradus._OFFERED)  # type: ignore[attr-defined]
     for name, module in declared.items():
         found = getattr(gradus, name)
@@ -53,6 +57,21 @@ def test_every_name_that_is_declared_is_there_and_no_other() -> None:
         assert found.__doc__
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         gradus.trian  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_stage_takes_what_type_checkers_see() -> None:
+    keys: dict[str, list[str]] = {"TypedDict": []}
+    for node in STUB:
+        if isinstance(node, ast.ClassDef):
+            own = [each.target.id for each in node.body if isinstance(each, ast.AnnAssign)]  # type: ignore[union-attr]
+            keys[node.name] = [*keys[ast.unparse(node.bases[0])], *own]
+        elif isinstance(node, ast.FunctionDef):
+            assert node.args.kwarg is not None
+            shared = keys[ast.unparse(node.args.kwarg.annotation).removeprefix("Unpack[").rstrip("]")]  # type: ignore[arg-type]
+            seen = [*(each.arg for each in (*node.args.args, *node.args.kwonlyargs)), *shared]
+            known = inspect.signature(getattr(gradus, node.name)).parameters
+            assert sorted(seen) == sorted(known)
+            assert len(node.args.args) == sum(each.default is inspect.Parameter.empty for each in known.values())
 
 
 REFUSED = [

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gradus.data.errors import UsageError
-from gradus.flows.library import run_calls
+from gradus.flows.asked import planned
 from gradus.flows.loop.inputs import run_name
 from gradus.flows.loop.reruns import read_recipe
 from gradus.flows.loop.variants import methods_of
@@ -20,7 +20,7 @@ EXTRA = {"gkd": {"teacher": "bundled"}}
 @pytest.mark.parametrize("name", overlay_files())
 def test_every_method_can_train_the_demo(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADUS_HOME", str(tmp_path))
-    plan = run_calls.planned("demo", method=name, set=EXTRA.get(name), rounds=2, engine=None, overlap=None, run=None)
+    plan = planned("demo", method=name, set=EXTRA.get(name), rounds=2, engine=None, overlap=None, run=None)
     (overlay,) = find_overlays([name])
     assert overlay.facts["what"]
     assert plan.recipe.name == f"demo-{name}"

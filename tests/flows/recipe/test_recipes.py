@@ -11,14 +11,16 @@ from gradus.flows.library.texts import mapping, parse_filter, parse_reward
 from gradus.flows.recipe.checking import warm_up_remark
 from gradus.flows.recipe.config import (
     RECIPES,
+    Recipe,
     load_recipe,
+    parse_recipe,
     refuse_unjudged,
     set_dotted,
     stage_config,
     toml_value,
 )
 from gradus.flows.recipe.guards import Override
-from gradus.flows.runs import run_name
+from gradus.flows.runs import changed_settings, run_name
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda p: p.stem)
@@ -50,6 +52,11 @@ def test_set_reaches_nested_keys_and_reads_toml_values() -> None:
         ("escalate.7=1", "escalate is a list of 1"),
         ("escalate.x=1", "escalate is a list of 1"),
         ("escalate=[0]", "escalate.0: it must be greater than or equal to 1"),
+        ('waves=["refill", "refill"]', "the wave refill stands twice"),
+        ('waves=["escalate"]', r"once by `escalate`, once in `waves`; set escalate = \[\]"),
+        ('waves=["nonesuch"]', "there is no wave 'nonesuch'"),
+        ('waves=[{name="refill", times=0}]', "waves.0.times: it must be greater than or equal to 1"),
+        ("overrides=[{stage='refill'}]", "there is no stage 'refill' in it"),
         ("overrides=[{stage='updat'}]", r"there is no stage 'updat' in it; did you mean update\?"),
         ("overrides=[{stage='update',changes={lr='x'}}]", "update: lr: it must be a number"),
         ("overrides=[{stage='evaluate',changes={ks=[1,20]}}]", "pass@20 needs 20 samples of each problem, and n is 8"),
@@ -160,3 +167,37 @@ def test_a_run_that_ends_within_its_warm_up_is_remarked_on() -> None:
     for update, steps in (({"epochs": 4}, 12), ({"minibatch_groups": 3}, 9), ({"minibatch_groups": 2}, 12)):
         assert "".join(of(3, **update)).endswith(f"it takes about {steps}")
     assert of(15) == of(0) == of(3, warmup_steps=2) == []
+
+
+def test_a_recipe_of_defaults_has_no_changes() -> None:
+    assert changed_settings(Recipe(name="plain")) == {}
+
+
+def test_each_changed_setting_has_its_default_beside_it() -> None:
+    body = {
+        "name": "changed",
+        "rounds": 3,
+        "update": {"lr": 0.001, "loss": {"name": "clip", "clip_high": 0.5}},
+        "score": {"rewards": ["numeric"]},
+        "evaluate": {"sample": {"n": 4}, "report": {"ks": [1]}},
+        "profile": {"n": 2},
+    }
+    changes = changed_settings(parse_recipe(body, "here"))
+    plain = Recipe(name="changed")
+    assert changes["rounds"] == (str(plain.rounds), "3")
+    assert changes["update.lr"] == (str(plain.update.lr), "0.001")
+    assert changes["update.loss.clip_high"][1] == "0.5"
+    assert "update.loss.clip_low" not in changes
+    assert changes["evaluate.suites.heldout.sample.n"][1] == "4"
+    # A part that is off by default has no defaults.
+    assert changes["profile.n"] == ("", "2")
+    assert not [name for name in changes if name.startswith(("ingest", "hint", "rollout"))]
+
+
+def test_recipes_of_other_components_have_the_same_names() -> None:
+    names = [
+        set(changed_settings(parse_recipe({"name": "one", "update": {"advantage": advantage}}, "here")))
+        for advantage in ("rloo", {"name": "rloo"})
+    ]
+    assert names[0] == names[1]
+    assert "update.advantage" in names[0]

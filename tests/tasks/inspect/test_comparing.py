@@ -15,6 +15,7 @@ from gradus.data.lake.schema import ROLLOUTS
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.inspect.comparing.figures import Comparison
 from gradus.tasks.inspect.comparing.files import keep_comparison, plot
+from gradus.tasks.inspect.comparing.planning import known_of
 from gradus.tasks.inspect.comparing.report import Terms, compare
 from gradus.tasks.inspect.comparing.trainings import Training, read_training
 from gradus.tasks.runs.journal import Journal
@@ -162,6 +163,20 @@ def test_one_seed_other_starts_and_problems_without_a_verdict_are_remarked(place
     ]
     assert "above the margin of 2: `equivalent` cannot be concluded there" in found["remarks"][-1]
     assert found["start"] == "measured apart"
+
+
+def test_variances_of_a_difference_are_those_of_stored_pairs_or_twice_those_of_one_method(place: Place) -> None:
+    half = [place.training(f"half{s}", [4, 4, 0, 0], seed=s) for s in (0, 1)]
+    none = [place.training(f"none{s}", [0, 0, 0, 0], seed=s) for s in (0, 1)]
+    known = known_of({"half": half, "none": none})
+    # the difference is 1, 1, 0, 0 with either seed: the mean square of problems is 2 * 4 * 0.25 / 3
+    assert vars(known.variances) == {"seeds": 0.0, "problems": pytest.approx(1 / 3), "rest": 0.0, "sample": 0.0}
+    assert (known.measured, known.runs, known.problems) == (True, ["half0", "half1", "none0", "none1"], 4)
+    other = [half[0], place.training("other", [0, 0, 4, 4], seed=2)]
+    alone = known_of({"other": other})
+    # eight values 0.5 from their mean, and no seed or problem that is: the mean square of the rest is 8 * 0.25 / 3
+    assert vars(alone.variances) == pytest.approx({"seeds": 0.0, "problems": 4 / 3, "rest": 4 / 3, "sample": 0.0})
+    assert not known_of({"one": half[:1]}).measured
 
 
 def test_other_problems_no_verdicts_and_unfinished_trainings_are_refused(place: Place) -> None:

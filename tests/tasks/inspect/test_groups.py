@@ -1,6 +1,7 @@
 """Groups with their texts, and the pieces of their tokens."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,22 +9,17 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.groups import GroupKey, best_and_worst, read_group, why
+from gradus.tasks.inspect.browsing import groups_of
+from gradus.tasks.inspect.groups import read_group, why
 from gradus.tasks.inspect.run_rows import open_run
 from gradus.tasks.inspect.token_pieces import Tokenizers, split
 from gradus.tasks.inspect.word_diff import word_diff
-from tests.tasks.made_run import RUN, MadeRun
+from tests.tasks.made_run import QUESTIONS, RUN, MadeRun
 
 
-def test_a_group_has_texts_parts_hint_and_a_reason(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    MadeRun(home).whole()
-    with open_run(home, RUN, pytest.fail) as rows:
-        (key,) = rows.ask(
-            "select distinct round, purpose, problem_id, group_id, rollouts_artifact from sampled "
-            "where purpose = 'hint2' and problem_id = 'b'"
-        )
-        group = read_group(rows, GroupKey(*key), Tokenizers(rows.store))
+def test_a_group_has_texts_parts_hint_and_a_reason(rows: Any) -> None:
+    (key,) = (each for each in groups_of(rows, "b") if each.purpose == "hint2")
+    group = read_group(rows, key, Tokenizers(rows.store))
     assert (group.question, group.answer, group.hint_level, group.hint_text) == ("2 + 2 =", "4", 2, "think")
     best, worst = group.rollouts
     assert (best["completion"], best["reward"], dict(best["parts"])) == (
@@ -36,12 +32,25 @@ def test_a_group_has_texts_parts_hint_and_a_reason(tmp_path: Path) -> None:
     assert best["pieces"] is None  # its tokens are not its text
 
 
-@given(st.integers(0, 30))
-def test_the_best_and_the_worst_take_turns_and_none_is_lost(number: int) -> None:
-    found = best_and_worst(range(number))
-    assert sorted(found) == list(range(number))
-    assert found[:1] == [0][:number]
-    assert found[1:2] == [number - 1][: max(0, number - 1)]
+@pytest.mark.parametrize(
+    ("rewards", "limit", "shown"),
+    [
+        ((0.1, 0.5, 0.3, 0.9, 0.7), 0, [0.9, 0.1, 0.7, 0.3, 0.5]),
+        ((0.1, 0.5, 0.3, 0.9), 3, [0.9, 0.1, 0.5]),
+        ((0.5,), 2, [0.5]),
+    ],
+)
+def test_the_best_and_the_worst_take_turns(
+    tmp_path: Path, rewards: tuple[float, ...], limit: int, shown: list[float]
+) -> None:
+    run = MadeRun(Home(tmp_path))
+    run.batch(run.problems("9", QUESTIONS), 1, "train", {"a": rewards})
+    run.finish()
+    with open_run(Home(tmp_path), RUN, pytest.fail) as rows:
+        (key,) = groups_of(rows, "a")
+        group = read_group(rows, key, Tokenizers(rows.store), limit)
+    assert [rollout["reward"] for rollout in group.rollouts] == shown
+    assert group.num_rollouts == len(rewards)
 
 
 @pytest.fixture(scope="module")

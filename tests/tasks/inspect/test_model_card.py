@@ -4,7 +4,7 @@ from typing import Any
 
 from gradus.data.lake.manifest import Manifest
 from gradus.data.lake.store import Ref
-from gradus.tasks.inspect.exchange.checkpoint import Source, model_card
+from gradus.tasks.inspect.exchange.card import model_card
 
 HOSTILE = "``` \n# Heading\n![](http://127.0.0.1/x) <script>alert(1)</script> | `"
 
@@ -30,7 +30,7 @@ def test_nothing_of_a_setting_is_read_as_markdown() -> None:
     figures: Any = {"pass_at": {"1": {"value": 0.25, "low": 0.125, "high": 0.5}}}
     ref = Ref("checkpoints", "0" * 32)
     manifest = Manifest(table="checkpoints", digest=ref.digest, schema_version=2, files=())
-    made: Source = {"run": "tiny-1", "round": 3, "recipe": recipe, "evaluations": {"heldout": figures}, "main": None}
+    made = {"run": "tiny-1", "round": 3, "recipe": recipe, "evaluations": {"heldout": figures}, "main": None}
     text = outside_code(model_card(ref, manifest, made))
     for mark in ("Heading", "![]", "<script>", "alert"):
         assert mark not in text

@@ -11,23 +11,21 @@ from gradus.data.lake.store import Store
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.exchange.outgoing import uses_of, write_rollouts
 from gradus.tasks.runs.lineage import Use
-from tests.tasks.made_run import RUN, MadeRun
+from tests.tasks.made_run import RUN
 
 RIGHT = ["a0 of train 1", "b0 of hint2 1", "a0 of train 2", "a1 of train 2", "b0 of train 2"]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, list[Use]]:
-    home = Home(tmp_path_factory.mktemp("home"))
-    store = MadeRun(home).whole().store
-    return store, uses_of(store, home.runs, RUN)
+@pytest.fixture
+def uses(made: Home) -> tuple[Store, list[Use]]:
+    return Store(made.lake), uses_of(Store(made.lake), made.runs, RUN)
 
 
 @pytest.mark.parametrize("name", ["verl", "trl", "trinity", "openai", "parquet"])
 def test_every_format_has_the_rows_of_the_condition_alone(
-    made: tuple[Store, list[Use]], tmp_path: Path, name: str
+    uses: tuple[Store, list[Use]], tmp_path: Path, name: str
 ) -> None:
-    written = write_rollouts(*made, name, tmp_path, where="correct")
+    written = write_rollouts(*uses, name, tmp_path, where="correct")
     assert written["rows"] == len(RIGHT)
     if name == "openai":
         lines = (tmp_path / "chat.jsonl").read_text().splitlines()
@@ -39,9 +37,9 @@ def test_every_format_has_the_rows_of_the_condition_alone(
 
 
 def test_a_condition_may_name_any_column_and_one_that_does_not_run_writes_nothing(
-    made: tuple[Store, list[Use]], tmp_path: Path
+    uses: tuple[Store, list[Use]], tmp_path: Path
 ) -> None:
-    both = write_rollouts(*made, "verl", tmp_path / "both", where="reward < 0.5 and hint_level > 0 -- failed")
+    both = write_rollouts(*uses, "verl", tmp_path / "both", where="reward < 0.5 and hint_level > 0 -- failed")
     assert both["rows"] == 3
     for where, said in (
         ("corect", r"--where corect: .*corect.*; the columns are rollout_id"),
@@ -50,5 +48,5 @@ def test_a_condition_may_name_any_column_and_one_that_does_not_run_writes_nothin
         ("true) union select 1 from read_text('/etc/passwd'", "--where true"),
     ):
         with pytest.raises(UsageError, match=said):
-            write_rollouts(*made, "verl", tmp_path / "none", where=where)
+            write_rollouts(*uses, "verl", tmp_path / "none", where=where)
     assert not (tmp_path / "none").exists()

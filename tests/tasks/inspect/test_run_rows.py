@@ -1,6 +1,5 @@
 """The rows of one run: what `sampled` joins, and what a filter may be."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +8,9 @@ import pytest
 from gradus.data.errors import UsageError
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.run_rows import COLUMNS, open_run
-from tests.tasks.made_run import RUN, MadeRun
-
-Rows = Any  # RunRows, as an annotation, outlives DuckDB, which then complains at the end of the process
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    made = Home(tmp_path_factory.mktemp("home"))
-    MadeRun(made).whole()
-    return made
-
-
-@pytest.fixture
-def rows(home: Home) -> Iterator[Rows]:
-    with open_run(home, RUN, pytest.fail, ("metrics", "stages", "evaluations")) as opened:
-        yield opened
-
-
-def test_a_rollout_has_what_its_score_and_its_update_say(rows: Rows) -> None:
+def test_a_rollout_has_what_its_score_and_its_update_say(rows: Any) -> None:
     found = rows.ask(
         "select round, purpose, problem_id, sample, hint_level, tokens, reward, correct, outcome, advantage, mismatch, "
         "domain from sampled where problem_id = 'b' order by round, purpose, sample"
@@ -42,12 +25,12 @@ def test_a_rollout_has_what_its_score_and_its_update_say(rows: Rows) -> None:
     ]
 
 
-def test_the_change_of_a_problem_leaves_hints_out(rows: Rows) -> None:
+def test_the_change_of_a_problem_leaves_hints_out(rows: Any) -> None:
     found = dict(rows.ask("select distinct problem_id, change from sampled"))
     assert found == {"a": 0.5, "b": 0.5, "c": 0.0, "d": 0.5, "e": -0.5}
 
 
-def test_every_rollout_is_there_once_with_all_columns(rows: Rows) -> None:
+def test_every_rollout_is_there_once_with_all_columns(rows: Any) -> None:
     assert rows.one("select count(*), count(distinct rollout_id) from sampled") == (24, 24)
     assert [name for name, *_ in rows.ask("describe sampled")] == list(COLUMNS)
 
@@ -63,7 +46,7 @@ def test_every_rollout_is_there_once_with_all_columns(rows: Rows) -> None:
         ("change < 0", 4),
     ],
 )
-def test_a_filter_is_a_condition_over_figures_or_texts(rows: Rows, condition: str, number: int) -> None:
+def test_a_filter_is_a_condition_over_figures_or_texts(rows: Any, condition: str, number: int) -> None:
     where = rows.matching(condition)
     assert rows.one(f"select count(*) from sampled where {where}") == (number,)
 
@@ -82,13 +65,13 @@ def test_a_filter_is_a_condition_over_figures_or_texts(rows: Rows, condition: st
         "?",
     ],
 )
-def test_what_is_no_condition_is_refused_and_changes_nothing(rows: Rows, condition: str) -> None:
+def test_what_is_no_condition_is_refused_and_changes_nothing(rows: Any, condition: str) -> None:
     with pytest.raises(UsageError, match="filter"):
         rows.matching(condition)
     assert rows.one("select count(*) from sampled") == (24,)
 
 
-def test_a_filter_reads_no_file_and_writes_none(rows: Rows, tmp_path: Path) -> None:
+def test_a_filter_reads_no_file_and_writes_none(rows: Any, tmp_path: Path) -> None:
     secret = tmp_path / "secret.csv"
     secret.write_text("a\n1\n")
     with pytest.raises(UsageError, match="filter"):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from gradus.data.errors import BadInputError
-from gradus.tasks.inspect.comparing.figures import TunedMethod
 from gradus.tasks.inspect.comparing.report import Terms, compare
 from gradus.tasks.inspect.comparing.tuning import (
     Candidate,
@@ -48,7 +47,7 @@ def test_the_first_as_typed_of_equals_is_chosen_and_failures_never() -> None:
     ],
 )
 def test_a_number_at_the_edge_of_what_was_tried_is_remarked(tried: list[str], chosen: str, said: str) -> None:
-    method: TunedMethod = {
+    method = {
         "method": "m",
         "tried": [{"values": {"update.lr": each}, "runs": [], "pass_at_1": 0.5} for each in tried],
         "chosen": {"update.lr": chosen},

@@ -159,3 +159,10 @@ def test_a_difference_is_of_the_seeds_and_problems_that_are_paired() -> None:
     (judged,) = judge_pairs([("one", "other", values)], MARGIN)
     assert judged["difference"]["value"] == pytest.approx(float(crossed(values).mean))
     assert judged["by_seed"] == pytest.approx(values.mean(axis=1).tolist())
+
+
+def test_a_problem_is_won_by_the_method_that_alone_has_the_highest_rate() -> None:
+    one = np.array([[0.5, 0.2, 1.0, 0.3, 0.1 + 0.2]])
+    other, third = np.array([[0.5, 0.1, 0.0, 0.4, 0.3]]), np.array([[0.0, 0.1, 1.0, 0.4, 0.3]])
+    bands = by_difficulty(np.ones(5, int), np.zeros(5, int), {"one": one, "other": other, "third": third})
+    assert [band["wins"] for band in bands] == [{"one": 1, "other": 0, "third": 0}]

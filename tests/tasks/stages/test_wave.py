@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gradus.components.rows import ColumnError
 from gradus.data.curation.plan import plan_rows, wave_rows
+from gradus.data.curation.round import round_of
 from gradus.data.curation.waves.allocation import more_samples
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
@@ -37,6 +38,7 @@ def asked(
     shown: str | None = None,
     rewards: Verdicts | None = None,
     curate: CurateConfig | None = None,
+    unscored: int = 0,
 ) -> tuple[Rows, StageResult]:
     """One call of wave 1 in round 3: a group `problem@r3h0` with these verdicts each, `shown` as its hint."""
     store, level = Store(tmp_path), int(shown is not None)
@@ -75,7 +77,7 @@ def asked(
                 "correct": pa.array([v for _, _, v in rows], pa.bool_()),
                 "components": pa.array([[("short", i / 4)] for _, i, _ in rows], pa.map_(pa.string(), pa.float64())),
             }
-        ).take(pa.array(range(len(rows))[::-1])),  # the order of scores does not matter
+        ).take(pa.array(range(unscored, len(rows))[::-1])),  # the order of scores does not matter
         "hints": pa.table(
             {
                 "problem_id": pa.array([h[0] for h in hints], pa.string()),
@@ -137,6 +139,21 @@ def test_missing_leaking_and_repeated_hints_are_skipped_and_counted(tmp_path: Pa
         "the hint was already shown": 1,
     }
     assert asked(tmp_path / "3", wave, verdicts, hints=hints, call=2)[0] == []  # there is no third level
+
+
+def test_the_rows_of_the_last_call_and_rollouts_without_a_score(tmp_path: Path) -> None:
+    known = {"problem_id": list("abcd"), "group": [0, 1, 2, 3]}
+    rows = pa.table(
+        {**known, "wave": pa.array([None, 1, 2, 2], pa.int32()), "call": pa.array([None, 0, 0, 1], pa.int32())}
+    )
+    assert round_of(rows, wave=2, calls=0).newest.tolist() == [True] * 4
+    assert round_of(rows, wave=2, calls=1).newest.tolist() == [False, False, True, False]
+    assert round_of(rows, wave=2, calls=2).newest.tolist() == [False, False, False, True]
+    assert round_of(rows).is_first.tolist() == [True, False, False, False]
+    body = 'return round.plan(like=[0], budget=float(np.isnan(round.rows["reward"]).sum()))'
+    verdicts: Verdicts = {"a": [True, False], "b": [False]}
+    plan, _ = asked(tmp_path, users(tmp_path, body, '("reward",)'), verdicts, unscored=1)
+    assert plan[0]["budget"] == 1.0
 
 
 def test_nothing_to_escalate_is_an_empty_plan(tmp_path: Path) -> None:

@@ -80,14 +80,6 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Parsed:
     return written(Home(folder), folder)
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A run with every section of a page."""
-    home = Home(tmp_path_factory.mktemp("made"))
-    MadeRun(home).whole()
-    return home
-
-
 def test_what_a_policy_wrote_stays_text(hostile: Parsed) -> None:
     assert not {"script", "link", "iframe", "object", "embed", "form", "base"} & set(hostile.tags)
     assert hostile.tags.count("style") == 1

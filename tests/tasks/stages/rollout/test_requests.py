@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.data.errors import BadInputError, StageError
-from gradus.data.lake.schema import PLAN
+from gradus.data.lake.schema import PLAN, cast_to_schema
 from gradus.data.lake.store import Ref, Store
 from gradus.models.engines.base import EngineError, Finished, OnTokens, Request
 from gradus.models.policy import new_policy, prompt_tokens
@@ -23,6 +23,7 @@ from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.runtime.attempt import Job, execute
 from gradus.tasks.stages.rollout.groups import Planned
+from gradus.tasks.stages.rollout.rows import rollouts_table
 from gradus.tasks.stages.warm import Warm
 
 NUM_GROUPS, NUM_SAMPLES = 5, 4
@@ -200,3 +201,26 @@ def test_a_long_plan_is_checked_to_its_end_before_anything_is_sampled(monkeypatc
         bad = pa.Table.from_pylist([*rows[:4], {**rows[4], **wrong}], schema=PLAN.arrow)
         with pytest.raises(BadInputError, match=said):
             Planned(bad, problems, policy.prompt_side, RolloutConfig(), seed=0)
+
+
+def test_a_row_of_a_wave_is_asked_in_its_own_words_under_its_own_name_and_its_rollouts_say_so() -> None:
+    policy = new_policy(tiny_tokenizer(), width=16, layers=1, heads=2, max_positions=256, seed=0)
+    own = {"messages": [{"role": "user", "content": "3 + 4 ="}], "plan_id": "a@r1h0.1", "wave": 2, "call": 0}
+    rows = [
+        {"problem_id": "a", "group_id": "a@r1h0", "n": 1, **own, "top_p": 0.5, "top_k": 7},
+        {"problem_id": "a", "group_id": "a@r1h0", "n": 1, "plan_id": "a@r1h0.2", "wave": 2, "call": 1},
+    ]
+    plan = cast_to_schema(pa.Table.from_pylist(rows), PLAN)
+    problems = pa.table({"problem_id": ["a"], "question": ["1 + 2 ="], "messages": pa.nulls(1)})
+    told, asked = Planned(plan, problems, policy.prompt_side, RolloutConfig(top_p=0.9), seed=0).asked(0, 2, KEY)
+    in_words, bare = (tuple(prompt_tokens(policy.tokenizer, [text])[0]) for text in ("3 + 4 =\n", "1 + 2 =\n"))
+    assert (told.request.prompt_tokens, told.request.top_p, told.request.top_k) == (in_words, 0.5, 7)
+    assert (asked.request.prompt_tokens, asked.request.top_p, asked.request.top_k) == (bare, 0.9, 0)
+    assert [each.request.rollout_id[17:] for each in (told, asked)] == ["a@r1h0.1:0", "a@r1h0.2:0"]
+    done = [Finished(index, (1,), (-0.5,), "stop") for index in range(2)]
+    table = rollouts_table(
+        list(zip((told, asked), done, strict=True)), engine="e", policy="p", tokenizer=policy.tokenizer, round_=1
+    )
+    named = table.select(["group_id", "plan_id", "wave", "call"]).to_pylist()
+    assert [tuple(row.values()) for row in named] == [("a@r1h0", "a@r1h0.1", 2, 0), ("a@r1h0", "a@r1h0.2", 2, 1)]
+    assert table["messages"].to_pylist() == [own["messages"], None]

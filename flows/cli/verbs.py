@@ -1,62 +1,46 @@
-"""The verbs about whole runs: train, demo, rerun, runs, show, why, sql, report, browse, prune, restore."""
+"""All verbs but those of stages and of the place: runs and their rows, methods, comparisons, exchange, room."""
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gradus.flows.cli import options
-from gradus.flows.cli.options import AsJson, DryRun, KnownRun, Partial, Sets, damage, may_wait
+from gradus.data.errors import UsageError
+from gradus.data.nearest import did_you_mean
+from gradus.flows import parameters
+from gradus.flows.asked import asked_for, planned
+from gradus.flows.cli.options import AsJson, DryRun, KnownRun, Partial, damage, may_wait, options_of
 from gradus.flows.console.output import answer, aside, fields, line
 from gradus.flows.console.run_tables import render_freed, render_restored, render_run
-from gradus.flows.library import results, run_calls
+from gradus.flows.library import exchange_calls, results, run_calls
 from gradus.flows.loop.reruns import Rerun
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import REFERENCE, full_name
 from gradus.tasks.runtime.calls import label
 
-Engine = Annotated[str | None, typer.Option(help="which engine samples")]
-MethodNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--method", help="lay a method over it: a name or a .toml; repeatable", autocompletion=options.methods
-    ),
-]
-Rounds = Annotated[int | None, typer.Option(min=0, help="rounds of curate, rollout, score, update")]
-Overlap = Annotated[int | None, typer.Option(min=0, max=1, help="1: generate the next round during an update")]
 RunOrArtifact = Annotated[
     str,
     typer.Argument(
-        help="a run or an artifact (problems/DIGEST), or the beginning of its name", autocompletion=options.runs
+        help="a run or an artifact (problems/DIGEST), or the beginning of its name", autocompletion=parameters.runs
     ),
-]
-Keep = Annotated[
-    str, typer.Option(help="checkpoints that keep their weights: the last N, those of every N rounds, the best one")
 ]
 DryRoom = Annotated[bool, typer.Option("--dry-run", help="say what would be done; change nothing")]
 Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
-Checkpoint = Annotated[str, typer.Argument(help="checkpoints/DIGEST", autocompletion=options.artifacts("checkpoints"))]
-RunName = Annotated[str | None, typer.Option("--run", help="name of the run; the recipe's name and digest otherwise")]
+Planned = Annotated[
+    bool, typer.Option("--plan", help="say which difference can be detected, and what that costs; start nothing")
+]
+Verify = Annotated[
+    bool, typer.Option("--verify", help="compute a kept comparison (compare-DIGEST) again from the lake")
+]
+Plot = Annotated[Path | None, typer.Option("--plot", help="write a picture here (.png, .svg, .pdf)")]
 
 
 @may_wait
-def train(
-    recipe: Annotated[str, typer.Argument(help="a .toml file or a bundled recipe", autocompletion=options.recipes)],
-    method: MethodNames = None,
-    rounds: Rounds = None,
-    engine: Engine = None,
-    overlap: Overlap = None,
-    sets: Sets = None,
-    run: RunName = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
+@options_of(run_calls.train)
+def train(dry_run: DryRun = False, as_json: AsJson = False, **given: Any) -> None:
     """Run a recipe, or resume a run: the same command continues where it stopped, --rounds with more rounds."""
-    plan = run_calls.planned(
-        recipe, method=method or [], set=sets, rounds=rounds, engine=engine, overlap=overlap, run=run
-    )
-    _train(plan, as_json=as_json, dry_run=dry_run)
+    _train(planned(**given), as_json=as_json, dry_run=dry_run)
 
 
 def _train(plan: Rerun, *, as_json: bool, dry_run: bool) -> None:
@@ -71,37 +55,25 @@ def _train(plan: Rerun, *, as_json: bool, dry_run: bool) -> None:
 
 
 @may_wait
-def demo(
-    rounds: Rounds = None,
-    engine: Engine = None,
-    sets: Sets = None,
-    run: RunName = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
+@options_of(run_calls.train, "recipe", "method", "overlap")
+def demo(dry_run: DryRun = False, as_json: AsJson = False, **given: Any) -> None:
     """The whole loop on bundled problems with the bundled policy, on a CPU, in minutes."""
-    train(recipe="demo", rounds=rounds, engine=engine, sets=sets, run=run, dry_run=dry_run, as_json=as_json)
+    _train(planned("demo", **given), as_json=as_json, dry_run=dry_run)
 
 
 @may_wait
-def rerun(
-    run: KnownRun,
-    stage: Annotated[str, typer.Argument(help="the stage to run again", autocompletion=options.stages)],
-    round_index: Annotated[int | None, typer.Option("--round", help="in this round only")] = None,
-    from_round: Annotated[int, typer.Option("--from-round", min=0, help="in this round and all later ones")] = 0,
-    sets: Sets = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
+@options_of(run_calls.rerun)
+def rerun(dry_run: DryRun = False, as_json: AsJson = False, **given: Any) -> None:
     """Run one stage of a run again, changed or not; what lies upstream is reused."""
-    plan = run_calls.planned_again(run, stage, set=sets, round=round_index, from_round=from_round)
-    _train(plan, as_json=as_json, dry_run=dry_run)
+    _train(run_calls.planned_again(**given), as_json=as_json, dry_run=dry_run)
 
 
 def runs(
     delete: Annotated[
         str | None,
-        typer.Option("--delete", help="delete this run instead, after saying what goes", autocompletion=options.runs),
+        typer.Option(
+            "--delete", help="delete this run instead, after saying what goes", autocompletion=parameters.runs
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="delete without asking")] = False,
     partial: Partial = False,
@@ -169,7 +141,7 @@ def _show_artifact(home: Home, name: str, *, as_json: bool) -> None:
 
 def why(
     run: KnownRun,
-    stage: Annotated[str, typer.Argument(help="the stage to explain", autocompletion=options.stages)],
+    stage: Annotated[str, typer.Argument(help="the stage to explain", autocompletion=parameters.stages)],
     round_index: Annotated[int | None, typer.Option("--round", help="in this round only")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -188,7 +160,7 @@ def sql(
     query: Annotated[str, typer.Argument(help="a SELECT over samples, runs, stages, metrics, or the tables")],
     run: Annotated[
         str | None,
-        typer.Option("--run", help="only what this run made, reused or was given", autocompletion=options.runs),
+        typer.Option("--run", help="only what this run made, reused or was given", autocompletion=parameters.runs),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="rows shown; 0 for all (a terminal: 100)")] = None,
     partial: Partial = False,
@@ -246,16 +218,120 @@ def browse(run: RunOrArtifact, partial: Partial = False) -> None:
         browse_run(Home.from_environment(), run, aside, on_damage)
 
 
-def prune(
-    run: KnownRun, keep: Keep = run_calls.KEEP, dry_run: DryRoom = False, yes: Yes = False, as_json: AsJson = False
+def methods(
+    word: Annotated[
+        str, typer.Argument(help="a name, or a word in names, sentences, formulas", autocompletion=parameters.methods)
+    ] = "",
+    kind: Annotated[str, typer.Option(help="of this kind: method, loss, advantage, filter, reward ...")] = "",
+    paper: Annotated[str, typer.Option(help="of this paper, such as 2402.03300")] = "",
+    as_json: AsJson = False,
 ) -> None:
+    """List methods and components, by stage; of a NAME the formula, deviations, settings, file, test and a command.
+
+    A method is laid over a recipe: `gradus train RECIPE --method NAME`. A component is named by a setting.
+    """
+    from gradus.flows.console.methods_table import render_methods
+    from gradus.flows.recipe.method_list import selected
+
+    answer(selected(word, kind, paper), as_json, lambda found: render_methods(found, word))
+
+
+def settings(
+    stage: Annotated[str, typer.Argument(help="the stage", autocompletion=parameters.stages)] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the settings of the stages, or of one, with type, default and text."""
+    from gradus.flows.console.methods_table import render_settings
+    from gradus.tasks.inspect.catalogue import catalogue
+
+    stages = catalogue()["stage"]
+    if stage and stage not in stages:
+        hint = did_you_mean(stage, list(stages), f"the stages are {', '.join(stages)}")
+        raise UsageError(f"there is no stage {stage!r}", hint=hint)
+    answer({stage: stages[stage]} if stage else stages, as_json, render_settings)
+
+
+def new(
+    kind: Annotated[str, typer.Argument(help="filter, reward, advantage, loss ... (gradus methods)")],
+    name: Annotated[str, typer.Argument(help="its name, in lower case with underscores")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a component of your own into this folder: its function, its test and its method, ready to run."""
+    from gradus.flows.library.new_component import write_component
+
+    files = [file.name for file in write_component(kind, name, Path())]
+    commands = {"test": f"pytest {files[1]}", "try": f"gradus train demo --method {files[2]} --dry-run"}
+    answer({"files": files, **commands}, as_json)
+
+
+@may_wait
+@options_of(asked_for)
+def compare(
+    plot: Plot = None,
+    plan: Planned = False,
+    verify: Verify = False,
+    partial: Partial = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    **given: Any,
+) -> None:
+    """Judge recipes at equal cost, each pair: better, worse, equivalent within a margin, or undecided.
+
+    With --budget or --method each recipe is trained, or its training reused, with the same seeds; what recipes share is
+    computed once. Without a budget, methods are trained for the recipe's own rounds, and otherwise the arguments are
+    runs that are there. Differences are paired by problem and seed.
+    """
+    from gradus.flows.console.comparison_tables import render_comparison
+    from gradus.flows.loop.comparison_plan import render_plan
+    from gradus.flows.loop.dry_run import render_comparison_ahead
+    from gradus.flows.loop.verified import verify_comparison
+    from gradus.tasks.inspect.comparing.files import check_plot
+    from gradus.tasks.inspect.comparing.files import plot as write_plot
+
+    if plot is not None:
+        check_plot(plot)
+    if partial and given["budget"]:
+        raise UsageError("--partial goes with runs that are there", hint="leave it out, or leave --budget out")
+    if verify:
+        if len(given["recipes"]) != 1:
+            raise UsageError("--verify checks one comparison", hint="name its run, compare-DIGEST (`gradus runs`)")
+        answer(verify_comparison(Home.from_environment(), given["recipes"][0]), as_json)
+    elif plan:
+        answer(run_calls.plan_comparison(**given), as_json, render_plan)
+    elif dry_run:
+        answer(run_calls.dry_compare(**given), as_json, render_comparison_ahead)
+    else:
+        with damage(partial) as on_damage:
+            found = run_calls.compared(asked_for(**given), on_damage)
+            if plot is not None:
+                write_plot(found, plot)  # before the answer, whose reader may close the pipe
+                aside(f"picture: {plot}")
+            answer(found, as_json, render_comparison)
+
+
+@options_of(exchange_calls.export)
+def export(partial: Partial = False, as_json: AsJson = False, **given: Any) -> None:
+    """Write a checkpoint as a model folder with its card, or rollouts as another system writes its own."""
+    with damage(partial) as on_damage:
+        answer(exchange_calls.export(**given, on_damage=on_damage), as_json)
+
+
+@may_wait
+@options_of(exchange_calls.import_rollouts)
+def import_(as_json: AsJson = False, **given: Any) -> None:
+    """Take in rollouts of another system, with their rewards, as rollouts, scores, problems and difficulty."""
+    answer(exchange_calls.import_rollouts(**given), as_json)
+
+
+@options_of(run_calls.prune)
+def prune(dry_run: DryRoom = False, yes: Yes = False, as_json: AsJson = False, **given: Any) -> None:
     """Free room: remove weights and train states of a run's checkpoints, which can be computed again.
 
     Prints the room to be freed and the cost of restoring it. The last checkpoint, and those of `every`, keep their
     train states. Files that another run has too stay. Rollouts, scores and reports always stay; `gradus restore`
     computes a pruned checkpoint again.
     """
-    planned = run_calls.dry_prune(run, keep=keep)
+    planned = run_calls.dry_prune(**given)
     asked = not (yes or dry_run or as_json) and sys.stdin.isatty() and bool(planned["checkpoints"])
     if dry_run or asked:
         answer(planned, as_json, render_freed)
@@ -264,18 +340,19 @@ def prune(
     if asked and not typer.confirm("remove them?"):
         line("nothing was removed")
         return
-    answer(run_calls.prune(run, keep=keep), as_json, render_freed)
+    answer(run_calls.prune(**given), as_json, render_freed)
 
 
-def restore(checkpoint: Checkpoint, dry_run: DryRoom = False, as_json: AsJson = False) -> None:
+@options_of(run_calls.restore)
+def restore(dry_run: DryRoom = False, as_json: AsJson = False, **given: Any) -> None:
     """Compute a pruned checkpoint again, weights and train state, by repeating the updates since the last kept one.
 
     Each restored file must have its recorded SHA-256; otherwise the command fails.
     """
-    planned = run_calls.dry_restore(checkpoint)
+    planned = run_calls.dry_restore(**given)
     if dry_run or not planned["updates"]:
         answer(planned, as_json, render_restored)
         return
     if not as_json:
         render_restored(planned)
-    answer(run_calls.restore(checkpoint), as_json, render_restored)
+    answer(run_calls.restore(**given), as_json, render_restored)
