@@ -1,9 +1,11 @@
-"""Requests to a Prefect server whose SQLite database another process may be writing."""
+"""Waiting: for a Prefect server whose SQLite database another process may be writing, and for other processes."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
+import psutil
 
 BUSY_LIMIT_S = 60.0
 _PAUSE_S = 0.5
@@ -32,3 +34,20 @@ class Patient(httpx.HTTPTransport):
 def patient_client(**settings: Any) -> httpx.Client:
     """Return a client of httpx with this transport; 300 s for each answer, no proxy."""
     return httpx.Client(transport=Patient(), timeout=300, **settings)
+
+
+def until(found: Callable[[], Any], limit_s: float = 300, pause_s: float = 0.05, wrong: Callable[[], str] = str) -> Any:
+    """Return what is found, once it is true; raise AssertionError with what is wrong after `limit_s` seconds."""
+    deadline = time.monotonic() + limit_s
+    while not (result := found()):
+        assert time.monotonic() < deadline, wrong()
+        time.sleep(pause_s)
+    return result
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process has not ended."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -11,7 +11,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gradus.tasks.servers.processes import free_port
+from tests.patience import until
 
 PREFECT_LOGIN = "ann:Prefect-Secret-7QX"
 MLFLOW_USER, MLFLOW_PASSWORD = "bob", "MLflow@Secret-9ZK"
@@ -84,7 +84,7 @@ def company(home: Path, folder: Path) -> Iterator[Company]:
         plain = running.enter_context(guarded(ports[2]))
         tls = running.enter_context(guarded(ports[2], certificate))
         for port, path in ((ports[0], "/api/health"), (ports[2], "/health")):
-            _wait(f"http://127.0.0.1:{port}{path}")
+            until(lambda url=f"http://127.0.0.1:{port}{path}": _answers(url), 720, 0.2)
         yield Company(
             f"http://127.0.0.1:{ports[0]}/api",
             f"https://127.0.0.1:{ports[1]}/api",
@@ -183,11 +183,7 @@ def _process(command: list[str], env: dict[str, str], folder: Path) -> Iterator[
         process.wait()
 
 
-def _wait(url: str, limit_s: float = 720) -> None:
-    deadline = time.monotonic() + limit_s
-    while True:
-        with contextlib.suppress(httpx.TransportError):
-            if httpx.get(url, trust_env=False).status_code == 200:
-                return
-        assert time.monotonic() < deadline, f"{url} does not answer"
-        time.sleep(0.2)
+def _answers(url: str) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(url, trust_env=False).status_code == 200
+    return False

@@ -4,10 +4,10 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from gradus.tasks.servers.processes import Server, free_port, start_prefect
 from gradus.tasks.servers.secret import secret
 from gradus.tasks.tracking.state import status
 from tests.conftest import copy_databases
+from tests.patience import until
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Path(__file__).parent / "tiny.toml"
@@ -97,10 +98,9 @@ class Program:
 
     def wait_for(self, pattern: str, limit_s: float = 360) -> None:
         """Wait until the lake has a file."""
-        deadline = time.monotonic() + limit_s
-        while not list((self.home / "lake").glob(pattern)):
-            assert time.monotonic() < deadline, f"no {pattern} within {limit_s} s"
-            time.sleep(0.05)
+        until(
+            lambda: list((self.home / "lake").glob(pattern)), limit_s, wrong=lambda: f"no {pattern} within {limit_s} s"
+        )
 
     def events(self, run: str = "*") -> list[dict[str, Any]]:
         """What the journal of a run has, or of this home's only one."""
@@ -138,10 +138,9 @@ class Program:
         """What MLflow's database says of the runs that one start made, once their reporter has told all."""
         journals = (self.home / "runs").glob("*/events.jsonl")
         folders = [journal.parent for journal in journals if flow_run in self.launches(journal.parent.name)]
-        deadline = time.monotonic() + 600
-        while any(status(folder).untold for folder in folders):
-            assert time.monotonic() < deadline, "the reporter has not told everything"
-            time.sleep(0.1)
+        until(
+            lambda: not any(status(folder).untold for folder in folders), 600, 0.1
+        )  # the reporter has told everything
         query = """select status from runs join tags using (run_uuid) where key = 'prefect.flow_run_id' and value = ?"""
         with contextlib.closing(sqlite3.connect(self.home / "mlflow" / "mlflow.db")) as database:
             return [status for (status,) in database.execute(query, [flow_run])]
@@ -192,17 +191,23 @@ def prefect_api(served_home: tuple[Path, Server]) -> str:
 
 @pytest.fixture(scope="session")
 def new_program(
-    shared: Path, prefect_api: str, tmp_path_factory: pytest.TempPathFactory
+    shared: Path, databases: Path, prefect_api: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Program]]:
-    """Make programs with fresh homes; if `alone`, without a server, as on a laptop, where each command starts one."""
+    """Make programs with fresh homes; if `alone`, without a server, as on a laptop, where each command starts one.
+
+    If `apart`, Prefect's database is one that no other server looks at.
+    """
     programs: list[Program] = []
 
-    def make(*, alone: bool = False, reports: bool = False) -> Program:
+    def make(*, alone: bool = False, apart: bool = False, reports: bool = False) -> Program:
         home = tmp_path_factory.mktemp("home")
         for name, every in (("train", 7), ("heldout", 3)):
             _write_some(SAMPLES / f"{name}.parquet", home / f"{name}.jsonl", every)
-        for name in ("prefect", "mlflow"):
-            (home / name).symlink_to(shared / name)
+        (home / "mlflow").symlink_to(shared / "mlflow")
+        if apart:
+            shutil.copytree(databases / "prefect", home / "prefect")
+        else:
+            (home / "prefect").symlink_to(shared / "prefect")
         api, key = ("", "") if alone else (prefect_api, secret(shared))
         programs.append(Program(home, api, key, reports=reports))
         return programs[-1]

@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,10 +22,10 @@ from gradus.tasks.preflight.access import ask_mlflow
 from gradus.tasks.servers.mlflow_login import mlflow_login
 from gradus.tasks.servers.secret import USER
 from gradus.tasks.tracking.view import VIEW_TAG, experiment_address, saved_view
-from tests.patience import patient_client
+from tests.e2e.conftest import Program
+from tests.patience import patient_client, until
 from tests.strangers import NOBODY, Route, answers, mlflow_routes
 
-Program = Any
 EVIL = "http://evil.example"
 SCRIPT = [{"prefect.deployments.steps.run_shell_script": {"script": "touch owned"}}]
 SOCKETS = ("events/in", "events/out", "logs/out", "task_runs/subscriptions/scheduled")
@@ -61,11 +60,10 @@ def place(new_program: Callable[..., Program]) -> Iterator[Place]:
     program = new_program(alone=True)
     process = program.start("ui", "--prefect-port", "4330", "--mlflow-port", "5330")
     try:
-        deadline = time.monotonic() + 600
-        while "password" not in (out := (program.home / "stdout").read_text()):
-            assert process.poll() is None, program.told()
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        printed = program.home / "stdout"
+        until(lambda: process.poll() is not None or "password" in printed.read_text(), 600, 0.2)
+        assert process.poll() is None, program.told()
+        out = printed.read_text()
         urls = dict(line.split() for line in out.splitlines()[:2])
         key = (program.home / "prefect-password").read_text().strip()
         yield Place(program, urls["Prefect"], urls["MLflow"].partition("/#/")[0], key, out)

@@ -5,11 +5,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-Program = Any
+from tests.e2e.conftest import Program
 
 GRADUS = Path(sys.executable).with_name("gradus")
 TYPED = [("rerun nightly upd", "update"), ("show nig", "nightly")]

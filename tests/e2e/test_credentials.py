@@ -4,7 +4,6 @@ import base64
 import importlib.util
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -15,8 +14,8 @@ import certifi
 import pytest
 
 from gradus.tasks.inspect import doctor
-
-Program = Any
+from tests.e2e.conftest import Program
+from tests.patience import until
 
 
 def _load(name: str) -> ModuleType:
@@ -90,10 +89,7 @@ def test_credentials_and_an_own_authority_are_used_as_given_and_stored_nowhere(
     assert json.loads(out)["rows"] == 1
     (launch,) = program.launches()
     assert program.prefect_state(launch) == "COMPLETED"
-    deadline = time.monotonic() + 600
-    while program.mlflow_states(launch) != ["FINISHED", "FINISHED"]:
-        assert time.monotonic() < deadline, program.mlflow_states(launch)
-        time.sleep(0.2)
+    until(lambda: program.mlflow_states(launch) == ["FINISHED", "FINISHED"], 600, 0.2)
     assert leaks(program.home) == []
 
 

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from transformers import AutoTokenizer
 
-Program = Any
+from tests.e2e.conftest import Program
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 SUITES = """

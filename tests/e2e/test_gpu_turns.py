@@ -7,26 +7,17 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Any
 
 import psutil
 
 from gradus.tasks.servers.found_servers import read_state
 from gradus.tasks.servers.secret import secret
-from tests.patience import patient_client
-
-Program = Any
+from tests.e2e.conftest import Program
+from tests.patience import patient_client, until
 
 WARMSTART = ["warmstart", "--problems", "train.jsonl", "--set", "width=16", "--set", "layers=1", "--json", "--set"]
 SENTENCE = "waits for a GPU, which other runs use (Prefect's limit gradus-gpu)"
 LIMIT = "select \"limit\", active_slots from concurrency_limit_v2 where name = 'gradus-gpu'"
-
-
-def until(found: Callable[[], Any], program: Program, limit_s: float = 240) -> None:
-    deadline = time.monotonic() + limit_s
-    while not found():
-        assert time.monotonic() < deadline, program.told()
-        time.sleep(0.1)
 
 
 def suspend(holds: "subprocess.Popen[bytes]", program: Program) -> None:
@@ -36,7 +27,7 @@ def suspend(holds: "subprocess.Popen[bytes]", program: Program) -> None:
         children = psutil.Process(holds.pid).children(recursive=True)
         return [child for child in children if "gradus.tasks.runtime.worker" in child.cmdline()]
 
-    until(worker, program)
+    until(worker, wrong=program.told)
     for process in worker():
         process.suspend()
 
@@ -44,10 +35,10 @@ def suspend(holds: "subprocess.Popen[bytes]", program: Program) -> None:
 def test_a_second_run_waits_and_says_so_until_the_first_has_ended(new_program: Callable[..., Program]) -> None:
     first, second = new_program(), new_program()
     holds = first.start(*WARMSTART, "steps=1000000", GRADUS_GPU_TURNS="on")
-    until(lambda: first.prefect(LIMIT) == [(1, 1)], first)
+    until(lambda: first.prefect(LIMIT) == [(1, 1)], wrong=first.told)
     suspend(holds, first)
     waits = second.start(*WARMSTART, "steps=1", GRADUS_GPU_TURNS="on")
-    until(lambda: SENTENCE in second.told(), second)
+    until(lambda: SENTENCE in second.told(), wrong=second.told)
     assert waits.poll() is None
     assert "waits for a GPU" not in first.told()
     os.killpg(holds.pid, signal.SIGINT)
@@ -60,23 +51,22 @@ def test_a_second_run_waits_and_says_so_until_the_first_has_ended(new_program: C
 def test_a_server_that_is_killed_and_starts_again_neither_ends_a_run_nor_loses_or_doubles_its_turn(
     new_program: Callable[..., Program],
 ) -> None:
-    first, second = new_program(alone=True), new_program(alone=True)
-    (first.home / "prefect").unlink()  # a database of its own, so that the server it starts is the only one
+    first, second = new_program(alone=True, apart=True), new_program(alone=True)
     holds = first.start(*WARMSTART, "steps=1000000", GRADUS_GPU_TURNS="on", GRADUS_SERVER_IDLE_S="30")
-    until(lambda: slots(first) == [(1, 1)], first)
+    until(lambda: slots(first) == [(1, 1)], wrong=first.told)
     suspend(holds, first)
     server = read_state(first.home)
     assert server is not None
     key = secret(first.home)
     second.settings = {"PREFECT_API_URL": f"{server.address}/api", "PREFECT_API_AUTH_STRING": key}
     waits = second.start(*WARMSTART, "steps=1", GRADUS_GPU_TURNS="on")
-    until(lambda: SENTENCE in second.told(), second)
+    until(lambda: SENTENCE in second.told(), wrong=second.told)
     os.kill(server.pid, signal.SIGKILL)
-    until(lambda: (now := read_state(first.home)) is not None and now.pid != server.pid and now.lives, first)
+    until(lambda: (now := read_state(first.home)) is not None and now.pid != server.pid and now.lives, wrong=first.told)
     (lease,) = [path.stem for path in (first.home / "prefect" / "concurrency_leases").glob("*-*.json")]
     login = {"Authorization": f"Basic {base64.b64encode(key.encode()).decode()}"}
     with patient_client(base_url=f"{server.address}/api", headers=login) as api:
-        until(lambda: api.get("/health").is_success, first)
+        until(lambda: api.get("/health").is_success, wrong=first.told)
         renewed = api.post(f"/v2/concurrency_limits/leases/{lease}/renew", json={"lease_duration": 300})
         assert renewed.is_success, renewed.text
     time.sleep(15)  # the second asks again every few seconds

@@ -4,7 +4,6 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -12,10 +11,9 @@ import pytest
 
 from gradus.data.lake.schema import PROBLEMS as TABLE
 from gradus.tasks.stages.score.trial import trial_rows
+from tests.e2e.conftest import RECIPE, Program
 
-Program = Any
 PROBLEM = TABLE.arrow.names
-RECIPE = Path(__file__).parent / "tiny.toml"
 
 # The share of the completion's last eight characters that are digits; 1 and 0 are rare.
 GRADED = """
@@ -102,26 +100,9 @@ def test_what_could_never_be_evaluated_is_refused_before_anything_is_sampled(pro
     assert sorted((program.home / "lake").glob("*/*")) == before
 
 
-def training(program: Program, *more: str) -> tuple[str, ...]:
-    """The command that trains by the graded reward."""
-    return ("train", str(RECIPE), "--set", f'score.rewards=[{{name="{program.home}/mine.py:graded"}}]', *more)
-
-
-def test_training_by_a_graded_reward_without_a_verdict_ends_at_the_first_evaluation(program: Program) -> None:
-    code, _, err = program.run(*training(program, "--set", "name=none"))
-    assert code == 1
-    assert "rollouts (100.0%) have no verdict on correctness" in err
-    assert _stages(program, "none-*") == {
-        "ingest",
-        "curate",
-        "rollout",
-        "score",
-        "evaluate",
-    }  # no difficulty, no update
-
-
 def test_training_by_a_graded_reward_with_a_threshold_comes_to_its_end(program: Program) -> None:
-    found = program.json(*training(program, "--set", "name=stated", "--set", f"score.correct_at={THRESHOLD}"))
+    rewards = f'score.rewards=[{{name="{program.home}/mine.py:graded"}}]'
+    found = program.json("train", str(RECIPE), "--set", rewards, "--set", f"score.correct_at={THRESHOLD}")
     assert (found["updates"], found["before"]["coverage"], found["after"]["coverage"]) == (1, 1.0, 1.0)
 
 

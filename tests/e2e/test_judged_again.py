@@ -3,11 +3,9 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from tests.e2e.conftest import RECIPE
+from tests.e2e.conftest import RECIPE, Program
 
-Program = Any
 JUDGE = """
 from pathlib import Path
 

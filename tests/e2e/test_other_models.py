@@ -2,14 +2,12 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-Program = Any
-RECIPE = Path(__file__).parent / "tiny.toml"
+from tests.e2e.conftest import RECIPE, Program
+
 EXPERT = """
 [given]
 origin = "book"

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,9 @@ from typing import Any
 import psutil
 import pytest
 
-Program = Any
+from tests.e2e.conftest import Program
+from tests.patience import until
+
 ROUNDS = 3
 COMMAND = ("train", str(Path(__file__).parent / "tiny.toml"), "--rounds", str(ROUNDS), "--overlap", "1")
 Run = tuple[Program, dict[str, Any]]
@@ -95,10 +96,7 @@ def test_killed_as_a_whole_in_the_update_and_in_the_generation_it_comes_to_the_s
     program = new_program()
     process = program.start(*COMMAND, "--json")
     program.wait_for("problems/*/_manifest.json")
-    deadline = time.monotonic() + 600
-    while not (begun(program, "rollout", 2) and begun(program, "update", 1)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: begun(program, "rollout", 2) and begun(program, "update", 1), 600, 0.02)
     assert len(workers(program)) >= 2
     os.kill(process.pid, signal.SIGKILL)
     process.wait()

@@ -9,8 +9,8 @@ from typing import Any
 
 import psutil
 
-Program = Any
-RECIPE = Path(__file__).parent / "tiny.toml"
+from tests.e2e.conftest import RECIPE, Program
+
 Undisturbed = tuple[Program, dict[str, Any]]
 
 
@@ -191,6 +191,7 @@ def test_anybodys_completions_are_scored_and_too_many_errors_fail_after_the_good
     assert [8] in [row[1:] for row in kept["rows"]]
     good = program.json("score", "--rollouts", str(file), "--reward", "numeric")
     assert (good["rows"], good["correct"], good["mean_reward"]) == (9, 9, 1.0)
+    assert {"wrong", "unparsed", "timeout", "error", "seconds", "reused", "out"} <= set(good)
 
 
 def test_a_forced_stage_is_computed_again_and_nothing_else(undisturbed: Undisturbed) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-Program = Any
+from tests.e2e.conftest import Program
+
 Undisturbed = tuple[Program, dict[str, Any]]
 
 

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import psutil
 import pytest
 
 from tests.e2e.conftest import ROOT, Program
+from tests.patience import until
 
 IDLE_S = "6"
 
@@ -103,10 +103,7 @@ def test_the_program_finds_the_run_whole_and_nothing_is_left(told: Told) -> None
     assert again["run"] == told.found["run"]
     assert sum(stage["ran"] for stage in again["stages"].values()) == 0
     assert again["best"] == told.found["best"]
-    until = time.monotonic() + 300
-    while left := processes(told.program.home):
-        assert time.monotonic() < until, left
-        time.sleep(0.1)
+    until(lambda: not processes(told.program.home), pause_s=0.1, wrong=lambda: str(processes(told.program.home)))
     assert list(told.person.iterdir()) == [], "such as ~/.prefect"
 
 

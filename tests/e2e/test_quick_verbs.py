@@ -3,16 +3,14 @@
 import os
 import re
 import signal
-import time
 from collections.abc import Callable
-from typing import Any
 
 import psutil
 import pytest
 
 from gradus.tasks.host.home_folder import SECRETIVE
-
-Program = Any
+from tests.e2e.conftest import Program
+from tests.patience import until
 
 REFERENCE = "problems/" + "0" * 32
 WRONG = [
@@ -57,15 +55,6 @@ def serving(program: Program) -> list[int]:
     return found
 
 
-def gone(program: Program, limit_s: float = 300) -> bool:
-    until = time.monotonic() + limit_s
-    while serving(program):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.1)
-    return True
-
-
 def test_the_server_of_a_command_serves_the_next_and_leaves_by_itself(new_program: Callable[..., Program]) -> None:
     program = new_program(alone=True, reports=True)
     command = ("ingest", "train.jsonl", "--set", "limit=3", "--json")
@@ -76,17 +65,15 @@ def test_the_server_of_a_command_serves_the_next_and_leaves_by_itself(new_progra
     assert psutil.Process(server).terminal() is None
     assert {c.laddr.ip for c in psutil.Process(server).net_connections() if c.status == "LISTEN"} == {"127.0.0.1"}
     process = program.start(*command, GRADUS_SERVER_IDLE_S="10")
-    while len(program.started()) != 2:
-        assert process.poll() is None, program.told()
-        time.sleep(0.05)
+    until(lambda: process.poll() is not None or len(program.started()) == 2)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert serving(program) == [server]
     first, killed = program.started()
-    assert gone(program)
+    until(lambda: not serving(program))
     code, _, err = program.run(*command)
     assert code == 0
     assert re.fullmatch(r"ingest    3 rows \(.*\)\n", err)
     assert program.prefect_state(first) == "COMPLETED"
     assert program.prefect_state(killed) == "CRASHED"
-    assert gone(program)
+    until(lambda: not serving(program))

@@ -11,7 +11,6 @@ import sqlite3
 import struct
 import subprocess
 import termios
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,9 @@ import pytest
 from gradus.flows.console.browser.lists import Browser
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.run_rows import open_run
+from tests.e2e.conftest import Program
+from tests.patience import until
 
-Program = Any
 Undisturbed = tuple[Program, dict[str, Any]]
 
 
@@ -100,12 +100,8 @@ def test_the_report_and_the_table_of_samples_are_files_of_the_run_in_mlflow(undi
     program, result = undisturbed
     query = """select artifact_uri from runs join tags using (run_uuid) where key = 'gradus.run' and value = ?
         and run_uuid in (select run_uuid from tags where key = 'mlflow.loggedArtifacts')"""
-    deadline = time.monotonic() + 300
-    found: list[tuple[str]] = []
-    while not found and time.monotonic() < deadline:
-        with contextlib.closing(sqlite3.connect(program.home / "mlflow" / "mlflow.db")) as database:
-            found = database.execute(query, [result["run"]]).fetchall()
-        time.sleep(0.2)
+    with contextlib.closing(sqlite3.connect(program.home / "mlflow" / "mlflow.db")) as database:
+        found = until(lambda: database.execute(query, [result["run"]]).fetchall(), 300, 0.2)
     folder = Path(found[0][0].removeprefix("file://"))
     assert ": finished." in (folder / "report.html").read_text(encoding="utf-8")
     table = json.loads((folder / "samples.json").read_text())

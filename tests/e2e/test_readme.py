@@ -6,13 +6,12 @@ import shlex
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-Program = Any
-ROOT = Path(__file__).parents[2]
+from tests.e2e.conftest import ROOT, Program
+
 README = (ROOT / "README.md").read_text()
 FOLDER = ROOT / "docs"
 PAGES = "\n".join(page.read_text() for page in [*sorted(FOLDER.glob("*.md")), FOLDER / "how-to" / "does-not-learn.md"])

@@ -3,7 +3,6 @@
 import json
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-
-Program = Any
+from tests.e2e.conftest import Program
+from tests.patience import until
 
 PARITY = """
 def parity(rows):
@@ -93,10 +92,7 @@ def test_a_recipe_trains_for_two_rounds_on_two_hosts_though_the_first_is_killed(
         changes += ["--set", f"update.{key}={value}"]
     train = ["train", "qwen2.5-7b-8gpu", "--rounds", "2", "--run", "tiny", *changes]
     with joining(program) as guest, program.start(*train) as first_host:
-        deadline = time.monotonic() + 300
-        while "taking part in checkpoints/" not in (program.home / "guest").read_text():
-            assert time.monotonic() < deadline, program.told()
-            time.sleep(0.1)
+        until(lambda: "taking part in checkpoints/" in (program.home / "guest").read_text(), wrong=program.told)
         first_host.kill()
         assert guest.wait(timeout=120) == 1
     assert "the run tiny is running by its journal, but no process works on it" in guest_told(program)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -19,23 +18,19 @@ import pytest
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.found_servers import read_state
 from gradus.tasks.servers.secret import secret
+from tests import patience
+from tests.e2e.conftest import RECIPE, Program
 from tests.hostile import make_settings
-from tests.patience import patient_client
 
-RECIPE = Path(__file__).parent / "tiny.toml"
 SLOW = "import time\n\n\ndef slow(rows):\n    time.sleep(600)\n    return [0.0 for _ in rows]\n"
 GONE_S = 20
 """Until every process of a cancelled run has ended: 4 s on a quiet machine, of which Prefect's runner waits 3."""
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
-Program = Any
 
 
-def until(found: Callable[[], Any], what: str, limit_s: float = 720) -> Any:
-    deadline = time.monotonic() + limit_s
-    while not (result := found()):
-        assert time.monotonic() < deadline, f"no {what} within {limit_s} s"
-        time.sleep(0.4)  # most of these ask Prefect's server, whose answers cost more than the wait
-    return result
+def until(found: Callable[[], Any], what: str) -> Any:
+    """Wait with pauses: most of these ask Prefect's server, whose answers cost more than the wait."""
+    return patience.until(found, 720, 0.4, lambda: f"no {what}")
 
 
 class Served:
@@ -44,7 +39,7 @@ class Served:
     def __init__(self, program: Program, url: str, key: str) -> None:
         self.program = program
         login = base64.b64encode(key.encode()).decode()
-        self.api = patient_client(base_url=url, headers={"Authorization": f"Basic {login}"})
+        self.api = patience.patient_client(base_url=url, headers={"Authorization": f"Basic {login}"})
         self.process: subprocess.Popen[bytes] | None = None
         self.start_s = 0.0
 
@@ -182,9 +177,8 @@ def test_a_training_that_fails_calls_the_webhook_once_with_its_sentence(
     assert not any("ingest" in text for text in texts)  # a verb that failed is no training
 
 
-def test_serve_alone_starts_a_server_that_fires_schedules(new_program: Callable[..., Program], databases: Path) -> None:
-    program = new_program(alone=True)
-    (program.home / "prefect").unlink()  # a database of its own, which no other server looks at
+def test_serve_alone_starts_a_server_that_fires_schedules(new_program: Callable[..., Program]) -> None:
+    program = new_program(alone=True, apart=True)
     (program.home / "rows.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}\n')
     make_settings(program.home, program.home / "canary")
     (program.home / "prefect.toml").write_text("[")  # at which Prefect ends: `serve`, or the process of a run

@@ -1,9 +1,8 @@
 """A run that no reporter follows, and what MLflow hears of it later."""
 
 from collections.abc import Callable
-from typing import Any
 
-Program = Any
+from tests.e2e.conftest import Program
 
 
 def test_a_run_without_a_reporter_is_reported_when_it_is_wanted(new_program: Callable[..., Program]) -> None:

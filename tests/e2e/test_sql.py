@@ -3,11 +3,11 @@
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-Program = Any
+from tests.e2e.conftest import Program
+
 ROWS = "select repeat('x', 1000) as text from range(100000)"
 ENDLESS = "select count(*) as n from range(1000000000) a(i), range(1000000) b(j) where (i * j) % 7 = 1"
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-Program = Any
-RECIPE = Path(__file__).parent / "tiny.toml"
+from tests.e2e.conftest import RECIPE, Program
 
 
 def counts(program: Program) -> dict[str, int]:
@@ -44,27 +43,6 @@ def test_a_changed_helper_is_judged_again_and_samples_nothing(
     (tmp_path / "helper.py").write_text("VALUE = 0.0\n")
     assert program.json(*command)["pass_at"]["1"]["value"] == 0.0
     assert counts(program) == {"rollouts": 1, "scores": 2}
-
-
-def test_a_module_of_a_computed_name_fails_until_it_is_declared_and_then_counts(
-    new_program: Callable[..., Program], tmp_path: Path
-) -> None:
-    program = new_program()
-    rows = tmp_path / "r.jsonl"
-    rows.write_text('{"problem_id": "a", "completion": "x", "answer": "1"}\n')
-    mine = "def judge(rows): return [__import__(rows[0]['completion'] + 'y').VALUE] * len(rows)\n"
-    (tmp_path / "mine.py").write_text(mine)
-    (tmp_path / "xy.py").write_text("VALUE = 0.25\n")
-    command = ("score", "--rollouts", str(rows), "--reward", f"{tmp_path}/mine.py:judge")
-    code, _, err = program.run(*command)
-    assert code == 1
-    assert "mine.py loaded xy.py by a name" in " ".join(err.split())
-    assert counts(program)["scores"] == 0
-    (tmp_path / "mine.py").write_text(f'modules = ["xy"]\n{mine}')
-    assert program.json(*command)["mean_reward"] == 0.25
-    assert program.json(*command)["reused"]
-    (tmp_path / "xy.py").write_text("VALUE = 0.75\n")
-    assert program.json(*command)["mean_reward"] == 0.75
 
 
 HELPER = """from gradus.models.rewards.judges.numeric import judge

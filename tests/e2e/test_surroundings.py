@@ -12,11 +12,9 @@ from typing import Any
 
 from gradus.tasks.host.interrupt import SENTENCES
 from gradus.tasks.servers.found_servers import read_state
+from tests.e2e.conftest import Program
 from tests.hostile import make_hostile, make_settings
 from tests.proxy import Proxy
-
-Program = Any
-
 
 SLOW = "import time\n\n\ndef slow(rows):\n    time.sleep(600)\n    return [0.0 for _ in rows]\n"
 

@@ -3,12 +3,11 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-Program = Any
+from tests.e2e.conftest import Program
+from tests.patience import until
 
 SLOW = """
 import time
@@ -43,11 +42,8 @@ def test_the_second_waits_and_with_no_wait_fails(new_program: Callable[..., Prog
     processes = [command(program, tmp_path, errors=errors[0])]
     (first,) = processes
     try:
-        deadline = time.monotonic() + 600
-        while not list(program.home.glob("lake/scores/*/.lock")):
-            assert time.monotonic() < deadline
-            assert first.poll() is None, errors[0].read_text()
-            time.sleep(0.1)
+        until(lambda: first.poll() is not None or list(program.home.glob("lake/scores/*/.lock")), 600)
+        assert first.poll() is None, errors[0].read_text()
         processes += [
             command(program, tmp_path, errors=errors[1]),
             command(program, tmp_path, "--no-wait", errors=errors[2]),
@@ -57,10 +53,7 @@ def test_the_second_waits_and_with_no_wait_fails(new_program: Callable[..., Prog
         run = next(folder.name for folder in (program.home / "runs").iterdir() if folder.name.endswith(f"-{first.pid}"))
         assert f"run {run} (process" in errors[2].read_text()
         assert "is computing scores/" in errors[2].read_text()
-        while "waiting for" not in errors[1].read_text():
-            assert time.monotonic() < deadline + 200
-            assert second.poll() is None, errors[1].read_text()
-            time.sleep(0.1)
+        until(lambda: second.poll() is not None or "waiting for" in errors[1].read_text(), 600)
         assert f"waiting for run {run} (process" in errors[1].read_text()
         (tmp_path / "go").touch()
         made, taken = (json.loads(process.communicate(timeout=600)[0]) for process in (first, second))

@@ -1,28 +1,23 @@
 """`gradus update` with the settings of its train state, and what is done with what it leaves."""
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from gradus.models.policy import load_policy, saved_dtype
+from tests.e2e.conftest import Program
 
-Program = Any
 BUNDLED = Path(__file__).parents[2] / "data" / "samples" / "policy"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Rollouts and scores in the homes of two programs, and the checkpoint that the first one made of them."""
+    """Rollouts and scores in the home of a program, and the checkpoint that it made of them."""
 
     program: Program
-    other: Program
     folder: Path
     given: tuple[str, ...]
     """Arguments that name the rollouts, their scores and the policy."""
@@ -31,7 +26,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(new_program: Callable[..., Program], tmp_path_factory: pytest.TempPathFactory) -> Place:
-    program, other, folder = new_program(), new_program(), tmp_path_factory.mktemp("update")
+    program, folder = new_program(), tmp_path_factory.mktemp("update")
     problems, plan, scores = folder / "p.jsonl", folder / "plan.jsonl", folder / "s.jsonl"
     problems.write_text(json.dumps({"problem_id": "a", "question": "1 + 1 =", "answer": "2"}) + "\n")
     row = {"problem_id": "a", "group_id": "a@r0h0", "n": 4, "max_tokens": 4}
@@ -41,11 +36,10 @@ def place(new_program: Callable[..., Program], tmp_path_factory: pytest.TempPath
     rows = [{"rollout_id": f"{prefix}:a@r0h0:{i}", "problem_id": "a", "reward": float(i == 0)} for i in range(4)]
     scores.write_text("".join(json.dumps(each) + "\n" for each in rows))
     given = ("--rollouts", found["artifact"], "--scores", str(scores), "--policy", "bundled")
-    shutil.copytree(program.home / "lake", other.home / "lake")
-    return Place(program, other, folder, given, program.json("update", *given)["artifact"])
+    return Place(program, folder, given, program.json("update", *given)["artifact"])
 
 
-def test_an_average_is_evaluated_by_name(place: Place) -> None:
+def test_an_average_is_evaluated_by_name_with_intervals_for_every_k(place: Place) -> None:
     program, given = place.program, place.given
     sets = ("dtype=bfloat16", "saved_dtype=bfloat16", "ema_decay=0.9", "optimizer=sgd")
     flags = [word for each in sets for word in ("--set", each)]
@@ -57,6 +51,9 @@ def test_an_average_is_evaluated_by_name(place: Place) -> None:
         *("--policy", f"{checkpoint}/ema"),
     )
     assert found["rows"] == 1
+    assert set(found["pass_at"]) == {"1", "2"}
+    assert all(cell["low"] <= cell["value"] <= cell["high"] for cell in found["pass_at"].values())
+    assert {"maj_at", "out"} <= set(found)
 
 
 def test_what_does_not_fit_is_one_sentence_and_loses_nothing(place: Place, tmp_path: Path) -> None:
@@ -86,25 +83,3 @@ def test_what_does_not_fit_is_one_sentence_and_loses_nothing(place: Place, tmp_p
         assert sentence in " ".join(err.split()), err
         assert "Traceback" not in err
     assert all(path.read_bytes() == content for path, content in before.items())
-
-
-def test_an_update_on_two_ranks_is_that_of_one_process_and_what_ranks_cannot_do_is_refused(
-    place: Place, tmp_path: Path
-) -> None:
-    program, given = place.other, place.given
-    assert program.json("update", *given, "--set", "launch.processes=2")["artifact"] == place.checkpoint
-    alone, checkpoint = (each.home / "lake" / place.checkpoint for each in (place.program, program))
-    manifest = json.loads((checkpoint / "_manifest.json").read_text())
-    assert manifest["config"]["launch"]["processes"] == 2
-    found = load_file(checkpoint / "model.safetensors")
-    for name, weight in load_file(alone / "model.safetensors").items():
-        torch.testing.assert_close(found[name], weight, atol=1e-5, rtol=1e-5)
-    (tmp_path / "mine.py").write_text("def whole(parameters, update): ...\n")
-    for setting, sentence in (
-        (f"optimizer={tmp_path}/mine.py:whole", "mine.py:whole needs whole parameters, and a rank has a part"),
-        ("launch.hosts=2", "set rendezvous"),
-    ):
-        code, out, err = program.run("update", *given, "--set", "launch.processes=2", "--set", setting)
-        assert (code, out) == (2, ""), err
-        assert sentence in " ".join(err.split()), err
-        assert "Traceback" not in err

@@ -3,12 +3,10 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from gradus.models.policy import load_policy
+from tests.e2e.conftest import RECIPE, Program
 
-Program = Any
-RECIPE = Path(__file__).parent / "tiny.toml"
 BUNDLED = Path(__file__).parents[2] / "data" / "samples" / "policy"
 
 
@@ -60,34 +58,6 @@ def test_curate_takes_anybodys_difficulty_and_gives_its_reasons(
     assert Path(found["out"]).exists()
 
 
-def test_a_changed_reward_file_is_noticed_and_an_unchanged_one_reused(
-    new_program: Callable[..., Program], tmp_path: Path
-) -> None:
-    rows = lines(
-        tmp_path / "r.jsonl", *({"problem_id": str(i), "completion": "#### 1", "answer": "1"} for i in range(4))
-    )
-    reward = tmp_path / "mine.py"
-    program = new_program()
-    means = []
-    for value in (1.0, 1.0, 0.5):
-        reward.write_text(f"def judge(rows):\n    return [{value}] * len(rows)\n")
-        found = program.json("score", "--rollouts", rows, "--reward", f"{reward}:judge")
-        means.append((found["mean_reward"], found["reused"]))
-    assert means == [(1.0, False), (1.0, True), (0.5, False)]
-    promised = {"rows", "correct", "wrong", "unparsed", "timeout", "error", "mean_reward", "seconds", "out"}
-    assert promised <= set(found)
-
-
-def test_evaluate_gives_intervals_for_every_k(new_program: Callable[..., Program]) -> None:
-    program = new_program()
-    found = program.json("evaluate", "--problems", "heldout.jsonl", "-n", "2", "--reward", "numeric")
-    assert set(found["pass_at"]) == {"1", "2"}
-    for cell in found["pass_at"].values():
-        assert cell["low"] <= cell["value"] <= cell["high"]
-    assert found["rows"] == 48
-    assert {"maj_at", "out"} <= set(found)
-
-
 def test_an_adapter_is_rolled_out_by_name_and_no_stage_begins_that_would_train_it_as_a_whole_policy(
     new_program: Callable[..., Program], make_adapter: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -97,16 +67,10 @@ def test_an_adapter_is_rolled_out_by_name_and_no_stage_begins_that_would_train_i
     program = new_program()
     found = program.json("rollout", "--plan", plan, "--problems", problems, "--policy", str(folder))
     assert found["rows"] == 2
-    scores = lines(tmp_path / "s.jsonl", {"rollout_id": "a@r0h0:0", "problem_id": "a", "reward": 1.0})
-    for command in (
-        ("update", "--rollouts", found["artifact"], "--scores", scores, "--policy", str(folder)),
-        ("warmstart", "--problems", problems, "--policy", str(folder)),
-        ("train", str(RECIPE), "--set", f"policy={folder}"),
-    ):
-        code, _, err = program.run(*command)
-        assert code == 1
-        assert "is an adapter: update.lora trains it" in err
+    code, _, err = program.run("train", str(RECIPE), "--set", f"policy={folder}")
+    assert code == 1
+    assert "is an adapter: update.lora trains it" in err
     # Two checkpoints: the adapter's and its base's.
     assert len(list((program.home / "lake" / "checkpoints").iterdir())) == 2
     made = {path.name for path in (program.home / "lake").iterdir() if path.name[0] not in "._"}
-    assert made == {"checkpoints", "plan", "problems", "rollouts", "scores"}
+    assert made == {"checkpoints", "plan", "problems", "rollouts"}

@@ -4,19 +4,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import yaml
 
 from gradus.flows.serve import deployments
+from tests.e2e.conftest import RECIPE, ROOT, Program
 from tests.e2e.test_serve import Served, until
 
-ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy" / "prefect.yaml"
-RECIPE = Path(__file__).parent / "tiny.toml"
 PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
-Program = Any
 
 
 def test_the_pool_has_the_deployments_that_serve_has() -> None:

@@ -13,7 +13,7 @@ from gradus.flows.loop.inputs import as_run
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.config import Recipe, parse_recipe
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.config.score import RewardConfig, ScoreConfig
+from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.runtime.attempt import Job, execute
 from gradus.tasks.stages.score.stage import JudgePools
@@ -103,24 +103,6 @@ def test_what_is_wrong_with_a_file_is_read_from_its_source(
     assert sentence in err
     assert len(err.splitlines()) == 1
     assert not (place / "canary").exists()
-
-
-def test_a_reward_counts_with_the_modules_that_its_text_leads_to_or_declares(place: Path) -> None:
-    (place / "lib").mkdir()
-    (place / "lib" / "far.py").write_text("import within.deep\n")
-    (place / "lib" / "within").mkdir()
-    for name in ("__init__", "deep"):
-        (place / "lib" / "within" / f"{name}.py").write_text("")
-    (place / "helper.py").write_text("def g():\n    import numpy, yaml.nodes\n")
-    (place / "code.py").write_text(
-        "import sys\nsys.path.append(__file__.removesuffix('code.py') + 'lib')\nimport far, helper\n"
-        "modules = ['lib/far.py']\ndef judge(rows): return [1.0]\n"
-    )
-    config = ScoreConfig(rewards=(RewardConfig(name=f"{place}/code.py:judge"),))
-    run = pinned(config)
-    assert isinstance(run, ScoreConfig)
-    assert set(run.rewards[0].modules) == {"far", "helper", "within", "within.deep"}
-    assert set(run.rewards[0].libraries) >= {"numpy", "pyyaml"}
 
 
 def recipe_with(**body: object) -> Recipe:

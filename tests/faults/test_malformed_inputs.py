@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from gradus.components.description import type_error
-from tests.faults.malformed.long_words import INPUTS
 from tests.faults.malformed.policies import ROLLOUT, adapter, changed, policy_cases
-from tests.faults.malformed.program import BOX, JARGON, MAX_CHARS, Case, Program, program
+from tests.faults.malformed.program import BOX, INPUTS, JARGON, MAX_CHARS, Case, Program, program
 from tests.faults.malformed.tables import LEARNT, PLAN, QUESTION, SCORE, VERL, good_tables, jsonl, table_cases
 from tests.faults.malformed.tables import ROLLOUT as ROLLED
 from tests.faults.malformed.words import good_words, word_cases

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
 from gradus.models.policy import (
@@ -104,33 +103,11 @@ def test_a_folder_that_is_no_policy_says_why(folder: Path, tmp_path: Path) -> No
         load_policy(broken)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\xff" * 64])
-def test_broken_weights_say_so(folder: Path, damage: bytes) -> None:
-    (folder / "model.safetensors").write_bytes(damage)
-    with pytest.raises(PolicyError, match="cannot be loaded"):
-        load_policy(folder)
-
-
-def test_weights_that_lack_a_tensor_or_have_another_shape_are_not_made_up(folder: Path) -> None:
-    name = "model.layers.0.mlp.up_proj.weight"
-    whole = load_file(folder / "model.safetensors")
-    for wrong in ({k: v for k, v in whole.items() if k != name}, {**whole, name: torch.zeros(3, 3)}):
-        save_file(wrong, folder / "model.safetensors", {"format": "pt"})
-        with pytest.raises(PolicyError, match=f"first {name}"):
-            load_policy(folder)
-
-
 def test_a_template_that_refuses_the_messages_says_so() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(PolicyError, match="roles must alternate"):
         prompt_text(tokenizer, "1 + 2 =")
-
-
-def test_a_config_that_is_not_json_says_so(folder: Path) -> None:
-    (folder / "config.json").write_text("{")
-    with pytest.raises(PolicyError, match=r"config\.json"):
-        load_policy(folder)
 
 
 def test_code_in_a_folder_is_not_run(folder: Path, tmp_path: Path) -> None:
@@ -148,7 +125,7 @@ def test_a_tokenizer_larger_than_the_embeddings_is_refused(folder: Path) -> None
     larger = tiny_tokenizer()
     larger.add_tokens(["<extra>"])
     larger.save_pretrained(folder)
-    with pytest.raises(PolicyError, match="more tokens than the model has embeddings"):
+    with pytest.raises(PolicyError, match="than the model has embeddings, 24 and 23; resize the model's"):
         load_policy(folder)
 
 

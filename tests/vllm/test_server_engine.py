@@ -4,7 +4,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator
@@ -21,6 +20,7 @@ from gradus.models.engines.settings import ServerConfig
 from gradus.models.judging.process_tree import kill_tree
 from gradus.models.policy import load_policy
 from gradus.tasks.servers.processes import free_port
+from tests.patience import until
 
 BOUND = 2e-4
 PROMPTS = [(9, 12, 5), (9, 12, 5), (10, 11), (9, 6, 13, 5, 8), (9, 12, 5)]
@@ -53,11 +53,8 @@ def serving(folder: Path, log_path: Path, *flags: str) -> Generator[tuple["subpr
         process = subprocess.Popen(whole, env=env, stdout=log, stderr=log, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 600
-        while not answers(url):
-            assert process.poll() is None, log_path.read_text()[-3000:]
-            assert time.monotonic() < deadline, log_path.read_text()[-3000:]
-            time.sleep(0.5)
+        until(lambda: process.poll() is not None or answers(url), 600, 0.5, lambda: log_path.read_text()[-3000:])
+        assert process.poll() is None, log_path.read_text()[-3000:]
         yield process, f"{url}/v1"
     finally:
         kill_tree(process.pid)

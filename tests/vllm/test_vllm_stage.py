@@ -13,6 +13,8 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.patience import runs, until
+
 ROOT = Path(__file__).parents[2]
 NUM_GROUPS, NUM_SAMPLES = 6, 4
 IDS = [f"p{group}@r0h0:{sample}" for group in range(NUM_GROUPS) for sample in range(NUM_SAMPLES)]
@@ -36,19 +38,12 @@ def plan() -> pa.Table:
 
 def all_gone(processes: list[psutil.Process], within_s: float = 10) -> bool:
     _, alive = psutil.wait_procs(processes, timeout=within_s)
-    return not [process for process in alive if lives(process)]
-
-
-def lives(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return not [process for process in alive if runs(process.pid)]
 
 
 def family(pid: int) -> list[psutil.Process]:
     """The processes below a command, but for Prefect's server, which stays for the next one."""
-    return [p for p in psutil.Process(pid).children(recursive=True) if lives(p) and "uvicorn" not in p.cmdline()]
+    return [p for p in psutil.Process(pid).children(recursive=True) if runs(p.pid) and "uvicorn" not in p.cmdline()]
 
 
 def kept_rows(home: Path) -> int:
@@ -90,11 +85,8 @@ def test_a_killed_worker_and_a_killed_flow_leave_their_rows_and_no_process_and_t
         assert kept_rows(tmp_path / "home") == 17
 
         process = start()
-        deadline = time.monotonic() + 600
-        while kept_rows(tmp_path / "home") == 17:
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: process.poll() is not None or kept_rows(tmp_path / "home") != 17, 600, 0.02)
+        assert process.poll() is None, (tmp_path / "log").read_text()
         seen = family(process.pid)
         assert any("EngineCore" in " ".join(p.cmdline()) for p in seen)
         process.send_signal(signal.SIGKILL)

@@ -9,8 +9,7 @@ from gradus.components.chosen import Chosen
 from gradus.components.settings import Config
 from gradus.flows.recipe.config import Recipe
 from gradus.tasks.stages.registry import STAGES
-from tests.faults.malformed.long_words import INPUTS
-from tests.faults.malformed.program import Case
+from tests.faults.malformed.program import INPUTS, Case
 
 VERBS = ("ingest", "hint", "curate", "rollout", "score", "update", "warmstart")
 FREE = ("seed", "round")

@@ -49,6 +49,18 @@ def _digest_of_bundled() -> str:
 BUNDLED = _digest_of_bundled()
 """The digest that the bundled policy has in every lake."""
 
+P = ("--problems", "good.jsonl")
+INPUTS: Mapping[str, tuple[str, ...]] = {
+    "ingest": ("good.jsonl",),
+    "hint": P,
+    "curate": P,
+    "rollout": ("--plan", "plan.jsonl", *P),
+    "score": ("--rollouts", "rollouts.jsonl"),
+    "update": ("--rollouts", "learnt.jsonl", "--scores", "scores.jsonl"),
+    "warmstart": P,
+}
+"""What makes each verb a right command."""
+
 Content = bytes | Callable[[Path], object]
 """The bytes of a file, or what makes it, or a folder, at a path."""
 

@@ -1,249 +1,129 @@
 """Words of commands that mean nothing: settings, recipes, rewards, names, queries, addresses and variables."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gradus.flows.recipe.config import RECIPES
-from tests.faults.malformed.long_words import INPUTS, LONG, TOO_LONG, VERY_LONG, P, setting
 from tests.faults.malformed.number_settings import numbers
-from tests.faults.malformed.program import Case, Content
+from tests.faults.malformed.program import INPUTS, Case, Content, P
 
 DEMO = (RECIPES / "demo.toml").read_text()
-WORDS: Mapping[str, tuple[str, ...]] = {
-    "ingest --map no pair": ("ingest", "good.jsonl", "--map", "question"),
-    "ingest --map nothing": ("ingest", "good.jsonl", "--map", "="),
-    "ingest --map banana": ("ingest", "good.jsonl", "--map", "banana=question"),
-    "ingest --map to nothing": ("ingest", "good.jsonl", "--map", "question=banana"),
-    "ingest --map twice": ("ingest", "good.jsonl", "--map", "question=answer", "--map", "question=solution"),
-    "ingest columns": setting("ingest", "columns.banana=question"),
-    "ingest columns a number": setting("ingest", "columns.question=7"),
-    "ingest columns a text": setting("ingest", "columns=question"),
-    "score --map banana": ("score", *INPUTS["score"], "--map", "banana=completion"),
-    "score --map to nothing": ("score", *INPUTS["score"], "--map", "completion=banana"),
-    "import --map banana": ("import", "verl.jsonl", "--from", "verl", "--map", "banana=input"),
-    "import --map to nothing": ("import", "verl.jsonl", "--from", "verl", "--map", "input=banana"),
-    "ingest nothing": ("ingest", ""),
-    "ingest a device": ("ingest", "/dev/null"),
-    "ingest gym": ("ingest", "reasoning-gym:"),
-    "ingest gym seed": ("ingest", "reasoning-gym:chain_sum", "--set", "generator.seed=true"),
-    "ingest hub": ("ingest", "someone/something"),
-    "ingest format": setting("ingest", "format=csv"),
-    "ingest format a number": setting("ingest", "format=7"),
-    "ingest --out": ("ingest", "good.jsonl", "--out", "good.jsonl/x.parquet"),
-    "ingest --set limit": setting("ingest", "limit=true"),
-    "ingest --set no pair": ("ingest", "good.jsonl", "--set", "limit"),
-    "ingest --set no key": ("ingest", "good.jsonl", "--set", "=1"),
-    "ingest --set unknown": setting("ingest", "nonesuch=1"),
-    "ingest --set deep": setting("ingest", "a.b.c.d=1"),
-    "ingest --set below a value": setting("ingest", "limit=1", "limit.x=1"),
-    "ingest --set a table": setting("ingest", "limit={a=1}"),
-    "ingest --set a list": setting("ingest", "limit=[1]"),
-    "ingest --set a date": setting("ingest", "limit=2020-01-01"),
-    "ingest source a number": setting("ingest", "split=7"),
-    "ingest a NUL": ("ingest", "a\0b"),
-    "ingest escape": ("ingest", "\x1b[31m" * 100),
-    "ingest unknown option": ("ingest", "good.jsonl", "--nonesuch"),
-    "ingest no source": ("ingest",),
-    "ingest two sources": ("ingest", "good.jsonl", "good.jsonl"),
-    "hint": setting("hint", "strategy=nonesuch"),
-    "hint a number": setting("hint", "strategy=7"),
-    "hint fractions": setting("hint", "fractions=[2]"),
-    "hint fractions below": setting("hint", "fractions=[0]"),
-    "hint fractions true": setting("hint", "fractions=[true]"),
-    "hint fractions a number": setting("hint", "fractions=0.5"),
-    "hint a plan": ("hint", "--problems", "plan/" + "0" * 32),
-    "hint short reference": ("hint", "--problems", "problems/0000"),
-    "hint bundled": ("hint", "--problems", "bundled:nonesuch"),
-    "curate filter": ("curate", *P, "--filter", "nonesuch"),
-    "curate filter empty": ("curate", *P, "--filter", ""),
-    "curate filter no pair": ("curate", *P, "--filter", "pass_rate:low"),
-    "curate filter no setting": ("curate", *P, "--filter", "pass_rate:nonesuch=1"),
-    "curate filter true": ("curate", *P, "--filter", "pass_rate:low=true"),
-    "curate filter text": ("curate", *P, "--filter", "pass_rate:low=much"),
-    "curate filter list": ("curate", *P, "--filter", "pass_rate:low=[1]"),
-    "curate filter outside": ("curate", *P, "--filter", "pass_rate:low=2"),
-    "curate filter reversed": ("curate", *P, "--filter", "pass_rate:low=0.9,high=0.1"),
-    "curate filter nan": ("curate", *P, "--filter", "pass_rate:low=nan"),
-    "curate filter length": ("curate", *P, "--filter", "length:max_chars=true"),
-    "curate filter file": ("curate", *P, "--filter", "nowhere.py:f"),
-    "curate filter no function": ("curate", *P, "--filter", "mine.py:nonesuch"),
-    "curate filter kind": ("curate", *P, "--filter", "math"),
-    "curate rank": ("curate", *P, "--rank", "nonesuch"),
-    "curate rank colon": ("curate", *P, "--rank", ":"),
-    "curate rank setting": ("curate", *P, "--rank", "variance:nonesuch=1"),
-    "curate rank file": ("curate", *P, "--rank", "nowhere.py:f"),
-    "curate sampler": ("curate", *P, "--sampler", "nonesuch"),
-    "curate sampler setting": ("curate", *P, "--sampler", "variance:explore=true"),
-    "curate top": ("curate", *P, "--top", "-1"),
-    "curate top much": ("curate", *P, "--top", "1000000000000"),
-    "curate top text": ("curate", *P, "--top", LONG),
-    "curate draw": ("curate", *P, "--draw", "1.5"),
-    "curate seed": ("curate", *P, "--seed", "1e3"),
-    "curate seed large": ("curate", *P, "--seed", str(2**64)),
-    "curate a list entry": setting("curate", "filters.7.name=x"),
-    "rollout engine": ("rollout", *INPUTS["rollout"], "--engine", "nonesuch"),
-    "rollout stop": setting("rollout", 'stop=[""]'),
-    "rollout stops": setting("rollout", f"stop={json.dumps(['a'] * 17)}"),
-    "rollout stop number": setting("rollout", "stop=[1]"),
-    "rollout template": setting("rollout", "prompt.template=no"),
-    "rollout template braces": setting("rollout", "prompt.template={nonesuch} {question}"),
-    "rollout dtype": setting("rollout", "dtype=float99"),
-    "rollout device": setting("rollout", "device=tpu"),
-    "rollout top_p": setting("rollout", "top_p=0"),
-    "rollout top_p large": setting("rollout", "top_p=1.5"),
-    "rollout ray": setting("rollout", "ray.address=nowhere"),
-    "rollout ray port": setting("rollout", "ray.address=host:99999"),
-    "rollout key": setting("rollout", "server.api_key_variable=a b"),
-    "rollout policy": ("rollout", *INPUTS["rollout"], "--policy", "nowhere"),
-    "rollout policy plus": ("rollout", *INPUTS["rollout"], "--policy", "bundled+bundled"),
-    "rollout policy ema": ("rollout", *INPUTS["rollout"], "--policy", "checkpoints/" + "0" * 32 + "/ema"),
-    "rollout policy file": ("rollout", *INPUTS["rollout"], "--policy", "good.jsonl"),
-    "rollout policy empty": ("rollout", *INPUTS["rollout"], "--policy", ""),
-    "score reward": ("score", *INPUTS["score"], "--reward", "nonesuch"),
-    "score reward empty": ("score", *INPUTS["score"], "--reward", ""),
-    "score reward weight": ("score", *INPUTS["score"], "--reward", "math=heavy"),
-    "score reward nan": ("score", *INPUTS["score"], "--reward", "math=nan"),
-    "score reward inf": ("score", *INPUTS["score"], "--reward", "math=1e400"),
-    "score reward no name": ("score", *INPUTS["score"], "--reward", "=1"),
-    "score rewards a text": setting("score", "rewards=math"),
-    "score rewards none": setting("score", "rewards=[]"),
-    "score rewards number": setting("score", "rewards=[7]"),
-    "score two decide": setting("score", 'rewards=[{name="math",decides=true},{name="exact",decides=true}]'),
-    "score weight true": setting("score", 'rewards=[{name="math",weight=true}]'),
-    "score decides 1": setting("score", 'rewards=[{name="math",decides=1}]'),
-    "score correct_at": setting("score", "correct_at=true"),
-    "score pattern": setting("score", 'rewards=[{name="format",pattern="("}]'),
-    "score setting": setting("score", 'rewards=[{name="math",nonesuch=1}]'),
-    "score problems": ("score", *INPUTS["score"], "--problems", "rollouts/" + "0" * 32),
-    "update loss": setting("update", "loss=nonesuch"),
-    "update loss setting": setting("update", 'loss={name="clip",clip_high=true}'),
-    "update loss number": setting("update", 'loss={name="clip",clip_high="x"}'),
-    "update advantage": setting("update", "advantage=7"),
-    "update optimizer": setting("update", "optimizer=Nonesuch"),
-    "update optimizer setting": setting("update", 'optimizer={name="sgd",nonesuch=1}'),
-    "update betas": setting("update", "betas=[0.9]"),
-    "update betas one": setting("update", "betas=[0.9,1.0]"),
-    "update betas true": setting("update", "betas=[true,false]"),
-    "update kl": setting("update", "kl_coef=0.1"),
-    "update distil": setting("update", "loss=distil"),
-    "update lora": setting("update", "lora={rank=0}"),
-    "update lora true": setting("update", "lora={rank=true}"),
-    "update lora large": setting("update", "lora={rank=1000000000000}"),
-    "update lora targets": setting("update", "lora={targets=[]}"),
-    "update origins": setting("update", 'origin_losses=[{origin="own",loss="sft"}]'),
-    "update hosts": setting("update", "launch={hosts=2}"),
-    "update rendezvous": setting("update", 'launch={hosts=2,rendezvous="nowhere"}'),
-    "update rendezvous port": setting("update", 'launch={hosts=2,rendezvous="host:99999"}'),
-    "update rendezvous zero": setting("update", 'launch={hosts=2,rendezvous="host:0"}'),
-    "warmstart heads": setting("warmstart", "width=128", "heads=7"),
-    "warmstart device": setting("warmstart", "device=7"),
-    "evaluate ks": ("evaluate", *P, "--set", "ks=[0]"),
-    "evaluate ks none": ("evaluate", *P, "--set", "ks=[]"),
-    "evaluate ks true": ("evaluate", *P, "--set", "ks=[true]"),
-    "evaluate ks more": ("evaluate", *P, "-n", "2", "--set", "ks=[4]"),
-    "evaluate ks text": ("evaluate", *P, "--set", "ks=all"),
-    "evaluate n": ("evaluate", *P, "-n", "0"),
-    "evaluate n much": ("evaluate", *P, "-n", "1000000000000"),
-    "evaluate temperature": ("evaluate", *P, "--temperature", "-1"),
-    "evaluate temperature nan": ("evaluate", *P, "--temperature", "nan"),
-    "evaluate temperature hot": ("evaluate", *P, "--temperature", "1e9"),
-    "evaluate max_tokens": ("evaluate", *P, "--max-tokens", "1000000000000"),
-    "evaluate engine": ("evaluate", *P, "--engine", "7"),
-    "evaluate device": ("evaluate", *P, "--device", "tpu"),
-    "evaluate confidence": ("evaluate", *P, "--set", "confidence=1"),
-    "evaluate suite": ("evaluate", *P, "--set", "suite=7"),
-    "evaluate rollout": ("evaluate", *P, "--set", "rollout.nonesuch=1"),
-    "profile n": ("profile", *P, "-n", "1000000000000"),
-    "profile n text": ("profile", *P, "-n", "many"),
-    "profile unjudged": ("profile", *P, "--set", "max_unjudged_frac=true"),
-    "profile reward": ("profile", *P, "--reward", "format"),
-    "import system": ("import", "verl.jsonl", "--from", "nonesuch"),
-    "import wrong system": ("import", "verl.jsonl", "--from", "trl"),
-    "import temperature": ("import", "traces.jsonl", "--from", "open-instruct", "--temperature", "0"),
-    "import temperature nan": (
-        "import",
-        "traces.jsonl",
-        "--from",
-        "open-instruct",
-        "--policy",
-        "bundled",
-        "--temperature",
-        "nan",
+LONG, VERY_LONG = "x" * 3000, "y" * 200_000
+WORDS: Mapping[str, str] = {
+    "ingest @ --map": "question|=|banana=question|question=banana|TEXT|TEXT=TEXT",
+    "ingest @ --map question=answer --map": "question=solution",
+    "ingest @ --set": (
+        "columns.banana=question|columns.question=7|columns=question|format=csv|format=7|limit=true|limit|=1"
+        "|nonesuch=1|a.b.c.d=1|limit={a=1}|limit=[1]|limit=2020-01-01|split=7|TEXT|TEXT=1|limit=TEXT|format=TEXT"
     ),
-    "import no tokenizer": ("import", "traces.jsonl", "--from", "open-instruct"),
-    "import tokenizer": ("import", "traces.jsonl", "--from", "open-instruct", "--tokenizer", "."),
-    "import empty folder": ("import", ".", "--from", "trl"),
-    "export nothing": ("export", "nonesuch", "--to", "x"),
-    "export format": ("export", "nonesuch", "--as", "nonesuch", "--to", "x"),
-    "export reference": ("export", "checkpoints/" + "0" * 32, "--to", "x"),
-    "export not hex": ("export", "checkpoints/" + "z" * 32, "--to", "x"),
-    "export base": ("export", "checkpoints/" + "0" * 32, "--to", "x", "--base", " "),
-    "prune keep": ("prune", "nonesuch", "--keep", "nonesuch"),
-    "prune keep none": ("prune", "nonesuch", "--keep", "last=0"),
-    "prune keep text": ("prune", "nonesuch", "--keep", "last=many"),
-    "restore": ("restore", "nonesuch"),
-    "restore reference": ("restore", "rollouts/" + "0" * 32),
-    "show": ("show", "nonesuch"),
-    "show empty": ("show", ""),
-    "show path": ("show", "../.."),
-    "why stage": ("why", "nonesuch", "nonesuch"),
-    "report run": ("report", "nonesuch"),
-    "sync run": ("sync", ""),
-    "join run": ("join", "../x", "--wait-s", "0"),
-    "join wait": ("join", "x", "--wait-s", "-1"),
-    "rerun run": ("rerun", "nonesuch", "score"),
-    "sql empty": ("sql", ""),
-    "sql syntax": ("sql", "selec 1"),
-    "sql table": ("sql", "select * from nonesuch"),
-    "sql column": ("sql", "select nonesuch from samples"),
-    "sql cast": ("sql", "select cast('x' as int)"),
-    "sql function": ("sql", "select nonesuch(1)"),
-    "sql two": ("sql", "select 1; select 2"),
-    "sql write": ("sql", "create table x (a int)"),
-    "sql drop": ("sql", "drop view samples"),
-    "sql copy": ("sql", "copy (select 1) to 'x.csv'"),
-    "sql read": ("sql", "select * from read_csv('/etc/passwd')"),
-    "sql attach": ("sql", "attach 'x.db'"),
-    "sql install": ("sql", "install httpfs"),
-    "sql comment": ("sql", "-- nothing"),
-    "sql deep": ("sql", "select " + "(" * 2000 + "1" + ")" * 2000),
-    "sql long": ("sql", "select " + LONG),
-    "sql very long": ("sql", "select '" + VERY_LONG),
-    "sql limit": ("sql", "select 1", "--limit", "-1"),
-    "sql run": ("sql", "select 1", "--run", LONG),
-    "compare one": ("compare", "demo", "--budget", "rounds=1", "--seeds", "1"),
-    "compare budget": ("compare", "demo", "qwen2.5-7b-8gpu", "--budget", "nonesuch=1"),
-    "compare much": ("compare", "demo", "qwen2.5-7b-8gpu", "--budget", "rounds=1e15"),
-    "compare seeds": ("compare", "demo", "qwen2.5-7b-8gpu", "--budget", "rounds=1", "--seeds", "0"),
-    "compare plot": ("compare", "demo", "qwen2.5-7b-8gpu", "--budget", "rounds=1", "--plot", "x.gif"),
-    "compare runs": ("compare", "nonesuch", "other"),
-    "ui port": ("ui", "--prefect-port", "99999"),
-    "serve webhook": ("serve", "--notify", "nowhere"),
-    "serve webhook host": ("serve", "--notify", "http://"),
-    "serve webhook port": ("serve", "--notify", "http://host:99999"),
-    "serve webhook scheme": ("serve", "--notify", "file:///etc/passwd"),
-    "train nothing": ("train", ""),
-    "train unknown": ("train", "nonesuch"),
-    "train near": ("train", "dmo"),
-    "train overlap": ("train", "demo", "--overlap", "2"),
-    "train rounds": ("train", "demo", "--rounds", "1000000000000"),
-    "train run": ("train", "demo", "--run", "../x"),
-    "train run control": ("train", "demo", "--run", "a\nb"),
-    "train run long": ("train", "demo", "--run", LONG),
-    "train engine": ("train", "demo", "--engine", "nonesuch"),
-    "train seed": ("train", "demo", "--set", "seed=true"),
-    "train rounds true": ("train", "demo", "--set", "rounds=true"),
-    "train escalate": ("train", "demo", "--set", "escalate=[true]"),
-    "train escalate much": ("train", "demo", "--set", "escalate=[1000000000000]"),
-    "train suite": ("train", "demo", "--set", "evaluate.nonesuch=1"),
-    "train problems": ("train", "demo", "--set", "problems=nowhere"),
-    "train policy": ("train", "demo", "--set", "policy=nowhere"),
-    "train columns": ("train", "demo", "--set", "ingest.columns.banana=question"),
-    "nothing": ("nonesuch",),
-    "option": ("--nonesuch",),
+    "score @ --map": "banana=completion|completion=banana",
+    "import verl.jsonl --from verl --map": "banana=input|input=banana",
+    "ingest": "|/dev/null|reasoning-gym:|someone/something|a\0b|TEXT",
+    "ingest reasoning-gym:chain_sum --set": "generator.seed=true",
+    "ingest @ --out": "good.jsonl/x.parquet",
+    "ingest @ --set limit=1 --set": "limit.x=1",
+    "ingest @": "--nonesuch|good.jsonl|--TEXT",
+    "": "ingest|nonesuch|--nonesuch|TEXT",
+    "hint @ --set": (
+        "strategy=nonesuch|strategy=7|fractions=[2]|fractions=[0]|fractions=[true]|fractions=0.5|strategy=TEXT"
+    ),
+    "hint --problems": "plan/00000000000000000000000000000000|problems/0000|bundled:nonesuch|TEXT",
+    "curate @ --filter": (
+        "nonesuch||pass_rate:low|pass_rate:nonesuch=1|pass_rate:low=true|pass_rate:low=much|pass_rate:low=[1]"
+        "|pass_rate:low=2|pass_rate:low=0.9,high=0.1|pass_rate:low=nan|length:max_chars=true|nowhere.py:f"
+        "|mine.py:nonesuch|math|TEXT|pass_rate:TEXT=1|pass_rate:low=TEXT|TEXT.py:f"
+    ),
+    "curate @ --rank": "nonesuch|:|variance:nonesuch=1|nowhere.py:f|TEXT",
+    "curate @ --sampler": "nonesuch|variance:explore=true",
+    "curate @ --top": "-1|1000000000000|TEXT",
+    "curate @ --draw": "1.5",
+    "curate @ --seed": "1e3|18446744073709551616",
+    "curate @ --set": "filters.7.name=x",
+    "rollout @ --engine": "nonesuch",
+    "rollout @ --set": (
+        'stop=[""]|stop=["a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a"]'
+        "|stop=[1]|prompt.template=no|prompt.template={nonesuch} {question}|dtype=float99|device=tpu|top_p=0"
+        "|top_p=1.5|ray.address=nowhere|ray.address=host:99999|server.api_key_variable=a b|server.url=TEXT"
+        "|prompt.template=TEXT"
+    ),
+    "rollout @ --policy": (
+        "nowhere|bundled+bundled|checkpoints/00000000000000000000000000000000/ema|good.jsonl||TEXT|TEXT+TEXT"
+    ),
+    "score @ --reward": "nonesuch||math=heavy|math=nan|math=1e400|=1|TEXT|math=TEXT|TEXT.py:f",
+    "score @ --set": (
+        'rewards=math|rewards=[]|rewards=[7]|rewards=[{name="math",decides=true},{name="exact",decides=true}]'
+        '|rewards=[{name="math",weight=true}]|rewards=[{name="math",decides=1}]|correct_at=true'
+        '|rewards=[{name="format",pattern="("}]|rewards=[{name="math",nonesuch=1}]'
+        '|rewards=[{name="format",pattern="(TEXT"}]'
+    ),
+    "score @ --problems": "rollouts/00000000000000000000000000000000",
+    "update @ --set": (
+        'loss=nonesuch|loss={name="clip",clip_high=true}|loss={name="clip",clip_high="x"}|advantage=7'
+        '|optimizer=Nonesuch|optimizer={name="sgd",nonesuch=1}|betas=[0.9]|betas=[0.9,1.0]|betas=[true,false]'
+        "|kl_coef=0.1|loss=distil|lora={rank=0}|lora={rank=true}|lora={rank=1000000000000}|lora={targets=[]}"
+        '|origin_losses=[{origin="own",loss="sft"}]|launch={hosts=2}|launch={hosts=2,rendezvous="nowhere"}'
+        '|launch={hosts=2,rendezvous="host:99999"}|launch={hosts=2,rendezvous="host:0"}'
+    ),
+    "warmstart @ --set width=128 --set": "heads=7",
+    "warmstart @ --set": "device=7",
+    "evaluate --problems good.jsonl --set": "ks=[0]|ks=[]|ks=[true]|ks=all|confidence=1|suite=7|rollout.nonesuch=1",
+    "evaluate --problems good.jsonl -n 2 --set": "ks=[4]",
+    "evaluate --problems good.jsonl -n": "0|1000000000000",
+    "evaluate --problems good.jsonl --temperature": "-1|nan|1e9",
+    "evaluate --problems good.jsonl --max-tokens": "1000000000000",
+    "evaluate --problems good.jsonl --engine": "7",
+    "evaluate --problems good.jsonl --device": "tpu",
+    "profile --problems good.jsonl -n": "1000000000000|many",
+    "profile --problems good.jsonl --set": "max_unjudged_frac=true",
+    "profile --problems good.jsonl --reward": "format",
+    "import verl.jsonl --from": "nonesuch|trl",
+    "import traces.jsonl --from open-instruct --temperature": "0",
+    "import traces.jsonl --from open-instruct --policy bundled --temperature": "nan",
+    "import traces.jsonl --from": "open-instruct",
+    "import traces.jsonl --from open-instruct --tokenizer": ".",
+    "import . --from": "trl",
+    "export nonesuch --to": "x",
+    "export nonesuch --as nonesuch --to": "x",
+    "export checkpoints/00000000000000000000000000000000 --to": "x",
+    "export checkpoints/zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz --to": "x",
+    "export checkpoints/00000000000000000000000000000000 --to x --base": " ",
+    "prune nonesuch --keep": "nonesuch|last=0|last=many",
+    "restore": "nonesuch|rollouts/00000000000000000000000000000000|TEXT",
+    "show": "nonesuch||../..|TEXT",
+    "why nonesuch": "nonesuch",
+    "report": "nonesuch",
+    "sync": "",
+    "join ../x --wait-s": "0",
+    "join x --wait-s": "-1",
+    "rerun nonesuch": "score",
+    "sql": (
+        "|selec 1|select * from nonesuch|select nonesuch from samples|select cast('x' as int)|select nonesuch(1)"
+        "|select 1; select 2|create table x (a int)|drop view samples|copy (select 1) to 'x.csv'"
+        "|select * from read_csv('/etc/passwd')|attach 'x.db'|install httpfs|-- nothing|select TEXT|select 'TEXT"
+    ),
+    "sql values(1) --limit": "-1",
+    "sql values(1) --run": "TEXT",
+    "compare demo --budget rounds=1 --seeds": "1",
+    "compare demo qwen2.5-7b-8gpu --budget": "nonesuch=1|rounds=1e15|TEXT",
+    "compare demo qwen2.5-7b-8gpu --budget rounds=1 --seeds": "0",
+    "compare demo qwen2.5-7b-8gpu --budget rounds=1 --plot": "x.gif",
+    "compare nonesuch": "other",
+    "ui --prefect-port": "99999",
+    "serve --notify": "nowhere|http://|http://host:99999|file:///etc/passwd|TEXT",
+    "train": "|nonesuch|dmo|TEXT|TEXT.toml",
+    "train demo --overlap": "2",
+    "train demo --rounds": "1000000000000",
+    "train demo --run": "../x|a\nb|TEXT",
+    "train demo --engine": "nonesuch",
+    "train demo --set": (
+        "seed=true|rounds=true|escalate=[true]|escalate=[1000000000000]|evaluate.nonesuch=1|problems=nowhere"
+        "|policy=nowhere|ingest.columns.banana=question|name=TEXT"
+    ),
+    "export TEXT --to": "x",
+    "prune x --keep": "TEXT",
+    "rerun x": "TEXT",
 }
-"""Commands by what is wrong with them."""
+"""Last words of commands by the words before them: @ stands for a verb's inputs, TEXT for a name without end."""
 ADDRESSES = (
     "nowhere",
     "http://",
@@ -321,14 +201,27 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def commands() -> Iterator[tuple[str, ...]]:
+    """Yield the commands of the table."""
+    for before, last in WORDS.items():
+        words = [part for word in before.split() for part in (INPUTS[before.split()[0]] if word == "@" else (word,))]
+        yield from ((*words, word) for word in last.split("|"))
+
+
+def setting(verb: str, text: str) -> tuple[str, ...]:
+    return (verb, *INPUTS[verb], "--set", text)
+
+
 def word_cases(every: int = 1) -> Iterator[Case]:
     """All of them."""
     yield from list(numbers())[::every]
-    for what, words in WORDS.items():
-        yield Case(what, words)
-    for what, words_of in TOO_LONG.items():
+    for words in (*commands(), ("ingest", "\x1b[31m" * 100), ("sql", "select " + "(" * 2000 + "1" + ")" * 2000)):
+        name = " ".join(words)[:100]
+        if "TEXT" not in name:
+            yield Case(name, words)
+            continue
         for text in (LONG, VERY_LONG) if every == 1 else (VERY_LONG,):
-            yield Case(f"{what}, {len(text)} characters", words_of(text))
+            yield Case(f"{name}, {len(text)} characters", tuple(word.replace("TEXT", text) for word in words))
     for address in ADDRESSES:
         for key in ("server.url", "rollout.server.url"):
             words = ("train", "demo") if key.startswith("rollout") else ("rollout", *INPUTS["rollout"])

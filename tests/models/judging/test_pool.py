@@ -14,6 +14,7 @@ import pytest
 from gradus.models.judging.pool import HangingRewardError, JudgePool, JudgeStartError
 from gradus.models.judging.process import Chunk
 from gradus.models.rewards import resolve
+from tests.patience import runs, until
 
 TEMPORARY_FILE = '''
 import json, os, signal, subprocess, sys, time
@@ -351,21 +352,11 @@ def test_a_judge_whose_parent_is_gone_ends(user_file, tmp_path, what):
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
     pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and _alive(pid):
-        time.sleep(0.05)
-    assert not _alive(pid)
+    until(lambda: not runs(pid), 60)
     folder = Path((tmp_path / "folder").read_text())
     # A judge that ends by itself tidies up; one that the alarm ended cannot.
     assert folder.exists() == (what == "hang")
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _alive(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_unanswered_rows_of_a_chunk():
@@ -373,14 +364,6 @@ def test_unanswered_rows_of_a_chunk():
     assert [c.indices for c in chunk.split()] == [[6], [7]]
     assert chunk.rest({6}).indices == [7]
     assert json.dumps(chunk.rest(set()).indices) == "[6, 7]"
-
-
-def until(found, limit_s=60):
-    """What judges printed is copied by a thread, a moment after their verdicts."""
-    deadline = time.monotonic() + limit_s
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_what_a_reward_prints_is_in_its_log_also_if_it_dies_of_it(user_file, tmp_path):

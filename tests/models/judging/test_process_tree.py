@@ -3,12 +3,12 @@
 import secrets
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
 from gradus.models.judging.process_tree import kill_tree
+from tests.patience import until
 
 GROWING = """
 import subprocess, sys, threading, time
@@ -46,10 +46,7 @@ def living(mark: str) -> list[int]:
 def test_nothing_of_a_tree_outlives_it(program, mark):
     for _ in range(4):
         with started(program.replace("SECONDS", mark)) as process:
-            deadline = time.monotonic() + 60
-            while len(living(mark)) < 3 and time.monotonic() < deadline:
-                time.sleep(0.01)
-            assert len(living(mark)) >= 3
+            until(lambda: len(living(mark)) >= 3, 60, 0.01)
             kill_tree(process.pid)
             assert living(mark) == []
 

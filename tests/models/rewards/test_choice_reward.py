@@ -10,110 +10,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.models.rewards import load, resolve
-from gradus.models.rewards.judges import choice
 from gradus.models.rewards.judges.choice import judge, read_answer, read_options
 
 OPTIONS = {"options": ["ibuprofen", "aspirin", "E. coli", "Vitamin C", "B cells"]}
 
 
+STATED = (
+    "\\boxed{B}|so $\\boxed{\\text{B}}$.|\\boxed{\\text{(B) aspirin}}|first \\boxed{A}\nno: \\boxed{B}|(B)|[B]"
+    "|B.|B)|b|**B**|**B. aspirin**|**B**. aspirin|B. aspirin|B: aspirin|B)aspirin|Option B|B is correct."
+    "|(B) is the correct answer|answer: B|Answer: **B**|**Answer:** B|**Answer**: (B)."
+    "|The answer is (B) aspirin|The answer is B, because it blocks COX-1."
+    "|The answer is B because it blocks COX-1.|The correct option is B.|The answer is:\n\n(B) aspirin"
+    "|the answer is a tree; the answer is B|The answer is B. The answer is B|work\n#### B"
+    "|A. ibuprofen is no salicylate.\nB. aspirin is.\n\nB|Ｂ|（Ｂ）|Ⓑ|B. vitamins A and C|The answer is not A.\nB"
+    "|<think>A</think>B"
+)
+
+
 @pytest.mark.parametrize(
-    ("completion", "letter"),
-    [
-        (r"\boxed{B}", "b"),
-        (r"so $\boxed{\text{B}}$.", "b"),
-        (r"\boxed{\text{(B) aspirin}}", "b"),
-        (r"first \boxed{A}" + "\n" + r"no: \boxed{B}", "b"),
-        ("(B)", "b"),
-        ("[B]", "b"),
-        ("B.", "b"),
-        ("B)", "b"),
-        ("b", "b"),
-        ("**B**", "b"),
-        ("**B. aspirin**", "b"),
-        ("**B**. aspirin", "b"),
-        ("B. aspirin", "b"),
-        ("B: aspirin", "b"),
-        ("B)aspirin", "b"),
-        ("Option B", "b"),
-        ("B is correct.", "b"),
-        ("(B) is the correct answer", "b"),
-        ("answer: B", "b"),
-        ("Answer: **B**", "b"),
-        ("**Answer:** B", "b"),
-        ("**Answer**: (B).", "b"),
-        ("The answer is (B) aspirin", "b"),
-        ("The answer is B, because it blocks COX-1.", "b"),
-        ("The answer is B because it blocks COX-1.", "b"),
-        ("The correct option is B.", "b"),
-        ("The answer is:\n\n(B) aspirin", "b"),
-        ("the answer is a tree; the answer is B", "b"),
-        ("The answer is B. The answer is B", "b"),
-        ("work\n#### B", "b"),
-        ("A. ibuprofen is no salicylate.\nB. aspirin is.\n\nB", "b"),
-        ("Ｂ", "b"),
-        ("（Ｂ）", "b"),
-        ("Ⓑ", "b"),
-        ("The answer is I", "i"),
-        ("A", "a"),
-        ("B. vitamins A and C", "b"),
-        ("The answer is not A.\nB", "b"),
-        ("<think>A</think>B", "b"),
-    ],
+    ("completion", "letter"), [*((each, "b") for each in STATED.split("|")), ("The answer is I", "i"), ("A", "a")]
 )
 def test_a_stated_letter_is_read(completion: str, letter: str) -> None:
     assert judge({"completion": completion}, letter, 0).outcome == "correct"
     assert judge({"completion": completion}, "z", 0).outcome == "wrong"
 
 
-@pytest.mark.parametrize(
-    "completion",
-    [
-        "",
-        "The answer is",
-        "A or B",
-        "A/B",
-        "A, B",
-        "A & B",
-        "(A) and (B)",
-        "(A)(B)",
-        "A) and B)",
-        "A\nB",
-        "(A)\n(B)",
-        "A. x\nB. y",
-        "A. ibuprofen\nB. aspirin\nC. coli",
-        "The answer is A or B",
-        "The answer is either A or B",
-        "The answer is **(A)** or **(B)**",
-        "The answer is A. The answer is B.",
-        "The answer is A or the answer is B",
-        "The answer is (B), not (A)",
-        "The answer is:\nA. x\nB. y",
-        "B. aspirin or A. ibuprofen",
-        "B. aspirin or A",
-        r"\boxed{A or B}",
-        r"\boxed{A} or \boxed{B}",
-        "#### A or B",
-        "#### A #### B",
-        "A tree grows.",
-        "I think that it is",
-        "A",
-        "The answer is a tree",
-        "The answer is I think B",
-        "The answer is B cells",
-        "The answer is B-cell lymphoma",
-        "The answer is not B",
-        "(B) is wrong",
-        "(B) cannot be",
-        "e.g. this one",
-        "a.m.",
-        "AB",
-        "Bananas",
-        "It is b",
-        "x = B",
-        "<think>B",
-        r"\boxed{}" + "\nB",
-    ],
+HEDGED = (
+    "|The answer is|A or B|A/B|A, B|A & B|(A) and (B)|(A)(B)|A) and B)|A\nB|(A)\n(B)|A. x\nB. y"
+    "|A. ibuprofen\nB. aspirin\nC. coli|The answer is A or B|The answer is either A or B"
+    "|The answer is **(A)** or **(B)**|The answer is A. The answer is B.|The answer is A or the answer is B"
+    "|The answer is (B), not (A)|The answer is:\nA. x\nB. y|B. aspirin or A. ibuprofen|B. aspirin or A"
+    "|\\boxed{A or B}|\\boxed{A} or \\boxed{B}|#### A or B|#### A #### B|A tree grows.|I think that it is|A"
+    "|The answer is a tree|The answer is I think B|The answer is B cells|The answer is B-cell lymphoma"
+    "|The answer is not B|(B) is wrong|(B) cannot be|e.g. this one|a.m.|AB|Bananas|It is b|x = B|<think>B"
+    "|\\boxed{}\nB"
 )
+
+
+@pytest.mark.parametrize("completion", HEDGED.split("|"))
 def test_a_hedge_an_article_or_a_word_is_never_an_answer(completion: str) -> None:
     for letter in "AB":
         if completion != letter:
@@ -218,27 +152,11 @@ def test_any_text_has_a_verdict(text: str, gold: str) -> None:
     assert judge({"completion": text}, gold, 0).outcome in ("correct", "wrong", "unparsed")
 
 
-HOSTILE = (
-    *("a", " ", "\n", "a\n", "(a", "( ", "answer is ", "answer is a ", "#### ", "#", r"\boxed{", r"\boxed{a} ", "{"),
-    *(
-        "A. x\n",
-        "or ",
-        "or,",
-        "a or ",
-        "answer",
-        "answer*",
-        "\u202e",
-        "\ufdfa",
-        r"\text{",
-        ", b",
-        "\t>*",
-        "a,/&",
-        "option ",
-    ),
-)
+HOSTILE = "a; ;\n;a\n;(a;( ;answer is ;answer is a ;#### ;#;\\boxed{;\\boxed{a} ;{;A. x\n;or ;or,;a or ;answer;answer*"
+HOSTILE += ";\u202e;\ufdfa;\\text{;, b;\t>*;a,/&;option "
 
 
-@pytest.mark.parametrize("piece", HOSTILE)
+@pytest.mark.parametrize("piece", HOSTILE.split(";"))
 def test_hostile_text_takes_linear_time(piece: str) -> None:
     def seconds(chars: int) -> float:
         text = (piece * chars)[:chars]
@@ -248,17 +166,6 @@ def test_hostile_text_takes_linear_time(piece: str) -> None:
         return time.process_time() - began
 
     assert seconds(100_000) < 2.0
-
-
-@pytest.mark.parametrize("name", ["_LONE", "_LABELLED", "_REASONED", "_ASSERTED", "_VERB", "_JOINED", "_HEAD", "_BARE"])
-def test_no_pattern_backtracks(name: str) -> None:
-    pattern = getattr(choice, name)
-    for piece in HOSTILE:
-        for text in (piece * 100_000)[:100_000], f"a{piece * 100_000}"[:100_000], f" {piece * 100_000}"[:100_000]:
-            began = time.process_time()
-            pattern.match(text)
-            pattern.fullmatch(text)
-            assert time.process_time() - began < 0.05, piece
 
 
 def test_it_is_registered_and_reads_the_options_only() -> None:

@@ -63,35 +63,13 @@ def test_a_plain_number_is_read_exactly(text, value):
     assert numeric.read_number(text) == value
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "abc",
-        "34 or 35",
-        "34, 35",
-        "{34, 35}",
-        "34, 34",
-        "2+3",
-        "2*3",
-        "2x",
-        "5!",
-        "3\u00b2",
-        "9^9",
-        r"\sqrt{4}",
-        r"2\pi",
-        "\u00b15",
-        "x > 5",
-        "1/0",
-        "1/2/2020",
-        "3.14.15",
-        "12:30",
-        "1,2345",
-        "1e999999999",
-        "9" * 5000,
-        "__import__('os')",
-    ],
+NO_NUMBERS = (
+    "|abc|34 or 35|34, 35|{34, 35}|34, 34|2+3|2*3|2x|5!|3²|9^9|\\sqrt{4}|2\\pi|±5|x > 5|1/0|1/2/2020|3.14.15"
+    "|12:30|1,2345|1e999999999|__import__('os')"
 )
+
+
+@pytest.mark.parametrize("text", [*NO_NUMBERS.split("|"), "9" * 5000])
 def test_hedges_calculations_and_nonsense_are_not_read(text):
     assert numeric.read_number(text) is None
 

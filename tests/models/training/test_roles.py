@@ -93,6 +93,7 @@ def test_rows_without_a_samplers_log_probs_have_no_importance_weight() -> None:
     assert found.weight[[2, 4]].tolist() == [1.0, 1.0]
     assert found.weight[[0, 1, 3, 5]].tolist() == pytest.approx([2.0] * 4)  # cut at the cap
     assert found.zero_gradient.tolist() == [False, False, False, False, False, True]
+    assert (found.metrics["policy/correction_mean"], found.metrics["policy/correction_cut_frac"]) == (2.0, 1.0)
 
 
 def test_tokens_without_loss_carry_none_and_count_nowhere() -> None:
@@ -315,10 +316,3 @@ def test_the_kl_to_the_policy_before_counts_tokens_that_it_sampled_alone() -> No
     difference = (new - old)[compared]
     assert log[2]["policy/kl_old"] == pytest.approx(float((difference.exp() - difference - 1).mean()), rel=1e-3)
     assert log[2]["policy/kl_old"] > 0.01
-
-
-def test_metrics_of_importance_weights_leave_out_rows_without_a_samplers_log_probs() -> None:
-    rows = mixed_rows(logprobs=torch.where(torch.isnan(UNRECORDED), UNRECORDED, -9.0))
-    _, log = trained(replace(MIXED, correction=token_truncated), rows)
-    assert log[0]["policy/correction_mean"] == pytest.approx(2.0)
-    assert log[0]["policy/correction_cut_frac"] == 1.0

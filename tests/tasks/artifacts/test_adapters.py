@@ -38,11 +38,6 @@ def base(tmp_path: Path) -> Path:
     return saved(tmp_path / "base", 0)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "lake")
-
-
 def tiny(seed: int) -> Policy:
     return new_policy(tiny_tokenizer(), width=32, layers=2, heads=2, max_positions=128, seed=seed)
 

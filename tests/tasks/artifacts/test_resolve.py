@@ -13,11 +13,6 @@ from gradus.tasks.preflight.checks import SAMPLES
 from tests.tasks.written_lake import WrittenHome
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "lake")
-
-
 def test_a_folder_becomes_a_checkpoint_with_the_bytes_of_its_files(store: Store) -> None:
     ref = resolve_artifact(store, str(SAMPLES / "policy"), "checkpoints")
     assert resolve_artifact(store, "bundled", "checkpoints") == ref

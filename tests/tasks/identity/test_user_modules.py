@@ -18,6 +18,7 @@ from gradus.models.judging.pool import JudgePool, JudgeStartError
 from gradus.models.rewards import resolve
 
 ROWS = [{"completion": "", "answer": None}] * 3
+FAR = {"far", "near_far", "near_far.deep"}
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -57,7 +58,7 @@ def test_the_digests_are_those_of_the_files_and_nothing_is_run(tmp_path: Path) -
         ("import importlib\ndef f(rows):\n    importlib.import_module('b')", {"b"}),
         ("import importlib\nimportlib.import_module('ab'[1:])", set()),
         ("import importlib\nmodules = ['b']\nimportlib.import_module('ab'[1:])", {"b"}),
-        ("import sys\nsys.path.append('lib')\nimport far\nmodules = ['lib/far.py', 'of_nobody']", {"far", "near_far"}),
+        ("import sys\nsys.path.append('lib')\nimport far\nmodules = ['lib/far.py', 'of_nobody']", FAR),
         ("def f(rows):\n    __import__('b')", {"b"}),
         ("def f(rows):\n    import of_nobody, json, broken", {"broken"}),
         ("if False:\n    import b", {"b"}),
@@ -74,10 +75,11 @@ def test_modules_named_anywhere_are_found_with_what_they_name(tmp_path: Path, mi
         pkg__deep="V = 1\ndef g():\n    from . import inner",
         pkg__inner="",
         space__within="",
-        lib__far="import near_far",
-        lib__near_far="",
+        lib__far="import near_far.deep",
+        lib__near_far__deep="",
     )
-    (tmp_path / "pkg" / "__init__.py").touch()
+    for package in ("pkg", "lib/near_far"):
+        (tmp_path / package / "__init__.py").touch()
     assert names(tmp_path) == expected
 
 

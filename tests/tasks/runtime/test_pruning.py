@@ -1,7 +1,5 @@
 """What checkpoints lose, what it frees and what having it back takes; counted by hand."""
 
-from pathlib import Path
-
 import pytest
 
 from gradus.data.errors import StageError
@@ -37,11 +35,6 @@ def checkpoint(store: Store, number: int, *, stage: str = "update", repeats: boo
     state.write_file("optimizer.safetensors", bytes(STATE))
     state.commit(identity=state_identity(ref), config=weights_config(store.manifest(ref).files))
     return ref
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "lake")
 
 
 def test_weights_and_states_go_and_the_rest_stays(store: Store) -> None:

@@ -31,6 +31,7 @@ from gradus.tasks.servers.found_servers import Found, Proof, ask, fingerprint, f
 from gradus.tasks.servers.prefect_database import is_migrated, note_migrated
 from gradus.tasks.servers.prefect_server import connect, describe, prefect_home
 from gradus.tasks.servers.secret import proof, secret, secret_path
+from tests.patience import until
 
 ROOT, HERE = Path(__file__).parents[3], Path(__file__).parent
 LIGHT = ("uvicorn", "--factory", "guarded_app:create", "--log-level", "error", "--lifespan", "on")
@@ -74,13 +75,6 @@ def servers(home: Path) -> list[int]:
         except psutil.Error:
             continue
     return found
-
-
-def until(holds: Callable[[], bool], limit_s: float = 300) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def user(home: Path, stay_s: float) -> "subprocess.Popen[bytes]":

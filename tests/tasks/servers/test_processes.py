@@ -7,8 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,6 +18,7 @@ from gradus.tasks.servers.door import basic
 from gradus.tasks.servers.processes import _start, free_port, server_environment, start_servers
 from gradus.tasks.servers.secret import secret
 from tests.hostile import make_hostile
+from tests.patience import runs, until
 
 ROOT = Path(__file__).parents[3]
 
@@ -100,12 +99,12 @@ def test_the_guard_ends_the_server_and_its_children_when_its_parent_is_killed(tm
     )
     process = subprocess.Popen([sys.executable, "-c", parent], cwd=ROOT)
     try:
-        _until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     for pid in map(int, pids.read_text().split()):
-        _until(lambda pid=pid: not _runs(pid))
+        until(lambda pid=pid: not runs(pid))
 
 
 def test_models_are_never_unpickled_and_no_server_of_ours_disables_its_guards() -> None:
@@ -128,17 +127,3 @@ def _listening_addresses(url: str) -> set[str]:
     number = urlsplit(url).port
     open_sockets = psutil.net_connections("tcp")
     return {c.laddr.ip for c in open_sockets if c.status == psutil.CONN_LISTEN and c.laddr.port == number}
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _until(holds: Callable[[], bool], limit_s: float = 300) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -23,11 +23,6 @@ PROBLEMS = pa.table(
 )
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "lake")
-
-
 def test_a_worked_solution_becomes_the_tokens_that_the_policy_would_have_written(store: Store, tmp_path: Path) -> None:
     ref = policy(store, tmp_path / "policy")
     as_written = PROBLEMS.append_column("answer_given", pa.array(["06", None, None, None]))

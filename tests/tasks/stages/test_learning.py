@@ -1,4 +1,4 @@
-"""Rollout and update as stages on a real store: shards resumed, gates closed, warm the same as loaded."""
+"""Stages that compute where a device or memory is missing; the prompts of a warm start."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from gradus.data.errors import BadInputError, GateError, StageError
+from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.train_states import state_ref
 from gradus.models.policy import new_policy
 from gradus.models.templates import PromptStyle
 from gradus.models.tiny_tokenizer import tiny_tokenizer
@@ -31,11 +30,6 @@ PLAN = pa.table(
         "seed": [1, 2, 3],
     }
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "lake")
 
 
 def policy(store: Store, folder: Path, seed: int = 0) -> Ref:
@@ -74,100 +68,6 @@ def scored(store: Store, rollouts: Ref, rewards: list[float | None]) -> Ref:
     return store.put(
         "scores", ids.append_column("reward", pa.array(rewards, pa.float64())).append_column("correct", correct)
     )
-
-
-def test_shards_do_not_change_what_is_generated_and_finished_ones_are_kept(store: Store, tmp_path: Path) -> None:
-    used = policy(store, tmp_path / "p")
-    whole, report = rolled_out(store, used)
-    assert (report["summary"]["rows"], report["summary"]["shards"]) == (12, 1)
-    split, report = rolled_out(store, used, "2", shard_rows=4)
-    assert report["summary"]["shards"] == 3
-    columns = ["group_id", "sample", "completion_tokens", "hint_text"]
-    assert store.read(split, columns).to_pylist() == store.read(whole, columns).to_pylist()
-    folder = store.path(split)
-    before = store.read(split)
-    (folder / "_manifest.json").unlink()
-    writer = store.writer(split)
-    writer.write_table(before.slice(0, 4), 0)  # as an attempt that was killed after its first shard
-    _, again = rolled_out(store, used, "2", shard_rows=4)
-    assert again["summary"]["shards_reused"] == 1
-    assert store.read(split) == before
-
-
-def test_a_prompt_that_does_not_fit_names_its_problem(store: Store, tmp_path: Path) -> None:
-    used = policy(store, tmp_path / "p")
-    long = pa.table({"problem_id": ["a"], "question": ["1 + " * 40]})
-    inputs = {
-        "plan": [store.put("plan", PLAN.slice(0, 1))],
-        "problems": [store.put("problems", long)],
-        "policy": [used],
-    }
-    with pytest.raises(BadInputError, match="the prompt of problem a has"):
-        stage(store, "rollout", "rollouts", "1", inputs=inputs)
-
-
-def test_an_update_learns_and_a_warm_train_state_is_a_loaded_one(store: Store, tmp_path: Path) -> None:
-    used = policy(store, tmp_path / "p")
-    rollouts, _ = rolled_out(store, used)
-    scores = scored(store, rollouts, [0, 0, 0, 0, 1, 0, 0, 1, 1, 0, 1, 0])
-    inputs = {"rollouts": [rollouts], "scores": [scores], "policy": [used]}
-    warm = Warm()
-    first, report = stage(store, "update", "checkpoints", "a", warm, inputs=inputs)
-    # The failed bare group of problem a was tried again under a hint: only its last try counts.
-    assert report["summary"]["replaced_groups"] == 1
-    assert (report["summary"]["groups"], report["summary"]["updates"]) == (2, 1)
-    plan = {"plan": [store.put("plan", PLAN)], "problems": [store.put("problems", PROBLEMS)], "policy": [first]}
-    more, _ = stage(store, "rollout", "rollouts", "3", warm, inputs=plan)
-    cold, _ = stage(store, "rollout", "rollouts", "4", inputs=plan)
-    columns = ["completion_tokens", "logprobs"]
-    assert store.read(more, columns) == store.read(cold, columns)
-    inputs = {"rollouts": [more], "scores": [scored(store, more, [1, 0, 0, 0] * 3)], "policy": [first]}
-    warmed, _ = stage(store, "update", "checkpoints", "b", warm, inputs=inputs)
-    loaded, _ = stage(store, "update", "checkpoints", "c", inputs=inputs)
-    for name in ("optimizer.safetensors", "state.json"):
-        assert (store.path(state_ref(warmed)) / name).read_bytes() == (
-            store.path(state_ref(loaded)) / name
-        ).read_bytes()
-    assert store.read_file(warmed, "model.safetensors") == store.read_file(loaded, "model.safetensors")
-    assert (store.path(warmed) / "model.safetensors").read_bytes() != (
-        store.path(first) / "model.safetensors"
-    ).read_bytes()
-    assert not list(store.path(warmed).glob("*.bin")) + list(store.path(warmed).glob("*.pt"))
-
-
-@pytest.mark.parametrize(
-    ("rewards", "message"),
-    [
-        ([1.0] * 12, "there is nothing to learn from"),
-        ([None] * 12, "no rollout has a reward"),
-    ],
-)
-def test_an_update_without_signal_fails(
-    store: Store, tmp_path: Path, rewards: list[float | None], message: str
-) -> None:
-    used = policy(store, tmp_path / "p")
-    rollouts, _ = rolled_out(store, used)
-    inputs = {"rollouts": [rollouts], "scores": [scored(store, rollouts, rewards)], "policy": [used]}
-    with pytest.raises(GateError, match=message):
-        stage(store, "update", "checkpoints", "a", inputs=inputs)
-
-
-def test_rollouts_of_another_policy_are_refused(store: Store, tmp_path: Path) -> None:
-    used, other = policy(store, tmp_path / "p"), policy(store, tmp_path / "q", seed=1)
-    rollouts, _ = rolled_out(store, used)
-    inputs = {"rollouts": [rollouts], "scores": [scored(store, rollouts, [1, 0] * 6)], "policy": [other]}
-    with pytest.raises(GateError, match="12 of 12 rollouts were sampled from another policy"):
-        stage(store, "update", "checkpoints", "a", inputs=inputs)
-
-
-def test_a_sampler_with_other_weights_than_it_says_is_caught(store: Store, tmp_path: Path) -> None:
-    used, other = policy(store, tmp_path / "p"), policy(store, tmp_path / "q", seed=1)
-    rollouts, _ = rolled_out(store, used)
-    rows = store.read(rollouts)
-    lied = store.put("rollouts", rows.set_column(rows.column_names.index("policy"), "policy", [[other.digest] * 12]))
-    inputs = {"rollouts": [lied], "scores": [scored(store, lied, [1, 0] * 6)], "policy": [other]}
-    with pytest.raises(GateError, match="sampler and trainer disagree by"):
-        stage(store, "update", "checkpoints", "a", inputs=inputs, max_logp_diff=0.001)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -18,11 +18,7 @@ from tests.browser import CHROMIUM, Browser
 
 Run = Any
 NewRun = Callable[[str], Run]
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium"),
-    pytest.mark.filterwarnings("ignore:.*noload.*"),
-    pytest.mark.filterwarnings("ignore:.*Any type hint.*"),
-]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
 LEFT_OUT = ("/ajax-api/3.0/mlflow/assistant/", "/ajax-api/2.0/mlflow/gateway-proxy", "/ajax-api/2.0/mlflow/users/")
 """What the pages ask for and our server has not; MLflow's own has no users either."""
 

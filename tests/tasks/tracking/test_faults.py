@@ -17,14 +17,10 @@ from gradus.data.errors import LockedError, StageError
 from gradus.data.lake.store import Ref
 from gradus.tasks.tracking.client import start_sidecar, status, wait
 from gradus.tasks.tracking.state import STATE, State, sole_teller
+from tests.patience import until
 
 Run = Any
 NewRun = Callable[[str], Run]
-# MLflow's own use of its libraries; ours stays under "warnings are errors".
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*noload.*"),
-    pytest.mark.filterwarnings("ignore:.*Any type hint.*"),
-]
 
 
 def test_told_again_from_the_start_nothing_is_doubled(new_run: NewRun) -> None:
@@ -155,7 +151,7 @@ def test_a_sidecar_killed_while_it_follows_is_replaced_without_a_trace(new_run: 
     run.start()
     first = start_sidecar(run.folder)
     run.score(1)
-    _until(lambda: len(State.load(run.folder).runs) == 1)
+    until(lambda: len(State.load(run.folder).runs) == 1)
     first.process.send_signal(signal.SIGKILL)
     first.process.wait()
     run.update(1)
@@ -196,17 +192,10 @@ def test_the_sidecar_of_a_killed_flow_closes_its_runs_and_ends(new_run: NewRun) 
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", _FLOW, str(run.folder)], cwd=root, check=False, timeout=300)
     assert done.returncode == -signal.SIGKILL
-    _until(lambda: bool(State.load(run.folder).offset) and not State.load(run.folder).parent)
+    until(lambda: bool(State.load(run.folder).offset) and not State.load(run.folder).parent)
     told = run.told()
     assert [row[2] for row in told["runs"]] == ["KILLED", "KILLED"]
     (note,) = [note for _, note in told["notes"]]
     assert note.splitlines()[1].startswith(
         "- Killed after 0 s (stages: 0 ran, 0 reused, 0 failed): the process was killed"
     )
-
-
-def _until(holds: Callable[[], bool], limit_s: float = 300) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -3,19 +3,12 @@
 from collections.abc import Callable
 from typing import Any, get_args
 
-import pytest
-
 from gradus.tasks.runs import records
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.tracking.client import status
 
 Run = Any
 NewRun = Callable[[str], Run]
-# MLflow's own use of its libraries; ours stays under "warnings are errors".
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*noload.*"),
-    pytest.mark.filterwarnings("ignore:.*Any type hint.*"),
-]
 STAGES = [("update-1", "FINISHED"), ("score-2", "FAILED"), ("update-2", "FINISHED")]
 NOTE = """select value from tags join runs using (run_uuid)
     where name = 'continued' and key = 'mlflow.note.content' and run_uuid in mine"""

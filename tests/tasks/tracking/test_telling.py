@@ -22,11 +22,6 @@ from gradus.tasks.tracking.state import STATE, State
 
 Run = Any
 NewRun = Callable[[str], Run]
-# MLflow's own use of its libraries; ours stays under "warnings are errors".
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*noload.*"),
-    pytest.mark.filterwarnings("ignore:.*Any type hint.*"),
-]
 
 
 def test_a_run_is_told_with_parent_children_params_inputs_and_metrics(new_run: NewRun) -> None:
@@ -59,13 +54,10 @@ def test_a_run_is_told_with_parent_children_params_inputs_and_metrics(new_run: N
 
 
 def test_ends_are_bars_at_step_0_and_what_is_not_finite_is_left_out_and_counted(new_run: NewRun) -> None:
-    run = new_run("ends")
-    run.start()
-    run.update(1)
-    bad = run.artifact("scores", {"metrics": {"reward/mean": float("nan"), "reward/std": float("inf")}})
-    run.journal.stage_reused(stage="score", round=2, purpose="train", output=str(bad))
-    run.journal.run_finished(status="finished")
-    run.drain()
+    with new_run("ends").telling() as run:
+        run.update(1)
+        bad = run.artifact("scores", {"metrics": {"reward/mean": float("nan"), "reward/std": float("inf")}})
+        run.journal.stage_reused(stage="score", round=2, purpose="train", output=str(bad))
     points = {(name, key): (value, step) for _, name, key, value, step in run.ask(POINTS)}
     assert points["update-1", "8 time/step_s"] == (2.0, 0)
     assert points["update-1", "3 policy/loss"] == (0.125, 1)
@@ -83,14 +75,11 @@ def test_what_a_command_used_is_summed_and_costs_what_the_user_says(
 ) -> None:
     monkeypatch.setenv("GRADUS_CPU_PRICE", "0.36")
     monkeypatch.setenv("GRADUS_GPU_PRICE", "3.6")
-    run = new_run("dear")
-    run.start()
-    used = {"perf/cpu_s": 100.0, "perf/gpu_s": 10.0}
-    for round_ in (1, 2):
-        run.stage("score", round_, {"metrics": used, "summary": {"tokens_generated": 1000}}, status="finished")
-        run.stage("update", round_, {"metrics": used, "summary": {"tokens_trained": 300}})
-    run.journal.run_finished(status="finished")
-    run.drain()
+    with new_run("dear").telling() as run:
+        used = {"perf/cpu_s": 100.0, "perf/gpu_s": 10.0}
+        for round_ in (1, 2):
+            run.stage("score", round_, {"metrics": used, "summary": {"tokens_generated": 1000}}, status="finished")
+            run.stage("update", round_, {"metrics": used, "summary": {"tokens_trained": 300}})
     totals = {key: value for _, name, key, value, _ in run.ask(POINTS) if name == "dear" and key.startswith("9 ")}
     assert totals == {
         "9 total/rounds": 2,
@@ -103,13 +92,10 @@ def test_what_a_command_used_is_summed_and_costs_what_the_user_says(
 
 
 def test_a_run_shows_at_most_sixty_metrics_and_those_that_always_are_there_first(new_run: NewRun) -> None:
-    run = new_run("many")
-    run.start()
-    own = {f"reward/part{index}": 0.5 for index in range(100)}
-    run.stage("score", 1, {"metrics": {**own, "reward/mean": 0.25}})
-    run.update(1)
-    run.journal.run_finished(status="finished")
-    run.drain()
+    with new_run("many").telling() as run:
+        own = {f"reward/part{index}": 0.5 for index in range(100)}
+        run.stage("score", 1, {"metrics": {**own, "reward/mean": 0.25}})
+        run.update(1)
     shown = {key for _, name, key, _, _ in run.ask(POINTS) if name == "many"}
     assert {"2 reward/mean", "3 policy/loss", "9 total/rounds", "2 reward/part0"} <= shown
     assert len(shown) < 60
@@ -168,13 +154,10 @@ def test_a_training_tells_itself_in_five_lines(new_run: NewRun) -> None:
 
 
 def test_checkpoints_are_outputs_of_their_round_and_evaluations_measure_them(new_run: NewRun) -> None:
-    run = new_run("outputs")
-    run.start()
-    first, second = run.update(1), run.update(2)
-    run.evaluate(2, second, 0.75)
-    run.journal.stage_reused(stage="update", round=3, purpose="train", output=str(first))
-    run.journal.run_finished(status="finished")
-    run.drain()
+    with new_run("outputs").telling() as run:
+        first, second = run.update(1), run.update(2)
+        run.evaluate(2, second, 0.75)
+        run.journal.stage_reused(stage="update", round=3, purpose="train", output=str(first))
     told = run.told()
     # Each on the run of its update and on the run as a whole; the reused one is there already.
     assert sorted(row[1:] for row in told["outputs"]) == sorted([(str(first), 1), (str(second), 2)] * 2)
@@ -313,12 +296,9 @@ def test_a_run_of_reused_stages_is_told_quickly_and_its_curves_are_whole(new_run
 
 
 def test_what_the_end_of_a_training_left_is_a_file_of_its_run_and_told_twice_no_more(new_run: NewRun) -> None:
-    run = new_run("left-at-the-end")
-    run.start()
-    (run.folder / REPORT_PAGE).write_text("<!doctype html>the page")
-    (run.folder / SAMPLE_TABLE).write_text('{"columns": ["problem_id"], "data": [["p1"]]}')
-    run.journal.run_finished(status="finished")
-    run.drain()
+    with new_run("left-at-the-end").telling() as run:
+        (run.folder / REPORT_PAGE).write_text("<!doctype html>the page")
+        (run.folder / SAMPLE_TABLE).write_text('{"columns": ["problem_id"], "data": [["p1"]]}')
     uri = run.ask("select artifact_uri from runs where run_uuid in mine")[0][0]
     folder = Path(uri.removeprefix("file://"))
     first = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -5,18 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gradus.tasks.tracking.client import tracking_uri
 from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, DIFFERENCES_TABLE, METHODS_TABLE
 from gradus.tasks.tracking.state import STATE
 
 NewRun = Callable[[str], Any]
-# MLflow's own use of its libraries; ours stays under "warnings are errors".
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*noload.*"),
-    pytest.mark.filterwarnings("ignore:.*Any type hint.*"),
-]
 
 
 def test_a_comparison_is_a_run_with_its_tables_and_picture_that_links_to_its_trainings(new_run: NewRun) -> None:

@@ -24,10 +24,6 @@ from gradus.tasks.tracking.view import (
 
 Run = Any
 NewRun = Callable[[str], Run]
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*noload.*"),
-    pytest.mark.filterwarnings("ignore:.*Any type hint.*"),
-]
 
 
 def test_the_installed_pages_know_the_tag_the_address_and_every_key_of_the_view() -> None:

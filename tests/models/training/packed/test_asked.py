@@ -109,33 +109,11 @@ class Largest(TorchDispatchMode):
         return found
 
 
-def test_no_tensor_is_as_large_as_tokens_times_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
-    vocabulary, rows, length, chunk = 151_936, 2, 512, 2**23
-    monkeypatch.setattr(gradus.models.training.packed.logprobs, "CHUNK_LOGITS", chunk)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        max_position_embeddings=2048,
-    )
-    model: Any = AutoModelForCausalLM.from_config(config).eval()
-    pack = packed([[1], [2]], [torch.arange(length).tolist()] * rows)
-    with Largest() as largest:
-        found = token_logprobs(model, pack, torch.ones(rows), "packed", Asked(entropy_grad=True, logsumexp=True))
-        assert found.logsumexp is not None
-        (found.logp + found.entropy + found.logsumexp).sum().backward()
-    assert largest.num_bytes <= max(4 * chunk, 4 * 16 * vocabulary) < 4 * rows * length * vocabulary / 9, largest.name
-    # The chunks were seen.
-    assert largest.num_bytes > 0.9 * 4 * chunk
-
-
 def test_a_long_batch_of_a_large_vocabulary_holds_no_tensor_of_tokens_times_vocabulary(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # 64 completions of 4,096 tokens: shapes and storages are real, numbers are not computed.
-    vocabulary, rows, length = 151_936, 64, 4_096
+    # 8 completions of 4,096 tokens: shapes and storages are real, numbers are not computed.
+    vocabulary, rows, length = 151_936, 8, 4_096
     config = LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=16,
@@ -156,5 +134,5 @@ def test_a_long_batch_of_a_large_vocabulary_holds_no_tensor_of_tokens_times_voca
         assert found.logsumexp is not None
         assert tuple(found.logp.shape) == (rows * length,)
         (found.logp + found.entropy + found.logsumexp).sum().backward()
-    assert largest.num_bytes <= 4 * CHUNK_LOGITS < 4 * rows * length * vocabulary / 500, largest.name
+    assert largest.num_bytes <= 4 * CHUNK_LOGITS < 4 * rows * length * vocabulary / 60, largest.name
     assert largest.num_bytes > 0.9 * 4 * CHUNK_LOGITS, "no chunk of logits was seen"

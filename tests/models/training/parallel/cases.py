@@ -54,12 +54,24 @@ class Case:
 
 CASES = {
     "grpo with kl": Case(replace(SETTINGS, aggregation=token_mean, kl_coef=0.3, entropy_coef=0.1)),
-    "sequence_mean, clipped": Case(replace(SETTINGS, aggregation=sequence_mean, max_grad_norm=0.05)),
-    "top_entropy": Case(replace(SETTINGS, weights=(partial(top_entropy, frac=0.3),), needs=frozenset({"now.entropy"}))),
+    "sequence_mean, clipped, top_entropy": Case(
+        replace(
+            SETTINGS,
+            aggregation=sequence_mean,
+            max_grad_norm=0.05,
+            weights=(partial(top_entropy, frac=0.3),),
+            needs=frozenset({"now.entropy"}),
+        )
+    ),
     "one step": Case(replace(SETTINGS, epochs=1, minibatch_groups=0)),
-    "a row a pack, layers computed again": Case(replace(SETTINGS, micro_tokens=1, activation_checkpointing=True)),
-    "moving average, SGD": Case(
-        replace(SETTINGS, ema_decay=0.9, optimizer=OptimizerConfig.model_validate({"name": "sgd", "momentum": 0.9}))
+    "a row a pack, layers computed again, moving average, SGD": Case(
+        replace(
+            SETTINGS,
+            micro_tokens=1,
+            activation_checkpointing=True,
+            ema_decay=0.9,
+            optimizer=OptimizerConfig.model_validate({"name": "sgd", "momentum": 0.9}),
+        )
     ),
     # Packs of one row are the same however they are divided: what bfloat16 rounds is, too.
     "bfloat16": Case(replace(SETTINGS, micro_tokens=1, kl_coef=0.1), torch.bfloat16),

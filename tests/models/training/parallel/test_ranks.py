@@ -1,8 +1,7 @@
-"""Updates of two and three ranks against those of one process: losses, gradients, norms, log-probs, weights."""
+"""Updates of three ranks against those of one process: losses, gradients, norms, log-probs, weights."""
 
 from dataclasses import asdict
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,24 +12,18 @@ from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.parallel.sharding import sum_gradients
 from tests.models.training.parallel.cases import CASES, Taken, model, on_ranks, rounded, taken
 
-WORLDS = {2: ("grpo with kl", "critic", "adapter"), 3: tuple(CASES)}
-"""Numbers of ranks and their cases: three divide all unevenly."""
-
-Worlds = dict[int, list[dict[str, Taken]]]
+NUM_RANKS = 3
+"""Three divide all unevenly."""
 
 
 def run_rank(rank: int, folder: str) -> None:
-    """All cases of one rank, among two and then among three."""
-    for num_ranks, cases in WORLDS.items():
-        if rank < num_ranks:
-            meet = f"file://{folder}/meet{num_ranks}"
-            distributed.init_process_group("gloo", meet, rank=rank, world_size=num_ranks)
-            ranks = Ranks(rank, num_ranks)
-            assert ranks.gathered(b"ab" * rank) == [b"ab" * each for each in range(num_ranks)]
-            assert_gradients_are_summed(ranks)
-            found = {name: asdict(taken(name, ranks)) for name in cases}
-            torch.save(found, f"{folder}/{rank}of{num_ranks}")
-            distributed.destroy_process_group()
+    """All cases of one rank."""
+    distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=NUM_RANKS)
+    ranks = Ranks(rank, NUM_RANKS)
+    assert ranks.gathered(b"ab" * rank) == [b"ab" * each for each in range(NUM_RANKS)]
+    assert_gradients_are_summed(ranks)
+    torch.save({name: asdict(taken(name, ranks)) for name in CASES}, f"{folder}/{rank}")
+    distributed.destroy_process_group()
 
 
 def assert_gradients_are_summed(ranks: Ranks) -> None:
@@ -47,20 +40,12 @@ def assert_gradients_are_summed(ranks: Ranks) -> None:
 
 
 @pytest.fixture(scope="module")
-def found_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def by_rank(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Taken]]:
+    """The findings of each rank by case."""
     folder = tmp_path_factory.mktemp("ranks")
-    on_ranks(run_rank, folder, max(WORLDS))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def by_world(found_in: Path) -> Worlds:
-    """The findings of each rank by case, by number of ranks."""
-    parts = {world: [torch.load(found_in / f"{rank}of{world}") for rank in range(world)] for world in WORLDS}
-    return {
-        world: [{name: Taken(**found) for name, found in part.items()} for part in ranks]
-        for world, ranks in parts.items()
-    }
+    on_ranks(run_rank, folder, NUM_RANKS)
+    parts = [torch.load(folder / str(rank)) for rank in range(NUM_RANKS)]
+    return [{name: Taken(**found) for name, found in part.items()} for part in parts]
 
 
 @cache
@@ -68,13 +53,10 @@ def alone(name: str) -> Taken:
     return taken(name, ALONE)
 
 
-ALL = [(world, name) for world, cases in WORLDS.items() for name in cases]
-
-
-@pytest.mark.parametrize(("world", "name"), ALL)
-def test_ranks_take_the_steps_of_one_process(world: int, name: str, by_world: Worlds) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_take_the_steps_of_one_process(name: str, by_rank: list[dict[str, Taken]]) -> None:
     expected = alone(name)
-    for each in by_world[world]:
+    for each in by_rank:
         found = each[name]
         assert len(found.metrics) == len(expected.metrics) == len(found.gradients)
         for step, (metrics, wanted) in enumerate(zip(found.metrics, expected.metrics, strict=True)):
@@ -93,19 +75,19 @@ def test_ranks_take_the_steps_of_one_process(world: int, name: str, by_world: Wo
         assert found.average.keys() == expected.average.keys()
 
 
-@pytest.mark.parametrize(("world", "name"), ALL)
-def test_every_rank_ends_with_the_same_bits(world: int, name: str, by_world: Worlds) -> None:
-    first, *others = (each[name] for each in by_world[world])
+@pytest.mark.parametrize("name", CASES)
+def test_every_rank_ends_with_the_same_bits(name: str, by_rank: list[dict[str, Taken]]) -> None:
+    first, *others = (each[name] for each in by_rank)
     for other in others:
         assert first.metrics == other.metrics
         for mine, theirs in ((first.weights, other.weights), (first.average, other.average)):
             assert all(torch.equal(mine[parameter], theirs[parameter]) for parameter in mine)
 
 
-@pytest.mark.parametrize(("world", "name"), [(world, name) for world, name in ALL if CASES[name].lora])
-def test_the_base_of_an_adapter_keeps_its_bits_and_number_format(world: int, name: str, by_world: Worlds) -> None:
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.lora])
+def test_the_base_of_an_adapter_keeps_its_bits_and_number_format(name: str, by_rank: list[dict[str, Taken]]) -> None:
     before = dict(rounded(model(), CASES[name].dtype).named_parameters())
-    for each in by_world[world]:
+    for each in by_rank:
         found = each[name]
         assert found.base.keys() == before.keys()
         for parameter, weight in before.items():

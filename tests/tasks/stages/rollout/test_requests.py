@@ -70,11 +70,6 @@ Roll = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "lake")
-
-
-@pytest.fixture
 def roll(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Roll:
     policy = new_policy(tiny_tokenizer(), width=16, layers=1, heads=2, max_positions=256, seed=0)
     policy.model.save_pretrained(tmp_path / "p")

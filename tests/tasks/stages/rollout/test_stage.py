@@ -1,12 +1,8 @@
 """Stage rollout on a real store with a tiny real policy: rows, seeds, shards, kills, warm workers, refusals."""
 
 import hashlib
-import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +17,8 @@ from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.config.rollout import ROLLOUT, RolloutConfig
 from gradus.tasks.runtime.attempt import Job, execute
 from gradus.tasks.stages.warm import Warm
+from tests.tasks.stages.attempts import attempted
 
-ROOT = Path(__file__).parents[4]
 PLAN = pa.table(
     {
         "problem_id": ["a", "b", "a"],
@@ -193,21 +189,10 @@ def test_a_warm_worker_that_is_given_another_policy_takes_that_one(house: House,
     assert {row["policy"] for row in house.rows(switched)} == {other.digest}
 
 
-def killed(job: dict[str, Any], fault: str) -> int:
-    code = (
-        "import json, sys\nfrom gradus.tasks.runtime.attempt import execute\n"
-        "from gradus.tasks.stages.warm import Warm\n"
-        "execute(json.loads(sys.argv[1]), Warm(), lambda frac, text='': None)"
-    )
-    environment = {**os.environ, "GRADUS_FAULT": fault, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", code, json.dumps(job)]
-    return subprocess.run(command, env=environment, capture_output=True, timeout=360, check=False).returncode
-
-
 def test_a_kill_loses_one_shard_and_the_next_attempt_ends_in_the_same_bytes(house: House) -> None:
     undisturbed, job = house.job(shard_rows=4), house.job(shard_rows=4)
     total = house.run(undisturbed)["summary"]["tokens"]
-    assert killed(job, "rollout:after_shard#2") == -signal.SIGKILL
+    assert attempted(job, fault="rollout:after_shard#2").returncode == -signal.SIGKILL
     assert house.store.find(Ref.parse(job["output"])) is None
     summary = house.run(job)["summary"]
     assert (summary["shards"], summary["shards_reused"], summary["tokens"]) == (3, 2, total)
@@ -226,16 +211,11 @@ def test_a_full_disk_ends_the_stage_with_a_sentence_and_room_lets_it_go_on_to_th
     sizes = [(folder / f"part-{index:05d}.parquet").stat().st_size for index in range(3)]
     # The operating system refuses to let a file grow further, as it does on a full disk.
     code = (
-        "import json, resource, signal, sys\nfrom gradus.tasks.runtime.attempt import execute\n"
-        "from gradus.tasks.stages.warm import Warm\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"def beat(frac, text=''):\n    size = {sizes[0]} if frac < 0.5 else 2000\n"
-        "    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))\n"
-        "execute(json.loads(sys.argv[1]), Warm(), beat)"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", code, json.dumps(job)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=360, check=False)
+    done = attempted(job, code)
     assert done.returncode != 0
     assert "cannot be written: " in done.stderr.splitlines()[-1]
     assert "what is finished is kept" in done.stderr.splitlines()[-1]

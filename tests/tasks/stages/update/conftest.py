@@ -154,9 +154,31 @@ class House:
         report = execute(job, warm or Warm(), lambda _frac, _text="": None)
         return self.store.path(Ref.parse(job["output"])), report
 
+    def inputs(
+        self,
+        policy: Ref | None = None,
+        rows: list[Row] | None = None,
+        rewards: list[float | None] | None = None,
+        **more: list[Ref],
+    ) -> dict[str, list[Ref]]:
+        """Inputs of an update of a policy on rollouts of its own."""
+        used = policy or self.policy
+        rows = rows or self.rows(used)
+        scores = self.score(rows, rewards or self.rewards)
+        return {"rollouts": [self.put(rows)], "scores": [scores], "policy": [used], **more}
+
     def update(self, rows: list[Row], rewards: list[float | None], **config: Any) -> tuple[Path, dict[str, Any]]:
-        inputs = {"rollouts": [self.put(rows)], "scores": [self.score(rows, rewards)], "policy": [self.policy]}
-        return self.run(self.job(inputs, **config))
+        return self.run(self.job(self.inputs(rows=rows, rewards=rewards), **config))
+
+    def interrupt(self, job: dict[str, Any], at: str) -> None:
+        """Run a job until its progress begins so."""
+
+        def interrupted(_frac: float, text: str = "") -> None:
+            if text.startswith(at):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            execute(job, Warm(), interrupted)
 
     @staticmethod
     def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -17,7 +17,6 @@ from gradus.tasks.artifacts.copies import export
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.preflight.checks import check_input
-from gradus.tasks.runtime.attempt import execute
 from gradus.tasks.stages.update.start import KeptTraining
 from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.update.conftest import state_folder
@@ -29,10 +28,6 @@ DECAY = 0.75
 
 def averages(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(state_folder(folder) / "ema.safetensors")
-
-
-def inputs_of(house: House, policy: Ref, rows: list[dict[str, Any]], **more: Any) -> dict[str, list[Ref]]:
-    return {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [policy], **more}
 
 
 def test_the_average_follows_the_masters_by_its_formula(house: House) -> None:
@@ -71,17 +66,11 @@ def test_warm_and_cold_updates_leave_the_same_average(
 
 
 def test_an_interrupted_update_and_a_repeated_one_have_the_same_average(house: House) -> None:
-    given = inputs_of(house, house.policy, house.rows())
+    given = house.inputs()
     config = {**house.steps, "ema_decay": DECAY}
     calm, _ = house.run(house.job(given, **config))
     job = house.job(given, **config)
-
-    def interrupted(_frac: float, text: str = "") -> None:
-        if text.startswith("step 3 of 4"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        execute(job, Warm(), interrupted)
+    house.interrupt(job, "step 3 of 4")
     resumed, _ = house.run(job)
     assert house.same_files(calm, resumed)
     house.run({**job, "forced": True})
@@ -91,10 +80,10 @@ def test_an_interrupted_update_and_a_repeated_one_have_the_same_average(house: H
 
 def test_without_decay_there_is_no_average_and_one_that_there_was_is_let_go(house: House) -> None:
     warm = Warm()
-    first, _ = house.run(house.job(inputs_of(house, house.policy, house.rows()), ema_decay=DECAY), warm)
+    first, _ = house.run(house.job(house.inputs(), ema_decay=DECAY), warm)
     policy = Ref("checkpoints", first.name)
-    second, _ = house.run(house.job(inputs_of(house, policy, house.rows(policy))), warm)
-    cold, _ = house.run(house.job(inputs_of(house, policy, house.rows(policy))))
+    second, _ = house.run(house.job(house.inputs(policy)), warm)
+    cold, _ = house.run(house.job(house.inputs(policy)))
     for folder in (second, cold):
         assert not (state_folder(folder) / "ema.safetensors").exists()
         assert not (folder / "ema").exists()
@@ -141,11 +130,10 @@ def test_a_moving_reference_is_the_average_given_as_a_reference(house: House) ->
     assert report["metrics"]["policy/kl_ref"] == pytest.approx(0.0, abs=1e-9)  # the average begins as the policy
     policy = Ref("checkpoints", first.name)
     average = resolve_artifact(house.store, f"{policy}/ema", "checkpoints")
-    rows = house.rows(policy)
     settings = {"lr": 1e-2, "warmup_steps": 0, "ema_decay": DECAY, "kl_coef": 0.3}
-    moving, seen = house.run(house.job(inputs_of(house, policy, rows), **settings, reference="ema"))
-    given, _ = house.run(house.job(inputs_of(house, policy, rows, reference=[average]), **settings))
-    free, _ = house.run(house.job(inputs_of(house, policy, rows), **{**settings, "kl_coef": 0.0}))
+    moving, seen = house.run(house.job(house.inputs(policy), **settings, reference="ema"))
+    given, _ = house.run(house.job(house.inputs(policy, reference=[average]), **settings))
+    free, _ = house.run(house.job(house.inputs(policy), **{**settings, "kl_coef": 0.0}))
     assert seen["metrics"]["policy/kl_ref"] > 0
     assert house.same_files(moving, given)
     assert not house.same_files(moving, free)
@@ -161,7 +149,7 @@ def test_settings_of_the_average() -> None:
 
 
 def test_an_average_that_no_manifest_names_is_not_taken(house: House, tmp_path: Path) -> None:
-    inputs = inputs_of(house, house.policy, house.rows())
+    inputs = house.inputs()
     averaged, _ = house.run(house.job(inputs, ema_decay=DECAY))
     plain, _ = house.run(house.job(inputs))
     out = tmp_path / "out"

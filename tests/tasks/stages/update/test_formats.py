@@ -28,8 +28,7 @@ def chained(house: House, warm: Callable[[], Warm], **config: Any) -> list[Path]
     folders: list[Path] = []
     policy = house.policy
     for _ in range(3):
-        rows = house.rows(policy)
-        inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [policy]}
+        inputs = house.inputs(policy)
         folder, _ = house.run(house.job(inputs, **{**house.steps, **config}), warm())
         folders.append(folder)
         policy = Ref("checkpoints", folder.name)

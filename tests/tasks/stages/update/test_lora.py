@@ -1,11 +1,8 @@
 """Updates that train an adapter: checkpoints and their base, warm and cold, killed and resumed, what is refused."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,27 +21,23 @@ from gradus.tasks.artifacts.loading import LoadedPolicies
 from gradus.tasks.artifacts.policies import base_ref
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.preflight.checks import SAMPLES
 from gradus.tasks.runtime.attempt import execute
 from gradus.tasks.stages.update import roles
 from gradus.tasks.stages.update.start import KeptTraining
 from gradus.tasks.stages.warm import Warm
+from tests.tasks.stages.attempts import attempted
 from tests.tasks.stages.update.conftest import state_folder
 from tests.tasks.stages.update.test_formats import chained
 
 House = Any
-ROOT = Path(__file__).parents[4]
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8}
 CONFIG: dict[str, Any] = {"lora": LORA, "lr": 1e-2}
 
 
-def inputs_of(house: House, policy: Ref, **more: Any) -> dict[str, list[Ref]]:
-    rows = house.rows(policy)
-    return {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [policy], **more}
-
-
 def updated(house: House, policy: Ref, warm: Warm | None = None, **config: Any) -> tuple[Ref, dict[str, Any]]:
     """The adapter that an update of four steps makes of a policy, and its report."""
-    folder, report = house.run(house.job(inputs_of(house, policy), **{**house.steps, **CONFIG, **config}), warm)
+    folder, report = house.run(house.job(house.inputs(policy), **{**house.steps, **CONFIG, **config}), warm)
     return Ref("checkpoints", folder.name), report
 
 
@@ -127,17 +120,10 @@ def test_the_average_of_an_adapter_is_an_adapter_of_the_same_base(house: House) 
 
 def test_a_killed_update_of_an_adapter_is_repeated_to_the_same_bits(house: House) -> None:
     first, _ = updated(house, house.policy)
-    given, config = inputs_of(house, first), {**house.steps, **CONFIG}
+    given, config = house.inputs(first), {**house.steps, **CONFIG}
     calm, _ = house.run(house.job(given, **config))
     job = house.job(given, **config)
-    code = (
-        "import json, sys\nfrom gradus.tasks.runtime.attempt import execute\n"
-        "from gradus.tasks.stages.warm import Warm\n"
-        "execute(json.loads(sys.argv[1]), Warm(), lambda frac, text='': None)\n"
-    )
-    settings = {"GRADUS_FAULT": "update:after_step#3", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", code, json.dumps(job)]
-    killed = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, check=False)
+    killed = attempted(job, fault="update:after_step#3")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     execute(job, Warm(), lambda _frac, _text="": None)
     assert same_adapters(house.store.path(Ref.parse(job["output"])), calm)
@@ -156,22 +142,22 @@ def test_the_reference_is_the_model_without_its_layers_and_equals_the_base_loade
         return found
 
     monkeypatch.setattr(roles, "all_tokens", recorded)
-    off, report = house.run(house.job(inputs_of(house, first, reference=[house.policy]), **config))
+    off, report = house.run(house.job(house.inputs(first, reference=[house.policy]), **config))
     monkeypatch.setattr(roles, "refers_to_base", lambda *_: False)
-    apart, _ = house.run(house.job(inputs_of(house, first, reference=[house.policy]), **config))
+    apart, _ = house.run(house.job(house.inputs(first, reference=[house.policy]), **config))
     assert torch.equal(*seen)
     assert same_adapters(off, apart)
     assert report["metrics"]["policy/kl_ref"] > 0
     # Another policy, or another adapter, is loaded.
     monkeypatch.undo()
     for other in (house.other, first):
-        elsewhere, _ = house.run(house.job(inputs_of(house, first, reference=[other]), **config))
+        elsewhere, _ = house.run(house.job(house.inputs(first, reference=[other]), **config))
         assert not same_adapters(off, elsewhere)
 
 
 def test_no_second_model_is_loaded_for_the_base_as_reference(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roles, "loaded_policy", lambda *_: pytest.fail("a model was loaded for the reference"))
-    given = inputs_of(house, house.policy, reference=[house.policy])
+    given = house.inputs(reference=[house.policy])
     _, report = house.run(house.job(given, **{**house.steps, **CONFIG, "kl_coef": 0.1}))
     assert report["summary"]["updates"] == 6  # the group without variance has a KL to learn from
 
@@ -219,7 +205,7 @@ def test_an_adapter_for_another_base_is_refused(
     ) as refused:
         resolve_artifact(house.store, f"{house.store.path(ref)}+{house.other}", "checkpoints")
     assert str(house.store.path(ref)) in refused.value.hint
-    larger = load_policy(Path(__file__).parents[4] / "data" / "samples" / "policy")
+    larger = load_policy(SAMPLES / "policy")
     make_adapter(tmp_path / "larger", larger, "")
     odd = resolve_artifact(house.store, f"{tmp_path / 'larger'}+{house.policy}", "checkpoints")
     fitting = {"rank": 4, "alpha": 6, "targets": ["q_proj", "v_proj", "down_proj"]}

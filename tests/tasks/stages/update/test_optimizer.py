@@ -21,27 +21,24 @@ SGD = {"name": "sgd", "momentum": 0.9}
 def then(house: House, first: Path, warm: Warm | None = None, **config: Any) -> Path:
     """An update of the policy that the first one made."""
     policy = Ref("checkpoints", first.name)
-    rows = house.rows(policy)
-    inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [policy]}
+    inputs = house.inputs(policy)
     return house.run(house.job(inputs, **config), warm)[0]
 
 
 def test_an_optimizer_with_momentum_continues_from_disk_as_from_memory(house: House) -> None:
     warm = Warm()
-    rows = house.rows()
-    inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [house.policy]}
+    inputs = house.inputs()
     first, _ = house.run(house.job(inputs, **house.steps, optimizer=SGD), warm)
     kept = then(house, first, warm, **house.steps, optimizer=SGD)
     assert house.same_files(kept, then(house, first, **house.steps, optimizer=SGD))
-    plain, _ = house.update(rows, house.rewards, **house.steps)
+    plain, _ = house.run(house.job(inputs, **house.steps))
     assert not house.same_files(first, plain)
 
 
 @pytest.mark.parametrize("worker", ["warm", "cold"])
 def test_the_state_of_another_optimizer_says_what_to_type(house: House, worker: str) -> None:
     warm = Warm()
-    rows = house.rows()
-    inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [house.policy]}
+    inputs = house.inputs()
     first, _ = house.run(house.job(inputs, optimizer=SGD), warm)
     message = r"the saved state is of sgd, and the optimizer is adamw; set update\.optimizer=sgd; for a fresh"
     with pytest.raises(BadInputError, match=message):

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save, save_file
 
 from gradus.data.errors import BadInputError, CorruptArtifactError, GateError, GradusError, StageError
 from gradus.data.lake.store import Ref
-from gradus.models.policy import load_policy
 from tests.tasks.stages.update.conftest import replace_state, state_folder
 
 House = Any
@@ -105,15 +104,6 @@ def test_rows_given_twice_or_never_scored_are_named(house: House) -> None:
             house.run(house.job({**inputs, "policy": [house.policy]}))
 
 
-def test_fixed_length_needs_its_length() -> None:
-    from gradus.tasks.config.learning import UpdateConfig
-
-    with pytest.raises(ValueError, match=r"aggregation\.length_tokens\n  Field required"):
-        UpdateConfig.model_validate({"aggregation": "fixed_length"})
-    settled = UpdateConfig.model_validate({"aggregation": {"name": "fixed_length", "length_tokens": 96}})
-    assert settled.aggregation.settings == {"length_tokens": 96}
-
-
 def remade(house: House, folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> Ref:
     """The house's policy with another configuration or other tensors, as a user's folder."""
     folder.mkdir()
@@ -167,18 +157,6 @@ def test_a_head_beside_the_model_does_no_harm(house: House, tmp_path: Path) -> N
     )
     folder, _ = house.update([{**row, "policy": house.policy.digest} for row in rows], house.rewards)
     assert not extra.keys() & house.weights(folder).keys()
-
-
-def test_a_tokenizer_that_grew_is_refused_with_both_sizes(house: House, tmp_path: Path) -> None:
-    rows = house.rows()
-    policy = load_policy(house.store.path(house.policy))
-    policy.tokenizer.add_tokens(["<step>", "<more>"])
-    policy.model.save_pretrained(tmp_path / "grown")
-    policy.tokenizer.save_pretrained(tmp_path / "grown")
-    house.policy = house.store.adopt(tmp_path / "grown")
-    message = "more tokens than the model has embeddings, 25 and 23; resize the model's .resize_token_embeddings"
-    with pytest.raises(BadInputError, match=message):
-        house.update([{**row, "policy": house.policy.digest} for row in rows], house.rewards)
 
 
 def test_the_state_of_a_smaller_model_names_the_tensor_and_what_to_do(house: House) -> None:

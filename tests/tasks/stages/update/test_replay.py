@@ -50,8 +50,7 @@ def chain(
     made: list[Ref] = []
     policy = house.policy
     for turn, save in enumerate(saves):
-        rows = house.rows(policy)
-        inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [policy]}
+        inputs = house.inputs(policy)
         settings = {**house.steps, "warmup_steps": 5, "weight_decay": 0.1 * turn, "max_logp_diff": 9.0, **config}
         settings |= (later or {}) if turn else {}
         folder, _ = house.run(house.job(inputs, {"save": save}, **settings), warm())
@@ -120,8 +119,7 @@ def test_a_state_that_could_not_be_written_behind_fails_the_next_update(house: H
 
     (made,) = chain(house, ["never"], lambda: warm)
     warm.of(KeptTraining).save_behind(full)
-    rows = house.rows(made)
-    inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [made]}
+    inputs = house.inputs(made)
     with pytest.raises(StageError, match="the last update's train state was not kept: the disk is full"):
         house.run(house.job(inputs), warm)
     house.run(house.job(inputs), warm)
@@ -246,8 +244,7 @@ def test_inputs_that_are_gone_are_named(house: House) -> None:
 
 @pytest.mark.parametrize("save", ["now", "never"], ids=["while the state is written", "while weights are written"])
 def test_a_disk_that_takes_no_more_is_a_sentence_and_costs_the_attempt_alone(house: House, save: str) -> None:
-    rows = house.rows()
-    inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [house.policy]}
+    inputs = house.inputs()
     weights_bytes = (house.store.path(house.policy) / "model.safetensors").stat().st_size
     job = house.job(inputs, {"save": save})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -134,9 +134,8 @@ def test_a_term_of_rows_that_cannot_be_is_a_sentence(house: House, rows: dict[st
 
 
 def test_given_rows_alone_are_fine_tuned_on_without_a_policy_gate(house: House) -> None:
-    rows = [given("a"), given("b", completion_tokens=[9, 1])]
-    job = house.job(inputs(house, rows, [1, 1]), origin_losses=[{"origin": "expert", "loss": "sft"}])
-    folder, report = house.run(job)
+    rows, sft = [given("a"), given("b", completion_tokens=[9, 1])], [{"origin": "expert", "loss": "sft"}]
+    folder, report = house.run(house.job(inputs(house, rows, [1, 1]), origin_losses=sft))
     assert {row["rollout_id"]: row["zero_gradient"] for row in table_of(folder)} == {
         "expert:a": False,
         "expert:b": False,
@@ -144,6 +143,8 @@ def test_given_rows_alone_are_fine_tuned_on_without_a_policy_gate(house: House) 
     assert not [name for name in report["metrics"] if name.startswith("mismatch/")]
     with pytest.raises(GateError, match="rewards without variance"):
         house.run(house.job(inputs(house, rows, [1, 1]), origin_losses=LUFFY))
+    with pytest.raises(GateError, match="no rollout has a reward: all 12 judgements failed"):  # of the policy's own
+        house.run(house.job(inputs(house, [*house.rows(), given("a")], [*[None] * 12, 1]), origin_losses=sft))
 
 
 def test_rows_that_nobody_sampled_are_refused_without_a_loss_for_them(house: House) -> None:
@@ -265,16 +266,7 @@ def test_an_interrupted_update_with_a_critic_ends_as_an_undisturbed_one(house: H
     given_inputs = inputs(house, house.rows(), house.rewards)
     calm, _ = house.run(house.job(given_inputs, **settings))
     job = house.job(given_inputs, **settings)
-
-    def interrupted(_frac: float, text: str = "") -> None:
-        if text.startswith("step 2 of 3"):
-            raise KeyboardInterrupt
-
-    from gradus.tasks.runtime.attempt import execute
-    from gradus.tasks.stages.warm import Warm
-
-    with pytest.raises(KeyboardInterrupt):
-        execute(job, Warm(), interrupted)
+    house.interrupt(job, "step 2 of 3")
     folder, _ = house.run(job)
     assert house.same_files(folder, calm)
     assert (folder / "rows.parquet").is_file()
@@ -298,13 +290,6 @@ def test_the_progress_of_a_step_says_how_quick_it_was(house: House) -> None:
     execute(job, Warm(), lambda _frac, text="": texts.append(text))
     (said,) = [text for text in texts if text.startswith("step")]
     assert re.fullmatch(r"step 1 of 1: [\d,]+ tokens/s", said)
-
-
-def test_given_rows_do_not_hide_that_no_own_row_was_judged(house: House) -> None:
-    rows = [*house.rows(), given("a")]
-    sft = [{"origin": "expert", "loss": "sft"}]
-    with pytest.raises(GateError, match="no rollout has a reward: all 12 judgements failed"):
-        house.run(house.job(inputs(house, rows, [*[None] * 12, 1]), origin_losses=sft))
 
 
 def test_a_teacher_with_padded_embeddings_is_asked_for_the_policys_tokens_alone(house: House, tmp_path: Path) -> None:

@@ -2,12 +2,8 @@
 
 import json
 import math
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +15,11 @@ from gradus.models.policy import load_policy
 from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey
 from gradus.tasks.stages.update.start import KeptTraining
 from gradus.tasks.stages.warm import Warm
+from tests.tasks.stages.attempts import attempted
 from tests.tasks.stages.update.conftest import state_folder
+from tests.tasks.stages.update.test_formats import chained
 
 House = Any
-ROOT = Path(__file__).parents[4]
 
 
 def test_an_update_reports_what_it_did_and_leaves_a_loadable_policy(house: House) -> None:
@@ -122,25 +119,11 @@ def test_the_kl_to_a_reference_is_reported_and_pulls(house: House) -> None:
     assert not house.same_files(pulled, free)
 
 
-def chained(house: House, warm: Callable[[], Warm]) -> list[Path]:
-    """Three updates, each of the policy that the one before made; rollouts are made anew from each."""
-    folders: list[Path] = []
-    policy = house.policy
-    for turn in range(3):
-        rows = house.rows(policy)
-        inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [policy]}
-        job = house.job(inputs, **house.steps, warmup_steps=5, weight_decay=0.1 * turn)
-        folder, report = house.run(job, warm())
-        assert report["summary"]["updates"] == 4
-        folders.append(folder)
-        policy = Ref("checkpoints", folder.name)
-    return folders
-
-
 def test_a_warm_train_state_gives_the_bits_of_a_loaded_one(new_house: Callable[[str], House]) -> None:
     kept = Warm()
     house = new_house("warm")
-    warm, cold = chained(house, lambda: kept), chained(new_house("cold"), Warm)
+    more = {"warmup_steps": 5, "weight_decay": 0.1}
+    warm, cold = chained(house, lambda: kept, **more), chained(new_house("cold"), Warm, **more)
     assert all(house.same_files(first, second) for first, second in zip(warm, cold, strict=True))
     assert json.loads((state_folder(warm[-1]) / "state.json").read_text()) == {"step": 12}
     latest, made = kept.of(KeptTraining).latest, warm[-1].name
@@ -153,8 +136,7 @@ def test_an_update_refused_half_way_leaves_no_changed_policy_in_memory(house: Ho
     warm = Warm()
     old = PolicyKey(house.policy.digest, "auto", "auto")
     warm.of(LoadedPolicies).by_key[old] = load_policy(house.store.path(house.policy), "float32")
-    rows = house.rows()
-    inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [house.policy]}
+    inputs = house.inputs()
     with pytest.raises(StageError, match="the update was refused: step 2 has loss"):
         house.run(house.job(inputs, **{**house.steps, "lr": 1e30}), warm)
     assert (warm.of(LoadedPolicies).by_key, warm.of(KeptTraining).latest) == ({}, None)
@@ -163,19 +145,10 @@ def test_an_update_refused_half_way_leaves_no_changed_policy_in_memory(house: Ho
 
 
 def test_an_update_killed_by_the_system_equals_an_undisturbed_one(house: House) -> None:
-    rows = house.rows()
-    inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [house.policy]}
+    inputs = house.inputs()
     calm, _ = house.run(house.job(inputs, **house.steps))
     job = house.job(inputs, **house.steps)
-    code = (
-        "import json, sys\nfrom gradus.tasks.runtime.attempt import execute\n"
-        "from gradus.tasks.stages.warm import Warm\n"
-        "execute(json.loads(sys.argv[1]), Warm(), lambda frac, text='': None)\n"
-    )
-    settings = {"GRADUS_FAULT": "update:after_step#3", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    environment = {**os.environ, **settings}
-    command = [sys.executable, "-c", code, json.dumps(job)]
-    killed = subprocess.run(command, env=environment, capture_output=True, check=False)
+    killed = attempted(job, fault="update:after_step#3")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     folder = house.store.path(Ref.parse(job["output"]))
     assert not (folder / "_manifest.json").exists()

@@ -36,11 +36,6 @@ STEPS: dict[str, Any] = {
 """Six steps: one of the three groups has nothing to learn from."""
 
 
-def inputs_of(house: House, policy: Ref, **more: list[Ref]) -> dict[str, list[Ref]]:
-    rows = house.rows(policy)
-    return {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [policy], **more}
-
-
 def tensors_of(folder: Path) -> dict[str, Any]:
     """The tensors of a checkpoint and of its train state, by file and name."""
     roots = (folder, state_folder(folder))
@@ -86,11 +81,11 @@ def test_a_rank_has_its_part_of_the_base_as_it_computes_and_the_matrices_whole(
 
 
 def test_ranks_make_the_adapter_of_one_process_which_goes_on_from_it(house: House) -> None:
-    folder, _ = house.run(house.job(inputs_of(house, house.policy), **{**house.steps, "epochs": 1}))
+    folder, _ = house.run(house.job(house.inputs(), **{**house.steps, "epochs": 1}))
     base = Ref("checkpoints", folder.name)
     shutil.rmtree(state_folder(folder))
     settings = {**STEPS, "minibatch_groups": 0, "kl_coef": 0.2}
-    inputs = inputs_of(house, base, reference=[base])
+    inputs = house.inputs(base, reference=[base])
     alone, expected = house.run(house.job(inputs, **settings))
     folder, found = house.run(house.job(inputs, **{**settings, "micro_tokens": 16}, launch={"processes": 2}))
     assert_alike(folder, alone)
@@ -102,7 +97,7 @@ def test_ranks_make_the_adapter_of_one_process_which_goes_on_from_it(house: Hous
     assert base_ref(house.store, adapter) == base
     # An adapter begins with an optimiser of its own, so that nobody asked for the base's.
     assert not house.store.path(state_ref(base)).exists()
-    further, report = house.run(house.job(inputs_of(house, adapter), **STEPS))
+    further, report = house.run(house.job(house.inputs(adapter), **STEPS))
     assert base_ref(house.store, Ref("checkpoints", further.name)) == base
     assert report["metrics"]["mismatch/logp_diff_max"] < 1e-4
     assert {int(t) for name, t in tensors_of(further).items() if ": step." in name} == {3 + 6}
@@ -111,8 +106,8 @@ def test_ranks_make_the_adapter_of_one_process_which_goes_on_from_it(house: Hous
 def test_a_killed_rank_is_named_and_another_number_of_ranks_goes_on_with_the_adapter(house: House) -> None:
     # Packs of one row are the same however they are divided: what bfloat16 rounds is, too.
     config = {**STEPS, "dtype": "bfloat16", "micro_tokens": 1}
-    first, _ = house.run(house.job(inputs_of(house, house.policy), **config))
-    inputs = inputs_of(house, Ref("checkpoints", first.name))
+    first, _ = house.run(house.job(house.inputs(), **config))
+    inputs = house.inputs(Ref("checkpoints", first.name))
     alone, expected = house.run(house.job(inputs, **config))
     job = house.job(inputs, **config)
     job["config"]["launch"] = {"processes": 2}

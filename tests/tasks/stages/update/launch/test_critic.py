@@ -7,7 +7,7 @@ import pytest
 
 from gradus.data.lake.store import Ref
 from tests.tasks.stages.update.conftest import state_folder
-from tests.tasks.stages.update.launch.test_adapter import inputs_of, tensors_of
+from tests.tasks.stages.update.launch.test_adapter import tensors_of
 
 House = Any
 CRITIC: dict[str, Any] = {
@@ -42,7 +42,7 @@ def explains(report: dict[str, Any]) -> bool:
 
 
 def test_a_critic_and_a_teacher_on_ranks_do_what_they_do_for_one_process(house: House) -> None:
-    inputs = inputs_of(house, house.policy)
+    inputs = house.inputs()
     first, report = house.run(house.job(inputs, **CRITIC))
     divided, reported = house.run(house.job(inputs, **CRITIC, launch={"processes": 2}))
     assert {"critic.safetensors", "critic_optimizer.safetensors"} <= {p.name for p in state_folder(divided).iterdir()}
@@ -51,7 +51,7 @@ def test_a_critic_and_a_teacher_on_ranks_do_what_they_do_for_one_process(house: 
     assert report["steps"][-1]["critic/grad_norm"] > CRITIC["critic"]["max_grad_norm"]
 
     # The critic of two ranks goes on in three and in one; beside it the policy learns from a teacher.
-    following = inputs_of(house, Ref("checkpoints", divided.name), teacher=[house.other])
+    following = house.inputs(Ref("checkpoints", divided.name), teacher=[house.other])
     alone, report = house.run(house.job(following, **CRITIC, **TEACHER))
     ranks, reported = house.run(house.job(following, **CRITIC, **TEACHER, launch={"processes": 3}))
     assert_alike(ranks, alone, reported, report)

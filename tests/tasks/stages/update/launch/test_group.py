@@ -105,11 +105,13 @@ def test_fewer_gpus_than_processes_are_refused_before_anything_starts(monkeypatc
     check_launch(config.model_copy(update={"device": "cpu"}))
 
 
-def test_ranks_train_an_adapter_with_any_optimizer_but_not_beside_a_base_in_4_bits() -> None:
+def test_ranks_train_an_adapter_with_any_optimizer_but_not_beside_a_base_in_4_bits(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def whole(parameters, update): ...\n")
     whole = {"launch": {"processes": 2}, "device": "cpu", "optimizer": "adamw_8bit"}
     check_launch(UpdateConfig.model_validate({**whole, "lora": {}}))
-    with pytest.raises(UsageError, match="adamw_8bit needs whole parameters, and a rank has a part"):
-        check_launch(UpdateConfig.model_validate(whole))
+    for optimizer in ("adamw_8bit", f"{tmp_path}/mine.py:whole"):
+        with pytest.raises(UsageError, match=f"{Path(optimizer).name} needs whole parameters, and a rank has a part"):
+            check_launch(UpdateConfig.model_validate({**whole, "optimizer": optimizer}))
     with pytest.raises(UsageError, match=r"cannot divide a base in 4 bits \(update\.lora\.quantize = nf4\)") as refused:
         check_launch(UpdateConfig.model_validate({**whole, "lora": {"quantize": "nf4"}}))
     assert refused.value.hint == "set update.lora.quantize=none, or leave update.launch out"

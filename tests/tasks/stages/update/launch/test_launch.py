@@ -41,16 +41,6 @@ def hungry(rows):
 '''
 
 
-def inputs_of(house: House) -> dict[str, list[Ref]]:
-    rows = house.rows()
-    return {
-        "rollouts": [house.put(rows)],
-        "scores": [house.score(rows, house.rewards)],
-        "policy": [house.policy],
-        "reference": [house.other],
-    }
-
-
 def assert_alike(house: House, folder: Path, expected: Path) -> None:
     """Two checkpoints have the same files, and weights that differ by rounding."""
     assert sorted(p.name for p in folder.iterdir()) == sorted(p.name for p in expected.iterdir())
@@ -87,7 +77,7 @@ def test_ranks_make_the_checkpoint_of_one_process_though_memory_runs_out(house: 
     (tmp_path / "hungry.py").write_text(HUNGRY)
     given = {**STEPS, "minibatch_groups": 0, "kl_coef": 0.2, "loss": f"{tmp_path}/hungry.py:hungry"}
     settings = pinned(UpdateConfig.model_validate(given)).model_dump(mode="json")
-    inputs = inputs_of(house)
+    inputs = house.inputs(reference=[house.other])
     alone, expected = house.run(house.job(inputs, **settings))
     folder, found = house.run(house.job(inputs, **{**settings, "micro_tokens": 16}, launch={"processes": 2}))
     assert_alike(house, folder, alone)
@@ -98,7 +88,7 @@ def test_ranks_make_the_checkpoint_of_one_process_though_memory_runs_out(house: 
 
 
 def test_a_killed_rank_is_named_and_other_numbers_of_ranks_go_on(house: House) -> None:
-    inputs = inputs_of(house)
+    inputs = house.inputs(reference=[house.other])
     alone, expected = house.run(house.job(inputs, **STEPS))
     job = house.job(inputs, **STEPS)
     launch = house.store.path(Ref.parse(job["output"])) / ".scratch" / "launch"
@@ -120,7 +110,7 @@ def test_a_disk_that_is_full_for_one_rank_is_a_sentence_and_room_lets_the_update
 ) -> None:
     (tmp_path / "logs").mkdir()
     monkeypatch.setenv("GRADUS_RUN_LOGS", str(tmp_path / "logs"))  # the ranks of one update stay for the next
-    inputs, warm = inputs_of(house), Warm()
+    inputs, warm = house.inputs(reference=[house.other]), Warm()
     config = {"minibatch_groups": 0, "ema_decay": 0.5, "launch": {"processes": 2}}
     job, undisturbed = house.job(inputs, **config), house.job(inputs, **config)
     weights_bytes = (house.store.path(house.policy) / "model.safetensors").stat().st_size

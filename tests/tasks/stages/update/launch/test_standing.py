@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +14,7 @@ from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.stages.update.launch.standing import place_of
 from gradus.tasks.stages.update.launch.supervision import KeptRanks
 from gradus.tasks.stages.warm import Warm
+from tests.patience import until
 from tests.tasks.stages.update.launch.notes import Notes
 
 House = Any
@@ -23,8 +23,7 @@ TWO = {"processes": 2}
 
 def updated(house: House, policy: Ref, warm: Warm, **config: Any) -> Ref:
     """The checkpoint of an update of a policy on rollouts of its own."""
-    rows = house.rows(policy)
-    inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, house.rewards)], "policy": [policy]}
+    inputs = house.inputs(policy)
     settings = {**house.steps, "warmup_steps": 5, "max_logp_diff": 9.0, "ema_decay": 0.5, "launch": TWO, **config}
     folder, _ = house.run(house.job(inputs, **settings), warm)
     return Ref("checkpoints", folder.name)
@@ -59,10 +58,7 @@ def test_ranks_that_stay_make_the_bits_of_ranks_that_begin_anew_and_lost_ones_ar
 
     updated(house, again, warm, launch={"processes": 1})
     assert warm.of(KeptRanks).group is None  # an update that needs none ends them
-    give_up = time.monotonic() + 30
-    while any(map(psutil.pid_exists, others)):
-        assert time.monotonic() < give_up
-        time.sleep(0.1)
+    until(lambda: not any(map(psutil.pid_exists, others)), 30)
 
 
 def test_ranks_stay_in_the_logs_of_a_run_unless_the_settings_keep_updates_on_disk(
