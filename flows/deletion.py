@@ -57,7 +57,7 @@ def delete_run(home: Home, run: str) -> Deleted:
                 used |= {state_ref(each) for each in used if each.table == CHECKPOINTS}
             if ref not in used:
                 store.discard(ref)
-                shutil.rmtree(store.path(ref))
+                shutil.rmtree(store.path(ref), ignore_errors=True)  # another can have made its lock in it meanwhile
                 gone[ref] = sizes[ref]
     return _deleted(folder.name, own_bytes, gone, staying + len(going) - len(gone), done=True)
 
