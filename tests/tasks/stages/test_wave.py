@@ -39,6 +39,7 @@ def asked(
     rewards: Verdicts | None = None,
     curate: CurateConfig | None = None,
     unscored: int = 0,
+    fractions: Sequence[float] = (),
 ) -> tuple[Rows, StageResult]:
     """One call of wave 1 in round 3: a group `problem@r3h0` with these verdicts each, `shown` as its hint."""
     store, level = Store(tmp_path), int(shown is not None)
@@ -83,6 +84,7 @@ def asked(
                 "problem_id": pa.array([h[0] for h in hints], pa.string()),
                 "strategy": pa.array(["prefix"] * len(hints), pa.string()),
                 "level": pa.array([h[1] for h in hints], pa.int32()),
+                "fraction": pa.array(fractions or [None] * len(hints), pa.float64()),
                 "text": pa.array([h[2] for h in hints], pa.string()),
                 "leaks_answer": pa.array([h[3] for h in hints], pa.bool_()),
             }
