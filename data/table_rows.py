@@ -18,9 +18,7 @@ import pyarrow as pa
 from gradus.components.rows import Rows
 from gradus.data.arrays import Column, Floats, Ints, floats, ints, one_array, pc, ragged
 from gradus.data.errors import BadInputError
-
-OF_PROBLEM, OF_PARTS = "problem.", "parts."
-"""Begin the name of a key of a problem's `extra`, and of one reward's value."""
+from gradus.data.lake.schema import OF_PARTS, OF_PROBLEM
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,9 @@ from gradus.components.rows import Rows
 from gradus.data.arrays import Bools, Ints, ints, one_array, positions
 from gradus.data.curation.candidates import Candidates, candidates
 from gradus.data.curation.plan import hints_of_level
-from gradus.data.lake.schema import PLAN, ROLLOUTS, SCORES
-from gradus.data.table_rows import OF_PARTS, OF_PROBLEM, TableRows
+from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS, SCORES
+from gradus.data.table_rows import TableRows
 
-OF_PLAN = "plan."
-"""Begins the name of a column of the plan row that a rollout was sampled for."""
 GROUP = "group"
 PLANNED = ("n", "temperature", "top_p", "top_k", "max_tokens", "messages", "hint_level", "hint_text", "reason")
 """Columns of a plan that a wave may set as they are."""

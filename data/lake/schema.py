@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 from gradus.components.settings import MAX_TOKENS
 
 SCHEMA_VERSION = 2
+OF_PROBLEM, OF_PLAN, OF_PARTS = "problem.", "plan.", "parts."
+"""Begin what components call a column of the problem or a key of its `extra`, one of the plan, one reward's value."""
 OWN = "own"
 """The origin of rows that the policy itself wrote."""
 

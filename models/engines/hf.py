@@ -273,7 +273,7 @@ class _Batch:
 
 
 def hold_probe(policy: Policy, logprobs: Logprobs, bound: float) -> float:
-    """Hold log-probs that an engine gives for a fixed text against the policy's own; return their difference.
+    """Compare an engine's log-probs of a fixed text with the policy's own; return their difference.
 
     That is the mean absolute one, nats per token; ValueError if it is beyond the bound. It sees what checksums cannot:
     weights that an engine fused or repacked, or forgot to repack (vLLM 0.32 on a CPU keeps the old output layer of a

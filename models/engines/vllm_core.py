@@ -39,7 +39,7 @@ class Cores:
         self.adapter: Any = None
         """The adapter that requests are made with, as vLLM's LoRARequest."""
         self.numbers: dict[Path, int] = {}
-        """vLLM tells adapters apart by a number alone, so each folder has its own."""
+        """Number of each adapter by its folder: vLLM knows adapters by a number alone."""
         self.ends: tuple[int, ...] = ()
         self.asleep = False
         self._engine = engine

@@ -7,11 +7,9 @@ from pydantic import Field
 from gradus.components.chosen import WaveConfig, chosen_in
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
-from gradus.data.lake.schema import PLAN, PROBLEMS, ROLLOUTS, SCORES, TableSchema
+from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, PROBLEMS, ROLLOUTS, SCORES, TableSchema
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 
-OF_PLAN, OF_PROBLEM, OF_PARTS = "plan.", "problem.", "parts."
-"""Begin the names of columns of the plan and of the problems, and of one reward's value."""
 _TOKENS = ("prompt_tokens", "completion_tokens", "logprobs", "spans", "trained_prompt_tokens")
 """Columns that are read only for a wave that declares them."""
 _ALWAYS = {

@@ -184,8 +184,8 @@ def check_components(config: Config) -> None:
 def _check_reads(chosen: Chosen) -> None:
     """Refuse a column that candidates, or the rows of a round, do not have."""
     from gradus.data.curation.candidates import Candidates, no_candidates  # noqa: PLC0415 - loads Arrow's functions
-    from gradus.data.curation.round import OF_PLAN, RoundRows  # noqa: PLC0415
-    from gradus.data.table_rows import OF_PARTS, OF_PROBLEM  # noqa: PLC0415
+    from gradus.data.curation.round import RoundRows  # noqa: PLC0415
+    from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM  # noqa: PLC0415
 
     component, keys, known = chosen.component, [OF_PROBLEM], [*Candidates.known]
     if chosen.kind == "wave":

@@ -19,9 +19,8 @@ from gradus.data.curation.candidates import PROMPT_TOKENS, Candidates, candidate
 from gradus.data.curation.plan import plan_rows
 from gradus.data.curation.results import DECIMALS, Draw, Selection, apply_filters, rank
 from gradus.data.errors import GateError
-from gradus.data.lake.schema import PROBLEMS
+from gradus.data.lake.schema import OF_PROBLEM, PROBLEMS
 from gradus.data.seeds import derive_seed
-from gradus.data.table_rows import OF_PROBLEM
 from gradus.tasks.artifacts.prompt_lengths import prompt_lengths
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.prompts import PromptConfig

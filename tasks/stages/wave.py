@@ -12,11 +12,10 @@ import pyarrow as pa
 from gradus.data.arrays import codes, ints, one_array, pc, positions, take_or_null
 from gradus.data.curation.candidates import Candidates
 from gradus.data.curation.plan import plan_rows, refuse_odd, wave_rows
-from gradus.data.curation.round import GROUP, OF_PLAN, Planned, Round, RoundRows, WaveError
+from gradus.data.curation.round import GROUP, Planned, Round, RoundRows, WaveError
 from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import PLAN, ROLLOUTS
+from gradus.data.lake.schema import OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS
 from gradus.data.seeds import derive_seed
-from gradus.data.table_rows import OF_PROBLEM
 from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult

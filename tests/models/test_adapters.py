@@ -128,6 +128,7 @@ def test_what_prompts_need_is_the_bases_but_for_a_tokenizer_of_its_own(adapter: 
         ({"layer_replication": [[0, 2], [1, 2]]}, "sets layer_replication"),
         ({"init_lora_weights": "pissa"}, "begun by pissa changes its base too"),
         ({"lora_alpha": None}, "lacks its base, its rank or its scale"),
+        ({"lora_alpha": -1}, "lacks its base, its rank or its scale"),
         ({"base_model_name_or_path": "../nowhere"}, r"nowhere, is not there"),
         ({"base_model_name_or_path": "."}, "is an adapter itself"),
         ({"base_model_name_or_path": None}, "lacks its base"),
