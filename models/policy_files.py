@@ -135,9 +135,7 @@ def _refuse_adapter(path: Path, body: Body) -> None:
     if not isinstance(base or "", str) or not isinstance(body.get("revision") or "", str):
         raise FileError(f"{path}: the name or the revision of its base is not text")
     if not _is_size(body.get("r"), _MAX_RANK) or not _is_number(body.get("lora_alpha")):
-        raise FileError(
-            f"{path} lacks its base, its rank or its scale: r is a whole number from 1 on, lora_alpha above 0"
-        )
+        raise FileError(f"{path} lacks its rank or its scale: r is a whole number from 1 on, lora_alpha above 0")
     if not (targets is None or _is_texts(targets) or (_is_text(targets) and _is_pattern(targets))):
         raise FileError(f"{path}: target_modules is neither a list of names nor a regular expression")
     if body.get("bias", "none") not in ("none", "all", "lora_only"):  # what its matrices show is what counts
