@@ -122,7 +122,7 @@ def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed:
     waves = list(dict.fromkeys(_wave_of(call) for call in calls if call[0] == WAVE.name))
     if stage not in waves:
         stage_spec(stage)
-    found = [call for call in calls if stage in (call[0], _wave_of(call) if call[0] == WAVE.name else "")]
+    found = [call for call in calls if stage == call[0] or (call[0] == WAVE.name and stage == _wave_of(call))]
     if changed and stage == "curate":  # the plans of profiling and evaluation have settings of their own
         found = [call for call in found if call[2] == "train"]
     if not found:

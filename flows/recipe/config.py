@@ -37,7 +37,7 @@ from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.preflight.checks import name_problem
-from gradus.tasks.stages.registry import installed_names, stage_spec
+from gradus.tasks.stages.registry import STAGES, installed_names, stage_spec
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
 C = TypeVar("C", bound=Config)
@@ -150,6 +150,8 @@ class Recipe(Config):
     @model_validator(mode="after")
     def _has_each_wave_once(self) -> "Recipe":
         named = [wave.short for wave in self.all_waves]
+        if taken := next((n for n in named if n.startswith("eval") or n in ("train", "profile", "given", *STAGES)), ""):
+            raise ValueError(f"a wave cannot be called {taken}, which names other stages of a run; rename the function")
         if twice := next((name for name in named if named.count(name) > 1), ""):
             also = ": once by `escalate`, once in `waves`; set escalate = []" if twice == "escalate" else ""
             raise ValueError(f"the wave {twice} stands twice, and overrides could not tell which{also}")

@@ -53,6 +53,8 @@ def test_set_reaches_nested_keys_and_reads_toml_values() -> None:
         ("escalate.x=1", "escalate is a list of 1"),
         ("escalate=[0]", "escalate.0: it must be greater than or equal to 1"),
         ('waves=["refill", "refill"]', "the wave refill stands twice"),
+        ('waves=["mine.py:eval_again"]', "a wave cannot be called eval_again"),
+        ('waves=["mine.py:update"]', "a wave cannot be called update"),
         ('waves=["escalate"]', r"once by `escalate`, once in `waves`; set escalate = \[\]"),
         ('waves=["nonesuch"]', "there is no wave 'nonesuch'"),
         ('waves=[{name="refill", times=0}]', "waves.0.times: it must be greater than or equal to 1"),
