@@ -1,23 +1,14 @@
 """The stage wave: its declaration and settings."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from pydantic import Field
 
 from gradus.components.chosen import WaveConfig, chosen_in
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
-from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, PROBLEMS, ROLLOUTS, SCORES, TableSchema
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
-
-_TOKENS = ("prompt_tokens", "completion_tokens", "logprobs", "spans", "trained_prompt_tokens")
-"""Columns that are read only for a wave that declares them."""
-_ALWAYS = {
-    "rollouts": ("rollout_id", "problem_id", "group_id", "hint_level", "hint_text", "plan_id", "wave", "call"),
-    "scores": ("rollout_id",),
-    "problems": ("problem_id", "question", "messages"),
-    "plan": ("problem_id", "group_id", "hint_level", "plan_id"),
-}
+from gradus.tasks.config.round_columns import round_columns
 
 
 class PlanningConfig(Config):
@@ -33,32 +24,7 @@ class PlanningConfig(Config):
     @property
     def reads(self) -> Mapping[str, tuple[str, ...]]:
         """The columns that the stage reads of rollouts, scores, problems and plan."""
-        needs = self.wave.needs
-        curated = [chosen.needs for chosen in chosen_in(self.curate)]
-        problems = [*(needs or ()), *(need for each in curated for need in each or ())]
-        everything = None in (needs, *curated)
-        return {
-            "rollouts": _columns(ROLLOUTS, needs, {name: name for name in needs or ()}, but=_TOKENS),
-            "scores": _columns(SCORES, needs, {n: "components" if n.startswith(OF_PARTS) else n for n in needs or ()}),
-            "problems": _columns(PROBLEMS, None if everything else problems, {n: _of_problem(n) for n in problems}),
-            "plan": _columns(PLAN, needs, {n: n.removeprefix(OF_PLAN) for n in needs or () if n.startswith(OF_PLAN)}),
-        }
-
-
-def _columns(
-    table: TableSchema, needs: Collection[str] | None, named: Mapping[str, str], but: Collection[str] = ()
-) -> tuple[str, ...]:
-    """Return the columns of a table that are read: those named, all but a few if nothing is declared."""
-    known = [column.name for column in table.columns]
-    asked = set(known) - set(but) if needs is None else set(named.values())
-    carried = [name for name in named.values() if table is PLAN and name not in known]
-    return (*(name for name in known if name in asked or name in _ALWAYS[table.name]), *carried)
-
-
-def _of_problem(need: str) -> str:
-    """Return the column of problems that a need is read from."""
-    name = need.removeprefix(OF_PROBLEM)
-    return name if need == name or name in PROBLEMS.arrow.names else "extra"
+        return round_columns(self.wave.needs, [chosen.needs for chosen in chosen_in(self.curate)])
 
 
 WAVE = Stage(

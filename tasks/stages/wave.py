@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import codes, ints, one_array, pc, positions, take_or_null
+from gradus.data.arrays import ints
 from gradus.data.curation.candidates import Candidates
 from gradus.data.curation.plan import plan_rows, refuse_odd, wave_rows
-from gradus.data.curation.round import GROUP, Planned, Round, RoundRows, WaveError
+from gradus.data.curation.round import Planned, Round, WaveError
 from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import choose, pool_of
+from gradus.tasks.stages.round_rows import round_rows
 
 _NUM_SAMPLES = 16
 
@@ -29,7 +29,7 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
     ctx.beat(0.0, "reading the round")
     name = f"wave {config.wave.label}"
     wave, call = int(str(ctx.facts["wave"])), int(str(ctx.facts["call"]))
-    rows, groups = _rows(ctx, config)
+    rows, groups = round_rows(ctx, config.reads)
     pool = pool_of(ctx, config.reads["problems"], config.curate.prompt if config.curate.counts_tokens else None)
     rng = np.random.default_rng(derive_seed(ctx.seed, "wave", ctx.round, wave, call))
 
@@ -78,32 +78,3 @@ def _plan(ctx: StageContext, config: PlanningConfig, planned: Planned | None, wa
     )
     before = ctx.table("plan", ["problem_id", "hint_level"])
     return wave_rows(plan, found.columns, before, round_index=ctx.round, wave=wave, call=call, seed=ctx.seed)
-
-
-def _rows(ctx: StageContext, config: PlanningConfig) -> tuple[RoundRows, pa.Array]:
-    """Return the rollouts of the round beside their scores, plan rows and problems; the groups' names."""
-    reads = config.reads
-    rollouts = ctx.table("rollouts", reads["rollouts"])
-    for name in ("wave", "call"):
-        filled = pc.fill_null(ROLLOUTS.column(rollouts, name), 0)
-        rollouts = rollouts.drop_columns([name]) if name in rollouts.column_names else rollouts
-        rollouts = rollouts.append_column(name, filled)
-    group, names = codes(pc.coalesce(rollouts.column("group_id"), rollouts.column("problem_id")))
-    table = rollouts.append_column(GROUP, pa.array(group))
-    scores = ctx.table("scores", reads["scores"])
-    at = positions(table.column("rollout_id"), scores.column("rollout_id"))
-    table = _beside(table, scores, at, "", {*table.column_names})
-    problems = ctx.table("problems", reads["problems"])
-    table = _beside(table, problems, positions(table.column("problem_id"), problems.column("problem_id")), OF_PROBLEM)
-    plans = ctx.table("plan", reads["plan"])
-    keys = pc.coalesce(PLAN.column(plans, "plan_id"), plans.column("group_id"))
-    own = pc.coalesce(ROLLOUTS.column(rollouts, "plan_id"), rollouts.column("group_id"))
-    return RoundRows(_beside(table, plans, positions(own, keys), OF_PLAN)), names
-
-
-def _beside(table: pa.Table, other: pa.Table, at: Any, prefix: str, there: set[str] = set()) -> pa.Table:  # noqa: B006
-    """Return a table with the columns of another, whose rows stand at these places (-1: null)."""
-    for name in other.column_names:
-        if name not in there:
-            table = table.append_column(prefix + name, take_or_null(one_array(other.column(name)), at))
-    return table
