@@ -16,6 +16,11 @@ from gradus.components.settings import MAX_TOKENS
 SCHEMA_VERSION = 2
 OF_PROBLEM, OF_PLAN, OF_PARTS = "problem.", "plan.", "parts."
 """Begin what components call a column of the problem or a key of its `extra`, one of the plan, one reward's value."""
+NO_TRACKER = (
+    *("problem", "plan", "parts", "hint", "facts", "stored", "segments"),
+    *("now", "old", "sampler", "start", "phase", "ema", "lagged", "policy", "reference", "teacher", "critic"),
+)
+"""Names before the dot of columns that are not a tracker's."""
 OWN = "own"
 """The origin of rows that the policy itself wrote."""
 
@@ -275,6 +280,9 @@ EVALUATIONS = TableSchema(
     ),
 )
 
+TRACKERS = TableSchema("trackers", (), ())
+"""Rows that a tracker keeps: its own key columns, and NAME.COLUMN (gradus.data.curation.tracked)."""
+
 UPDATES = TableSchema(
     "updates",
     ("rollout_id",),
@@ -293,7 +301,7 @@ UPDATES = TableSchema(
 """Use of each row in an update: a file of its checkpoint, ROWS_FILE, and a table of `gradus sql`."""
 ROWS_FILE = "rows.parquet"
 
-TABLES = {t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, DIFFICULTY, EVALUATIONS)}
+TABLES = {t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, DIFFICULTY, TRACKERS, EVALUATIONS)}
 CHECKPOINTS = "checkpoints"
 BASE = "base"
 """The role in which an adapter names the policy that it cannot be used without."""

@@ -93,6 +93,11 @@ class Chosen(Config):
         """The name without the folder of a user's file."""
         return self.name.rpartition("/")[2]
 
+    @property
+    def short(self) -> str:
+        """The name without the file of a user's function."""
+        return self.name.rpartition(":")[2]
+
     @classmethod
     def usual(cls) -> Self:
         """The default component with its default settings."""
@@ -174,14 +179,33 @@ class WaveConfig(Chosen, kind="wave"):
     """If it asks for more after its last call: learn from the rows that are there, or fail the run."""
 
     @property
-    def short(self) -> str:
-        """Its name, without the file of a user's function."""
-        return self.name.rpartition(":")[2]
-
-    @property
     def reads_hints(self) -> bool:
         """Return whether it asks for hints."""
         return "hint" in (self.needs or ())
+
+
+class TrackerConfig(Chosen, kind="tracker"):
+    """A tracker with its settings, and the rows that it begins with."""
+
+    start: str = Field(default="", exclude_if=empty, json_schema_extra=INCIDENTAL)
+    """Rows that it begins with: an artifact of the same tracker, or a file with its key columns and its own."""
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """Its key columns; none if it cannot be found."""
+        return self._declared.by if self._declared else ()
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """The columns that it keeps, as others read them: NAME.COLUMN; none if it cannot be found."""
+        return tuple(f"{self.short}.{column}" for column in self._declared.columns) if self._declared else ()
+
+    @property
+    def _declared(self) -> Component | None:
+        try:
+            return self.component
+        except ValueError:
+            return None
 
 
 class AdvantageConfig(Chosen, kind="advantage", default="grpo"):
