@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gradus.components.rows import ColumnError, Rows, numbered
 from gradus.data.arrays import Column, Floats, Ints, codes, floats, one_array, pc, take_or_null
+from gradus.data.lake.schema import kind_of
 from gradus.data.table_rows import Lists, TableRows
 
 T = TypeVar("T", bound=TableRows)
@@ -156,9 +157,8 @@ def merged(before: pa.Table | None, changed: pa.Table, by: Sequence[str]) -> pa.
         except pa.ArrowTypeError:
             pairs = zip(before.schema, changed.schema, strict=True)
             odd = next(ours.name for theirs, ours in pairs if theirs.type != ours.type)
-            raise TrackerError(
-                f"it kept {before.field(odd).type} as {odd}, and returns {changed.field(odd).type}"
-            ) from None
+            kept, now = kind_of(before.field(odd).type), kind_of(changed.field(odd).type)
+            raise TrackerError(f"it kept {kept} as {odd}, and returns {now}") from None
     if not by:
         return table.combine_chunks()
     return table.take(pc.sort_indices(table, sort_keys=[(name, "ascending", "at_end") for name in by])).combine_chunks()

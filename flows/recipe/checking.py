@@ -51,24 +51,24 @@ def check_settings(recipe: Recipe, lake: Path) -> None:
     for stage, bases in stages.items():
         for index, base in product(_changed(recipe, stage.name), bases):
             _check_stage(recipe, stage, stage_config(recipe, stage.name, index, base))
+    _check_trackers(recipe, lake)
     for index in _changed(recipe, "curate"):
         _check_stage(recipe, CURATE, curate_config(recipe, index))
     names = [wave.short for wave in recipe.all_waves]
     for index, wave in product(_changed(recipe, "curate", *names), recipe.all_waves):
         check_components(wave_config(recipe, wave, index))
-    for tracker in recipe.trackers:
-        for index in _changed(recipe, tracker.short):
-            check_components(tracker_config(recipe, tracker, index))
-    _check_starts(recipe, lake)
     _check_sampling(recipe, lake)
     for index in _changed(recipe, "curate", *names, "update") if recipe.rounds and recipe.given is None else ():
         _check_groups(recipe, index)
 
 
-def _check_starts(recipe: Recipe, lake: Path) -> None:
+def _check_trackers(recipe: Recipe, lake: Path) -> None:
+    """Refuse trackers that cannot be used, and rows that one cannot begin with."""
     from gradus.tasks.artifacts.tracker_rows import check_start  # noqa: PLC0415 - loads Arrow's functions
 
     for tracker in recipe.trackers:
+        for index in _changed(recipe, tracker.short):
+            check_components(tracker_config(recipe, tracker, index))
         if tracker.start:
             check_start(Store(lake), tracker)
 
