@@ -6,8 +6,6 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from gradus.components import component
-from gradus.components.rows import Rows
-from gradus.data.arrays import Bools, Floats
 from gradus.data.curation.round import Round
 from gradus.data.curation.tracked import Tracked
 
@@ -34,26 +32,16 @@ def beta_posterior(
     """
     rows = round.rows
     judged = ~np.isnan(rows["correct"]) & (np.nan_to_num(rows["hint_level"]) == 0)
-    problem, right, wrong = _counts(rows, judged)
-    alpha = {
-        "problem_id": problem,
-        "alpha": decay * before.at("alpha", problem, default=prior) + right,
-        "beta": decay * before.at("beta", problem, default=prior) + wrong,
-    }
+    problem, number = np.unique(rows["problem_id"][judged].astype(str), return_inverse=True)
+    alpha, beta = (
+        decay * before.at(name, problem, default=prior) + np.bincount(number, verdict, len(problem))
+        for name, verdict in (("alpha", rows["correct"][judged]), ("beta", 1 - rows["correct"][judged]))
+    )
     if forget == 1.0:
-        return alpha
+        return {"problem_id": problem, "alpha": alpha, "beta": beta}
     left = ~np.isin(before["problem_id"], problem)
     return {
         "problem_id": np.concatenate((problem, before["problem_id"][left])),
-        **{
-            name: np.concatenate((alpha[name], prior + forget * (before[name][left] - prior)))
-            for name in ("alpha", "beta")
-        },
+        "alpha": np.concatenate((alpha, prior + forget * (before["alpha"][left] - prior))),
+        "beta": np.concatenate((beta, prior + forget * (before["beta"][left] - prior))),
     }
-
-
-def _counts(rows: Rows, counted: Bools) -> tuple[Any, Floats, Floats]:
-    """Return the problems of the rows that count (P,), and how many of these are right and wrong, (P,) both."""
-    problem, number = np.unique(rows["problem_id"][counted].astype(str), return_inverse=True)
-    right = np.bincount(number, rows["correct"][counted], len(problem))
-    return problem.astype(object), right, np.bincount(number, minlength=len(problem)) - right

@@ -1,7 +1,7 @@
 """Trackers and the samplers that read them, against numbers by hand."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ def none(*columns: str, by: Sequence[str] = BY) -> Tracked:
     return kept(by, **{name: [] for name in (*by, *columns)})
 
 
-def rounds(rewards: dict[str, Sequence[float | None]], index: int = 1, **columns: Any) -> Round:
+def rounds(rewards: dict[str, Sequence[float | None]], columns: Mapping[str, Any] = {}, index: int = 1) -> Round:
     """A round with a group for each problem; `columns` are those of rows."""
     rows = [(problem, group, value) for group, (problem, each) in enumerate(rewards.items()) for value in each]
     names, groups, values = zip(*rows, strict=True)
@@ -49,7 +49,7 @@ def test_a_posterior_decays_when_sampled_and_forgets_when_not() -> None:
     found = beta_posterior(before, round_, decay=0.5, forget=0.5)
     assert found["problem_id"].tolist() == ["a", "b"]
     assert (found["alpha"].tolist(), found["beta"].tolist()) == ([3.0, 2.0], [3.0, 1.0])
-    hinted = rounds({"a": [1.0, 0.0]}, hint_level=[0, 1])
+    hinted = rounds({"a": [1.0, 0.0]}, {"hint_level": [0, 1]})
     assert beta_posterior(none("alpha", "beta"), hinted, decay=1.0)["beta"].tolist() == [1.0]
 
 
@@ -68,7 +68,7 @@ def test_spo_begins_at_the_pass_rate_and_forgets_by_the_rounds_since_the_last_vi
 def test_sec_moves_a_domain_to_the_mean_absolute_advantage_of_its_rows() -> None:
     # 1, 0, 0: mean 1/3, std sqrt(1/3): |A| = 1.1547, .57735, .57735, mean .7698; equal rewards have none.
     domains = ["sums", "sums", "sums", "signs", "signs", None]
-    round_ = rounds({"a": [1.0, 0.0, 0.0], "b": [1.0, 1.0], "c": [1.0]}, **{"problem.domain": domains})
+    round_ = rounds({"a": [1.0, 0.0, 0.0], "b": [1.0, 1.0], "c": [1.0]}, {"problem.domain": domains})
     before = kept(("problem.domain",), **{"problem.domain": ["signs", "words"], "gain": [0.4, 0.9]})
     found = sec(before, round_, rate=0.25)
     assert found["problem.domain"].tolist() == ["signs", "sums"]

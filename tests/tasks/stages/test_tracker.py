@@ -16,6 +16,7 @@ from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.trackers import TrackingConfig
+from gradus.tasks.runtime.calls import Call, planned
 from gradus.tasks.stages import curate
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.tracker import run
@@ -232,6 +233,19 @@ def test_filters_and_samplers_of_a_plan_read_trackers(tmp_path: Path) -> None:
     ctx.out.commit()
     assert store.read(ctx.out.ref).column("problem_id").to_pylist() == ["c", "a"]
     assert result.summary["reasons"] == {"seen often": 1}
+
+
+def test_a_column_that_nobody_reads_changes_no_plan(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    problems, known = [store.put("problems", PROBLEMS)], {"problem_id": ["a", "b"], "spo.value": [0.5, 0.25]}
+    config = CurateConfig.model_validate({"sampler": "spo", "tracked": {"spo.value": ("problem_id",)}})
+
+    def plan(**columns: Any) -> str:
+        rows = store.put("trackers", pa.table({**known, **columns}))
+        return planned(store, Call("curate", config, {"problems": problems, "trackers": [rows]}), run="", seed=0).output
+
+    assert plan(**{"spo.beta": [1, 2]}) == plan(**{"spo.beta": [9.5, 2]}) == plan()
+    assert len({plan(), plan(**{"spo.value": [0.5, 0.5]}), plan(problem_id=["a", "c"])}) == 3
 
 
 KEYS = st.sampled_from(["p", "q", "r", "s", None])
