@@ -55,16 +55,22 @@ def with_tracked(rows: T, tracked: Mapping[str, Sequence[str]], tables: Sequence
         tables: Tables of trackers; that of a column may be missing.
     """
     table = rows.table
-    for name, by in tracked.items():
-        if all(key in rows for key in by):
-            own = next((each for each in tables if name in each.column_names), None)
-            values = pa.nulls(rows.num_rows) if own is None else _beside(rows, own, name, by)
-            table = table.append_column(name, values)
+    for name in dict.fromkeys(map(tracker_of, tracked)):
+        columns = [column for column in tracked if tracker_of(column) == name]
+        by = tracked[columns[0]]
+        if not all(key in rows for key in by):
+            continue
+        own = next((each for each in tables if columns[0] in each.column_names), None)
+        at = None if own is None else places(key_columns(rows, by), key_columns(TableRows(own), by))
+        for column in columns:
+            found = pa.nulls(rows.num_rows) if own is None or at is None else take_or_null(own.column(column), at)
+            table = table.append_column(column, found)
     return type(rows)(table)
 
 
-def _beside(rows: Rows, own: pa.Table, name: str, by: Sequence[str]) -> pa.Array:
-    return take_or_null(own.column(name), places(key_columns(rows, by), key_columns(TableRows(own), by)))
+def tracker_of(column: str) -> str:
+    """Return the name of the tracker that a column, NAME.COLUMN, is of."""
+    return column.partition(".")[0]
 
 
 def key_columns(rows: Rows, by: Sequence[str]) -> list[Column]:

@@ -16,8 +16,9 @@ from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.trackers import TrackingConfig
+from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.runtime.calls import Call, planned
-from gradus.tasks.stages import curate
+from gradus.tasks.stages import curate, wave
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.tracker import run
 from gradus.tasks.stages.warm import Warm
@@ -39,16 +40,8 @@ def context(store: Store, table: str, inputs: Mapping[str, Any], index: int = 3)
     return StageContext(store, inputs, writer, 13, Warm(), lambda frac, text="": None, {"round": index})
 
 
-def asked(
-    folder: Path,
-    tracker: object,
-    rewards: Rewards,
-    *,
-    tables: Mapping[str, pa.Table] = {},
-    tracked: Mapping[str, Sequence[str]] = {},
-) -> tuple[pa.Table, StageResult]:
-    """One call of a tracker in round 3: a group for each problem with these rewards."""
-    store = Store(folder)
+def stored(store: Store, rewards: Rewards, tables: Mapping[str, pa.Table]) -> dict[str, tuple[Ref]]:
+    """A round with a group for each problem with these rewards, and tables of other roles."""
     rows = [(p, i, value) for p, values in rewards.items() for i, value in enumerate(values)]
     reward = pa.array([value for *_, value in rows], pa.float64())
     known = {"rollout_id": [f"{p}:{i}" for p, i, _ in rows], "problem_id": [p for p, *_ in rows]}
@@ -59,8 +52,20 @@ def asked(
         "scores": pa.table({**known, "reward": reward, "correct": reward.cast(pa.bool_())}),
         **tables,
     }
-    stored = {role: store.put("trackers" if role == "before" else role, table) for role, table in everything.items()}
-    ctx = context(store, "trackers", {role: (ref,) for role, ref in stored.items()})
+    return {role: (store.put("trackers" if role == "before" else role, each),) for role, each in everything.items()}
+
+
+def asked(
+    folder: Path,
+    tracker: object,
+    rewards: Rewards,
+    *,
+    tables: Mapping[str, pa.Table] = {},
+    tracked: Mapping[str, Sequence[str]] = {},
+) -> tuple[pa.Table, StageResult]:
+    """One call of a tracker in round 3: a group for each problem with these rewards."""
+    store = Store(folder)
+    ctx = context(store, "trackers", stored(store, rewards, tables))
     result = run(ctx, TrackingConfig.model_validate({"tracker": tracker, "tracked": dict(tracked)}))
     ctx.out.commit()
     return store.read(ctx.out.ref), result
@@ -233,6 +238,30 @@ def test_filters_and_samplers_of_a_plan_read_trackers(tmp_path: Path) -> None:
     ctx.out.commit()
     assert store.read(ctx.out.ref).column("problem_id").to_pylist() == ["c", "a"]
     assert result.summary["reasons"] == {"seen often": 1}
+
+
+def test_a_wave_reads_trackers_beside_its_rows_and_draws_problems_by_them(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import numpy as np\nfrom gradus.components import component\n\n"
+        '@component("wave", needs=("group", "sec.gain"))\ndef more(round, rng):\n'
+        '    rows, known = round.rows["sec.gain"], round.candidates["sec.gain"]\n'
+        "    assert known.tolist()[:1] == [0.25] and np.isnan(known[1])\n"
+        "    return round.plan(problems=round.draw(1), gain=float(np.nanmax(rows)))\n"
+    )
+    store, by = Store(tmp_path / "lake"), {"sec.gain": ["problem.domain"], "spo.value": ["problem_id"]}
+    kept = pa.table({"problem.domain": ["sums"], "sec.gain": [0.25]})
+    inputs = stored(store, {"a": [1, 0]}, {"trackers": kept})
+    inputs["trackers"] += (store.put("trackers", pa.table({"problem_id": ["b"], "spo.value": [0.5]})),)
+    curated = {"sampler": {"name": "spo", "epsilon": 1e-9}, "tracked": by}
+    planning = PlanningConfig.model_validate({"wave": f"{tmp_path / 'own.py'}:more", "curate": curated})
+    assert planning.reads["trackers"] == ("problem.domain", "problem_id", "sec.gain", "spo.value")
+    assert {"domain", "problem_id"} <= set(planning.reads["problems"])
+    ctx = context(store, "plan", inputs)
+    ctx.facts.update({"wave": 1, "call": 0})
+    wave.run(ctx, planning)
+    ctx.out.commit()
+    (row,) = store.read(ctx.out.ref).to_pylist()
+    assert (row["problem_id"] in "bc", row["gain"]) == (True, 0.25)
 
 
 def test_a_column_that_nobody_reads_changes_no_plan(tmp_path: Path) -> None:
