@@ -5,6 +5,9 @@ reads of others, and difficulty, all three as of the round before and optional. 
 they are.
 """
 
+import pyarrow as pa
+
+from gradus.components.chosen import TrackerConfig
 from gradus.data.arrays import Ints
 from gradus.data.curation.candidates import Candidates
 from gradus.data.curation.round import Round, WaveError
@@ -37,12 +40,7 @@ def run(ctx: StageContext, config: TrackingConfig) -> StageResult:
         hints=None,
         drawn=_refused,
     )
-    before = ctx.store.read(ctx.one("before")) if ctx.inputs.get("before") else None
-    known = (
-        changed_rows({each: [] for each in (*by, *columns)}, by, columns)
-        if before is None
-        else unnamed(before, chosen.short)
-    )
+    known = _kept(ctx, chosen)
     ctx.beat(0.5, f"{rows.num_rows} rollouts, {known.num_rows} rows kept so far")
     try:
         changed = changed_rows(load(chosen)(Tracked(known, keys=by), round_), by, columns)
@@ -56,6 +54,14 @@ def run(ctx: StageContext, config: TrackingConfig) -> StageResult:
         summary={"rows": table.num_rows, "changed": changed.num_rows},
         samples=table.slice(0, _NUM_SAMPLES).to_pylist(),
     )
+
+
+def _kept(ctx: StageContext, chosen: TrackerConfig) -> pa.Table:
+    """Return the rows that a tracker kept so far, as it declares them; none at first."""
+    by, columns = chosen.by, chosen.component.columns
+    if not ctx.inputs.get("before"):
+        return changed_rows({each: [] for each in (*by, *columns)}, by, columns)
+    return unnamed(ctx.store.read(ctx.one("before")), chosen.short).select([*by, *columns])
 
 
 def _refused(_pool: Candidates, _num: int) -> Ints:
