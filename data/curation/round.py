@@ -21,7 +21,7 @@ from gradus.components.rows import Rows
 from gradus.data.arrays import Bools, Ints, ints, one_array, positions
 from gradus.data.curation.candidates import Candidates, candidates
 from gradus.data.curation.plan import hints_of_level
-from gradus.data.lake.schema import PLAN, ROLLOUTS, SCORES
+from gradus.data.lake.schema import LENGTH, PLAN, ROLLOUTS, SCORES
 from gradus.data.table_rows import TableRows
 
 GROUP = "group"
@@ -35,6 +35,7 @@ class RoundRows(TableRows):
     extra: ClassVar[str] = "problem.extra"
     known: ClassVar[Collection[str]] = (
         GROUP,
+        LENGTH,
         *dict.fromkeys(column.name for table in (ROLLOUTS, SCORES) for column in table.columns),
         extra,
     )

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from gradus.components.rows import ColumnError, Rows, numbered
 from gradus.data.arrays import Column, Floats, Ints, codes, floats, one_array, pc, take_or_null
-from gradus.data.lake.schema import kind_of
+from gradus.data.lake.columns import kind_of
 from gradus.data.table_rows import Lists, TableRows
 
 T = TypeVar("T", bound=TableRows)

@@ -348,8 +348,12 @@ class _Steps:
             learned["reference"] = [self.start.policy]
         kept = index % self.recipe.save_state_every == 0
         save = "now" if last else "behind" if kept else "never"
+        if config.reads_batch:
+            shaped = {**{role: learned[role] for role in ("rollouts", "scores")}, "plan": gathered.plans}
+            shaped["problems"] = [self.start.problems]
+            learned["batch"] = [self.session.stage("shape", config.shaping, shaped, round=index).ref]
         facts: JsonObject = {"save": save, "may_skip": True}
-        return self.run("update", self.recipe.update, learned, index, facts=facts)
+        return self.session.stage("update", config.with_batch, learned, round=index, facts=facts)
 
     def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
         """The policy on a suite, with the same seeds every time, beside the evaluation of the starting policy."""

@@ -70,5 +70,5 @@ TRACKER = Stage(
     reads=lambda settings: settings.reads,
     draws=False,
     verb=False,
-    run="gradus.tasks.stages.tracker:run",
+    run="gradus.tasks.stages.tracker.stage:run",
 )

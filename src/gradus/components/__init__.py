@@ -26,6 +26,7 @@ Kind = Literal[
     "wave",
     "tracker",
     "reward",
+    "shape",
     "advantage",
     "loss",
     "aggregation",

@@ -208,6 +208,10 @@ class TrackerConfig(Chosen, kind="tracker"):
             return None
 
 
+class ShapeConfig(Chosen, kind="shape"):
+    """A shape with its settings: a function that decides what of a round is learned from."""
+
+
 class AdvantageConfig(Chosen, kind="advantage", default="grpo"):
     """An advantage with its settings."""
 
