@@ -65,7 +65,7 @@ class TableRows(Rows):
         return "components" if name.startswith(OF_PARTS) else ""
 
     def _is_known(self, name: str) -> bool:
-        return super()._is_known(name) or self._source(name) in self.known
+        return super()._is_known(name) or "." in name
 
     def _column(self, name: str) -> Any:
         if name not in self._of_rows:

@@ -79,6 +79,10 @@ def _settings(settings: Mapping[str, Setting]) -> Iterator[str]:
 def _tables() -> Iterator[str]:
     yield "Columns marked * are what a file of yours must have; others may be missing, and columns of its own are kept."
     for title, table in TABLES.items():
+        if not table.columns:
+            what = "[those of its tracker](../extending.md#what-a-tracker-remembers): its keys, and NAME.COLUMN"
+            yield from ("", f"## {title}", "", f"Key and columns are {what}.")
+            continue
         yield from ("", f"## {title}", "", f"Key: {', '.join(f'`{each}`' for each in table.key)}.", "")
         yield from ("| column | type | |", "|---|---|---|")
         for column in table.columns:

@@ -7,14 +7,14 @@ Columns are those of the tables problems and difficulty, and `prompt_tokens` (gr
 """
 
 from collections.abc import Collection
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from gradus.data.arrays import positions, take_or_null
 from gradus.data.curation.difficulty import complete
 from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import DIFFICULTY, PROBLEMS
+from gradus.data.lake.schema import DIFFICULTY, OF_PROBLEM, PROBLEMS
 from gradus.data.table_rows import TableRows
 
 PROMPT_TOKENS = "prompt_tokens"
@@ -27,6 +27,14 @@ class Candidates(TableRows):
     """Problems with their measurements."""
 
     known: ClassVar[Collection[str]] = (*(column.name for column in PROBLEMS.columns), *_MEASURED, PROMPT_TOKENS)
+
+    def _source(self, name: str) -> str:
+        plain = name.removeprefix(OF_PROBLEM)  # problem.domain is the column, as in the rows of a round
+        return plain if name != plain and plain in PROBLEMS.names else super()._source(name)
+
+    def _column(self, name: str) -> Any:
+        source = self._source(name)
+        return super()._column(name if source in ("", self.extra) else source)
 
 
 def candidates(problems: pa.Table, difficulty: pa.Table | None) -> Candidates:

@@ -21,7 +21,7 @@ from gradus.components.rows import Rows
 from gradus.data.arrays import Bools, Ints, ints, one_array, positions
 from gradus.data.curation.candidates import Candidates, candidates
 from gradus.data.curation.plan import hints_of_level
-from gradus.data.lake.schema import LENGTH, OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS, SCORES
+from gradus.data.lake.schema import LENGTH, PLAN, ROLLOUTS, SCORES
 from gradus.data.table_rows import TableRows
 
 GROUP = "group"
@@ -39,9 +39,6 @@ class RoundRows(TableRows):
         *dict.fromkeys(column.name for table in (ROLLOUTS, SCORES) for column in table.columns),
         extra,
     )
-
-    def _is_known(self, name: str) -> bool:
-        return super()._is_known(name) or name.startswith((OF_PLAN, OF_PROBLEM, OF_PARTS))
 
 
 class WaveError(ValueError):

@@ -14,6 +14,11 @@ from gradus.data.lake.columns import Column, TableSchema, kind_of
 
 OF_PROBLEM, OF_PLAN, OF_PARTS = "problem.", "plan.", "parts."
 """Begin what components call a column of the problem or a key of its `extra`, one of the plan, one reward's value."""
+NO_TRACKER = (
+    *("problem", "plan", "parts", "hint", "facts", "stored", "segments"),
+    *("now", "old", "sampler", "start", "phase", "ema", "lagged", "policy", "reference", "teacher", "critic"),
+)
+"""Names before the dot of columns that are not a tracker's."""
 LENGTH = "length"
 """The name by which they read the number of completion tokens, which no table has."""
 OWN = "own"
@@ -214,6 +219,9 @@ EVALUATIONS = TableSchema(
     ),
 )
 
+TRACKERS = TableSchema("trackers", (), ())
+"""Rows that a tracker keeps: its own key columns, and NAME.COLUMN (gradus.data.curation.tracked)."""
+
 UPDATES = TableSchema(
     "updates",
     ("rollout_id",),
@@ -232,7 +240,7 @@ UPDATES = TableSchema(
 """Use of each row in an update: a file of its checkpoint, ROWS_FILE, and a table of `gradus sql`."""
 ROWS_FILE = "rows.parquet"
 
-TABLES = {t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, BATCH, DIFFICULTY, EVALUATIONS)}
+TABLES = {t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, BATCH, DIFFICULTY, TRACKERS, EVALUATIONS)}
 CHECKPOINTS = "checkpoints"
 BASE = "base"
 """The role in which an adapter names the policy that it cannot be used without."""

@@ -83,6 +83,27 @@ def NAME(round: Round, rng: np.random.Generator):
     assert NAME(round_of(rows), np.random.default_rng(0)).problem_id.to_pylist() == ["b"]
 """,
     ),
+    "tracker": (
+        '''
+@component("tracker", by=("problem_id",), columns=("mean",), needs=("problem_id", "reward"))
+def NAME(before: Tracked, round: Round, *, rate: Annotated[float, Gt(0.0), Le(1.0)] = 0.5):
+    """Keep a running mean of the rewards of each problem: mean <- mean + rate (newest - mean).
+
+    Args:
+        rate: Weight of the newest round.
+    """
+    known = ~np.isnan(round.rows["reward"])
+    problem, number = np.unique(round.rows["problem_id"][known].astype(str), return_inverse=True)
+    newest = np.bincount(number, round.rows["reward"][known], len(problem)) / np.bincount(number)
+    mean = before.at("mean", problem)
+    return {"problem_id": problem, "mean": np.where(np.isnan(mean), newest, mean + rate * (newest - mean))}
+''',
+        """
+    rows = pa.table({"problem_id": ["a", "a", "b"], "group": [0, 0, 1], "reward": [1.0, 0.0, 1.0]})
+    before = Tracked(pa.table({"problem_id": ["b"], "mean": [0.5]}), keys=("problem_id",))
+    assert NAME(before, round_of(rows))["mean"].tolist() == [0.5, 0.75]
+""",
+    ),
     "reward": (
         '''
 @component("reward")
@@ -262,6 +283,7 @@ def _imports(kind: Kind, text: str) -> str:
             f"from {rows}": "Rows",
             "from gradus.data.curation.results": "Draw selection",
             "from gradus.data.curation.round": "Round first_rows round_of",
+            "from gradus.data.curation.tracked": "Tracked",
         },
     )
     words, found = set(re.findall(r"\w+", text)), ""

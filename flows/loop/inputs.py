@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gradus.data.lake.store import Ref, Store
+from gradus.flows.loop.outcomes import Beginning
 from gradus.flows.loop.reruns import stored_recipe
-from gradus.flows.loop.training import Beginning
 from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.config import Recipe, changed_files, lasting, same_run, section, stage_config
 from gradus.flows.recipe.samplings import Sampling, samplings
@@ -18,6 +18,7 @@ from gradus.models.templates import PromptStyle
 from gradus.tasks.artifacts.policies import base_ref, refuse_training
 from gradus.tasks.artifacts.prompt_lengths import refuse_long
 from gradus.tasks.artifacts.resolve import resolve_artifact
+from gradus.tasks.artifacts.tracker_rows import start_ref
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.identity.pins import content_sha256, pinned, source_facts
 from gradus.tasks.inspect.remarks import shared_problems
@@ -33,12 +34,13 @@ def as_run(recipe: Recipe) -> Recipe:
     assert isinstance(found, Recipe)
     theirs = {name: pinned(section(recipe, name), renew=True) for name in recipe.stages}
     stages = {name: settings.model_dump(mode="json") for name, settings in theirs.items()}
-    files = {text: content_sha256(Path(text)) for text in _named_problems(recipe) if Path(text).is_file()}
+    files = {text: content_sha256(Path(text)) for text in _named_files(recipe) if Path(text).is_file()}
     return overlapping(found.model_copy(update={"stages": stages, "files": files}))
 
 
-def _named_problems(recipe: Recipe) -> list[str]:
-    return [recipe.problems, *(suite.problems for suite in recipe.evaluate.suites)]
+def _named_files(recipe: Recipe) -> list[str]:
+    starts = (tracker.start for tracker in recipe.trackers if tracker.start)
+    return [recipe.problems, *(suite.problems for suite in recipe.evaluate.suites), *starts]
 
 
 def run_name(recipe: Recipe) -> str:
@@ -94,7 +96,8 @@ def start_of(session: Stages, recipe: Recipe) -> Beginning:
     remarks = tuple(filter(None, found))
     for text in remarks:
         session.say(f"note: {text}")
-    return Beginning(policy=policy, teacher=teacher, problems=problems, suites=suites, remarks=remarks)
+    trackers = {each.short: start_ref(session.store, each) for each in recipe.trackers if each.start}
+    return Beginning(policy, problems, suites, teacher, remarks, trackers)
 
 
 def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref, suites: Mapping[str, Ref]) -> None:

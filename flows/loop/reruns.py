@@ -6,17 +6,11 @@ from pathlib import Path
 
 from gradus.data.errors import UsageError
 from gradus.data.nearest import did_you_mean
-from gradus.flows.recipe.config import (
-    Assignments,
-    Recipe,
-    lasting,
-    load_recipe,
-    pairs,
-    parse_recipe,
-    recipe_from,
-)
+from gradus.flows.recipe.assignments import Assignments, pairs
+from gradus.flows.recipe.config import Recipe, lasting, load_recipe, parse_recipe, recipe_from
 from gradus.flows.recipe.guards import Override
 from gradus.flows.recipe.setting_faults import valid
+from gradus.tasks.config.trackers import TRACKER
 from gradus.tasks.config.waves import WAVE
 from gradus.tasks.runs.journal import read_events, read_settings
 from gradus.tasks.stages.registry import stage_spec, stages
@@ -118,15 +112,15 @@ def _calls(folder: Path) -> list[Call]:
 
 
 def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed: bool) -> list[Call]:
-    """The calls of the run that are meant, of a stage or of a wave by its name; UsageError names those there are."""
-    waves = list(dict.fromkeys(_wave_of(call) for call in calls if call[0] == WAVE.name))
-    if stage not in waves:
+    """The calls that are meant, of a stage, or of a wave or tracker by its name; UsageError names those there are."""
+    named = list(dict.fromkeys(filter(None, map(_function_of, calls))))
+    if stage not in named:
         stage_spec(stage)
-    found = [call for call in calls if stage == call[0] or (call[0] == WAVE.name and stage == _wave_of(call))]
+    found = [call for call in calls if stage in (call[0], _function_of(call))]
     if changed and stage == "curate":  # the plans of profiling and evaluation have settings of their own
         found = [call for call in found if call[2] == "train"]
     if not found:
-        had = ", ".join([*(name for name in stages() if name in {name for name, _, _ in calls}), *waves])
+        had = ", ".join([*(name for name in stages() if name in {name for name, _, _ in calls}), *named])
         what = "stage it could change" if any(name == stage for name, _, _ in calls) else "stage"
         raise UsageError(f"run {run} had no {what} {stage}", hint=f"its stages are {had}" if had else "it did nothing")
     rounds = sorted({index for _, index, _ in found})
@@ -136,9 +130,10 @@ def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed:
     return [call for call in found if chosen.has(call[1])]
 
 
-def _wave_of(call: Call) -> str:
-    """The name of a wave by one of its calls."""
-    return call[2].rstrip("0123456789")
+def _function_of(call: Call) -> str:
+    """The name of the wave or tracker that a call asked; empty for one of another stage."""
+    stage, _, purpose = call
+    return purpose.rstrip("0123456789") if stage == WAVE.name else purpose if stage == TRACKER.name else ""
 
 
 def _rounds(rounds: Sequence[int]) -> str:

@@ -11,10 +11,20 @@ from gradus.components.settings import Config
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import Json, JsonObject
-from gradus.flows.loop.measuring import Choice, Figures, Measurements
+from gradus.flows.loop.measuring import Measurements
+from gradus.flows.loop.memory import Memory
+from gradus.flows.loop.outcomes import Beginning, Trained
 from gradus.flows.loop.room import kept_rounds
 from gradus.flows.recipe.ahead import run_concurrently
-from gradus.flows.recipe.config import Recipe, Recorded, section, stage_config, wave_config
+from gradus.flows.recipe.config import (
+    Recipe,
+    Recorded,
+    curate_config,
+    section,
+    stage_config,
+    tracker_config,
+    wave_config,
+)
 from gradus.flows.recipe.guards import Guard, first_outside
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.curation import CurateConfig
@@ -27,39 +37,6 @@ Ends = Callable[[int], bool]
 """Function that returns whether a training ends after a round; 0 is before the first."""
 
 
-@dataclass(frozen=True)
-class Trained:
-    """Result of a training run: its rounds, its last and best policy, the figures of the reported suites by name.
-
-    Without a choice the best policy is the last one. `stopped` is the sentence of the guard, or of the rounds without
-    signal, that ended the run, with the round of the best policy as `best_round`; there are no figures then.
-    """
-
-    rounds: int
-    policy: Ref
-    best: Ref
-    best_round: int
-    figures: Mapping[str, Figures]
-    choice: Choice | None
-    remarks: tuple[str, ...] = ()
-    stopped: str = ""
-    skipped: tuple[int, ...] = ()
-    """Rounds without signal, whose update was skipped."""
-
-
-@dataclass(frozen=True)
-class Beginning:
-    """Inputs with which a training run starts."""
-
-    policy: Ref
-    problems: Ref
-    suites: Mapping[str, Ref]
-    """Problems of each evaluation suite by its name."""
-    teacher: Ref | None = None
-    remarks: tuple[str, ...] = ()
-    """Warnings to print beside the figures: evaluated problems that are trained on."""
-
-
 def train(session: Stages, recipe: Recipe, start: Beginning, ends: Ends | None = None) -> Trained:
     """Profile, build hints, then rounds of curate, rollout, score, update, with evaluations between.
 
@@ -70,10 +47,10 @@ def train(session: Stages, recipe: Recipe, start: Beginning, ends: Ends | None =
 
 @dataclass(frozen=True)
 class _State:
-    """Inputs of a round: a policy, the difficulty of the problems, and the round's rollouts if made ahead."""
+    """Inputs of a round: a policy, what is remembered of the rounds before, and the round's rollouts if made ahead."""
 
     policy: Ref
-    difficulty: Ref | None
+    memory: Memory
     ahead: "_Gathered | None" = None
     skipped: int = 0
     """Rounds in a row, up to now, whose update was skipped."""
@@ -139,25 +116,29 @@ class _Training:
 
         A round whose rollouts are outside a guard is not learned from: if all are wrong, no update is possible.
         """
-        steps, (policy, difficulty) = self._steps, (state.policy, state.difficulty)
-        gathered = state.ahead or steps.gather(index, policy, difficulty, self._hints)
+        steps, (policy, memory) = self._steps, (state.policy, state.memory)
+        gathered = state.ahead or steps.gather(index, policy, memory, self._hints)
         if first_outside(steps.recipe.guards, index, gathered.metrics):
-            return _State(policy, gathered.difficulty), gathered.metrics
+            return _State(policy, gathered.memory), gathered.metrics
         learn = partial(steps.learn, index, policy, gathered, self._given, last=self._ends(index))
         ahead: _Gathered | None = None
         if steps.recipe.overlap and not self._ends(index):
-            following = partial(steps.gather, index + 1, policy, gathered.difficulty, self._hints)
+            following = partial(steps.gather, index + 1, policy, gathered.memory, self._hints)
             learned, ahead = run_concurrently(learn, following, steps.session.halt)
         else:
             learned = learn()
         read = {"problems": [steps.start.problems], "plan": gathered.plans, "policy": [learned.ref]}
-        read |= {"rollouts": gathered.rollouts, "scores": gathered.scores, "difficulty": [gathered.difficulty]}
+        read |= {
+            "rollouts": gathered.rollouts,
+            "scores": gathered.scores,
+            "difficulty": _maybe(gathered.memory.difficulty),
+        }
         steps.declared("round", index, read)
         metrics: dict[str, float] = {**gathered.metrics, **learned.report.get("metrics", {})}
         if learned.summary.get("skipped_updates"):
             self._skipped.append(index)
-            return _State(policy, gathered.difficulty, ahead, state.skipped + 1), metrics
-        return _State(learned.ref, gathered.difficulty, ahead), metrics
+            return _State(policy, gathered.memory, ahead, state.skipped + 1), metrics
+        return _State(learned.ref, gathered.memory, ahead), metrics
 
     def _without_signal(self, state: _State, index: int, *, over: bool) -> str:
         """Return why rounds without signal end the run after this one; empty if they do not."""
@@ -207,12 +188,12 @@ class _Training:
 
 @dataclass(frozen=True)
 class _Gathered:
-    """Training data of a round, the difficulty of the problems after it, and the figures of its own rollouts."""
+    """Training data of a round, what is remembered after it, and the figures of its own rollouts."""
 
     plans: list[Ref]
     rollouts: list[Ref]
     scores: list[Ref]
-    difficulty: Ref
+    memory: Memory
     metrics: Mapping[str, float]
 
 
@@ -259,16 +240,17 @@ class _Steps:
         config = self.settings(name, index, base)
         return self.session.stage(name, config, inputs, round=index, purpose=purpose, seed=seed, facts=facts)
 
-    def profile(self, policy: Ref) -> Ref | None:
+    def profile(self, policy: Ref) -> Memory:
         """Measure the training problems' difficulty under the starting policy, if the recipe has `profile`."""
+        begun = Memory(None, self.start.trackers)
         if self.recipe.profile is None:
-            return None
+            return begun
         plan = CurateConfig(sample=self.recipe.profile)
         problems = {"problems": [self.start.problems]}
         planned = self.session.stage("curate", plan, problems, purpose="profile").ref
         batch = self.sample_and_score(planned, [self.start.problems], policy, 0, "profile")
         inputs = {"rollouts": [batch.rollouts], "scores": [batch.scores]}
-        return self.run("difficulty", self.recipe.difficulty, inputs, 0, "profile").ref
+        return replace(begun, difficulty=self.run("difficulty", self.recipe.difficulty, inputs, 0, "profile").ref)
 
     def hints(self) -> Ref | None:
         """Build hints for the training problems, if a wave asks for them."""
@@ -286,30 +268,48 @@ class _Steps:
         judged = self.run("score", self.recipe.score, {"rollouts": [rows.ref], "problems": problems}, 0, "given")
         return _Batch(rows.ref, judged.ref, {})
 
-    def gather(self, index: int, policy: Ref, difficulty: Ref | None, hints: Ref | None) -> _Gathered:
+    def gather(self, index: int, policy: Ref, memory: Memory, hints: Ref | None) -> _Gathered:
         """A round up to its update: problems chosen, tried by the policy and scored, then wave after wave."""
         problems = [self.start.problems]
-        curate, facts = self.recipe.curate, {"round": index}
-        known = {"problems": problems, "difficulty": _maybe(difficulty)}
-        if self.settings("curate", index, curate).counts_tokens:
-            curate = curate.model_copy(update={"prompt": self.recipe.rollout.prompt})
+        curate, facts = curate_config(self.recipe, index, self.recorded), {"round": index}
+        known = {"problems": problems, "difficulty": _maybe(memory.difficulty)}
+        if curate.counts_tokens:
             known["policy"] = [self.start.policy]
-        plan = self.run("curate", curate, known, index, facts=facts).ref
+        inputs = {**known, "trackers": memory.kept(curate.tracked)}
+        plan = self.session.stage("curate", curate, inputs, round=index, facts=facts).ref
         first = self.sample_and_score(plan, problems, policy, index)
         seen = {"plan": [plan], "rollouts": [first.rollouts], "scores": [first.scores]}
         for number, wave in enumerate(self.recipe.all_waves, start=1):
             calls, inputs = 0, {**known, "hints": _maybe(hints) if wave.reads_hints else []}
-            while plan := self.wave(wave, index, number, calls, {**inputs, **seen}):
+            while plan := self.wave(wave, index, number, calls, {**inputs, **seen}, memory):
                 calls += 1
                 batch = self.sample_and_score(plan, problems, policy, index, f"{wave.short}{calls}")
                 more = {"plan": plan, "rollouts": batch.rollouts, "scores": batch.scores}
                 seen = {role: [*refs, more[role]] for role, refs in seen.items()}
-        judged = {role: seen[role] for role in ("rollouts", "scores")} | {"difficulty": _maybe(difficulty)}
+        judged = {role: seen[role] for role in ("rollouts", "scores")} | {"difficulty": _maybe(memory.difficulty)}
         measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
-        return _Gathered(seen["plan"], seen["rollouts"], seen["scores"], measured, first.metrics)
+        after = Memory(measured, self.tracked(index, {**known, **seen}, memory))
+        return _Gathered(seen["plan"], seen["rollouts"], seen["scores"], after, first.metrics)
+
+    def tracked(self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory) -> dict[str, Ref]:
+        """Return the rows of each tracker after a round; all see those of the others as they were before it."""
+        found: dict[str, Ref] = {}
+        for each in self.recipe.trackers:
+            name, settings = each.short, tracker_config(self.recipe, each, index, self.recorded)
+            own = {"before": _maybe(memory.trackers.get(name)), "trackers": memory.kept(settings.tracked)}
+            seen = {**{role: refs for role, refs in inputs.items() if role != "policy"}, **own}
+            call = self.session.stage("tracker", settings, seen, round=index, purpose=name, facts={"round": index})
+            found[name] = call.ref
+        return found
 
     def wave(
-        self, wave: WaveConfig, index: int, number: int, calls: int, inputs: Mapping[str, list[Ref]]
+        self,
+        wave: WaveConfig,
+        index: int,
+        number: int,
+        calls: int,
+        inputs: Mapping[str, list[Ref]],
+        memory: Memory,
     ) -> Ref | None:
         """Return the plan of a wave after some calls in this round; None if it is empty, or `times` calls were made.
 
@@ -320,7 +320,8 @@ class _Steps:
             return None
         settings, purpose = wave_config(self.recipe, wave, index, self.recorded), f"{wave.short}{calls + 1}"
         facts: JsonObject = {"round": index, "wave": number, "call": calls}
-        step = self.session.stage("wave", settings, inputs, round=index, purpose=purpose, facts=facts)
+        seen = {**inputs, "trackers": memory.kept(settings.tracked)}
+        step = self.session.stage("wave", settings, seen, round=index, purpose=purpose, facts=facts)
         if not step.summary.get("groups"):
             return None
         if over:

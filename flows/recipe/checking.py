@@ -11,8 +11,17 @@ from pathlib import Path
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
 from gradus.data.errors import UsageError
+from gradus.data.lake.store import Store
 from gradus.flows.recipe.ahead import overlapping
-from gradus.flows.recipe.config import Recipe, section, stage_config, wave_config, with_guards_changes
+from gradus.flows.recipe.config import (
+    Recipe,
+    curate_config,
+    section,
+    stage_config,
+    tracker_config,
+    wave_config,
+    with_guards_changes,
+)
 from gradus.flows.recipe.samplings import samplings
 from gradus.tasks.config.curation import CURATE, HINT
 from gradus.tasks.config.learning import UPDATE, UpdateConfig
@@ -35,19 +44,33 @@ def check_settings(recipe: Recipe, lake: Path) -> None:
     """Refuse settings that some stage would certainly refuse, in whichever round, or after whichever guard."""
     recipe = with_guards_changes(recipe)
     scores = (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score))
-    stages: dict[Stage, Sequence[Config]] = {SCORE: scores, CURATE: [recipe.curate], ROLLOUT: [recipe.rollout]}
+    stages: dict[Stage, Sequence[Config]] = {SCORE: scores, ROLLOUT: [recipe.rollout]}
     stages |= {HINT: [recipe.hint]} if any(wave.reads_hints for wave in recipe.all_waves) else {}
     stages |= {UPDATE: [overlapping(recipe).update]} if recipe.rounds else {}
     stages |= {stage_spec(name): [section(recipe, name)] for name in recipe.stages}
     for stage, bases in stages.items():
         for index, base in product(_changed(recipe, stage.name), bases):
             _check_stage(recipe, stage, stage_config(recipe, stage.name, index, base))
+    _check_trackers(recipe, lake)
+    for index in _changed(recipe, "curate"):
+        _check_stage(recipe, CURATE, curate_config(recipe, index))
     names = [wave.short for wave in recipe.all_waves]
     for index, wave in product(_changed(recipe, "curate", *names), recipe.all_waves):
         check_components(wave_config(recipe, wave, index))
     _check_sampling(recipe, lake)
     for index in _changed(recipe, "curate", *names, "update") if recipe.rounds and recipe.given is None else ():
         _check_groups(recipe, index)
+
+
+def _check_trackers(recipe: Recipe, lake: Path) -> None:
+    """Refuse trackers that cannot be used, and rows that one cannot begin with."""
+    from gradus.tasks.artifacts.tracker_rows import check_start  # noqa: PLC0415 - loads Arrow's functions
+
+    for tracker in recipe.trackers:
+        for index in _changed(recipe, tracker.short):
+            check_components(tracker_config(recipe, tracker, index))
+        if tracker.start:
+            check_start(Store(lake), tracker)
 
 
 def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:

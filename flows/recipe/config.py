@@ -4,8 +4,7 @@ Order of precedence: the recipe's TOML, methods laid over it (gradus.flows.recip
 the order given.
 """
 
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import eq
 from pathlib import Path
@@ -13,12 +12,14 @@ from typing import Annotated, Any, TypeAlias, TypeVar, cast
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from gradus.components.chosen import WaveConfig
+from gradus.components.chosen import TrackerConfig, WaveConfig, chosen_in
 from gradus.components.settings import MAX_ROUNDS, Config, empty, unset
 from gradus.data.errors import UsageError, shortened
+from gradus.data.lake.schema import NO_TRACKER
 from gradus.data.nearest import did_you_mean
 from gradus.data.package import package_file
 from gradus.data.records import JsonObject
+from gradus.flows.recipe.assignments import Assignments, assign, set_dotted
 from gradus.flows.recipe.guards import Guard, Override
 from gradus.flows.recipe.overlays import find_overlays, overlaid, overlay_files, read_toml, with_references
 from gradus.flows.recipe.setting_faults import refusal, settings_of, valid
@@ -35,15 +36,13 @@ from gradus.tasks.config.keep import KeepConfig
 from gradus.tasks.config.learning import GivenConfig, UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.config.trackers import TrackingConfig, tracked_by
 from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.preflight.checks import name_problem
 from gradus.tasks.stages.registry import STAGES, installed_names, stage_spec
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
 C = TypeVar("C", bound=Config)
-Assignments: TypeAlias = Mapping[str, object] | Sequence[str]
-"""Values by dotted key, or `a.b=c` texts."""
-
 Recorded: TypeAlias = Sequence[tuple[Guard, int]]
 """Guards whose limits a run came to, each with the round in which it did."""
 
@@ -84,6 +83,8 @@ class Recipe(Config):
     """Hint levels tried, in order, on groups whose every rollout failed, by the wave `escalate`; empty for none."""
     waves: tuple[WaveConfig, ...] = Field(default=(), exclude_if=empty)
     """Functions that plan further rollouts of a round from those that are back, in this order, after `escalate`."""
+    trackers: tuple[TrackerConfig, ...] = Field(default=(), exclude_if=empty)
+    """Functions that keep rows from round to round, whose columns filters, rankings, samplers and waves may read."""
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     """Generation of completions."""
     score: ScoreConfig = Field(default_factory=ScoreConfig)
@@ -114,7 +115,7 @@ class Recipe(Config):
     stages: dict[str, dict[str, Any]] = Field(default_factory=dict, exclude_if=empty)
     """Stages of installed packages, each run where its declaration says; written as a section of its own, [NAME]."""
     files: dict[str, str] = Field(default_factory=dict, exclude_if=empty)
-    """Digests of the files that hold its problems, filled in when it runs: edited data is another run."""
+    """Digests of the files that it reads, problems and rows of trackers, filled in: edited data is another run."""
     guards: tuple[Guard, ...] = Field(default=(), exclude_if=empty)
     """Limits on what rounds measure: outside of them the run ends, or goes back to its best policy."""
 
@@ -145,6 +146,15 @@ class Recipe(Config):
                 "evaluate.problems is not set, and the bundled sums say nothing about your own problems: name a set "
                 "of the same kind that training does not use"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _has_each_tracker_once(self) -> "Recipe":
+        named = [tracker.short for tracker in self.trackers]
+        if taken := next((n for n in named if n in (*NO_TRACKER, *STAGES)), ""):
+            raise ValueError(f"a tracker cannot be called {taken}, which names other columns; rename the function")
+        if twice := next((n for n in named if named.count(n) > 1 or n in [wave.short for wave in self.all_waves]), ""):
+            raise ValueError(f"two functions of the recipe are called {twice}, one of them a tracker; rename one")
         return self
 
     @model_validator(mode="after")
@@ -267,7 +277,7 @@ def _refused(error: ValidationError, origin: str, evaluate: object) -> UsageErro
 def refuse_unjudged(recipe: Recipe) -> None:
     """Raise UsageError if the rewards of a round can never say what is correct where the recipe has to know it.
 
-    That is in every suite, for waves that read it, and for difficulty unless rewards alone are accepted there.
+    That is in every suite, for waves and trackers that read it, and for difficulty unless it accepts rewards alone.
     """
     rounds = {0, *(o.first_round for o in recipe.overrides if o.stage == "score")}
     for index in sorted(rounds):
@@ -275,67 +285,11 @@ def refuse_unjudged(recipe: Recipe) -> None:
             score = stage_config(recipe, "score", index, suite.score or recipe.score)
             refuse_without_verdicts(score, f"training {recipe.name}: the suite {suite.name}")
         training = stage_config(recipe, "score", index, recipe.score)
-        for wave in recipe.all_waves:
-            if "correct" in (wave.needs or ()):
-                refuse_without_verdicts(training, f"training {recipe.name}: the wave {wave.label}")
+        for each in (*recipe.all_waves, *recipe.trackers):
+            if "correct" in (each.needs or ()):
+                refuse_without_verdicts(training, f"training {recipe.name}: the {each.kind} {each.label}")
         accepted = stage_config(recipe, "difficulty", index, recipe.difficulty).max_unjudged_frac
         refuse_without_verdicts(training, f"training {recipe.name}: difficulty", accepted)
-
-
-def assign(body: dict[str, object], assignments: Assignments) -> None:
-    """Apply assignments to a nested dict in place."""
-    for key, value in pairs(assignments):
-        set_dotted(body, key, value)
-
-
-def pairs(assignments: Assignments) -> Iterable[tuple[str, object]]:
-    """Return the dotted key and the value of each assignment; values in texts are read as TOML, else as text."""
-    return assignments.items() if isinstance(assignments, Mapping) else map(split_assignment, assignments)
-
-
-def split_assignment(text: str) -> tuple[str, object]:
-    """The key and the value of `a.b=c`."""
-    key, separator, value = text.partition("=")
-    if not separator or not key.strip():
-        raise UsageError(f"--set {text!r} is not an assignment", hint="write it as --set update.lr=1e-4")
-    return key.strip(), toml_value(value.strip())
-
-
-def set_dotted(body: dict[str, object], key: str, value: object) -> None:
-    """Set a dotted key in a nested dict; an integer part indexes a list. Raise UsageError if there is no such key."""
-    parts = key.split(".")
-    node: Any = body
-    for depth, part in enumerate(parts):
-        place = _place(node, part, ".".join(parts[:depth]), key)
-        if depth == len(parts) - 1:
-            node[place] = value
-        elif isinstance(node, dict):
-            node = node.setdefault(part, {})
-        else:
-            node = node[place]
-
-
-def _place(node: object, part: str, parent: str, key: str) -> str | int:
-    """A part of a dotted key as the index of a list or the key of a table."""
-    if isinstance(node, dict):
-        return part
-    if not isinstance(node, list):
-        raise UsageError(
-            f"--set {key}: {parent} is one value, without settings of its own", hint=f"set {parent} itself"
-        )
-    num = len(node)
-    if part not in map(str, range(num)):
-        raise UsageError(f"--set {key}: {parent} is a list of {num}, and has no entry {part}", hint="the first is 0")
-    return int(part)
-
-
-def toml_value(text: str) -> object:
-    """A TOML value, or the text itself where it is none (`lr=1e-4`, `name=abc`, `escalate=[1,2]`)."""
-    try:
-        read = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
-        return text
-    return read["value"] if len(read) == 1 else text
 
 
 def stage_config(recipe: Recipe, stage: str, round_index: int, base: C, recorded: Recorded = (), origin: str = "") -> C:
@@ -349,15 +303,30 @@ def stage_config(recipe: Recipe, stage: str, round_index: int, base: C, recorded
     return valid(type(base), body, origin or f"the settings of {stage}")
 
 
+def curate_config(recipe: Recipe, index: int, recorded: Recorded = ()) -> CurateConfig:
+    """Return the settings of a round's first plan, with the prompts that it counts and the keys of trackers."""
+    found = stage_config(recipe, "curate", index, recipe.curate, recorded)
+    prompt = {"prompt": recipe.rollout.prompt} if found.counts_tokens else {}
+    return found.model_copy(update={**prompt, "tracked": tracked_by(recipe.trackers, chosen_in(found))})
+
+
 def wave_config(
     recipe: Recipe, wave: WaveConfig, index: int, recorded: Recorded = (), origin: str = ""
 ) -> PlanningConfig:
     """Return the settings of a wave in a round: sampled and drawn as that round's plan is, with its own overrides."""
-    curate = stage_config(recipe, "curate", index, recipe.curate, recorded)
-    if curate.counts_tokens:
-        curate = curate.model_copy(update={"prompt": recipe.rollout.prompt})
+    curate = curate_config(recipe, index, recorded)
     base = PlanningConfig(wave=wave, sample=curate.sample, curate=curate.model_copy(update={"sample": SampleConfig()}))
-    return stage_config(recipe, wave.short, index, base, recorded, origin)
+    found = stage_config(recipe, wave.short, index, base, recorded, origin)
+    tracked = tracked_by(recipe.trackers, chosen_in(found))
+    return found.model_copy(update={"curate": found.curate.model_copy(update={"tracked": tracked})})
+
+
+def tracker_config(
+    recipe: Recipe, tracker: TrackerConfig, index: int, recorded: Recorded = (), origin: str = ""
+) -> TrackingConfig:
+    """Return the settings of a tracker in a round, with its own overrides."""
+    found = stage_config(recipe, tracker.short, index, TrackingConfig(tracker=tracker), recorded, origin)
+    return found.model_copy(update={"tracked": tracked_by(recipe.trackers, [found.tracker])})
 
 
 def section(recipe: Recipe, stage: str) -> Config:
@@ -371,7 +340,9 @@ def _check(recipe: Recipe, override: Override, origin: str) -> None:
     """Refuse a change of no stage of training, or one that does not fit the settings of its stage."""
     given = ("given",) if recipe.given is not None else ()
     waves = {wave.short: wave for wave in recipe.all_waves}
-    ours = ("ingest", "hint", *given, "curate", "rollout", "score", *waves, "difficulty", "update", "evaluate")
+    trackers = {tracker.short: tracker for tracker in recipe.trackers}
+    before = ("ingest", "hint", *given, "curate", "rollout", "score", *waves)
+    ours = (*before, "difficulty", *trackers, "update", "evaluate")
     stages = (*ours, *recipe.stages)
     if override.stage not in stages:
         listed = f"the stages of a training run are {', '.join(stages)}"
@@ -388,5 +359,7 @@ def _check(recipe: Recipe, override: Override, origin: str) -> None:
                 stage_config(recipe, "score", index, base, (), where)
         case name if name in waves:
             wave_config(recipe, waves[name], index, (), where)
+        case name if name in trackers:
+            tracker_config(recipe, trackers[name], index, (), where)
         case stage:
             stage_config(recipe, stage, index, section(recipe, stage), (), where)

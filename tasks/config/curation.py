@@ -16,6 +16,7 @@ from gradus.components.settings import LIMIT, MAX_ROWS, MAX_TOKENS, Config, empt
 from gradus.components.stage import Role, Short, Stage
 from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE
 from gradus.tasks.config.prompts import PROBLEMS, PromptConfig, counting
+from gradus.tasks.config.round_columns import tracked_columns
 
 MAX_LEVEL = 1000
 """Levels of hints at most."""
@@ -49,6 +50,8 @@ class CurateConfig(Config):
     """Sampling of each planned problem."""
     prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
     """Prompt of a problem, as the filter prompt_tokens counts it; in a recipe that of the rollouts."""
+    tracked: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=empty)
+    """Key columns of each column of a tracker that is read, by its name; in a recipe those of its `trackers`."""
 
     @property
     def counts_tokens(self) -> bool:
@@ -89,6 +92,7 @@ CURATE = Stage(
         counting("counts_tokens"),
     ),
     check="gradus.tasks.preflight.checks:check_curate",
+    reads=lambda settings: tracked_columns(settings.tracked),
     other_worker=lambda settings: "policy" if settings.counts_tokens else "",
     run="gradus.tasks.stages.curate:run",
 )

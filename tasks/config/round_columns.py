@@ -15,21 +15,34 @@ _ALWAYS = {
 
 
 def round_columns(
-    needs: Collection[str] | None, curated: Sequence[Collection[str] | None] = ()
+    needs: Collection[str] | None,
+    curated: Sequence[Collection[str] | None] = (),
+    keys: Collection[str] = (),
 ) -> dict[str, tuple[str, ...]]:
     """Return the columns that are read of rollouts, scores, problems and plan; None needs all but tokens.
 
-    `curated` are the needs of filters, ranking and sampler that it draws further problems by.
+    `curated` are the needs of filters, ranking and sampler that it draws further problems by, `keys` the key columns
+    of trackers.
     """
-    tokens = {LENGTH: "completion_tokens"} if LENGTH in (needs or ()) else {}
-    problems = [*(needs or ()), *(need for each in curated for need in each or ())]
+    named = (*(needs or ()), *keys)
+    tokens = {LENGTH: "completion_tokens"} if LENGTH in named else {}
+    problems = [*named, *(need for each in curated for need in each or ())]
     everything = None in (needs, *curated)
     return {
-        "rollouts": _columns(ROLLOUTS, needs, {**{name: name for name in needs or ()}, **tokens}, but=_TOKENS),
-        "scores": _columns(SCORES, needs, {n: "components" if n.startswith(OF_PARTS) else n for n in needs or ()}),
-        "problems": _columns(PROBLEMS, None if everything else problems, {n: _of_problem(n) for n in problems}),
-        "plan": _columns(PLAN, needs, {n: n.removeprefix(OF_PLAN) for n in needs or () if n.startswith(OF_PLAN)}),
+        "rollouts": _columns(ROLLOUTS, needs, {**{name: name for name in named}, **tokens}, but=_TOKENS),
+        "scores": _columns(SCORES, needs, {n: "components" if n.startswith(OF_PARTS) else n for n in named}),
+        "problems": _columns(PROBLEMS, None if everything else problems, {n: of_problem(n) for n in problems}),
+        "plan": _columns(PLAN, needs, {n: n.removeprefix(OF_PLAN) for n in named if n.startswith(OF_PLAN)}),
     }
+
+
+def tracked_columns(tracked: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Return the columns that are read of the role trackers: these, and their key columns; nothing if there are none.
+
+    Key columns are by NAME.COLUMN.
+    """
+    keys = (key for by in tracked.values() for key in by)
+    return {"trackers": tuple(dict.fromkeys((*keys, *tracked)))} if tracked else {}
 
 
 def _columns(
@@ -42,7 +55,7 @@ def _columns(
     return (*(name for name in known if name in asked or name in _ALWAYS[table.name]), *carried)
 
 
-def _of_problem(need: str) -> str:
+def of_problem(need: str) -> str:
     """Return the column of problems that a need is read from."""
     name = need.removeprefix(OF_PROBLEM)
     return name if need == name or name in PROBLEMS.arrow.names else "extra"

@@ -8,7 +8,7 @@ from gradus.components.chosen import WaveConfig, chosen_in
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
-from gradus.tasks.config.round_columns import round_columns
+from gradus.tasks.config.round_columns import round_columns, tracked_columns
 
 
 class PlanningConfig(Config):
@@ -22,9 +22,16 @@ class PlanningConfig(Config):
     """Filters, ranking and sampler of the problems that it draws."""
 
     @property
+    def tracked(self) -> Mapping[str, tuple[str, ...]]:
+        """Key columns of each column of a tracker that the wave, or what draws for it, reads."""
+        return self.curate.tracked
+
+    @property
     def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """The columns that the stage reads of rollouts, scores, problems and plan."""
-        return round_columns(self.wave.needs, [chosen.needs for chosen in chosen_in(self.curate)])
+        """The columns that the stage reads of rollouts, scores, problems, plan and trackers."""
+        keys = [key for by in self.tracked.values() for key in by]
+        found = round_columns(self.wave.needs, [chosen.needs for chosen in chosen_in(self.curate)], keys)
+        return {**found, **tracked_columns(self.tracked)}
 
 
 WAVE = Stage(

@@ -10,14 +10,14 @@ What settings ask of each other is looked at in gradus.tasks.preflight.abilities
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from gradus.components.addresses import is_address
-from gradus.components.chosen import Chosen, FilterConfig, chosen_in
+from gradus.components.chosen import Chosen, chosen_in
 from gradus.components.description import DescriptionError
-from gradus.components.registry import function_of, users_file
+from gradus.components.registry import users_file
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
 from gradus.data.errors import BadInputError, UsageError, shortened
@@ -31,6 +31,7 @@ from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.redaction import check_seen_variables
 from gradus.tasks.config.score import RewardConfig
+from gradus.tasks.preflight.reads import check_reads
 
 Named: TypeAlias = Mapping[str, Sequence[str]]
 """Inputs named by the user, by role."""
@@ -174,36 +175,11 @@ def check_components(config: Config) -> None:
             if not path.is_file():
                 raise UsageError(f"there is no file {shortened(str(path))}", hint="write path/to/file.py:function")
         try:
-            component = chosen.component
+            _ = chosen.component
         except DescriptionError as error:
             raise BadInputError(str(error), hint=_nearest(chosen, error)) from None
-        if chosen.kind in ("filter", "ranking", "sampler", "wave") and component.needs:
-            _check_reads(chosen)
-
-
-def _check_reads(chosen: Chosen) -> None:
-    """Refuse a column that candidates, or the rows of a round, do not have."""
-    from gradus.data.curation.candidates import Candidates, no_candidates  # noqa: PLC0415 - loads Arrow's functions
-    from gradus.data.curation.round import RoundRows  # noqa: PLC0415
-    from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM  # noqa: PLC0415
-
-    component, keys, known = chosen.component, [OF_PROBLEM], [*Candidates.known]
-    if chosen.kind == "wave":
-        keys, known = [OF_PROBLEM, OF_PLAN, OF_PARTS], ["hint", *RoundRows.known, *known]
-    plain = [need for need in component.needs or () if not need.startswith(tuple(keys))]
-    refuse_needs(chosen, plain, list(dict.fromkeys(known)), "".join(f" or {key}NAME" for key in keys))
-    if isinstance(chosen, FilterConfig) and chosen.is_ours:
-        function_of(component)(no_candidates(), **component.settings(**chosen.settings).model_dump())
-
-
-def refuse_needs(part: Chosen, needs: Iterable[str], known: Collection[str], more: str = "") -> None:
-    """Raise UsageError if a component needs a column that its kind is not handed."""
-    for need in needs:
-        if need not in known:
-            raise UsageError(
-                f"{part.kind} {part.label} needs {need}, which its kind is not handed",
-                hint=f"it can need {', '.join(known)}{more}",
-            )
+        if chosen.kind in ("filter", "ranking", "sampler", "wave", "tracker"):
+            check_reads(chosen, getattr(config, "tracked", {}))
 
 
 def _nearest(chosen: Chosen, error: DescriptionError) -> str:

@@ -19,14 +19,16 @@ from gradus.data.curation.candidates import PROMPT_TOKENS, Candidates, candidate
 from gradus.data.curation.plan import plan_rows
 from gradus.data.curation.results import DECIMALS, Draw, Selection, apply_filters, rank
 from gradus.data.errors import GateError
-from gradus.data.lake.schema import OF_PROBLEM, PROBLEMS
+from gradus.data.lake.schema import PROBLEMS
 from gradus.data.seeds import derive_seed
 from gradus.tasks.artifacts.prompt_lengths import prompt_lengths
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.prompts import PromptConfig
+from gradus.tasks.config.round_columns import of_problem
 from gradus.tasks.identity.loading import load
 from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.round_rows import beside_tracked
 
 _NUM_IDS, _NUM_PLANNED, _NUM_DROPPED = 100, 12, 4
 """Problem ids in the summary; planned and dropped rows among the samples."""
@@ -36,6 +38,7 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     """Choose problems and write the plan; raise GateError if none is left."""
     ctx.beat(0.0, "reading problems and difficulty")
     pool = pool_of(ctx, _columns(config), config.prompt if config.counts_tokens else None)
+    pool = beside_tracked(ctx, pool, config.tracked)
     ctx.beat(0.3, f"filtering {pool.num_rows} problems")
     taken, why, verdict, reasons, ties = choose(pool, config, derive_seed(ctx.seed, "curate", ctx.round))
     if not len(taken):
@@ -68,11 +71,11 @@ def pool_of(ctx: StageContext, columns: Sequence[str] | None, prompt: PromptConf
 
 def _columns(config: CurateConfig) -> list[str] | None:
     """Return the columns of problems that the components read; None for all of them."""
-    named = {"problem_id", "question", "messages"}
+    named = {"problem_id", "question", "messages", *(of_problem(key) for by in config.tracked.values() for key in by)}
     for chosen in chosen_in(config):
         if chosen.needs is None:
             return None
-        named |= {"extra" if need.startswith(OF_PROBLEM) else need for need in chosen.needs}
+        named |= set(map(of_problem, chosen.needs))
     return [column.name for column in PROBLEMS.columns if column.name in named]
 
 

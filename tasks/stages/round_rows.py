@@ -1,13 +1,19 @@
 """The rollouts of a round as waves see them: beside each its score, its plan row and its problem."""
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
 from gradus.data.arrays import Ints, codes, one_array, pc, positions, take_or_null
 from gradus.data.curation.round import GROUP, RoundRows
+from gradus.data.curation.tracked import with_tracked
 from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS
+from gradus.data.table_rows import TableRows
+from gradus.tasks.config.round_columns import tracked_columns
 from gradus.tasks.stages.context import StageContext
+
+T = TypeVar("T", bound=TableRows)
 
 
 def round_rows(ctx: StageContext, reads: Mapping[str, Sequence[str]]) -> tuple[RoundRows, pa.Array]:
@@ -37,6 +43,12 @@ def round_rows(ctx: StageContext, reads: Mapping[str, Sequence[str]]) -> tuple[R
     keys = pc.coalesce(PLAN.column(plans, "plan_id"), plans.column("group_id"))
     own = pc.coalesce(ROLLOUTS.column(rollouts, "plan_id"), rollouts.column("group_id"))
     return RoundRows(_beside(table, plans, positions(own, keys), OF_PLAN)), names
+
+
+def beside_tracked(ctx: StageContext, rows: T, tracked: Mapping[str, Sequence[str]]) -> T:
+    """Return rows with columns of trackers beside them; `tracked` has the key columns of each by its name."""
+    columns = tracked_columns(tracked).get("trackers", ())
+    return with_tracked(rows, tracked, [ctx.store.read(ref, columns) for ref in ctx.inputs.get("trackers", ())])
 
 
 def _beside(table: pa.Table, other: pa.Table, at: Ints, prefix: str = "") -> pa.Table:

@@ -19,7 +19,7 @@ from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import choose, pool_of
-from gradus.tasks.stages.round_rows import round_rows
+from gradus.tasks.stages.round_rows import beside_tracked, round_rows
 
 _NUM_SAMPLES = 16
 
@@ -31,6 +31,7 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
     wave, call = int(str(ctx.facts["wave"])), int(str(ctx.facts["call"]))
     rows, groups = round_rows(ctx, config.reads)
     pool = pool_of(ctx, config.reads["problems"], config.curate.prompt if config.curate.counts_tokens else None)
+    rows, pool = beside_tracked(ctx, rows, config.tracked), beside_tracked(ctx, pool, config.tracked)
     rng = np.random.default_rng(derive_seed(ctx.seed, "wave", ctx.round, wave, call))
 
     def drawn(pool: Candidates, num: int) -> Any:

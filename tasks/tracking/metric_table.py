@@ -20,7 +20,7 @@ EVERY_STAGE = "every stage"
 REPORTER = "the reporter"
 
 Kind = Literal["train", "eval", "suite", "profile", "wave", "given"]
-"""Purpose of a stage: a round's own training, the first suite, a further one, profiling, a wave, …"""
+"""Purpose of a stage: a round's own training, the first suite, a further one, profiling, a wave or tracker, …"""
 
 _NO_KINDS: tuple[Kind, ...] = ()
 _TRAIN: tuple[Kind, ...] = ("train",)
@@ -206,6 +206,8 @@ METRICS: Sequence[Metric] = (
     Metric("data/planned_pass_rate_mean", "share", "curate", "Mean pass rate of the problems drawn."),
     Metric("data/hint_level_mean", "level", "rollout", "Mean hint level of the rollouts.", _TRAIN, quiet=True),
     Metric("data/wave_rollouts", "rollouts", "wave", "Rollouts that a wave asks for."),
+    Metric("data/tracked_rows", "rows", "tracker", "Rows that a tracker keeps."),
+    Metric("data/tracked_changed", "rows", "tracker", "Rows of a tracker that the round changed or added."),
     Metric("data/ingested_frac", "share", "ingest", "Rows of the source that could be used."),
     Metric("data/hinted_frac", "share", "hint", "Problems with a hint."),
     Metric(

@@ -24,6 +24,7 @@ Kind = Literal[
     "sampler",
     "hint",
     "wave",
+    "tracker",
     "reward",
     "shape",
     "advantage",
@@ -67,7 +68,9 @@ class Declaration:
     libraries: tuple[str, ...] = ()
     """Installed distributions that decide the result; their versions are part of the identity."""
     columns: tuple[str, ...] = ()
-    """Columns of a row that a reward reads beside completion and answer."""
+    """Columns of a row that a reward reads beside completion and answer; those that a tracker keeps."""
+    by: tuple[str, ...] = ("problem_id",)
+    """Key columns of a tracker's rows, as the rows of a round have them; () keeps one row of the whole run."""
     needs_gold: bool = False
     """True if a reward cannot judge a row without a gold answer."""
     needs: tuple[str, ...] | None = None

@@ -184,6 +184,30 @@ class WaveConfig(Chosen, kind="wave"):
         return "hint" in (self.needs or ())
 
 
+class TrackerConfig(Chosen, kind="tracker"):
+    """A tracker with its settings, and the rows that it begins with."""
+
+    start: str = Field(default="", exclude_if=empty, json_schema_extra=INCIDENTAL)
+    """Rows that it begins with: an artifact of the same tracker, or a file with its key columns and its own."""
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """Its key columns; none if it cannot be found."""
+        return self._declared.by if self._declared else ()
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """The columns that it keeps, as others read them: NAME.COLUMN; none if it cannot be found."""
+        return tuple(f"{self.short}.{column}" for column in self._declared.columns) if self._declared else ()
+
+    @property
+    def _declared(self) -> Component | None:
+        try:
+            return self.component
+        except ValueError:
+            return None
+
+
 class ShapeConfig(Chosen, kind="shape"):
     """A shape with its settings: a function that decides what of a round is learned from."""
 

@@ -10,7 +10,9 @@ from gradus.components.description import Component
 from gradus.components.registry import components, function_of
 from gradus.components.rows import ColumnError, Rows
 from gradus.data.curation.candidates import Candidates, candidates
+from gradus.data.curation.tracked import with_tracked
 from gradus.data.errors import BadInputError
+from gradus.tasks.config.trackers import is_tracked
 
 REGISTERED = [each for kind in ("filter", "ranking", "sampler") for each in components(kind).values()]
 EXTRA = [
@@ -31,8 +33,8 @@ def pool() -> Candidates:
         }
     )
     known = pa.table({"problem_id": ["p0", "p2"], "n": [4, 2], "k": [1, 2], "history": [[0.0, 0.5], [1.0]]})
-    table = candidates(problems, known).table
-    return Candidates(table.append_column("prompt_tokens", pa.array([3, 4, 5])))
+    table = candidates(problems, known).table.append_column("prompt_tokens", pa.array([3, 4, 5]))
+    return Candidates(table.append_column("domain", pa.array(["a", "b", None])))
 
 
 def test_columns_are_numbers_with_nan_texts_and_lists() -> None:
@@ -58,6 +60,13 @@ def test_a_key_of_extra_is_a_column() -> None:
         rows["problem.size"]
 
 
+def test_a_column_of_problems_has_the_name_that_it_has_in_the_rows_of_a_round() -> None:
+    rows = pool()
+    assert rows["problem.domain"].tolist() == rows["domain"].tolist() == ["a", "b", None]
+    assert rows.select(np.array([1])).arrow("problem.domain").to_pylist() == ["b"]
+    assert rows["problem.problem_id"].tolist() == ["p0", "p1", "p2"]
+
+
 def test_rows_by_group() -> None:
     rows = Rows({"domain": np.array(["a", "b", "a"]), "rate": np.array([0.5, np.nan, 1.0])})
     groups = rows.by("domain")
@@ -76,7 +85,8 @@ def test_a_component_reads_what_it_declares_and_nothing_else(component: Componen
     more = (2, np.random.default_rng(0)) if component.kind == "sampler" else ()
 
     def compute(declared: set[str]) -> None:
-        function_of(component)(pool().reading(declared, component.name), *more, **settings)
+        rows = with_tracked(pool(), {need: ("problem_id",) for need in needs if is_tracked(need)}, [])
+        function_of(component)(rows.reading(declared, component.name), *more, **settings)
 
     compute(set(needs))
     if "unmeasured" in settings:
@@ -89,8 +99,9 @@ def test_a_component_reads_what_it_declares_and_nothing_else(component: Componen
 def test_a_column_that_there_is_not_is_named() -> None:
     with pytest.raises(ColumnError, match="filter mine reads 'levle', which is no column; there are problem_id, quest"):
         pool().reading((), "filter mine")["levle"]
-    with pytest.raises(ColumnError, match=r"filter mine reads 'problem\.level' without declaring it"):
-        pool().reading((), "filter mine")["problem.level"]
+    for name in ("problem.level", "spo.value"):
+        with pytest.raises(ColumnError, match=f"filter mine reads '{name}' without declaring it"):
+            pool().reading((), "filter mine")[name]
     with pytest.raises(ColumnError, match="column rate does not fit 2 rows"):
         Rows({"domain": np.array(["a", "b"]), "rate": np.zeros(3)})
     with pytest.raises(AttributeError, match=r'no attribute passrate: .*such as rows\["pass_rate"\]'):

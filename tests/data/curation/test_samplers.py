@@ -89,7 +89,7 @@ def test_a_draw_never_repeats_and_the_seed_decides(rates: list[float | None], nu
 
 def test_names_and_shares_that_do_not_exist_are_refused() -> None:
     for wrong in (
-        {"name": "thompson"},
+        {"name": "thomson"},
         {"name": "variance", "explore_frac": 1.5},
         {"name": "uniform", "explore_frac": 0.5},
     ):

@@ -9,7 +9,8 @@ import pytest
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import run_name
-from gradus.flows.loop.training import Beginning, Trained, train
+from gradus.flows.loop.outcomes import Beginning, Trained
+from gradus.flows.loop.training import train
 from gradus.flows.recipe.config import Recipe, lasting, parse_recipe
 from gradus.tasks.runtime.calls import Outcome
 

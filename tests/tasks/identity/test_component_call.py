@@ -22,6 +22,7 @@ from gradus.components.chosen import (
     RankingConfig,
     SamplerConfig,
     ShapeConfig,
+    TrackerConfig,
     WaveConfig,
     WeightConfig,
 )
@@ -68,6 +69,7 @@ CASES: list[tuple[type[Chosen], tuple[Any, ...], str, dict[str, str]]] = [
     ),
     (HintStrategyConfig, ({"solution": "x"}, 0.5), "'first'", {"3": "int", "b'x'": "bytes"}),
     (WaveConfig, (ROUND, None), "arguments[0].plan(like=[0])", {"3": "int", "[]": "list of shape (0,)"}),
+    (TrackerConfig, (None, ROUND), "{'problem_id': ['a']}", {"3": "int", "[]": "list of shape (0,)"}),
     (ShapeConfig, (ROWS,), "{'taken': np.ones(2, bool)}", {"None": "None", "[1]": "list of shape (1,)"}),
     (AdvantageConfig, (ROWS,), "torch.zeros(2)", {"torch.zeros(3)": "Tensor of shape (3,)", "[0.0, 0.0]": "list of"}),
     (AdvantageConfig, (ROWS,), "torch.zeros(5)", {"torch.zeros(4)": "Tensor of shape (4,)"}),

@@ -1,0 +1,19 @@
+"""Memory of a run from one round to the next, by artifact; a guard that goes back restores it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gradus.data.lake.store import Ref
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The difficulty of the problems, and the rows of each tracker by its name, as of one round."""
+
+    difficulty: Ref | None = None
+    trackers: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+
+    def kept(self, columns: Iterable[str]) -> list[Ref]:
+        """Return the rows of the trackers to which these columns belong, NAME.COLUMN, in the order of the recipe."""
+        names = {column.partition(".")[0] for column in columns}
+        return [ref for name, ref in self.trackers.items() if name in names]

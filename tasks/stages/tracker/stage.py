@@ -1,0 +1,68 @@
+"""Stage tracker: what one function keeps of a round, for the rounds after it.
+
+Roles: plans, rollouts and scores of the round; problems; before, the rows that it kept so far, trackers, those that it
+reads of others, and difficulty, all three as of the round before and optional. Rows that it does not return stay as
+they are.
+"""
+
+import pyarrow as pa
+
+from gradus.components.chosen import TrackerConfig
+from gradus.data.arrays import Ints
+from gradus.data.curation.candidates import Candidates
+from gradus.data.curation.round import Round, WaveError
+from gradus.data.curation.tracked import Tracked, TrackerError, changed_rows, merged, named, unnamed
+from gradus.data.errors import BadInputError
+from gradus.tasks.config.trackers import TrackingConfig
+from gradus.tasks.identity.loading import load
+from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.curate import pool_of
+from gradus.tasks.stages.round_rows import beside_tracked, round_rows
+
+_NUM_SAMPLES = 16
+
+
+def run(ctx: StageContext, config: TrackingConfig) -> StageResult:
+    """Ask the tracker, and write its rows; BadInputError for what it cannot keep."""
+    ctx.beat(0.0, "reading the round")
+    chosen, by = config.tracker, config.tracker.by
+    name, columns = f"tracker {chosen.label}", chosen.component.columns
+    rows, groups = round_rows(ctx, config.reads)
+    needs = None if chosen.needs is None else (*chosen.needs, *by)
+    pool = pool_of(ctx, config.reads["problems"], None)
+    round_ = Round(
+        beside_tracked(ctx, rows, config.tracked).reading(needs, name),
+        beside_tracked(ctx, pool, config.tracked).reading(needs, name),
+        ctx.round,
+        wave=0,
+        calls=0,
+        groups=groups,
+        hints=None,
+        drawn=_refused,
+    )
+    known = _kept(ctx, chosen)
+    ctx.beat(0.5, f"{rows.num_rows} rollouts, {known.num_rows} rows kept so far")
+    try:
+        changed = changed_rows(load(chosen)(Tracked(known, keys=by), round_), by, columns)
+        table = merged(known, changed, by)
+    except (TrackerError, WaveError) as error:
+        raise BadInputError(f"{name}: {error}") from None
+    ctx.out.write_table(named(table, chosen.short, by))
+    ctx.beat(1.0, f"{changed.num_rows} of {table.num_rows} rows changed")
+    return StageResult(
+        metrics={"data/tracked_rows": float(table.num_rows), "data/tracked_changed": float(changed.num_rows)},
+        summary={"rows": table.num_rows, "changed": changed.num_rows},
+        samples=table.slice(0, _NUM_SAMPLES).to_pylist(),
+    )
+
+
+def _kept(ctx: StageContext, chosen: TrackerConfig) -> pa.Table:
+    """Return the rows that a tracker kept so far, as it declares them; none at first."""
+    by, columns = chosen.by, chosen.component.columns
+    if not ctx.inputs.get("before"):
+        return changed_rows({each: [] for each in (*by, *columns)}, by, columns)
+    return unnamed(ctx.store.read(ctx.one("before")), chosen.short).select([*by, *columns])
+
+
+def _refused(_pool: Candidates, _num: int) -> Ints:
+    raise WaveError("it draws problems, which a wave or a sampler does")
