@@ -62,6 +62,8 @@ class TableSchema:
     name: str
     key: tuple[str, ...]
     columns: tuple[Column, ...]
+    own_key: str = ""
+    """The sparse column that identifies a row in place of its key, where it has a value."""
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -118,6 +120,12 @@ _OF_WAVES = (
     Column("messages", _MESSAGES, "the prompt as chat messages, if it is not that of the problem", sparse=True),
 )
 """Columns of plans and rollouts that waves after the first fill in."""
+_OF_STORED = (
+    Column("parent", _TEXT, "rollout_id of the rollout that it continues", sparse=True),
+    Column("replaces", _BOOL, "true: its parent is left out of what is learned from", sparse=True),
+    Column("recall", _TEXT, "rollout_id of the stored rollout that it takes up again as it is", sparse=True),
+)
+"""Columns of plans and rollouts that build on stored rollouts."""
 
 PROBLEMS = TableSchema(
     "problems",
@@ -166,7 +174,22 @@ PLAN = TableSchema(
         Column(
             "top_k", pa.int32(), "most probable tokens to sample from, if not those of the rollout", sparse=True, low=0
         ),
+        *_OF_STORED,
+        Column(
+            "branch_at",
+            pa.int32(),
+            "completion tokens of the parent that are kept; below 0 counts from its end, null keeps all",
+            sparse=True,
+        ),
+        Column(
+            "inserted",
+            _TEXT,
+            "text behind the kept tokens, which nobody sampled and which carries no loss",
+            sparse=True,
+        ),
+        Column("inherits", _TEXT, "context, or trained: the kept tokens carry loss; null is context", sparse=True),
     ),
+    own_key="plan_id",
 )
 ROLLOUTS = TableSchema(
     "rollouts",
@@ -193,7 +216,7 @@ ROLLOUTS = TableSchema(
         Column(
             "logprobs",
             pa.list_(pa.float32()),
-            "sampler's log-probability of each sampled token, nats",
+            "sampler's log-probability of each sampled token, nats; null for one that nobody sampled",
             high=MAX_LOGPROB,
         ),
         Column("finish_reason", _TEXT, "stop, length, or error where the request failed"),
@@ -220,6 +243,7 @@ ROLLOUTS = TableSchema(
             high=MAX_WHOLE,
         ),
         *_OF_WAVES,
+        *_OF_STORED,
     ),
 )
 SCORES = TableSchema(
@@ -327,32 +351,6 @@ def kind_of(wanted: pa.DataType) -> str:
         ("an object of numbers", pa.types.is_map),
     )
     return next((name for name, is_kind in kinds if is_kind(wanted)), "text")
-
-
-def misfit(found: pa.Schema, schema: TableSchema) -> str:
-    """Return the column of a file whose type its table cannot have; empty if none has.
-
-    Numbers may be wider than stated, and whatever has a text may stand for one.
-
-    >>> misfit(pa.schema([("problem_id", pa.string()), ("answer", pa.list_(pa.string()))]), PROBLEMS)
-    'its column answer is not text'
-    """
-    for column in schema.columns:
-        given = found.field(column.name).type if column.name in found.names else column.type
-        if given != column.type and not _goes_with(given, column.type):
-            return f"its column {column.name} is not {kind_of(column.type)}"
-    return ""
-
-
-def _goes_with(given: pa.DataType, wanted: pa.DataType) -> bool:
-    if wanted == _TEXT:
-        return not pa.types.is_nested(given)
-    try:
-        alone = [pa.schema([("", type_)]) for type_ in (given, wanted)]
-        pa.unify_schemas(alone, promote_options="permissive")
-    except pa.ArrowTypeError:
-        return False
-    return True
 
 
 def cast_to_schema(table: pa.Table, schema: TableSchema) -> pa.Table:

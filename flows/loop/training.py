@@ -1,7 +1,7 @@
 """The training loop: which stage follows which. Reads as the picture in the README."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -13,6 +13,7 @@ from gradus.data.lake.store import Ref
 from gradus.data.records import Json, JsonObject
 from gradus.flows.loop.measuring import Choice, Figures, Measurements
 from gradus.flows.loop.room import kept_rounds
+from gradus.flows.loop.stored import Rounds, stored_inputs
 from gradus.flows.recipe.ahead import run_concurrently
 from gradus.flows.recipe.config import Recipe, Recorded, section, stage_config, wave_config
 from gradus.flows.recipe.guards import Guard, first_outside
@@ -77,6 +78,8 @@ class _State:
     ahead: "_Gathered | None" = None
     skipped: int = 0
     """Rounds in a row, up to now, whose update was skipped."""
+    earlier: "tuple[_Gathered, ...]" = ()
+    """The rounds before it, whose rollouts waves may take up again."""
 
 
 class _Training:
@@ -140,13 +143,14 @@ class _Training:
         A round whose rollouts are outside a guard is not learned from: if all are wrong, no update is possible.
         """
         steps, (policy, difficulty) = self._steps, (state.policy, state.difficulty)
-        gathered = state.ahead or steps.gather(index, policy, difficulty, self._hints)
+        gathered = state.ahead or steps.gather(index, policy, difficulty, self._hints, state.earlier)
+        earlier = (*state.earlier, gathered)
         if first_outside(steps.recipe.guards, index, gathered.metrics):
-            return _State(policy, gathered.difficulty), gathered.metrics
+            return _State(policy, gathered.difficulty, earlier=state.earlier), gathered.metrics
         learn = partial(steps.learn, index, policy, gathered, self._given, last=self._ends(index))
         ahead: _Gathered | None = None
         if steps.recipe.overlap and not self._ends(index):
-            following = partial(steps.gather, index + 1, policy, gathered.difficulty, self._hints)
+            following = partial(steps.gather, index + 1, policy, gathered.difficulty, self._hints, earlier)
             learned, ahead = run_concurrently(learn, following, steps.session.halt)
         else:
             learned = learn()
@@ -156,8 +160,8 @@ class _Training:
         metrics: dict[str, float] = {**gathered.metrics, **learned.report.get("metrics", {})}
         if learned.summary.get("skipped_updates"):
             self._skipped.append(index)
-            return _State(policy, gathered.difficulty, ahead, state.skipped + 1), metrics
-        return _State(learned.ref, gathered.difficulty, ahead), metrics
+            return _State(policy, gathered.difficulty, ahead, state.skipped + 1, earlier), metrics
+        return _State(learned.ref, gathered.difficulty, ahead, earlier=earlier), metrics
 
     def _without_signal(self, state: _State, index: int, *, over: bool) -> str:
         """Return why rounds without signal end the run after this one; empty if they do not."""
@@ -286,10 +290,9 @@ class _Steps:
         judged = self.run("score", self.recipe.score, {"rollouts": [rows.ref], "problems": problems}, 0, "given")
         return _Batch(rows.ref, judged.ref, {})
 
-    def gather(self, index: int, policy: Ref, difficulty: Ref | None, hints: Ref | None) -> _Gathered:
+    def gather(self, index: int, policy: Ref, difficulty: Ref | None, hints: Ref | None, earlier: Rounds) -> _Gathered:
         """A round up to its update: problems chosen, tried by the policy and scored, then wave after wave."""
-        problems = [self.start.problems]
-        curate, facts = self.recipe.curate, {"round": index}
+        problems, curate, facts = [self.start.problems], self.recipe.curate, {"round": index}
         known = {"problems": problems, "difficulty": _maybe(difficulty)}
         if self.settings("curate", index, curate).counts_tokens:
             curate = curate.model_copy(update={"prompt": self.recipe.rollout.prompt})
@@ -299,10 +302,12 @@ class _Steps:
         seen = {"plan": [plan], "rollouts": [first.rollouts], "scores": [first.scores]}
         for number, wave in enumerate(self.recipe.all_waves, start=1):
             calls, inputs = 0, {**known, "hints": _maybe(hints) if wave.reads_hints else []}
-            while plan := self.wave(wave, index, number, calls, {**inputs, **seen}):
+            inputs |= stored_inputs(wave_config(self.recipe, wave, index, self.recorded), policy, earlier)
+            while step := self.wave(wave, index, number, calls, {**inputs, **seen}):
                 calls += 1
-                batch = self.sample_and_score(plan, problems, policy, index, f"{wave.short}{calls}")
-                more = {"plan": plan, "rollouts": batch.rollouts, "scores": batch.scores}
+                parents = [*seen["rollouts"], *inputs["stored_rollouts"]] if step.summary.get("from_stored") else []
+                batch = self.sample_and_score(step.ref, problems, policy, index, f"{wave.short}{calls}", None, parents)
+                more = {"plan": step.ref, "rollouts": batch.rollouts, "scores": batch.scores}
                 seen = {role: [*refs, more[role]] for role, refs in seen.items()}
         judged = {role: seen[role] for role in ("rollouts", "scores")} | {"difficulty": _maybe(difficulty)}
         measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
@@ -310,7 +315,7 @@ class _Steps:
 
     def wave(
         self, wave: WaveConfig, index: int, number: int, calls: int, inputs: Mapping[str, list[Ref]]
-    ) -> Ref | None:
+    ) -> Outcome | None:
         """Return the plan of a wave after some calls in this round; None if it is empty, or `times` calls were made.
 
         Raise GateError if it asks for more after its last call and the recipe wants all of it.
@@ -329,7 +334,7 @@ class _Steps:
                 f"the wave {wave.label} asks for more after its {wave.times} calls of round {index}: {reason}",
                 hint='raise `times`, loosen the filters, or take what there is with then = "learn"',
             )
-        return step.ref
+        return step
 
     def learn(
         self, index: int, policy: Ref, gathered: _Gathered, given: _Batch | None, *, last: bool = False
@@ -374,6 +379,7 @@ class _Steps:
         index: int,
         purpose: str = "train",
         suite: Suite | None = None,
+        parents: Sequence[Ref] = (),
     ) -> _Batch:
         """Rollouts of a plan and their scores; prompted, judged and seeded as in training unless a suite says more."""
         # Seeds do not depend on the round, so that two policies are evaluated with the same ones.
@@ -382,7 +388,7 @@ class _Steps:
         rollout, score, seed = self.recipe.rollout, self.recipe.score, None
         if suite is not None:
             rollout, score, seed = suite.rollout(rollout), suite.score or score, suite.seed
-        inputs = {"plan": [plan], "problems": problems, "policy": [policy]}
+        inputs = {"plan": [plan], "problems": problems, "policy": [policy], "parents": [*parents]}
         sampled = self.run("rollout", rollout, inputs, index, purpose, seed, facts)
         given = {"rollouts": [sampled.ref], "problems": problems}
         judged = self.run("score", score, given, index, purpose, seed)

@@ -356,7 +356,11 @@ def wave_config(
     curate = stage_config(recipe, "curate", index, recipe.curate, recorded)
     if curate.counts_tokens:
         curate = curate.model_copy(update={"prompt": recipe.rollout.prompt})
-    base = PlanningConfig(wave=wave, sample=curate.sample, curate=curate.model_copy(update={"sample": SampleConfig()}))
+    max_age = 0
+    if wave.reads_stored:  # what is planned now is learned from by the update after it
+        max_age = max(0, stage_config(recipe, "update", index, recipe.update, recorded).max_age - recipe.overlap)
+    drawn = curate.model_copy(update={"sample": SampleConfig()})
+    base = PlanningConfig(wave=wave, sample=curate.sample, curate=drawn, max_age=max_age)
     return stage_config(recipe, wave.short, index, base, recorded, origin)
 
 

@@ -189,7 +189,7 @@ def _check_reads(chosen: Chosen) -> None:
 
     component, keys, known = chosen.component, [OF_PROBLEM], [*Candidates.known]
     if chosen.kind == "wave":
-        keys, known = [OF_PROBLEM, OF_PLAN, OF_PARTS], ["hint", *RoundRows.known, *known]
+        keys, known = [OF_PROBLEM, OF_PLAN, OF_PARTS], ["hint", "stored", *RoundRows.known, *known]
     plain = [need for need in component.needs or () if not need.startswith(tuple(keys))]
     refuse_needs(chosen, plain, list(dict.fromkeys(known)), "".join(f" or {key}NAME" for key in keys))
     if isinstance(chosen, FilterConfig) and chosen.is_ours:

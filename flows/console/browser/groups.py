@@ -189,9 +189,15 @@ def completion(rollout: Rollout, *, colours: bool) -> Text:
     """Return a completion, its tokens coloured by their probability if that is known and wanted."""
     if rollout["pieces"] is None or not colours:
         return plain(rollout["completion"])
-    known = ((piece, math.exp(min(logprob, 0.0))) for piece, logprob in rollout["pieces"])
-    styled = ((piece, next(style for least, style in _UNSURE if sure >= least)) for piece, sure in known)
+    styled = ((piece, _style(logprob)) for piece, logprob in rollout["pieces"])
     return _cut(styled).append(more(rollout["completion"], MAX_CHARS), "dim")
+
+
+def _style(logprob: float | None) -> str:
+    """Return the style of a token by its probability; inserted text was sampled by nobody."""
+    if logprob is None:
+        return "reverse"
+    return next(style for least, style in _UNSURE if math.exp(min(logprob, 0.0)) >= least)
 
 
 def verdict(rollout: Rollout, answer: str | None) -> Text:

@@ -33,6 +33,8 @@ from gradus.tasks.runs.journal import read_settings
 HERE = Path(__file__).parent
 TABLES = ("metrics", "stages", "evaluations")
 """The tables that a report reads beside `sampled`."""
+INSERTED = "ins"
+"""The style of text that nobody sampled."""
 UNSURE = ((0.9, ""), (0.5, "u1"), (0.2, "u2"), (0.05, "u3"), (0.0, "u4"))
 """Least probability of a token and the class that it is coloured by."""
 Page = Mapping[str, Any]
@@ -113,8 +115,9 @@ def coloured(rollout: Rollout) -> Markup:
     left = MAX_CELL_CHARS
     for piece, logprob in rollout["pieces"]:
         text = escape(visible(piece[:left], MAX_CELL_CHARS))
-        kind = next(name for least, name in UNSURE if math.exp(min(logprob, 0.0)) >= least)
-        found.append(f'<span class="{kind}" title="{logprob:.2f}">{text}</span>' if kind and text else text)
+        kind = INSERTED if logprob is None else next(k for p, k in UNSURE if math.exp(min(logprob, 0.0)) >= p)
+        title = "inserted" if logprob is None else f"{logprob:.2f}"
+        found.append(f'<span class="{kind}" title="{title}">{text}</span>' if kind and text else text)
         left -= len(piece)
         if left <= 0:
             break

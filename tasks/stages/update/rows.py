@@ -13,10 +13,23 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gradus.data.arrays import Bools, Ints, codes, floats, ints, nulls, one_array, pc, positions, ragged, take_or_null
+from gradus.data.arrays import (
+    Bools,
+    Ints,
+    codes,
+    floats,
+    ints,
+    nulls,
+    one_array,
+    pc,
+    positions,
+    ragged,
+    take_or_null,
+)
+from gradus.data.curation.continued import replaced_parents
 from gradus.data.errors import BadInputError, GateError
+from gradus.data.lake.lineage import lineage
 from gradus.data.lake.schema import OWN
-from gradus.data.lake.store import Ref, Store
 from gradus.models.objectives.objective import MEMBERS
 from gradus.models.objectives.ragged import Ragged
 from gradus.models.objectives.rows import Rows
@@ -49,6 +62,8 @@ _COLUMNS = [
     "origin",
     "spans",
     "trained_prompt_tokens",
+    "parent",
+    "replaces",
     *_NEEDED,
     *_SAMPLED,
 ]
@@ -121,12 +136,14 @@ def judged_rows(ctx: StageContext, config: UpdateConfig) -> tuple[pa.Table, dict
             hint="see the scores' column `error`, correct the reward and score again",
         )
     replaced = _replaced(joined) if config.drop_replaced_groups else np.empty(0, dtype=np.int64)
-    kept = joined.filter(pa.array(~unjudged & ~np.isin(_groups(joined), replaced)))
+    parents = replaced_parents(joined)
+    kept = joined.filter(pa.array(~unjudged & ~parents & ~np.isin(_groups(joined), replaced)))
     group, alone = joined_groups(kept)
     kept = kept.append_column("group", pa.array(group)).filter(pa.array(~alone))
     _refuse_unusable(kept, config)
     counts = {"replaced_groups": len(replaced), "unjudged_rows": int(unjudged.sum())}
-    return kept, {**counts, **({"unjoined_rows": int(alone.sum())} if alone.any() else {})}
+    more = {"unjoined_rows": int(alone.sum()), "replaced_parents": int(parents.sum())}
+    return kept, {**counts, **{name: count for name, count in more.items() if count}}
 
 
 def _joined(rollouts: pa.Table, scores: pa.Table) -> pa.Table:
@@ -170,19 +187,6 @@ def _replaced(table: pa.Table) -> Ints:
 
 def _known_wrong(table: pa.Table) -> Bools:
     return floats(table.column("correct").cast(pa.int8())) == 0
-
-
-def lineage(store: Store, policy: Ref, max_age: int) -> dict[str, int]:
-    """Digest and age (in updates) of the policies that rollouts may come from: this one and those it was made of."""
-    found: dict[str, int] = {}
-    ref: Ref | None = policy
-    for age in range(max_age + 1):
-        if ref is None or ref.digest in found:
-            break
-        found[ref.digest] = age
-        before = store.manifest(ref).parents.get("policy", [])
-        ref = Ref.parse(before[0]) if before else None
-    return found
 
 
 def _ages(table: pa.Table, known: Mapping[str, int], expected: str) -> Ints:
