@@ -17,7 +17,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from gradus.tasks.formats import more, number, terminal_safe
-from gradus.tasks.inspect.groups import Group, GroupKey, Rollout, read_group, why
+from gradus.tasks.inspect.groups import Group, GroupKey, Rollout, begun, read_group, why
 from gradus.tasks.inspect.run_rows import RunRows
 from gradus.tasks.inspect.token_pieces import Tokenizers
 from gradus.tasks.inspect.word_diff import Part, word_diff
@@ -211,6 +211,8 @@ def verdict(rollout: Rollout, answer: str | None) -> Text:
         found.append(f"\nadvantage {number(rollout['advantage'])}")
     if rollout["tokens"] is not None:
         found.append(f"\n{rollout['tokens']:,} tokens, {terminal_safe(rollout['finish_reason'] or 'no end')}")
+    if text := begun(rollout):
+        found.append(f"\n{terminal_safe(text)}", "dim")
     return found.append(f"\n{terminal_safe(why(rollout, answer))}", "italic")
 
 

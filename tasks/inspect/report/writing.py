@@ -21,7 +21,7 @@ from gradus.data.files import replace_file
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home
 from gradus.tasks.formats import MAX_CELL_CHARS, brief, count, duration, more, number, points, visible
-from gradus.tasks.inspect.groups import Rollout, why
+from gradus.tasks.inspect.groups import Rollout, begun, why
 from gradus.tasks.inspect.remarks import remarks
 from gradus.tasks.inspect.report.choices import Flips, chosen_groups, evaluated_groups, flips, sample_table
 from gradus.tasks.inspect.report.figures import Figure, charts, costs, evaluations, hint_use, rate_maps
@@ -100,7 +100,7 @@ def read_page(rows: RunRows, ending: Mapping[str, str] | None = None) -> Page:
 def render(page: Page) -> str:
     """Return the page as HTML; every text in it is escaped."""
     environment = Environment(autoescape=True, trim_blocks=True)
-    every: tuple[Callable[..., str], ...] = (number, count, brief, coloured, why, svg)
+    every: tuple[Callable[..., str], ...] = (number, count, brief, coloured, begun, why, svg)
     named: dict[str, Callable[..., str]] = {"shown": visible, **{each.__name__: each for each in every}}
     environment.filters.update(named)
     css = Markup((HERE / "page.css").read_text(encoding="utf-8"))  # noqa: S704 - ours

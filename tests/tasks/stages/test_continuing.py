@@ -16,11 +16,13 @@ from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.table_rows import Lists
 from gradus.tasks.config.waves import PlanningConfig
+from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.round_rows import stored_rows
 from gradus.tasks.stages.warm import Warm
 from gradus.tasks.stages.wave import run
 
+ROOT = Path(__file__).parents[3]
 LOGPROBS = [[-0.1, -3.0, -0.2], [-0.5, -0.6], [-9.0], [], [-0.4, None, -0.3]]
 
 
@@ -265,3 +267,15 @@ def test_a_rollout_that_is_too_old_is_refused_by_the_wave_and_one_that_is_not_is
     assert (row["problem_id"], row["recall"], row["n"], row["budget"]) == ("a", "old", 1, 3)
     assert (row["plan_id"], row["group_id"]) == ("a@r2h0.1", "a@r2h0.1")
     assert result.summary == {"groups": 1, "skipped": {}, "from_stored": 1}
+
+
+def test_the_example_of_the_page_on_components_runs_as_it_stands(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "extending.md").read_text().partition("## Rows that continue others")[2]
+    (tmp_path / "methods.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    wave = load(WaveConfig.model_validate({"name": f"{tmp_path / 'methods.py'}:second_look", "share": 1.0}))
+    known = {"problem_id": ["a", "a"], "group": [0, 0], "correct": [0.0, 1.0], "finish_reason": ["stop", "stop"]}
+    before = earlier().table.append_column("correct", pa.array([1.0, *[0.0] * 8, 1.0]))
+    first = wave(round_of(pa.table(known), earlier=RoundRows(before)), np.random.default_rng(0))
+    assert (columns(first)["parent"], columns(first)["replaces"]) == (["0"], [True])
+    second = wave(round_of(pa.table(known), earlier=RoundRows(before), calls=1), np.random.default_rng(0))
+    assert columns(second)["recall"] == ["x0", "z9"]
