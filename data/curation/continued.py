@@ -85,4 +85,4 @@ def replaced_parents(table: pa.Table) -> Bools:
     """Return which rows another one of the table continues and takes the place of, (N,): a judged one."""
     replacing = bools(ROLLOUTS.column(table, "replaces")) & ~nulls(table.column("reward"))
     parents = one_array(ROLLOUTS.column(table, "parent")).filter(pa.array(replacing))
-    return bools(pc.is_in(one_array(table.column("rollout_id")), value_set=parents))
+    return bools(pc.is_in(one_array(table.column("rollout_id")).cast(pa.string()), value_set=parents))

@@ -23,7 +23,7 @@ from gradus.data.arrays import Bools, Ints, bools, ints, one_array, pc, position
 from gradus.data.curation.candidates import Candidates, candidates
 from gradus.data.curation.continued import OF_PARENT, StoredError, known_rollouts, places_of
 from gradus.data.curation.plan import hints_of_level
-from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS, SCORES
+from gradus.data.lake.schema import LENGTH, OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS, SCORES
 from gradus.data.table_rows import TableRows
 
 GROUP = "group"
@@ -41,6 +41,7 @@ class RoundRows(TableRows):
     known: ClassVar[Collection[str]] = (
         GROUP,
         "age",
+        LENGTH,
         *dict.fromkeys(column.name for table in (ROLLOUTS, SCORES) for column in table.columns),
         extra,
     )

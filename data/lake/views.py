@@ -19,9 +19,8 @@ import pyarrow.fs
 
 from gradus.data.errors import CorruptArtifactError
 from gradus.data.lake.manifest import FileEntry
-from gradus.data.lake.misfits import misfit
 from gradus.data.lake.queries import Relation, View
-from gradus.data.lake.schema import CHECKPOINTS, KEY_DIGITS, ROWS_FILE, TABLES, UPDATES
+from gradus.data.lake.schema import CHECKPOINTS, KEY_DIGITS, ROWS_FILE, TABLES, UPDATES, misfit
 from gradus.data.lake.store import Ref, Store
 
 USED = pa.schema(

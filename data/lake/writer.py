@@ -13,10 +13,11 @@ from pydantic import ValidationError
 
 from gradus.data.errors import CorruptArtifactError
 from gradus.data.files import replace_file, sweep
+from gradus.data.lake.columns import SCHEMA_VERSION
 from gradus.data.lake.manifest import FILE_NAME, FileEntry, Manifest, sha256_file
 from gradus.data.lake.names import Ref
 from gradus.data.lake.row_keys import key_hashes, row_keys
-from gradus.data.lake.schema import SCHEMA_VERSION, TABLES, cast_to_schema
+from gradus.data.lake.schema import TABLES, cast_to_schema
 from gradus.data.lake.whole_files import entry_of, size_of, whole_file
 from gradus.data.records import JsonObject
 

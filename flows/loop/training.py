@@ -352,8 +352,12 @@ class _Steps:
             learned["reference"] = [self.start.policy]
         kept = index % self.recipe.save_state_every == 0
         save = "now" if last else "behind" if kept else "never"
+        if config.reads_batch:
+            shaped = {**{role: learned[role] for role in ("rollouts", "scores")}, "plan": gathered.plans}
+            shaped["problems"] = [self.start.problems]
+            learned["batch"] = [self.session.stage("shape", config.shaping, shaped, round=index).ref]
         facts: JsonObject = {"save": save, "may_skip": True}
-        return self.run("update", self.recipe.update, learned, index, facts=facts)
+        return self.session.stage("update", config.with_batch, learned, round=index, facts=facts)
 
     def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
         """The policy on a suite, with the same seeds every time, beside the evaluation of the starting policy."""
@@ -363,12 +367,8 @@ class _Steps:
             "curate", plan, {"problems": [problems]}, round=index, purpose=purpose, seed=seed
         ).ref
         batch = self.sample_and_score(planned, [problems], policy, index, purpose, suite)
-        inputs = {
-            "problems": [problems],
-            "rollouts": [batch.rollouts],
-            "scores": [batch.scores],
-            "baseline": _maybe(baseline),
-        }
+        inputs = {"problems": [problems], "rollouts": [batch.rollouts], "scores": [batch.scores]}
+        inputs["baseline"] = _maybe(baseline)
         return self.run("evaluate", suite.report, inputs, index, purpose, seed, {"suite": suite.name})
 
     def sample_and_score(

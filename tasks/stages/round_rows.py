@@ -8,7 +8,7 @@ from gradus.data.arrays import Ints, codes, nulls, one_array, pc, positions, tak
 from gradus.data.curation.continued import replaced_parents
 from gradus.data.curation.round import GROUP, RoundRows
 from gradus.data.lake.lineage import lineage
-from gradus.data.lake.schema import OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS
+from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS
 from gradus.tasks.stages.context import StageContext
 
 
@@ -24,6 +24,8 @@ def round_rows(ctx: StageContext, reads: Mapping[str, Sequence[str]]) -> tuple[R
         rollouts = rollouts.append_column(name, filled)
     group, names = codes(pc.coalesce(rollouts.column("group_id"), rollouts.column("problem_id")))
     table = rollouts.append_column(GROUP, pa.array(group))
+    if "completion_tokens" in reads["rollouts"]:
+        table = table.append_column(LENGTH, pc.list_value_length(one_array(table.column("completion_tokens"))))
     scores = ctx.table("scores", reads["scores"])
     at = positions(table.column("rollout_id"), scores.column("rollout_id"))
     table = _beside(table, scores, at)
