@@ -18,12 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.data.arrays import Bools, Ints, bools, codes, floats, ints, nulls, one_array, pc
+from gradus.data.curation.continued import replaced_parents
 from gradus.data.curation.round import GROUP, RoundRows
 from gradus.data.lake.schema import BATCH, OWN, cast_to_schema
 
 REPLACED = "its problem was sampled again with a hint, and every row of its group failed"
 UNJOINED = "the policy has no group of its problem that it could join"
 UNJUDGED = "it has no reward"
+CONTINUED = "a row that continues it takes its place"
 TAKEN, REASON, WEIGHT, TERM = "taken", "reason", "weight", "term"
 SETTABLE = ("reward", GROUP, TAKEN, REASON, WEIGHT, TERM)
 """Columns that a shape can return; other names are metrics."""
@@ -88,8 +90,9 @@ def first_batch(rows: pa.Table, *, drop_replaced_groups: bool = True) -> Batch:
 
     `rows` have rollout_id, problem_id, group_id, hint_level, origin, reward and correct. Rows without a group id are
     grouped by their problem; those of other origins than the policy join its own group of the problem, of several the
-    one of the highest hint level, the later one of two, and are left out if there is none. If a problem was retried
-    with a hint (GHPO, arXiv 2507.10628), its earlier all-wrong groups are left out; its last group never is. Later
+    one of the highest hint level, the later one of two, and are left out if there is none. A row that another continues
+    and takes the place of is left out. If a problem was retried with a hint (GHPO, arXiv 2507.10628), its earlier
+    all-wrong groups are left out; its last group never is. Later
     means a higher hint level, then the order of the rows. All wrong means that every row was judged and none is right.
     """
     number, names = codes(pc.coalesce(rows.column("group_id"), rows.column("problem_id")))
@@ -100,7 +103,9 @@ def first_batch(rows: pa.Table, *, drop_replaced_groups: bool = True) -> Batch:
     table = table.append_column(GROUP, pa.array(group)).append_column(TAKEN, pa.array(np.ones(len(group), np.bool_)))
     table = table.append_column(REASON, pa.nulls(len(group), pa.string()))
     batch = Batch(table, names.to_pylist(), {})
-    return batch.leaving_out(dropped, REPLACED).leaving_out(alone, UNJOINED)
+    return (
+        batch.leaving_out(dropped, REPLACED).leaving_out(alone, UNJOINED).leaving_out(replaced_parents(rows), CONTINUED)
+    )
 
 
 def shaped(batch: Batch, shapes: Sequence[Shape]) -> tuple[Batch, dict[str, float]]:

@@ -60,7 +60,7 @@ class Measurement:
 def measure(scores: pa.Table, rollouts: pa.Table | None = None) -> Measurement:
     """Count judged and correct rollouts per problem, and sum up their rewards; only of the problems' own prompts.
 
-    Rollouts with a hint, or with a prompt of a wave's, are left out.
+    Rollouts with a hint or with a prompt of a wave's are left out, and those that continue or take up another.
 
     A score whose `correct` is null (time-out, error, a reward without a verdict) counts neither way; one whose `reward`
     is null is not part of mean and variance. Rollouts, if passed, hold the policy and the hint level;
@@ -71,8 +71,10 @@ def measure(scores: pa.Table, rollouts: pa.Table | None = None) -> Measurement:
     policy = None
     if rollouts is not None:
         where = _rollout_rows(scores, rollouts)
-        policy = _single_policy(rollouts.column("policy"))
-        bare = nulls(ROLLOUTS.column(rollouts, "messages")) & (ints(rollouts.column("hint_level")) == 0)
+        again = ~nulls(ROLLOUTS.column(rollouts, "recall"))
+        policy = _single_policy(rollouts.column("policy").filter(pa.array(~again)))
+        bare = nulls(ROLLOUTS.column(rollouts, "messages")) & nulls(ROLLOUTS.column(rollouts, "parent")) & ~again
+        bare &= ints(rollouts.column("hint_level")) == 0
         counted = bare[where]
     judged = counted & ~nulls(scores.column("correct"))
     rewarded = counted & ~nulls(scores.column("reward"))

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.data.arrays import Bools, Column, floats, ints, one_array, pc, positions, take_or_null
+from gradus.data.curation.continued import joined
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import PLAN, cast_to_schema
 from gradus.data.seeds import derive_seed
@@ -48,21 +49,23 @@ def wave_rows(
 ) -> pa.Table:
     """Return the plan of a later wave: rows of `plan_rows`, with other problems, and what the wave sets of them (P,).
 
-    A row is a group of its own unless the column `group` names another. `before` has the plans of the round so far.
+    A row is a group of its own unless the column `group` names another, or `together` has the number of an earlier row.
+    `before` has the plans of the round so far.
     """
-    table = plan
+    table, of_groups = plan, ("group", "together")
     for name, values in columns.items():
         place = table.schema.get_field_index(name)
-        if name != "group" and place < 0:
+        if name not in of_groups and place < 0:
             table = table.append_column(name, values)
-        elif name != "group":
+        elif name not in of_groups:
             filled = pc.coalesce(values.cast(table.schema.types[place]), table.column(name))
             table = table.set_column(place, name, filled)
     planned = Counter(
         zip(before.column("problem_id").to_pylist(), ints(before.column("hint_level")).tolist(), strict=True)
     )
     names, seeds = _named(table, planned, round_index, seed)
-    groups = pc.coalesce(columns["group"], names) if "group" in columns else names
+    groups = joined(names, columns["together"]) if "together" in columns else names
+    groups = pc.coalesce(columns["group"], groups) if "group" in columns else groups
     for name, values in (("group_id", groups), ("seed", seeds)):
         table = table.set_column(table.schema.get_field_index(name), name, values)
     own = {"plan_id": names, "wave": _same(wave, len(names)), "call": _same(call, len(names))}

@@ -7,7 +7,8 @@
         return round.plan(like=first_rows(round.rows, right == 0))
 
 Rows are the rollouts of the waves before, with the columns of rollouts and scores by name, `problem.NAME`, `plan.NAME`
-and `parts.NAME`; `group` numbers the groups.
+and `parts.NAME`; `group` numbers the groups. A plan row may continue a rollout (`parent`) or take one up again
+(`recall`): of this round by its number, of an earlier one by its id in `round.stored()`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,14 +19,18 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.components.rows import Rows
-from gradus.data.arrays import Bools, Ints, ints, one_array, positions
+from gradus.data.arrays import Bools, Ints, bools, ints, one_array, pc, positions, take_or_null
 from gradus.data.curation.candidates import Candidates, candidates
+from gradus.data.curation.continued import OF_PARENT, StoredError, known_rollouts, places_of
 from gradus.data.curation.plan import hints_of_level
 from gradus.data.lake.schema import LENGTH, PLAN, ROLLOUTS, SCORES
 from gradus.data.table_rows import TableRows
 
 GROUP = "group"
-PLANNED = ("n", "temperature", "top_p", "top_k", "max_tokens", "messages", "hint_level", "hint_text", "reason")
+PLANNED = (
+    *("n", "temperature", "top_p", "top_k", "max_tokens", "messages", "hint_level", "hint_text", "reason"),
+    *OF_PARENT,
+)
 """Columns of a plan that a wave may set as they are."""
 
 
@@ -35,6 +40,7 @@ class RoundRows(TableRows):
     extra: ClassVar[str] = "problem.extra"
     known: ClassVar[Collection[str]] = (
         GROUP,
+        "age",
         LENGTH,
         *dict.fromkeys(column.name for table in (ROLLOUTS, SCORES) for column in table.columns),
         extra,
@@ -78,6 +84,8 @@ class Round:
     hints: pa.Table | None
     drawn: Callable[[Candidates, int], Ints]
     """Draw some of the candidates as the recipe draws the problems of a round."""
+    earlier: RoundRows | None = None
+    """Rollouts of earlier rounds."""
 
     @property
     def is_first(self) -> Bools:
@@ -107,34 +115,93 @@ class Round:
             raise WaveError('it asks for hints without declaring it: add "hint" to its `needs`')
         return hints_of_level(self.hints, level, self.rows.table.column("problem_id").take(pa.array(like)))
 
+    def stored(self, max_age: int | None = None) -> RoundRows:
+        """Return judged rollouts of earlier rounds, (S,): ids and numbers, without texts or tokens.
+
+        Their columns are rollout_id, problem_id, group (a number), round, hint_level, finish_reason, reward, correct
+        and `age`, the number of updates since the policy that sampled them, at most `max_age` and the recipe's
+        update.max_age.
+        """
+        if self.earlier is None:
+            raise WaveError('it asks for stored rollouts without declaring it: add "stored" to its `needs`')
+        age = ints(self.earlier.table.column("age"))
+        return self.earlier if max_age is None else self.earlier.select(np.flatnonzero(age <= max_age))
+
     def plan(
         self,
         *,
         like: Ints | None = None,
         problems: Ints | None = None,
+        parent: Any = None,
+        recall: Any = None,
         skipped: Mapping[str, int] | None = None,
         **columns: Any,
     ) -> Planned:
         """Plan rows: each for the problem of a row (`like`), with its hint, or for a candidate (`problems`), (P,).
 
         Args:
-            like: Numbers of rows.
+            like: Numbers of rows; the rows that are continued or taken up again, if there are such.
             problems: Numbers of candidates.
+            parent: The rollout that each row continues, by number in this round or by id (-1 or None: none), from the
+                token `branch_at` on (below 0 from its end) and after the text `inserted`. It joins its parent's group
+                if it `replaces` it; what it `inherits` is "context", or "trained".
+            recall: The stored rollout that each row takes up again, named likewise. Those of one stored group form one.
             skipped: Number of rows or groups left out by reason, for people.
             columns: One value, or one for each plan row: those of `PLANNED`; `group`, the number of the group that the
-                rollouts join (-1: one of their own). Any other is stored with the plan, and read as `plan.NAME`.
+                rollouts join (-1: one of their own); `together`, the same number in rows that form one new group. Any
+                other is stored with the plan, and read as `plan.NAME`.
         """
-        if (like is None) == (problems is None):
-            raise WaveError("it plans neither rows like others nor problems: give like= or problems=, not both")
-        of: TableRows = self.rows if problems is None else self.candidates
-        places = _numbers(like if problems is None else problems, of.num_rows)
-        if like is not None:
+        named = {name: value for name, value in (("parent", parent), ("recall", recall)) if value is not None}
+        if problems is not None and like is None:
+            places = _numbers(problems, self.candidates.num_rows)
+            problem_id = self.candidates.table.column("problem_id").take(pa.array(places))
+        elif like is not None and problems is None:
+            places = _numbers(like, self.rows.num_rows)
+            problem_id = self.rows.table.column("problem_id").take(pa.array(places))
             inherited = {
                 name: self.rows.table.column(name).take(pa.array(places)) for name in ("hint_level", "hint_text")
             }
             columns = {**inherited, **columns}
-        found = {name: self._column(name, value, len(places)) for name, value in columns.items()}
-        return Planned(one_array(of.table.column("problem_id").take(pa.array(places))), found, skipped or {})
+        elif named and like is None:
+            problem_id, columns = self._of_stored(named, columns)
+        else:
+            raise WaveError("it plans neither rows like others nor problems: give like= or problems=, not both")
+        found = {name: self._column(name, value, len(problem_id)) for name, value in columns.items()}
+        for name, value in named.items():
+            found |= self._naming(name, value, found, len(problem_id))
+        return Planned(one_array(problem_id), found, skipped or {})
+
+    def _known(self) -> pa.Table:
+        return known_rollouts(self.rows.table, None if self.earlier is None else self.earlier.table)
+
+    def _places(self, named: Any) -> Ints:
+        try:
+            return places_of(named, self._known(), self.rows.num_rows)
+        except StoredError as error:
+            raise WaveError(str(error)) from None
+
+    def _of_stored(self, named: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[pa.Array, dict[str, Any]]:
+        """Return the problem of the rollout that each row builds on, and the columns with that one's hint."""
+        places, known = np.maximum.reduce([self._places(value) for value in named.values()]), self._known()
+        if (places < 0).any():
+            raise WaveError("it plans a row that builds on no rollout: give like= or problems= too")
+        texts = take_or_null(self.rows.table.column("hint_text"), np.where(places < self.rows.num_rows, places, -1))
+        level = take_or_null(known.column("hint_level"), places)
+        return take_or_null(known.column("problem_id"), places), {"hint_level": level, "hint_text": texts, **columns}
+
+    def _naming(self, name: str, value: Any, found: Mapping[str, pa.Array], num: int) -> dict[str, pa.Array]:
+        """Return the column that names the rollouts, and groups and sizes of rows that say nothing else of them."""
+        places, known = np.broadcast_to(self._places(value), num), self._known()
+        more = {name: take_or_null(known.column("rollout_id"), places)}
+        group = take_or_null(pc.coalesce(known.column("group_id"), known.column("problem_id")), places)
+        none = pa.nulls(num, pa.string())
+        if name == "recall":
+            more |= {"n": pc.if_else(pa.array(places >= 0), 1, pa.nulls(num, pa.int32()))} if "n" not in found else {}
+            more |= {"together": group} if not {"together", GROUP} & {*found} else {}
+        elif GROUP not in found and "replaces" in found:
+            there = bools(found["replaces"]) & (places >= 0) & (places < self.rows.num_rows)
+            more[GROUP] = pc.if_else(pa.array(there), group, none)
+        return more
 
     def _column(self, name: str, value: Any, num: int) -> pa.Array:
         if name == GROUP:
@@ -142,6 +209,9 @@ class Round:
             if len(odd := numbers[(numbers >= len(self.groups)) | (numbers < -1)]):
                 raise WaveError(f"it plans for group {odd[0]}, and there are {len(self.groups)} groups")
             return self.groups.take(pa.array(numbers, mask=numbers < 0))
+        if name == "together":
+            numbers = np.broadcast_to(np.asarray(value, dtype=np.int64), num)
+            return pa.array(numbers, mask=numbers < 0)
         wanted = next((column.type for column in PLAN.columns if column.name == name), None)
         if wanted is not None and name not in PLANNED:
             raise WaveError(f"it sets {name!r}, which is decided for it")
@@ -170,9 +240,13 @@ def _numbers(places: Any, num_rows: int) -> Ints:
 def round_of(rows: pa.Table, problems: pa.Table | None = None, **known: Any) -> Round:
     """Return a round with these rows, to try a wave on: of problems without measurements, drawn in their order.
 
-    `known` may set `index`, `wave`, `calls` and `hints`. Columns that are not given and that a plan needs are null.
+    `known` may set `index`, `wave`, `calls`, `hints` and `earlier`. Columns that a plan needs and that are not given
+    are null, and rollouts are called by their numbers.
     """
+    if "rollout_id" not in rows.column_names:
+        rows = rows.append_column("rollout_id", pa.array([str(each) for each in range(rows.num_rows)], pa.string()))
     for name, type_ in (
+        ("group_id", pa.string()),
         ("hint_level", pa.int32()),
         ("hint_text", pa.string()),
         ("wave", pa.int32()),

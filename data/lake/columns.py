@@ -51,6 +51,8 @@ class TableSchema:
     name: str
     key: tuple[str, ...]
     columns: tuple[Column, ...]
+    own_key: str = ""
+    """The sparse column that identifies a row in place of its key, where it has a value."""
 
     @cached_property
     def arrow(self) -> pa.Schema:

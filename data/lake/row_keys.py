@@ -23,6 +23,9 @@ def row_keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[o
         if column.null_count:
             raise BadInputError(f"a row for {folder} has no {name}", hint=f"every {schema.name} row needs a {name}")
     keys = list(zip(*(column.to_pylist() for column in columns), strict=True))
+    if schema.own_key in table.column_names:
+        own = table.column(schema.own_key).to_pylist()
+        keys = [key if name is None else (name,) for name, key in zip(own, keys, strict=True)]
     if len(set(keys)) != len(keys):
         twice, number = Counter(keys).most_common(1)[0]
         named = ", ".join(f"{name}={value}" for name, value in zip(schema.key, twice, strict=True))

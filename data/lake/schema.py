@@ -47,6 +47,12 @@ _OF_WAVES = (
     Column("messages", _MESSAGES, "the prompt as chat messages, if it is not that of the problem", sparse=True),
 )
 """Columns of plans and rollouts that waves after the first fill in."""
+_OF_STORED = (
+    Column("parent", _TEXT, "rollout_id of the rollout that it continues", sparse=True),
+    Column("replaces", _BOOL, "true: its parent is left out of what is learned from", sparse=True),
+    Column("recall", _TEXT, "rollout_id of the stored rollout that it takes up again as it is", sparse=True),
+)
+"""Columns of plans and rollouts that build on stored rollouts."""
 
 PROBLEMS = TableSchema(
     "problems",
@@ -95,7 +101,22 @@ PLAN = TableSchema(
         Column(
             "top_k", pa.int32(), "most probable tokens to sample from, if not those of the rollout", sparse=True, low=0
         ),
+        *_OF_STORED,
+        Column(
+            "branch_at",
+            pa.int32(),
+            "completion tokens of the parent that are kept; below 0 counts from its end, null keeps all",
+            sparse=True,
+        ),
+        Column(
+            "inserted",
+            _TEXT,
+            "text behind the kept tokens, which nobody sampled and which carries no loss",
+            sparse=True,
+        ),
+        Column("inherits", _TEXT, "context, or trained: the kept tokens carry loss; null is context", sparse=True),
     ),
+    own_key="plan_id",
 )
 ROLLOUTS = TableSchema(
     "rollouts",
@@ -122,7 +143,7 @@ ROLLOUTS = TableSchema(
         Column(
             "logprobs",
             pa.list_(pa.float32()),
-            "sampler's log-probability of each sampled token, nats",
+            "sampler's log-probability of each sampled token, nats; null for one that nobody sampled",
             high=MAX_LOGPROB,
         ),
         Column("finish_reason", _TEXT, "stop, length, or error where the request failed"),
@@ -149,6 +170,7 @@ ROLLOUTS = TableSchema(
             high=MAX_WHOLE,
         ),
         *_OF_WAVES,
+        *_OF_STORED,
     ),
 )
 SCORES = TableSchema(

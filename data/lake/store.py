@@ -155,6 +155,20 @@ class Store:
         table = pa.concat_tables(parts, promote_options="default") if parts else schema.arrow.empty_table()
         return table if columns is None else _selected(table, columns)
 
+    def rows_with(self, ref: Ref, key: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
+        """The rows of a table whose column `key` has one of some values, verified.
+
+        Only `key` is decoded of row groups without one.
+        """
+        schema = TABLES[ref.table].restricted(columns)
+        parts = [
+            schema.arrow.empty_table(),
+            *(found for path in self.files(ref) for found in _rows(path, key, values, columns)),
+        ]
+        return _selected(
+            pa.concat_tables([cast_to_schema(part, schema) for part in parts], promote_options="default"), columns
+        )
+
     def file(self, ref: Ref, name: str) -> Path | None:
         """One verified file of an artifact; None if the artifact has no such file."""
         for entry in self.manifest(ref).files:
@@ -286,3 +300,15 @@ class Store:
 def _selected(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Those of the columns that a table has, in their order."""
     return table.select([name for name in columns if name in table.column_names])
+
+
+def _rows(path: Path, key: str, values: pa.Array, columns: Sequence[str]) -> Generator[pa.Table]:
+    """Rows of a Parquet file by the values of a column, row group by row group."""
+    from gradus.data.arrays import pc  # noqa: PLC0415 - loads Arrow's functions
+
+    with pq.ParquetFile(path, memory_map=True) as file:
+        there = [name for name in file.schema_arrow.names if name in columns]
+        for group in range(file.num_row_groups):
+            found = pc.is_in(file.read_row_group(group, [key]).column(key), value_set=values)
+            if pc.sum(found).as_py():
+                yield file.read_row_group(group, there).filter(found)

@@ -151,7 +151,9 @@ class ShardWriter:
         schema = TABLES[self.ref.table]
 
         def keys_of(name: str) -> pa.Table:
-            return pq.read_table(self.folder / name, columns=list(schema.key))
+            there = pq.read_schema(self.folder / name).names
+            wanted = [each for each in (*schema.key, schema.own_key) if each in there]
+            return pq.read_table(self.folder / name, columns=wanted)
 
         for name in set(shards) - set(self._hashes):  # those of an earlier attempt
             self._hashes[name] = key_hashes(row_keys(keys_of(name), schema, self.folder))

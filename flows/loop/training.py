@@ -1,7 +1,7 @@
 """The training loop: which stage follows which. Reads as the picture in the README."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -15,6 +15,7 @@ from gradus.flows.loop.measuring import Measurements
 from gradus.flows.loop.memory import Memory
 from gradus.flows.loop.outcomes import Beginning, Trained
 from gradus.flows.loop.room import kept_rounds
+from gradus.flows.loop.stored import stored_inputs
 from gradus.flows.recipe.ahead import run_concurrently
 from gradus.flows.recipe.config import (
     Recipe,
@@ -120,10 +121,11 @@ class _Training:
         gathered = state.ahead or steps.gather(index, policy, memory, self._hints)
         if first_outside(steps.recipe.guards, index, gathered.metrics):
             return _State(policy, gathered.memory), gathered.metrics
+        after = gathered.memory.after(gathered)
         learn = partial(steps.learn, index, policy, gathered, self._given, last=self._ends(index))
         ahead: _Gathered | None = None
         if steps.recipe.overlap and not self._ends(index):
-            following = partial(steps.gather, index + 1, policy, gathered.memory, self._hints)
+            following = partial(steps.gather, index + 1, policy, after, self._hints)
             learned, ahead = run_concurrently(learn, following, steps.session.halt)
         else:
             learned = learn()
@@ -137,8 +139,8 @@ class _Training:
         metrics: dict[str, float] = {**gathered.metrics, **learned.report.get("metrics", {})}
         if learned.summary.get("skipped_updates"):
             self._skipped.append(index)
-            return _State(policy, gathered.memory, ahead, state.skipped + 1), metrics
-        return _State(learned.ref, gathered.memory, ahead), metrics
+            return _State(policy, after, ahead, state.skipped + 1), metrics
+        return _State(learned.ref, after, ahead), metrics
 
     def _without_signal(self, state: _State, index: int, *, over: bool) -> str:
         """Return why rounds without signal end the run after this one; empty if they do not."""
@@ -281,14 +283,16 @@ class _Steps:
         seen = {"plan": [plan], "rollouts": [first.rollouts], "scores": [first.scores]}
         for number, wave in enumerate(self.recipe.all_waves, start=1):
             calls, inputs = 0, {**known, "hints": _maybe(hints) if wave.reads_hints else []}
-            while plan := self.wave(wave, index, number, calls, {**inputs, **seen}, memory):
+            inputs |= stored_inputs(wave_config(self.recipe, wave, index, self.recorded), policy, memory.earlier)
+            while step := self.wave(wave, index, number, calls, {**inputs, **seen}, memory):
                 calls += 1
-                batch = self.sample_and_score(plan, problems, policy, index, f"{wave.short}{calls}")
-                more = {"plan": plan, "rollouts": batch.rollouts, "scores": batch.scores}
+                parents = [*seen["rollouts"], *inputs["stored_rollouts"]] if step.summary.get("from_stored") else []
+                batch = self.sample_and_score(step.ref, problems, policy, index, f"{wave.short}{calls}", None, parents)
+                more = {"plan": step.ref, "rollouts": batch.rollouts, "scores": batch.scores}
                 seen = {role: [*refs, more[role]] for role, refs in seen.items()}
         judged = {role: seen[role] for role in ("rollouts", "scores")} | {"difficulty": _maybe(memory.difficulty)}
         measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
-        after = Memory(measured, self.tracked(index, {**known, **seen}, memory))
+        after = Memory(measured, self.tracked(index, {**known, **seen}, memory), memory.earlier)
         return _Gathered(seen["plan"], seen["rollouts"], seen["scores"], after, first.metrics)
 
     def tracked(self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory) -> dict[str, Ref]:
@@ -310,7 +314,7 @@ class _Steps:
         calls: int,
         inputs: Mapping[str, list[Ref]],
         memory: Memory,
-    ) -> Ref | None:
+    ) -> Outcome | None:
         """Return the plan of a wave after some calls in this round; None if it is empty, or `times` calls were made.
 
         Raise GateError if it asks for more after its last call and the recipe wants all of it.
@@ -330,7 +334,7 @@ class _Steps:
                 f"the wave {wave.label} asks for more after its {wave.times} calls of round {index}: {reason}",
                 hint='raise `times`, loosen the filters, or take what there is with then = "learn"',
             )
-        return step.ref
+        return step
 
     def learn(
         self, index: int, policy: Ref, gathered: _Gathered, given: _Batch | None, *, last: bool = False
@@ -363,12 +367,8 @@ class _Steps:
             "curate", plan, {"problems": [problems]}, round=index, purpose=purpose, seed=seed
         ).ref
         batch = self.sample_and_score(planned, [problems], policy, index, purpose, suite)
-        inputs = {
-            "problems": [problems],
-            "rollouts": [batch.rollouts],
-            "scores": [batch.scores],
-            "baseline": _maybe(baseline),
-        }
+        inputs = {"problems": [problems], "rollouts": [batch.rollouts], "scores": [batch.scores]}
+        inputs["baseline"] = _maybe(baseline)
         return self.run("evaluate", suite.report, inputs, index, purpose, seed, {"suite": suite.name})
 
     def sample_and_score(
@@ -379,6 +379,7 @@ class _Steps:
         index: int,
         purpose: str = "train",
         suite: Suite | None = None,
+        parents: Sequence[Ref] = (),
     ) -> _Batch:
         """Rollouts of a plan and their scores; prompted, judged and seeded as in training unless a suite says more."""
         # Seeds do not depend on the round, so that two policies are evaluated with the same ones.
@@ -387,7 +388,7 @@ class _Steps:
         rollout, score, seed = self.recipe.rollout, self.recipe.score, None
         if suite is not None:
             rollout, score, seed = suite.rollout(rollout), suite.score or score, suite.seed
-        inputs = {"plan": [plan], "problems": problems, "policy": [policy]}
+        inputs = {"plan": [plan], "problems": problems, "policy": [policy], "parents": [*parents]}
         sampled = self.run("rollout", rollout, inputs, index, purpose, seed, facts)
         given = {"rollouts": [sampled.ref], "problems": problems}
         judged = self.run("score", score, given, index, purpose, seed)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
+from gradus.components.chosen import WaveConfig
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
 from gradus.data.errors import UsageError
@@ -55,8 +56,9 @@ def check_settings(recipe: Recipe, lake: Path) -> None:
     for index in _changed(recipe, "curate"):
         _check_stage(recipe, CURATE, curate_config(recipe, index))
     names = [wave.short for wave in recipe.all_waves]
-    for index, wave in product(_changed(recipe, "curate", *names), recipe.all_waves):
+    for index, wave in product(_changed(recipe, "curate", "update", *names), recipe.all_waves):
         check_components(wave_config(recipe, wave, index))
+        _check_stored(recipe, wave, index)
     _check_sampling(recipe, lake)
     for index in _changed(recipe, "curate", *names, "update") if recipe.rounds and recipe.given is None else ():
         _check_groups(recipe, index)
@@ -71,6 +73,17 @@ def _check_trackers(recipe: Recipe, lake: Path) -> None:
             check_components(tracker_config(recipe, tracker, index))
         if tracker.start:
             check_start(Store(lake), tracker)
+
+
+def _check_stored(recipe: Recipe, wave: WaveConfig, index: int) -> None:
+    """Raise UsageError if a wave takes up stored rollouts of which no update would learn."""
+    if wave.reads_stored and recipe.rounds and not wave_config(recipe, wave, index).max_age:
+        more = ", one for the overlap" if recipe.overlap else ""
+        raise UsageError(
+            f"the wave {wave.label} takes up rollouts of earlier rounds, and update.max_age = {recipe.update.max_age} "
+            f"lets no update learn from them{more}",
+            hint=f"set update.max_age = {recipe.overlap + 1}, or more",
+        )
 
 
 def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:

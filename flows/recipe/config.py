@@ -314,8 +314,11 @@ def wave_config(
     recipe: Recipe, wave: WaveConfig, index: int, recorded: Recorded = (), origin: str = ""
 ) -> PlanningConfig:
     """Return the settings of a wave in a round: sampled and drawn as that round's plan is, with its own overrides."""
-    curate = curate_config(recipe, index, recorded)
-    base = PlanningConfig(wave=wave, sample=curate.sample, curate=curate.model_copy(update={"sample": SampleConfig()}))
+    curate, max_age = curate_config(recipe, index, recorded), 0
+    if wave.reads_stored:  # what is planned now is learned from by the update after it
+        max_age = max(0, stage_config(recipe, "update", index, recipe.update, recorded).max_age - recipe.overlap)
+    drawn = curate.model_copy(update={"sample": SampleConfig()})
+    base = PlanningConfig(wave=wave, sample=curate.sample, curate=drawn, max_age=max_age)
     found = stage_config(recipe, wave.short, index, base, recorded, origin)
     tracked = tracked_by(recipe.trackers, chosen_in(found))
     return found.model_copy(update={"curate": found.curate.model_copy(update={"tracked": tracked})})

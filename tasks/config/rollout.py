@@ -90,6 +90,13 @@ ROLLOUT = Stage(
         Role("plan", "plan: a file or an artifact"),
         PROBLEMS,
         POLICY,
+        Role(
+            "parents",
+            "rollouts that rows of the plan continue or take up again; repeatable",
+            "rollouts",
+            many=True,
+            default=None,
+        ),
         Short("engine", "which engine samples", default="transformers"),
     ),
     check="gradus.tasks.preflight.abilities:check_engine",

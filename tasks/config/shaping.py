@@ -8,7 +8,7 @@ from gradus.components.stage import Stage
 from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM
 from gradus.tasks.config.round_columns import round_columns
 
-_ALWAYS = ("origin", "reward", "correct")
+_ALWAYS = ("origin", "reward", "correct", "parent", "replaces")
 
 
 def is_carried(name: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from gradus.components.chosen import WaveConfig, chosen_in
-from gradus.components.settings import Config
+from gradus.components.settings import MAX_ROUNDS, Config, empty
 from gradus.components.stage import Stage
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.config.round_columns import round_columns, tracked_columns
@@ -20,6 +20,8 @@ class PlanningConfig(Config):
     """Sampling of rows that say nothing else."""
     curate: CurateConfig = Field(default_factory=CurateConfig)
     """Filters, ranking and sampler of the problems that it draws."""
+    max_age: int = Field(default=0, ge=0, le=MAX_ROUNDS, exclude_if=empty)
+    """Age of the stored rollouts that it may take up, updates; filled in if it reads them."""
 
     @property
     def tracked(self) -> Mapping[str, tuple[str, ...]]:

@@ -60,7 +60,7 @@ with texts as (
         and (rollouts_artifact, problem_id) in ({pairs})
 ),
 token_rows as (
-    select rollout_id, completion_tokens as token_ids, logprobs, hint_text from rollouts
+    select rollout_id, completion_tokens as token_ids, logprobs, hint_text, parent, recall from rollouts
     where artifact in ({artifacts}) and problem_id in ({problems})
 ),
 learnt as (
@@ -116,6 +116,14 @@ def _pieces(rollout: Rollout, tokenizers: Tokenizers) -> Sequence[Piece] | None:
     tokens, logprobs = rollout["token_ids"], rollout["logprobs"]
     tokenizer = tokenizers.of(rollout["policy"]) if tokens and logprobs else None
     return split(tokenizer, rollout["completion"], tokens, logprobs) if tokenizer else None
+
+
+def begun(rollout: Rollout) -> str:
+    """Return the stored rollout that a completion continues or is once more, in words; empty if there is none."""
+    for name, words in (("parent", "continues"), ("recall", "taken up again from")):
+        if rollout[name]:
+            return f"{words} {visible(rollout[name], 120)}"
+    return ""
 
 
 def why(rollout: Rollout, answer: str | None) -> str:

@@ -16,8 +16,8 @@ TOKENIZER = "tokenizer.json"
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
-Piece = tuple[str, float]
-"""A part of a completion and the log-prob of the token that it ends with, nats."""
+Piece = tuple[str, float | None]
+"""A part of a completion and the log-prob of the token that it ends with, nats; None if nobody sampled it."""
 
 
 @dataclass
@@ -61,7 +61,9 @@ def texts_of(tokenizer: Tokenizer, tokens: Sequence[Sequence[int]]) -> list[str]
     return tokenizer.decode_batch([list(ids) for ids in tokens], skip_special_tokens=True)
 
 
-def split(tokenizer: Tokenizer, text: str, tokens: Sequence[int], logprobs: Sequence[float]) -> list[Piece] | None:
+def split(
+    tokenizer: Tokenizer, text: str, tokens: Sequence[int], logprobs: Sequence[float | None]
+) -> list[Piece] | None:
     """Return the pieces of a completion; None if its tokens are not its text, or too many.
 
     A token that ends within a character adds nothing; the piece that completes the character has the log-prob of

@@ -25,10 +25,11 @@ def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
 
     component, begins, known = chosen.component, _OF_CANDIDATES, [*Candidates.known]
     if chosen.kind in ("wave", "tracker"):
-        begins, known = _OF_ROUNDS, ["hint", *RoundRows.known, *known]
+        begins, known = _OF_ROUNDS, [*RoundRows.known, *known]
     if isinstance(chosen, TrackerConfig):
         _check_tracker(chosen, RoundRows.known)
-        known.remove("hint")
+    elif chosen.kind == "wave":
+        known = ["hint", "stored", *known]
     needs = [need for need in component.needs or () if need not in tracked]
     if alone := next(filter(is_tracked, needs), ""):
         raise UsageError(

@@ -5,9 +5,11 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from gradus.data.arrays import Ints, codes, one_array, pc, positions, take_or_null
+from gradus.data.arrays import Ints, codes, nulls, one_array, pc, positions, take_or_null
+from gradus.data.curation.continued import replaced_parents
 from gradus.data.curation.round import GROUP, RoundRows
 from gradus.data.curation.tracked import with_tracked
+from gradus.data.lake.lineage import lineage
 from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS
 from gradus.data.table_rows import TableRows
 from gradus.tasks.config.round_columns import tracked_columns
@@ -49,6 +51,35 @@ def beside_tracked(ctx: StageContext, rows: T, tracked: Mapping[str, Sequence[st
     """Return rows with columns of trackers beside them; `tracked` has the key columns of each by its name."""
     columns = tracked_columns(tracked).get("trackers", ())
     return with_tracked(rows, tracked, [ctx.store.read(ref, columns) for ref in ctx.inputs.get("trackers", ())])
+
+
+_STORED = (
+    *("rollout_id", "problem_id", "group_id", "round", "hint_level", "finish_reason", "policy"),
+    *("recall", "parent", "replaces"),
+)
+"""The columns that are read of rollouts of earlier rounds: neither texts nor tokens."""
+
+
+def stored_rows(ctx: StageContext, max_age: int) -> RoundRows:
+    """Return judged rollouts of earlier rounds by policies at most `max_age` updates older than the one that samples.
+
+    Rows that took another up again are left out, and those that another took the place of.
+    """
+    if not ctx.inputs.get("stored_rollouts"):
+        empty = {name: pa.array([], ROLLOUTS.type_of(name)) for name in _STORED}
+        numbers = {name: pa.array([], pa.int64()) for name in ("age", GROUP, "reward", "correct")}
+        return RoundRows(pa.table({**empty, **numbers}))
+    table = ctx.table("stored_rollouts", _STORED)
+    scores = ctx.table("stored_scores", ("rollout_id", "reward", "correct"))
+    known = lineage(ctx.store, ctx.one("sampler"), max_age)
+    ages = pa.array(list(known.values()), pa.int64())
+    age = take_or_null(ages, positions(table.column("policy"), pa.array(list(known))))
+    table = _beside(table, scores, positions(table.column("rollout_id"), scores.column("rollout_id")))
+    table = table.append_column("age", age)
+    own = nulls(ROLLOUTS.column(table, "recall")) & ~replaced_parents(table)
+    table = table.filter(pa.array(own & ~nulls(age) & ~nulls(table.column("reward"))))
+    group, _ = codes(pc.coalesce(table.column("group_id"), table.column("problem_id")))
+    return RoundRows(table.append_column(GROUP, pa.array(group)))
 
 
 def _beside(table: pa.Table, other: pa.Table, at: Ints, prefix: str = "") -> pa.Table:

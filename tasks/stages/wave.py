@@ -1,7 +1,9 @@
 """Stage wave: what a round samples after the rollouts that are there, decided by one function of them.
 
 Roles: problems; the plans, rollouts and scores of the round so far; difficulty and hints, both optional; a policy whose
-tokens the filter prompt_tokens counts. An empty plan is a good result: the wave has nothing more to ask.
+tokens the filter prompt_tokens counts; for a wave that reads stored rollouts those of earlier rounds with their scores,
+and the policy that samples (`sampler`), from which their age is counted. An empty plan is a good result: the wave has
+nothing more to ask.
 """
 
 from typing import Any
@@ -11,6 +13,7 @@ import pyarrow as pa
 
 from gradus.data.arrays import ints
 from gradus.data.curation.candidates import Candidates
+from gradus.data.curation.continued import builds_on, refuse_odd_stored
 from gradus.data.curation.plan import plan_rows, refuse_odd, wave_rows
 from gradus.data.curation.round import Planned, Round, WaveError
 from gradus.data.errors import BadInputError
@@ -19,7 +22,7 @@ from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import choose, pool_of
-from gradus.tasks.stages.round_rows import beside_tracked, round_rows
+from gradus.tasks.stages.round_rows import beside_tracked, round_rows, stored_rows
 
 _NUM_SAMPLES = 16
 
@@ -47,6 +50,7 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
         groups,
         ctx.table("hints") if ctx.inputs.get("hints") else None,
         drawn,
+        stored_rows(ctx, config.max_age).reading(None, name) if config.wave.reads_stored else None,
     )
     ctx.beat(0.5, f"{rows.num_rows} rollouts in {len(groups)} groups")
     try:
@@ -55,12 +59,18 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
         raise BadInputError(f"{name}: {error}") from None
     table = _plan(ctx, config, planned, wave, call)
     refuse_odd(table)
+    refuse_odd_stored(table)
     ctx.out.write_table(table)
     ctx.beat(1.0, f"{table.num_rows} groups planned")
+    num_stored = int(builds_on(table).sum())
     skipped = {} if planned is None else {reason: count for reason, count in planned.skipped.items() if count}
     return StageResult(
         metrics={"data/wave_rollouts": float(ints(table.column("n")).sum())} if table.num_rows else {},
-        summary={"groups": table.num_rows, "skipped": skipped},
+        summary={
+            "groups": table.num_rows,
+            "skipped": skipped,
+            **({"from_stored": num_stored} if num_stored else {}),
+        },
         samples=table.select(["problem_id", "hint_level", "hint_text", "reason"]).slice(0, _NUM_SAMPLES).to_pylist(),
     )
 

@@ -17,7 +17,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from gradus.tasks.formats import more, number, terminal_safe
-from gradus.tasks.inspect.groups import Group, GroupKey, Rollout, read_group, why
+from gradus.tasks.inspect.groups import Group, GroupKey, Rollout, begun, read_group, why
 from gradus.tasks.inspect.run_rows import RunRows
 from gradus.tasks.inspect.token_pieces import Tokenizers
 from gradus.tasks.inspect.word_diff import Part, word_diff
@@ -189,9 +189,15 @@ def completion(rollout: Rollout, *, colours: bool) -> Text:
     """Return a completion, its tokens coloured by their probability if that is known and wanted."""
     if rollout["pieces"] is None or not colours:
         return plain(rollout["completion"])
-    known = ((piece, math.exp(min(logprob, 0.0))) for piece, logprob in rollout["pieces"])
-    styled = ((piece, next(style for least, style in _UNSURE if sure >= least)) for piece, sure in known)
+    styled = ((piece, _style(logprob)) for piece, logprob in rollout["pieces"])
     return _cut(styled).append(more(rollout["completion"], MAX_CHARS), "dim")
+
+
+def _style(logprob: float | None) -> str:
+    """Return the style of a token by its probability; inserted text was sampled by nobody."""
+    if logprob is None:
+        return "reverse"
+    return next(style for least, style in _UNSURE if math.exp(min(logprob, 0.0)) >= least)
 
 
 def verdict(rollout: Rollout, answer: str | None) -> Text:
@@ -205,6 +211,8 @@ def verdict(rollout: Rollout, answer: str | None) -> Text:
         found.append(f"\nadvantage {number(rollout['advantage'])}")
     if rollout["tokens"] is not None:
         found.append(f"\n{rollout['tokens']:,} tokens, {terminal_safe(rollout['finish_reason'] or 'no end')}")
+    if text := begun(rollout):
+        found.append(f"\n{terminal_safe(text)}", "dim")
     return found.append(f"\n{terminal_safe(why(rollout, answer))}", "italic")
 
 

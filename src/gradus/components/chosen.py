@@ -183,6 +183,11 @@ class WaveConfig(Chosen, kind="wave"):
         """Return whether it asks for hints."""
         return "hint" in (self.needs or ())
 
+    @property
+    def reads_stored(self) -> bool:
+        """Return whether it asks for rollouts of earlier rounds."""
+        return "stored" in (self.needs or ())
+
 
 class TrackerConfig(Chosen, kind="tracker"):
     """A tracker with its settings, and the rows that it begins with."""

@@ -21,7 +21,7 @@ from gradus.data.files import replace_file
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home
 from gradus.tasks.formats import MAX_CELL_CHARS, brief, count, duration, more, number, points, visible
-from gradus.tasks.inspect.groups import Rollout, why
+from gradus.tasks.inspect.groups import Rollout, begun, why
 from gradus.tasks.inspect.remarks import remarks
 from gradus.tasks.inspect.report.choices import Flips, chosen_groups, evaluated_groups, flips, sample_table
 from gradus.tasks.inspect.report.figures import Figure, charts, costs, evaluations, hint_use, rate_maps
@@ -33,6 +33,8 @@ from gradus.tasks.runs.journal import read_settings
 HERE = Path(__file__).parent
 TABLES = ("metrics", "stages", "evaluations")
 """The tables that a report reads beside `sampled`."""
+INSERTED = "ins"
+"""The style of text that nobody sampled."""
 UNSURE = ((0.9, ""), (0.5, "u1"), (0.2, "u2"), (0.05, "u3"), (0.0, "u4"))
 """Least probability of a token and the class that it is coloured by."""
 Page = Mapping[str, Any]
@@ -98,7 +100,7 @@ def read_page(rows: RunRows, ending: Mapping[str, str] | None = None) -> Page:
 def render(page: Page) -> str:
     """Return the page as HTML; every text in it is escaped."""
     environment = Environment(autoescape=True, trim_blocks=True)
-    every: tuple[Callable[..., str], ...] = (number, count, brief, coloured, why, svg)
+    every: tuple[Callable[..., str], ...] = (number, count, brief, coloured, begun, why, svg)
     named: dict[str, Callable[..., str]] = {"shown": visible, **{each.__name__: each for each in every}}
     environment.filters.update(named)
     css = Markup((HERE / "page.css").read_text(encoding="utf-8"))  # noqa: S704 - ours
@@ -113,8 +115,9 @@ def coloured(rollout: Rollout) -> Markup:
     left = MAX_CELL_CHARS
     for piece, logprob in rollout["pieces"]:
         text = escape(visible(piece[:left], MAX_CELL_CHARS))
-        kind = next(name for least, name in UNSURE if math.exp(min(logprob, 0.0)) >= least)
-        found.append(f'<span class="{kind}" title="{logprob:.2f}">{text}</span>' if kind and text else text)
+        kind = INSERTED if logprob is None else next(k for p, k in UNSURE if math.exp(min(logprob, 0.0)) >= p)
+        title = "inserted" if logprob is None else f"{logprob:.2f}"
+        found.append(f'<span class="{kind}" title="{title}">{text}</span>' if kind and text else text)
         left -= len(piece)
         if left <= 0:
             break

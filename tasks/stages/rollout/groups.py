@@ -13,7 +13,7 @@ import pyarrow as pa
 from gradus.data.arrays import Ints, ints, pc, positions
 from gradus.data.curation.plan import refuse_odd
 from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import PLAN, sample_key
+from gradus.data.lake.schema import PLAN, ROLLOUTS, sample_key
 from gradus.data.seeds import derive_seed
 from gradus.models.engines.base import Request
 from gradus.models.policy import PromptSide, chat_turns, prompt_tokens
@@ -22,6 +22,7 @@ from gradus.models.rendering import PromptError, prompt_texts
 from gradus.models.templates import PromptStyle
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.stages.rollout.parents import Parents, Start
 
 CHECKED_ROWS = 4096
 """Rows of a plan that are Python objects at once."""
@@ -35,6 +36,18 @@ class Asked(NamedTuple):
     row: Row
     sample: int
     request: Request
+    start: Start | None = None
+    """The beginning of the completion, if it continues another."""
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The prompt's token ids, without what the completion begins with."""
+        return self.start.prompt if self.start else self.request.prompt_tokens
+
+    @property
+    def is_sampled(self) -> bool:
+        """Return whether anything is sampled: it takes no stored rollout up again."""
+        return self.row["recall"] is None
 
 
 class Planned:
@@ -51,8 +64,10 @@ class Planned:
         config: RolloutConfig,
         seed: int,
         round_: int = 0,
+        parents: Parents | None = None,
     ) -> None:
         self._plan = _filled(plan)
+        self._parents = parents or Parents(ROLLOUTS.arrow.empty_table(), plan, side)
         self._problems = problems
         self._places = positions(plan.column("problem_id"), problems.column("problem_id"))
         self._side = side
@@ -85,6 +100,7 @@ class Planned:
             name, level, seed, style = row["problem_id"], row["hint_level"], row["seed"], self._config.prompt.style
             seed = derive_seed(self._seed, name, self._round, level) if seed is None else seed
             prompt = tuple(self._tokens[self._offsets[group] : self._offsets[group + 1]].tolist())
+            begun = self._start(row)
             messages: tuple[Mapping[str, str], ...] = ()
             if self._side is None:
                 messages = tuple(chat_turns(*_asked(row, problem), row["hint_text"], style))
@@ -94,14 +110,25 @@ class Planned:
                     prompt_tokens=prompt,
                     seed=derive_seed(seed, sample),
                     max_tokens=row["max_tokens"],
-                    temperature=row["temperature"],
-                    top_p=self._config.top_p if row["top_p"] is None else row["top_p"],
-                    top_k=self._config.top_k if row["top_k"] is None else row["top_k"],
+                    **self._sampling(row),
                     messages=messages,
                     stop=self._config.stop,
                 )
-                found.append(Asked(row, sample, request))
+                found.append(Asked(row, sample, request, begun))
         return found
+
+    def taken_up(self, asked: Sequence[Asked]) -> pa.Table:
+        """The rows of requests that take stored rollouts up again."""
+        rows = [(each.row, each.request.rollout_id) for each in asked if not each.is_sampled]
+        return self._parents.taken_up(rows, self._round)
+
+    def _sampling(self, row: Row) -> dict[str, Any]:
+        rollout = {"top_p": self._config.top_p, "top_k": self._config.top_k}
+        own = {name: row[name] for name in rollout if row[name] is not None}
+        return {"temperature": row["temperature"], **rollout, **own}
+
+    def _start(self, row: Row) -> Start | None:
+        return None if row["parent"] is None else self._parents.start(row, self._sampling(row))
 
     def questions(self, problem_ids: Sequence[str]) -> list[str]:
         """The problems' questions as they are shown to people."""
@@ -114,12 +141,19 @@ class Planned:
         flat = np.zeros(0, np.int32)
         for start in range(0, self._plan.num_rows, CHECKED_ROWS):
             rows = list(self._rows(start, min(start + CHECKED_ROWS, self._plan.num_rows)))
-            for row, problem in rows:
+            prompts: list[Sequence[int]] = [()] * len(rows)
+            bare = [at for at, (row, _) in enumerate(rows) if row["parent"] is None and row["recall"] is None]
+            for row, problem in (rows[at] for at in bare):
                 if not row["messages"]:
                     _refuse_empty(problem)
-            prompts = [[]] * len(rows)
             if self._side is not None:
-                prompts = _checked_prompts(rows, self._side, self._config.prompt.style)
+                found = _checked_prompts([rows[at] for at in bare], self._side, self._config.prompt.style)
+                for at, tokens in zip(bare, found, strict=True):
+                    prompts[at] = tokens
+            for at, (row, _) in enumerate(rows):
+                if (begun := self._start(row)) is not None:
+                    prompts[at] = (*begun.prompt, *begun.tokens)
+                    _refuse_long(row, prompts[at], self._side, f"rollout {row['parent']} up to its cut")
             lengths += map(len, prompts)
             flat = np.concatenate([flat, *(np.array(prompt, np.int32) for prompt in prompts)])
         return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), flat
@@ -140,8 +174,8 @@ def _filled(plan: pa.Table) -> pa.Table:
     defaults = {"hint_level": 0, "max_tokens": usual.max_tokens, "temperature": usual.temperature}
     for name, value in defaults.items():
         plan = plan.set_column(plan.column_names.index(name), name, pc.fill_null(plan.column(name), value))
-    for name in ("plan_id", "messages", "top_p", "top_k", "wave", "call"):
-        if name not in plan.column_names:
+    for name in PLAN.names:
+        if name not in (*plan.column_names, "reason"):
             plan = plan.append_column(name, PLAN.column(plan, name))
     refuse_odd(plan)
     return plan
@@ -177,6 +211,16 @@ def _checked_prompts(rows: Sequence[tuple[Row, Row]], side: PromptSide, style: P
                 f"{side.context_tokens - max_tokens} in a training, --filter length for `gradus curate`",
             )
     return prompts
+
+
+def _refuse_long(row: Row, tokens: Sequence[int], side: PromptSide | None, what: str) -> None:
+    """Raise BadInputError if the tokens that a row continues leave no room for its own."""
+    if side is not None and side.context_tokens - len(tokens) < row["max_tokens"]:
+        raise BadInputError(
+            f"{what} has {len(tokens)} tokens with its prompt and what is inserted; with max_tokens "
+            f"{row['max_tokens']} it does not fit the policy's {side.context_tokens}",
+            hint="plan it with fewer max_tokens, or cut it earlier",
+        )
 
 
 def _shown(problem: Row) -> str:

@@ -13,6 +13,7 @@ from gradus.models.engines.sampling import cut_behind
 from gradus.models.policy import completion_texts
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.stages.rollout.groups import Asked
+from gradus.tasks.stages.rollout.parents import in_order
 
 V = TypeVar("V")
 
@@ -43,13 +44,13 @@ def rollouts_table(
         "sample": [each.sample for each in asked],
         "round": [round_] * num_rows,
         "completion": _texts(rows, tokenizer),
-        "prompt_tokens": known(each.request.prompt_tokens for each in asked),
-        "completion_tokens": known(d.tokens for d in done),
-        "logprobs": known(d.logprobs for d in done),
+        "prompt_tokens": known(each.prompt for each in asked),
+        "completion_tokens": known((*each.start.tokens, *d.tokens) if each.start else d.tokens for each, d in rows),
+        "logprobs": known((*each.start.logprobs, *d.logprobs) if each.start else d.logprobs for each, d in rows),
         "finish_reason": [d.finish_reason for d in done],
         "error": [hide(whole(remark)) if remark else None for remark in remarks],
         "hint_level": [each.row["hint_level"] for each in asked],
-        "hint_text": [each.row["hint_text"] for each in asked],
+        "hint_text": [each.start.hint_text if each.start else each.row["hint_text"] for each in asked],
         "policy": [whole(policy)] * num_rows,
         "engine": [whole(engine)] * num_rows,
         "temperature": [each.request.temperature for each in asked],
@@ -59,11 +60,16 @@ def rollouts_table(
     }
     schema = ROLLOUTS.restricted(columns).arrow  # the policy sampled every token: no origin, no spans
     table = pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
-    for name in ("plan_id", "wave", "call", "messages"):
-        if any(each.row[name] is not None for each in asked):
-            values = pa.array([each.row[name] for each in asked], ROLLOUTS.type_of(name))
-            table = table.append_column(name, values)
-    return table
+    sparse: dict[str, Sequence[object]] = {
+        "spans": known(each.start.spans_of(len(d.tokens)) if each.start else None for each, d in rows),
+        **{name: [each.row[name] for each in asked] for name in ("plan_id", "wave", "call")},
+        "messages": [each.start.messages if each.start else each.row["messages"] for each in asked],
+        **{name: [each.row[name] for each in asked] for name in ("parent", "replaces")},
+    }
+    for name, values in sparse.items():
+        if any(value is not None for value in values):
+            table = table.append_column(name, pa.array(values, ROLLOUTS.type_of(name)))
+    return in_order(table)
 
 
 def _texts(rows: Sequence[tuple[Asked, Finished]], tokenizer: PreTrainedTokenizerBase | None) -> list[str | None]:
@@ -71,8 +77,15 @@ def _texts(rows: Sequence[tuple[Asked, Finished]], tokenizer: PreTrainedTokenize
     if tokenizer is None:
         texts = [whole(done.text or "") for _, done in rows]
     else:
-        found = completion_texts(tokenizer, [done.tokens for _, done in rows])
-        texts = [cut_behind(text, asked.request.stop) for text, (asked, _) in zip(found, rows, strict=True)]
+        begun = [asked.start.tokens if asked.start else () for asked, _ in rows]
+        found = completion_texts(
+            tokenizer, [(*b, *done.tokens) if b else done.tokens for b, (_, done) in zip(begun, rows, strict=True)]
+        )
+        heads = completion_texts(tokenizer, begun)
+        texts = [
+            text[: len(head)] + cut_behind(text[len(head) :], asked.request.stop)
+            for text, head, (asked, _) in zip(found, heads, rows, strict=True)
+        ]
     return [None if done.finish_reason == "error" else text for text, (_, done) in zip(texts, rows, strict=True)]
 
 

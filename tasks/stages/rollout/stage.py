@@ -25,6 +25,7 @@ from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.rollout.engines import open_engine, release_accelerator
 from gradus.tasks.stages.rollout.groups import Asked, Planned
 from gradus.tasks.stages.rollout.open_shard import OpenShard
+from gradus.tasks.stages.rollout.parents import in_order, parents_of
 from gradus.tasks.stages.rollout.rows import rollouts_table
 
 NUM_SAMPLES, NUM_NAMED = 16, 3
@@ -66,7 +67,8 @@ def _rolled_out(
     """`each` calls a function with every shard, one by one or as many at once as the engine has workers."""
     # All prompts before the first token: a row that cannot be used is reported now, not in the last shard.
     plan, problems = (ctx.table(role, COLUMNS[role]) for role in ("plan", "problems"))
-    planned = Planned(plan, problems, side, config, ctx.seed, ctx.round)
+    parents = parents_of(ctx, plan, side)
+    planned = Planned(plan, problems, side, config, ctx.seed, ctx.round, parents)
     policy = engine.name if side is None else ctx.one("policy").digest  # a server's model has no digest
     table = partial(
         rollouts_table,
@@ -129,7 +131,10 @@ class _Work:
         folder = None if self.engine.reproducible else self.ctx.out.scratch
         opened = OpenShard(folder, index, self.config.flush_s)
         kept = opened.rows()
-        have = set(kept.column("rollout_id").to_pylist())
+        stored = self.planned.taken_up(asked)
+        have = set(kept.column("rollout_id").to_pylist()) | {
+            each.request.rollout_id for each in asked if not each.is_sampled
+        }
         self.rows_done += len(have)
         finished: dict[int, Finished] = {}
         waiting: dict[int, Finished] = {}
@@ -148,7 +153,8 @@ class _Work:
                 opened.keep(self.rows(asked, waiting))
         table = self.rows(asked, finished)
         if have:
-            both = pa.concat_tables([kept, table])
+            parts = [part for part in (kept, stored, table) if part.num_rows]
+            both = in_order(pa.concat_tables(parts, promote_options="default"))
             table = both.take(positions(pa.array(ids), both.column("rollout_id")))
         self.ctx.out.write_table(table, index)
         self.counted[index] = _counts(table)

@@ -24,10 +24,10 @@ from gradus.data.arrays import (
     ragged,
     take_or_null,
 )
-from gradus.data.curation.batch import REASON, REPLACED, TAKEN, UNJOINED, UNJUDGED, WEIGHT
+from gradus.data.curation.batch import CONTINUED, REASON, REPLACED, TAKEN, UNJOINED, UNJUDGED, WEIGHT
 from gradus.data.errors import BadInputError, GateError
+from gradus.data.lake.lineage import lineage
 from gradus.data.lake.schema import OWN
-from gradus.data.lake.store import Ref, Store
 from gradus.models.objectives.objective import MEMBERS
 from gradus.models.objectives.ragged import Ragged
 from gradus.models.objectives.rows import Rows
@@ -63,7 +63,7 @@ _COLUMNS = [
     *_NEEDED,
     *_SAMPLED,
 ]
-_KNOWN_REASONS = [REPLACED, UNJOINED, UNJUDGED]
+_KNOWN_REASONS = [CONTINUED, REPLACED, UNJOINED, UNJUDGED]
 
 
 def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
@@ -171,21 +171,10 @@ def _left_out(table: pa.Table) -> dict[str, int]:
     replaced = pc.unique(table.column("group_id").filter(pc.fill_null(pc.equal(why, REPLACED), fill_value=False)))
     counts = {"replaced_groups": len(replaced), "unjudged_rows": table.column("reward").null_count}
     unjoined = int(bools(pc.equal(why, UNJOINED)).sum())
+    parents = int(bools(pc.equal(why, CONTINUED)).sum())
     others = table.num_rows - why.null_count - int(bools(pc.is_in(why, value_set=pa.array(_KNOWN_REASONS))).sum())
-    return {**counts, **{name: n for name, n in (("unjoined_rows", unjoined), ("shaped_out_rows", others)) if n}}
-
-
-def lineage(store: Store, policy: Ref, max_age: int) -> dict[str, int]:
-    """Digest and age (in updates) of the policies that rollouts may come from: this one and those it was made of."""
-    found: dict[str, int] = {}
-    ref: Ref | None = policy
-    for age in range(max_age + 1):
-        if ref is None or ref.digest in found:
-            break
-        found[ref.digest] = age
-        before = store.manifest(ref).parents.get("policy", [])
-        ref = Ref.parse(before[0]) if before else None
-    return found
+    more = {"unjoined_rows": unjoined, "shaped_out_rows": others, "replaced_parents": parents}
+    return {**counts, **{name: n for name, n in more.items() if n}}
 
 
 def _ages(table: pa.Table, known: Mapping[str, int], expected: str) -> Ints:

@@ -79,6 +79,14 @@ def test_hinted_rollouts_are_left_out() -> None:
     assert (bare.n.tolist(), bare.k.tolist(), bare.num_hinted) == ([1], [0], 2)
 
 
+@pytest.mark.parametrize("name", ["parent", "recall"])
+def test_rollouts_that_continue_others_or_take_them_up_again_are_left_out(name: str) -> None:
+    judged = scores([("1", "a", True), ("2", "a", False), ("3", "b", True)])
+    sampled = rollouts([("1", "a", 0, "p"), ("2", "a", 0, "p"), ("3", "b", 0, "p" if name == "parent" else "older")])
+    found = measure(judged, sampled.append_column(name, pa.array([None, None, "k"])))
+    assert (found.problem_ids.to_pylist(), found.n.tolist(), found.policy) == (["a"], [2], "p")
+
+
 def test_scores_without_rollouts_and_mixed_policies_are_refused() -> None:
     with pytest.raises(BadInputError, match="rollout 'x' has no rollout"):
         measure(scores([("1", "a", True), ("x", "a", True)]), rollouts([("1", "a", 0, "p")]))

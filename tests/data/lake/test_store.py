@@ -143,6 +143,45 @@ def test_keys_that_only_look_alike_are_told_apart(tmp_path: Path, monkeypatch: p
     assert store.read(REF).num_rows == 3
 
 
+def test_rows_of_a_plan_share_a_group_and_not_a_name(tmp_path: Path) -> None:
+    ref, rows = Ref("plan", "ab" * 16), {"problem_id": ["p", "p", "p"], "n": [1, 1, 1], "group_id": ["g", "g", "x"]}
+    writer = Store(tmp_path).writer(ref)
+    with pytest.raises(BadInputError, match="group_id=g occurs 2 times"):
+        writer.write_table(pa.table(rows))
+    with pytest.raises(BadInputError, match="group_id=x occurs 2 times"):
+        writer.write_table(pa.table({**rows, "plan_id": ["x", "y", None]}))
+    writer.write_table(pa.table({**rows, "plan_id": ["g", "g.1", None]}))
+    Store(tmp_path).writer(ref).commit()  # of another attempt
+    assert Store(tmp_path).read(ref).num_rows == 3
+
+
+def test_rows_by_key_are_read_without_decoding_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    writer = store.writer(REF)
+    for index, names in enumerate(("ab", "cd", "ef")):
+        writer.write_table(scores(list(names)), index)
+    writer.commit()
+    decoded: list[Any] = []
+    read = pq.ParquetFile.read_row_group
+
+    def spy(self: pq.ParquetFile, group: int, columns: list[str]) -> pa.Table:
+        decoded.append(columns)
+        return read(self, group, columns)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", spy)
+    found = store.rows_with(REF, "rollout_id", pa.array(["f", "a", "gone"]), ["rollout_id", "reward"])
+    assert found.to_pydict() == {"rollout_id": ["a", "f"], "reward": [1.0, 1.0]}
+    assert decoded == [
+        ["rollout_id"],
+        ["rollout_id", "reward"],
+        ["rollout_id"],
+        ["rollout_id"],
+        ["rollout_id", "reward"],
+    ]
+    none = store.rows_with(REF, "rollout_id", pa.array(["gone"]), ["rollout_id", "reward"])
+    assert (none.num_rows, none.column_names) == (0, ["rollout_id", "reward"])
+
+
 def test_rows_without_a_key_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no rollout_id"):
         Store(tmp_path).put("scores", pa.table({"rollout_id": [None], "problem_id": ["p"], "reward": [0.0]}))

@@ -1,0 +1,141 @@
+"""Waves that continue rollouts of the round: after a phrase, from an uncertain token, or to value a beginning."""
+
+from typing import Annotated, Literal
+
+import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
+
+from gradus.components import component
+from gradus.data.arrays import Floats, Ints
+from gradus.data.curation.round import Planned, Round
+from gradus.data.table_rows import Lists
+
+
+@component("wave", paper="arXiv 2504.08837", needs=("finish_reason",))
+def rethink(
+    round: Round,
+    rng: np.random.Generator,
+    *,
+    frac: Annotated[float, Gt(0.0), Le(1.0)] = 0.25,
+    phrase: str = "\nWait, let me check that again.\n",
+) -> Planned | None:
+    """Continue a share of the finished rollouts after a phrase; the longer row takes its parent's place (VL-Rethinker).
+
+    Forced rethinking of VL-Rethinker (arXiv 2504.08837): the phrase stands in place of the end token, and the policy
+    continues. The sampled tokens before and after it are trained, the phrase is not.
+    Deviation: the authors draw one of several phrases by the kind of reflection; here it is one.
+
+    Args:
+        frac: Share of the rollouts that the policy ended itself.
+        phrase: Text put in the place of their end token.
+    """
+    done = np.flatnonzero(round.rows["finish_reason"] == "stop")
+    chosen = np.sort(rng.permutation(done)[: int(frac * len(done))])
+    if not len(chosen):
+        return None
+    return round.plan(
+        parent=chosen,
+        branch_at=-1,
+        inserted=phrase,
+        inherits="trained",
+        replaces=True,
+        n=1,
+        reason=f"{len(chosen)} of {len(done)} finished rollouts are rethought",
+    )
+
+
+@component("wave", paper="arXiv 2508.17445", needs=("group", "finish_reason", "logprobs"))
+def branch(
+    round: Round,
+    rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
+    *,
+    n: Annotated[int, Ge(1)] = 2,
+    per_group: Annotated[int, Ge(1)] = 1,
+    inherits: Literal["context", "trained"] = "trained",
+) -> Planned | None:
+    """Continue the least certain rollouts of each group from their least certain token, in the same group (TreePO).
+
+    TreePO (arXiv 2508.17445) samples a group as a tree whose branches share their beginning. Here a second wave adds
+    branches to complete rollouts: the token with the lowest log-prob of its sampler is sampled again, with all behind
+    it. Deviations: branches begin at single tokens instead of at the ends of segments of fixed length, the depth is
+    that of the waves, and the advantage is that of the group.
+
+    Args:
+        n: Branches of each chosen rollout.
+        per_group: Rollouts of a group that are continued.
+        inherits: Loss of the shared beginning in the branches: none, or as of any sampled token.
+    """
+    rows, lists = round.rows, round.rows["logprobs"]
+    place, least = lowest(lists)
+    least = np.where(rows["finish_reason"] == "error", np.inf, least)
+    order = np.lexsort((np.arange(rows.num_rows), least, rows["group"]))
+    order = order[np.isfinite(least[order])]
+    _, first = np.unique(rows["group"][order], return_index=True)
+    rank = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
+    chosen = np.sort(order[rank < per_group])
+    if not len(chosen):
+        return None
+    return round.plan(
+        parent=chosen,
+        group=rows["group"][chosen],
+        branch_at=place[chosen],
+        inherits=inherits,
+        n=n,
+        reason=[
+            f"token {at} had probability {np.exp(low):.3f}"
+            for at, low in zip(place[chosen], least[chosen], strict=True)
+        ],
+    )
+
+
+@component("wave", paper="arXiv 2505.23564", needs=("group", "finish_reason", "logprobs"))
+def values(
+    round: Round,
+    rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
+    *,
+    n: Annotated[int, Ge(1)] = 4,
+    below: Annotated[float, Gt(0.0), Lt(1.0)] = 0.9,
+    every: Annotated[int, Ge(1)] = 5,
+) -> Planned | None:
+    """Sample continuations from the ends of segments of each rollout, whose mean reward is their value (SPO-chain).
+
+    SPO-chain (arXiv 2505.23564): a cut point is a token whose probability under the sampler is below a threshold, a
+    segment ends at every k-th of them, and V(s) is the mean reward of n continuations from s. The plan's column
+    `boundary` numbers the cuts of a rollout from 0. The value of the prompt is the mean of the rollout's own group.
+
+    Args:
+        n: Continuations from each cut.
+        below: Probability below which a token is a cut point.
+        every: Cut points of a segment.
+    """
+    there, lists = round.rows["finish_reason"] != "error", round.rows["logprobs"]
+    cuts = [cut_points(lists[row], below, every) if there[row] else np.zeros(0, np.int64) for row in range(len(lists))]
+    parent = np.repeat(np.arange(len(cuts)), [len(each) for each in cuts])
+    if not len(parent):
+        return None
+    return round.plan(
+        parent=parent,
+        branch_at=np.concatenate(cuts),
+        inherits="context",
+        n=n,
+        boundary=np.concatenate([np.arange(len(each)) for each in cuts]),
+        reason=[f"value of a rollout's first {at} tokens" for at in np.concatenate(cuts)],
+    )
+
+
+def lowest(lists: Lists) -> tuple[Ints, Floats]:
+    """Return place and log-prob of the least probable token of each list, (N,); 0 and inf for one without a number."""
+    place, least = np.zeros(len(lists), np.int64), np.full(len(lists), np.inf)
+    for row in range(len(lists)):
+        found = np.where(np.isnan(lists[row]), np.inf, lists[row])
+        if len(found):
+            place[row] = np.argmin(found)
+            least[row] = found[place[row]]
+    return place, least
+
+
+def cut_points(logprobs: Floats, below: float, every: int) -> Ints:
+    """Return the places of every `every`-th token with a probability below `below`, the first token apart."""
+    low = np.flatnonzero(np.nan_to_num(logprobs) < np.log(below))
+    ends = low[every - 1 :: every]
+    return ends[ends > 0]
