@@ -8,8 +8,8 @@ from gradus.data.errors import UsageError
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.reruns import Rerun, read_recipe
 from gradus.flows.parameters import Input, Taken, methods, named, recipes, recipes_and_runs
+from gradus.flows.recipe.assignments import Assignments, pairs
 from gradus.flows.recipe.checking import check_recipe
-from gradus.flows.recipe.config import Assignments, pairs
 from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import check_name

@@ -15,7 +15,8 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin
 
 from gradus.components.stage import CHECKPOINTS, Role, Short, Stage, take_parameters
 from gradus.data.errors import GradusError, UsageError
-from gradus.flows.recipe.config import RECIPES, Assignments
+from gradus.flows.recipe.assignments import Assignments
+from gradus.flows.recipe.config import RECIPES
 from gradus.flows.recipe.overlays import overlay_files
 from gradus.tasks.config.curation import DIFFICULTY
 from gradus.tasks.config.evaluate import EVALUATE

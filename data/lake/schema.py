@@ -116,6 +116,9 @@ _OF_WAVES = (
     Column("wave", pa.int32(), "number of the wave that planned it; null is 0, curate", sparse=True, low=0),
     Column("call", pa.int32(), "call of the wave that planned it, from 0", sparse=True, low=0),
     Column("messages", _MESSAGES, "the prompt as chat messages, if it is not that of the problem", sparse=True),
+    Column("role", _TEXT, "which model of the recipe samples ([roles.NAME]); null: the policy", sparse=True),
+    Column("use", _TEXT, "purpose of the rows (judge, critique ...); null: learn, they are trained on", sparse=True),
+    Column("about", pa.list_(_TEXT), "the rollouts that the rows say something of, by their ids", sparse=True),
 )
 """Columns of plans and rollouts that waves after the first fill in."""
 
@@ -165,6 +168,12 @@ PLAN = TableSchema(
         ),
         Column(
             "top_k", pa.int32(), "most probable tokens to sample from, if not those of the rollout", sparse=True, low=0
+        ),
+        Column(
+            "trained_prompt",
+            _TEXT,
+            "the prompt that the rows are trained for: problem, the problem's own; null: as sampled",
+            sparse=True,
         ),
     ),
 )

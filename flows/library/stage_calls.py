@@ -17,7 +17,7 @@ from gradus.flows.library.calling import call, computing
 from gradus.flows.library.results import Artifact
 from gradus.flows.library.texts import READ, configured, of_part, of_stage
 from gradus.flows.parameters import MEASURING, OUT, SEED, Input, declared, describe, named
-from gradus.flows.recipe.config import Assignments
+from gradus.flows.recipe.assignments import Assignments
 from gradus.tasks.config.curation import DifficultyConfig, SampleConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.rollout import RolloutConfig

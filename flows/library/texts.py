@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 from gradus.components.chosen import FilterConfig
 from gradus.components.settings import Config
 from gradus.data.errors import UsageError
-from gradus.flows.recipe.config import Assignments, assign, pairs, toml_value
+from gradus.flows.recipe.assignments import Assignments, assign, pairs, toml_value
 from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.config.score import RewardConfig
 

@@ -83,6 +83,8 @@ def start_of(session: Stages, recipe: Recipe) -> Beginning:
     policy = resolve_artifact(session.store, recipe.policy, "checkpoints")
     refuse_training(session.store, policy, recipe.update.lora)
     teacher = resolve_artifact(session.store, recipe.teacher, "checkpoints") if recipe.teacher else None
+    named = {name: role.policy for name, role in recipe.roles.items() if role.policy}
+    roles = {name: resolve_artifact(session.store, text, "checkpoints") for name, text in named.items()}
     ingest = stage_config(recipe, "ingest", 0, recipe.ingest)
     if ingest.max_prompt_tokens:
         ingest = ingest.model_copy(update={"prompt": recipe.rollout.prompt})
@@ -94,7 +96,7 @@ def start_of(session: Stages, recipe: Recipe) -> Beginning:
     remarks = tuple(filter(None, found))
     for text in remarks:
         session.say(f"note: {text}")
-    return Beginning(policy=policy, teacher=teacher, problems=problems, suites=suites, remarks=remarks)
+    return Beginning(policy=policy, teacher=teacher, roles=roles, problems=problems, suites=suites, remarks=remarks)
 
 
 def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref, suites: Mapping[str, Ref]) -> None:

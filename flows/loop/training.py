@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ from gradus.components.settings import Config
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import Json, JsonObject
+from gradus.flows.loop.by_role import ByRole
 from gradus.flows.loop.measuring import Choice, Figures, Measurements
 from gradus.flows.loop.room import kept_rounds
 from gradus.flows.recipe.ahead import run_concurrently
@@ -56,6 +57,8 @@ class Beginning:
     suites: Mapping[str, Ref]
     """Problems of each evaluation suite by its name."""
     teacher: Ref | None = None
+    roles: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+    """Frozen models by role."""
     remarks: tuple[str, ...] = ()
     """Warnings to print beside the figures: evaluated problems that are trained on."""
 
@@ -207,7 +210,7 @@ class _Training:
 
 @dataclass(frozen=True)
 class _Gathered:
-    """Training data of a round, the difficulty of the problems after it, and the figures of its own rollouts."""
+    """Plans of a round, what is learned from, the difficulty of the problems after it, and its own figures."""
 
     plans: list[Ref]
     rollouts: list[Ref]
@@ -296,22 +299,25 @@ class _Steps:
             known["policy"] = [self.start.policy]
         plan = self.run("curate", curate, known, index, facts=facts).ref
         first = self.sample_and_score(plan, problems, policy, index)
-        seen = {"plan": [plan], "rollouts": [first.rollouts], "scores": [first.scores]}
+        learned = {"rollouts": [first.rollouts], "scores": [first.scores]}
+        seen = {"plan": [plan], **learned}
+        by_role = ByRole(self.session, self.recipe, self.start.roles, self.run, problems, policy, index)
         for number, wave in enumerate(self.recipe.all_waves, start=1):
             calls, inputs = 0, {**known, "hints": _maybe(hints) if wave.reads_hints else []}
-            while plan := self.wave(wave, index, number, calls, {**inputs, **seen}):
+            while planned := self.wave(wave, index, number, calls, {**inputs, **seen}):
                 calls += 1
-                batch = self.sample_and_score(plan, problems, policy, index, f"{wave.short}{calls}")
-                more = {"plan": plan, "rollouts": batch.rollouts, "scores": batch.scores}
-                seen = {role: [*refs, more[role]] for role, refs in seen.items()}
-        judged = {role: seen[role] for role in ("rollouts", "scores")} | {"difficulty": _maybe(difficulty)}
+                answers = by_role.answers(planned, f"{wave.short}{calls}")
+                more = {"plan": [planned.ref], **answers.every}
+                seen = {role: [*refs, *more[role]] for role, refs in seen.items()}
+                learned = {role: [*refs, *answers.learned[role]] for role, refs in learned.items()}
+        judged = {**learned, "difficulty": _maybe(difficulty)}
         measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
-        return _Gathered(seen["plan"], seen["rollouts"], seen["scores"], measured, first.metrics)
+        return _Gathered(seen["plan"], learned["rollouts"], learned["scores"], measured, first.metrics)
 
     def wave(
         self, wave: WaveConfig, index: int, number: int, calls: int, inputs: Mapping[str, list[Ref]]
-    ) -> Ref | None:
-        """Return the plan of a wave after some calls in this round; None if it is empty, or `times` calls were made.
+    ) -> Outcome | None:
+        """Return a wave that planned, some calls in this round; None if its plan is empty, or `times` calls were made.
 
         Raise GateError if it asks for more after its last call and the recipe wants all of it.
         """
@@ -329,7 +335,7 @@ class _Steps:
                 f"the wave {wave.label} asks for more after its {wave.times} calls of round {index}: {reason}",
                 hint='raise `times`, loosen the filters, or take what there is with then = "learn"',
             )
-        return step.ref
+        return step
 
     def learn(
         self, index: int, policy: Ref, gathered: _Gathered, given: _Batch | None, *, last: bool = False

@@ -13,7 +13,8 @@ from pathlib import Path
 from gradus.data.errors import UsageError
 from gradus.data.lake.manifest import sha256_file
 from gradus.flows.loop.reruns import read_recipe
-from gradus.flows.recipe.config import Recipe, lasting, split_assignment
+from gradus.flows.recipe.assignments import split_assignment
+from gradus.flows.recipe.config import Recipe, lasting
 from gradus.flows.recipe.suites import Suite
 
 

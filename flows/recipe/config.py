@@ -4,8 +4,7 @@ Order of precedence: the recipe's TOML, methods laid over it (gradus.flows.recip
 the order given.
 """
 
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import eq
 from pathlib import Path
@@ -15,10 +14,12 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from gradus.components.chosen import WaveConfig
 from gradus.components.settings import MAX_ROUNDS, Config, empty, unset
+from gradus.data.curation.uses import LEARN, NAME, POLICY
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
 from gradus.data.package import package_file
 from gradus.data.records import JsonObject
+from gradus.flows.recipe.assignments import Assignments, assign, set_dotted
 from gradus.flows.recipe.guards import Guard, Override
 from gradus.flows.recipe.overlays import find_overlays, overlaid, overlay_files, read_toml, with_references
 from gradus.flows.recipe.setting_faults import refusal, settings_of, valid
@@ -33,6 +34,7 @@ from gradus.tasks.config.curation import (
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.keep import KeepConfig
 from gradus.tasks.config.learning import GivenConfig, UpdateConfig
+from gradus.tasks.config.roles import RoleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.config.waves import PlanningConfig
@@ -41,9 +43,6 @@ from gradus.tasks.stages.registry import STAGES, installed_names, stage_spec
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
 C = TypeVar("C", bound=Config)
-Assignments: TypeAlias = Mapping[str, object] | Sequence[str]
-"""Values by dotted key, or `a.b=c` texts."""
-
 Recorded: TypeAlias = Sequence[tuple[Guard, int]]
 """Guards whose limits a run came to, each with the round in which it did."""
 
@@ -87,7 +86,11 @@ class Recipe(Config):
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     """Generation of completions."""
     score: ScoreConfig = Field(default_factory=ScoreConfig)
-    """Judging of completions."""
+    """Judging of completions; `[score.USE]` is that of rows of another use (judge, critique ...) of a wave's."""
+    scores: dict[str, ScoreConfig] = Field(default_factory=dict, exclude_if=empty)
+    """Judging of rows of other uses, by use; written as `[score.USE]`. Rows of a use without it are not judged."""
+    roles: dict[str, RoleConfig] = Field(default_factory=dict, exclude_if=empty)
+    """Models that sample the rows of a wave which name them as their role, by name."""
     given: GivenConfig | None = Field(default=None, exclude_if=unset)
     """Worked solutions of the training problems, as rows of every update; none trains on the policy's own alone."""
     difficulty: DifficultyConfig = Field(default_factory=DifficultyConfig)
@@ -136,6 +139,34 @@ class Recipe(Config):
             stored = body.get("stages", {})
             body["stages"] = {**stored, **{name: {**stored.get(name, {}), **own} for name, own in theirs.items()}}
         return body
+
+    @model_validator(mode="before")
+    @classmethod
+    def _scores_of_uses(cls, given: object) -> object:
+        """Take the tables of `score` that are none of its settings as `scores`; what they set wins over stored ones."""
+        score = given.get("score") if isinstance(given, Mapping) else None
+        if not isinstance(given, Mapping) or not isinstance(score, Mapping):
+            return given
+        uses = {
+            name: value
+            for name, value in score.items()
+            if isinstance(value, Mapping) and name not in ScoreConfig.model_fields
+        }
+        if not uses:
+            return given
+        stored = given.get("scores", {})
+        own = {name: value for name, value in score.items() if name not in uses}
+        merged = {name: {**stored.get(name, {}), **value} for name, value in uses.items()}
+        return {**given, "score": own, "scores": {**stored, **merged}}
+
+    @field_validator("scores", "roles")
+    @classmethod
+    def _have_names(cls, named: dict[str, C]) -> dict[str, C]:
+        if odd := next((name for name in named if not NAME.fullmatch(name) or name in (LEARN, POLICY)), ""):
+            raise ValueError(
+                f"{shortened(odd)!r} cannot be a name: take small letters, digits and _, but not {LEARN} or {POLICY}"
+            )
+        return named
 
     @model_validator(mode="after")
     def _is_measured_on_its_own_kind(self) -> "Recipe":
@@ -282,62 +313,6 @@ def refuse_unjudged(recipe: Recipe) -> None:
         refuse_without_verdicts(training, f"training {recipe.name}: difficulty", accepted)
 
 
-def assign(body: dict[str, object], assignments: Assignments) -> None:
-    """Apply assignments to a nested dict in place."""
-    for key, value in pairs(assignments):
-        set_dotted(body, key, value)
-
-
-def pairs(assignments: Assignments) -> Iterable[tuple[str, object]]:
-    """Return the dotted key and the value of each assignment; values in texts are read as TOML, else as text."""
-    return assignments.items() if isinstance(assignments, Mapping) else map(split_assignment, assignments)
-
-
-def split_assignment(text: str) -> tuple[str, object]:
-    """The key and the value of `a.b=c`."""
-    key, separator, value = text.partition("=")
-    if not separator or not key.strip():
-        raise UsageError(f"--set {text!r} is not an assignment", hint="write it as --set update.lr=1e-4")
-    return key.strip(), toml_value(value.strip())
-
-
-def set_dotted(body: dict[str, object], key: str, value: object) -> None:
-    """Set a dotted key in a nested dict; an integer part indexes a list. Raise UsageError if there is no such key."""
-    parts = key.split(".")
-    node: Any = body
-    for depth, part in enumerate(parts):
-        place = _place(node, part, ".".join(parts[:depth]), key)
-        if depth == len(parts) - 1:
-            node[place] = value
-        elif isinstance(node, dict):
-            node = node.setdefault(part, {})
-        else:
-            node = node[place]
-
-
-def _place(node: object, part: str, parent: str, key: str) -> str | int:
-    """A part of a dotted key as the index of a list or the key of a table."""
-    if isinstance(node, dict):
-        return part
-    if not isinstance(node, list):
-        raise UsageError(
-            f"--set {key}: {parent} is one value, without settings of its own", hint=f"set {parent} itself"
-        )
-    num = len(node)
-    if part not in map(str, range(num)):
-        raise UsageError(f"--set {key}: {parent} is a list of {num}, and has no entry {part}", hint="the first is 0")
-    return int(part)
-
-
-def toml_value(text: str) -> object:
-    """A TOML value, or the text itself where it is none (`lr=1e-4`, `name=abc`, `escalate=[1,2]`)."""
-    try:
-        read = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
-        return text
-    return read["value"] if len(read) == 1 else text
-
-
 def stage_config(recipe: Recipe, stage: str, round_index: int, base: C, recorded: Recorded = (), origin: str = "") -> C:
     """Return the settings of a stage in a round: the recipe's with its overrides, and with those of recorded guards."""
     changes = (*recipe.overrides, *(each for guard, after in recorded for each in guard.overrides(after)))
@@ -356,7 +331,12 @@ def wave_config(
     curate = stage_config(recipe, "curate", index, recipe.curate, recorded)
     if curate.counts_tokens:
         curate = curate.model_copy(update={"prompt": recipe.rollout.prompt})
-    base = PlanningConfig(wave=wave, sample=curate.sample, curate=curate.model_copy(update={"sample": SampleConfig()}))
+    base = PlanningConfig(
+        wave=wave,
+        sample=curate.sample,
+        curate=curate.model_copy(update={"sample": SampleConfig()}),
+        roles={name: role.sample for name, role in recipe.roles.items()},
+    )
     return stage_config(recipe, wave.short, index, base, recorded, origin)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from gradus.components.chosen import WaveConfig, chosen_in
-from gradus.components.settings import Config
+from gradus.components.settings import Config, empty
 from gradus.components.stage import Stage
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.config.round_columns import round_columns
@@ -20,6 +20,8 @@ class PlanningConfig(Config):
     """Sampling of rows that say nothing else."""
     curate: CurateConfig = Field(default_factory=CurateConfig)
     """Filters, ranking and sampler of the problems that it draws."""
+    roles: dict[str, SampleConfig] = Field(default_factory=dict, exclude_if=empty)
+    """Sampling of rows of each role that say nothing else."""
 
     @property
     def reads(self) -> Mapping[str, tuple[str, ...]]:

@@ -185,12 +185,14 @@ def _check_reads(chosen: Chosen) -> None:
     """Refuse a column that candidates, or the rows of a round, do not have."""
     from gradus.data.curation.candidates import Candidates, no_candidates  # noqa: PLC0415 - loads Arrow's functions
     from gradus.data.curation.round import RoundRows  # noqa: PLC0415
+    from gradus.data.curation.uses import split_need  # noqa: PLC0415
     from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM  # noqa: PLC0415
 
     component, keys, known = chosen.component, [OF_PROBLEM], [*Candidates.known]
     if chosen.kind == "wave":
         keys, known = [OF_PROBLEM, OF_PLAN, OF_PARTS], ["hint", *RoundRows.known, *known]
-    plain = [need for need in component.needs or () if not need.startswith(tuple(keys))]
+    named = [split_need(need)[1] if chosen.kind == "wave" else need for need in component.needs or ()]
+    plain = [need for need in named if not need.startswith(tuple(keys))]
     refuse_needs(chosen, plain, list(dict.fromkeys(known)), "".join(f" or {key}NAME" for key in keys))
     if isinstance(chosen, FilterConfig) and chosen.is_ours:
         function_of(component)(no_candidates(), **component.settings(**chosen.settings).model_dump())

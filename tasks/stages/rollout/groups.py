@@ -23,6 +23,7 @@ from gradus.models.templates import PromptStyle
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 
+TRAINED = "trained_prompt_tokens"
 CHECKED_ROWS = 4096
 """Rows of a plan that are Python objects at once."""
 
@@ -59,6 +60,8 @@ class Planned:
         self._config = config
         self._seed = seed
         self._round = round_
+        self._trained: dict[int, list[int]] = {}
+        """The prompt that the rows of a group are trained for, by its number, where it is not the one sampled from."""
         self._offsets, self._tokens = self._prompts()
         self._sizes = ints(plan.column("n"))
 
@@ -88,6 +91,7 @@ class Planned:
             messages: tuple[Mapping[str, str], ...] = ()
             if self._side is None:
                 messages = tuple(chat_turns(*_asked(row, problem), row["hint_text"], style))
+            whole = {**row, TRAINED: self._trained.get(group)}
             for sample in range(row["n"]):
                 request = Request(
                     rollout_id=sample_key(digest, f"{row['plan_id'] or row['group_id']}:{sample}"),
@@ -100,7 +104,7 @@ class Planned:
                     messages=messages,
                     stop=self._config.stop,
                 )
-                found.append(Asked(row, sample, request))
+                found.append(Asked(whole, sample, request))
         return found
 
     def questions(self, problem_ids: Sequence[str]) -> list[str]:
@@ -120,9 +124,18 @@ class Planned:
             prompts = [[]] * len(rows)
             if self._side is not None:
                 prompts = _checked_prompts(rows, self._side, self._config.prompt.style)
+                self._trained |= self._trained_prompts(rows, start)
             lengths += map(len, prompts)
             flat = np.concatenate([flat, *(np.array(prompt, np.int32) for prompt in prompts)])
         return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), flat
+
+    def _trained_prompts(self, rows: Sequence[tuple[Row, Row]], start: int) -> dict[int, list[int]]:
+        """The prompts of the bare problems, by number, of the rows from `start` on that are trained for them."""
+        assert self._side is not None
+        wanted = [number for number, (row, _) in enumerate(rows) if row["trained_prompt"]]
+        bare = [({**rows[number][0], "messages": None, "hint_text": None}, rows[number][1]) for number in wanted]
+        prompts = _checked_prompts(bare, self._side, self._config.prompt.style) if bare else []
+        return {start + number: prompt for number, prompt in zip(wanted, prompts, strict=True)}
 
     def _rows(self, start: int, stop: int) -> Iterator[tuple[Row, Row]]:
         """Rows of the plan with their problems."""
@@ -140,7 +153,7 @@ def _filled(plan: pa.Table) -> pa.Table:
     defaults = {"hint_level": 0, "max_tokens": usual.max_tokens, "temperature": usual.temperature}
     for name, value in defaults.items():
         plan = plan.set_column(plan.column_names.index(name), name, pc.fill_null(plan.column(name), value))
-    for name in ("plan_id", "messages", "top_p", "top_k", "wave", "call"):
+    for name in ("plan_id", "messages", "top_p", "top_k", "wave", "call", "role", "use", "about", "trained_prompt"):
         if name not in plan.column_names:
             plan = plan.append_column(name, PLAN.column(plan, name))
     refuse_odd(plan)

@@ -36,7 +36,7 @@ class OpenShard:
                 found.append(pq.read_table(path, page_checksum_verification=True))
             except (OSError, pa.ArrowException):
                 path.unlink(missing_ok=True)
-        return pa.concat_tables(found) if found else ROLLOUTS.arrow.empty_table()
+        return pa.concat_tables(found, promote_options="default") if found else ROLLOUTS.arrow.empty_table()
 
     @property
     def due(self) -> bool:

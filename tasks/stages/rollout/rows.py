@@ -12,7 +12,7 @@ from gradus.models.engines.base import Finished
 from gradus.models.engines.sampling import cut_behind
 from gradus.models.policy import completion_texts
 from gradus.tasks.config.redaction import hide
-from gradus.tasks.stages.rollout.groups import Asked
+from gradus.tasks.stages.rollout.groups import TRAINED, Asked
 
 V = TypeVar("V")
 
@@ -24,10 +24,11 @@ def rollouts_table(
     policy: str,
     tokenizer: PreTrainedTokenizerBase | None,
     round_: int,
+    origin: str | None = None,
 ) -> pa.Table:
     """Return finished requests as a table; what a failed one lacks, or an engine of text alone, is null.
 
-    `tokenizer` is None if the engine returns text alone.
+    `tokenizer` is None if the engine returns text alone. `origin` is null for rows of the policy that is trained.
     """
     asked, done, num_rows = [each for each, _ in rows], [each for _, each in rows], len(rows)
     remarks = [d.error or replaced(d.text or "") for d in done]
@@ -57,13 +58,13 @@ def rollouts_table(
         "top_k": [each.request.top_k for each in asked],
         "seed": [each.request.seed for each in asked],
     }
-    schema = ROLLOUTS.restricted(columns).arrow  # the policy sampled every token: no origin, no spans
+    schema = ROLLOUTS.restricted(columns).arrow  # one model sampled every token: no spans
     table = pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
-    for name in ("plan_id", "wave", "call", "messages"):
+    for name in ("plan_id", "wave", "call", "messages", "role", "use", "about", TRAINED):
         if any(each.row[name] is not None for each in asked):
             values = pa.array([each.row[name] for each in asked], ROLLOUTS.type_of(name))
             table = table.append_column(name, values)
-    return table
+    return table if origin is None else table.append_column("origin", pa.array([origin] * num_rows))
 
 
 def _texts(rows: Sequence[tuple[Asked, Finished]], tokenizer: PreTrainedTokenizerBase | None) -> list[str | None]:

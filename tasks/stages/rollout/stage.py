@@ -13,7 +13,8 @@ from functools import partial
 import pyarrow as pa
 
 from gradus.data.arrays import ints, pc, positions
-from gradus.data.errors import StageError
+from gradus.data.curation.uses import POLICY, of_role
+from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.schema import ROLLOUTS
 from gradus.models.engines.base import Engine, EngineError, Finished, Request
 from gradus.models.policy import PromptSide
@@ -66,7 +67,7 @@ def _rolled_out(
     """`each` calls a function with every shard, one by one or as many at once as the engine has workers."""
     # All prompts before the first token: a row that cannot be used is reported now, not in the last shard.
     plan, problems = (ctx.table(role, COLUMNS[role]) for role in ("plan", "problems"))
-    planned = Planned(plan, problems, side, config, ctx.seed, ctx.round)
+    planned = Planned(_of_role(plan, ctx), problems, side, config, ctx.seed, ctx.round)
     policy = engine.name if side is None else ctx.one("policy").digest  # a server's model has no digest
     table = partial(
         rollouts_table,
@@ -74,6 +75,7 @@ def _rolled_out(
         policy=policy,
         tokenizer=None if side is None else side.tokenizer,
         round_=ctx.round,
+        origin=str(ctx.facts["origin"]) if "origin" in ctx.facts else None,
     )
     work = _Work(ctx, config, engine, table, planned)
     shards = planned.shards(config.shard_rows)
@@ -85,6 +87,19 @@ def _rolled_out(
     release_accelerator(ctx, config)
     facts = {"shards": len(shards), "reproducible": "bitwise" if engine.reproducible else "seeded"}
     return _report(ctx, facts, seconds, work)
+
+
+def _of_role(plan: pa.Table, ctx: StageContext) -> pa.Table:
+    """Return the rows of a plan that the role of this call samples; BadInputError if all are of other roles."""
+    role = str(ctx.facts.get("role", POLICY))
+    found = of_role(plan, role)
+    if plan.num_rows and not found.num_rows:
+        named = ", ".join(sorted(pc.unique(plan.column("role").drop_null()).to_pylist()))
+        raise BadInputError(
+            f"the plan has no row of the role {role}; its roles are {named or POLICY}",
+            hint="a training samples each role with the model that its recipe has for it",
+        )
+    return found
 
 
 @dataclass
@@ -148,7 +163,7 @@ class _Work:
                 opened.keep(self.rows(asked, waiting))
         table = self.rows(asked, finished)
         if have:
-            both = pa.concat_tables([kept, table])
+            both = pa.concat_tables([kept, table], promote_options="default")
             table = both.take(positions(pa.array(ids), both.column("rollout_id")))
         self.ctx.out.write_table(table, index)
         self.counted[index] = _counts(table)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import torch
 
 from gradus.data.arrays import Bools, Ints, codes, floats, ints, nulls, one_array, pc, positions, ragged, take_or_null
+from gradus.data.curation.uses import LEARN, of_use
 from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.schema import OWN
 from gradus.data.lake.store import Ref, Store
@@ -49,6 +50,7 @@ _COLUMNS = [
     "origin",
     "spans",
     "trained_prompt_tokens",
+    "use",
     *_NEEDED,
     *_SAMPLED,
 ]
@@ -101,13 +103,13 @@ def _logprobs(table: pa.Table) -> torch.Tensor:
 def judged_rows(ctx: StageContext, config: UpdateConfig) -> tuple[pa.Table, dict[str, int]]:
     """Rollouts of the policy, or of one up to `max_age` updates older, with rewards: judged only, replaced dropped.
 
-    Rows of other origins may come from any policy. The table has the columns of rollouts, `reward`, `correct`, the
-    number of the row's `group`, and `age`, the number of updates since the policy that sampled it; with it come the
-    numbers of rows and groups that were left out.
+    Rows of another use are left out. Rows of other origins may come from any policy. The table has the columns of
+    rollouts, `reward`, `correct`, the number of the row's `group`, and `age`, the number of updates since the policy
+    that sampled it; with it come the numbers of rows and groups that were left out.
 
     GateError if another policy sampled them or no row was judged; BadInputError names a row that cannot be used.
     """
-    joined = _joined(ctx.table("rollouts", _COLUMNS), ctx.table("scores", SCORE_COLUMNS))
+    joined = _joined(of_use(ctx.table("rollouts", _COLUMNS), LEARN), ctx.table("scores", SCORE_COLUMNS))
     policy = ctx.one("policy")
     _refuse_text_alone(joined, config)
     ages = _ages(joined, lineage(ctx.store, policy, config.max_age), policy.digest)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gradus.data.errors import UsageError
 from gradus.flows.library.texts import mapping, parse_filter, parse_reward
+from gradus.flows.recipe.assignments import set_dotted, toml_value
 from gradus.flows.recipe.checking import warm_up_remark
 from gradus.flows.recipe.config import (
     RECIPES,
@@ -15,9 +16,7 @@ from gradus.flows.recipe.config import (
     load_recipe,
     parse_recipe,
     refuse_unjudged,
-    set_dotted,
     stage_config,
-    toml_value,
 )
 from gradus.flows.recipe.guards import Override
 from gradus.flows.runs import changed_settings, run_name
