@@ -29,8 +29,10 @@ from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUT
 from gradus.data.table_rows import Lists, TableRows
 
 GROUP, ABOUT, MESSAGES = "group", "about", "messages"
+_PAIR = 2
+"""Width of `about` without rows, so that a first and a second can be read of none, too."""
 _SAMPLED = ("n", "temperature", "top_p", "top_k", "max_tokens")
-PLANNED = (*_SAMPLED, MESSAGES, "hint_level", "hint_text", "reason", "role", "use", "trained_prompt")
+PLANNED = (*_SAMPLED, MESSAGES, "hint_level", "hint_text", "reason", "role", "use", "origin", "trained_prompt")
 """Columns of a plan that a wave may set as they are."""
 
 
@@ -60,7 +62,7 @@ class RoundRows(TableRows):
     def others(self, use: str) -> Self:
         """Return the rows of another use; `about` are numbers of these rows, -1 for one that is not among them.
 
-        That is (K, k) int64 if each of the K rows is about as many, else Lists.
+        That is (K, k) int64 if each of the K rows is about as many, (0, 2) without rows, else Lists.
         """
         named = None if self._needs is None else [split_need(need) for need in self._needs]
         if named is not None and use not in [of for of, _ in named]:
@@ -75,8 +77,8 @@ class RoundRows(TableRows):
         if name == ABOUT and name not in self._of_rows:
             offsets, ids = ragged(PLAN.column(self.table, ABOUT))
             places, sizes = positions(ids, (self._of or self).table.column("rollout_id")), np.diff(offsets)
-            even = not len(sizes) or (sizes == sizes[0]).all()
-            size = int(sizes[0]) if len(sizes) else 0
+            size = int(sizes[0]) if len(sizes) else _PAIR
+            even = bool((sizes == size).all())
             self._of_rows[name] = places.reshape(len(sizes), size) if even else Lists(places, offsets)
         return super()._column(name)
 

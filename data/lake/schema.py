@@ -169,6 +169,7 @@ PLAN = TableSchema(
         Column(
             "top_k", pa.int32(), "most probable tokens to sample from, if not those of the rollout", sparse=True, low=0
         ),
+        Column("origin", _TEXT, "what its rows are called by terms of the objective; null: own", sparse=True),
         Column(
             "trained_prompt",
             _TEXT,

@@ -153,7 +153,19 @@ def _filled(plan: pa.Table) -> pa.Table:
     defaults = {"hint_level": 0, "max_tokens": usual.max_tokens, "temperature": usual.temperature}
     for name, value in defaults.items():
         plan = plan.set_column(plan.column_names.index(name), name, pc.fill_null(plan.column(name), value))
-    for name in ("plan_id", "messages", "top_p", "top_k", "wave", "call", "role", "use", "about", "trained_prompt"):
+    for name in (
+        "plan_id",
+        "messages",
+        "top_p",
+        "top_k",
+        "wave",
+        "call",
+        "role",
+        "use",
+        "about",
+        "origin",
+        "trained_prompt",
+    ):
         if name not in plan.column_names:
             plan = plan.append_column(name, PLAN.column(plan, name))
     refuse_odd(plan)

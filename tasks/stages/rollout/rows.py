@@ -64,7 +64,8 @@ def rollouts_table(
         if any(each.row[name] is not None for each in asked):
             values = pa.array([each.row[name] for each in asked], ROLLOUTS.type_of(name))
             table = table.append_column(name, values)
-    return table if origin is None else table.append_column("origin", pa.array([origin] * num_rows))
+    origins = [each.row["origin"] or origin for each in asked]
+    return table.append_column("origin", pa.array(origins, pa.string())) if any(origins) else table
 
 
 def _texts(rows: Sequence[tuple[Asked, Finished]], tokenizer: PreTrainedTokenizerBase | None) -> list[str | None]:

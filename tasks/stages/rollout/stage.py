@@ -15,7 +15,7 @@ import pyarrow as pa
 from gradus.data.arrays import ints, pc, positions
 from gradus.data.curation.uses import POLICY, of_role
 from gradus.data.errors import BadInputError, StageError
-from gradus.data.lake.schema import ROLLOUTS
+from gradus.data.lake.schema import PLAN, ROLLOUTS
 from gradus.models.engines.base import Engine, EngineError, Finished, Request
 from gradus.models.policy import PromptSide
 from gradus.tasks.config.redaction import check_key_variable
@@ -94,9 +94,9 @@ def _of_role(plan: pa.Table, ctx: StageContext) -> pa.Table:
     role = str(ctx.facts.get("role", POLICY))
     found = of_role(plan, role)
     if plan.num_rows and not found.num_rows:
-        named = ", ".join(sorted(pc.unique(plan.column("role").drop_null()).to_pylist()))
+        named = pc.unique(pc.coalesce(PLAN.column(plan, "role"), POLICY)).to_pylist()
         raise BadInputError(
-            f"the plan has no row of the role {role}; its roles are {named or POLICY}",
+            f"the plan has no row of the role {role}; its roles are {', '.join(sorted(named))}",
             hint="a training samples each role with the model that its recipe has for it",
         )
     return found
