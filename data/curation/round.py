@@ -28,7 +28,8 @@ from gradus.data.curation.uses import LEARN, NAME, POLICY, of_use, split_need
 from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS, SCORES
 from gradus.data.table_rows import Lists, TableRows
 
-GROUP, ABOUT, MESSAGES = "group", "about", "messages"
+GROUP = "group"
+ABOUT, MESSAGES = "about", "messages"
 _PAIR = 2
 """Width of `about` without rows, so that a first and a second can be read of none, too."""
 _SAMPLED = ("n", "temperature", "top_p", "top_k", "max_tokens")

@@ -1,9 +1,9 @@
-"""Rollouts of a wave's plan role by role, and their scores use by use.
+"""Rollouts and scores of a wave's plan: one of each for every role and use.
 
-A plan for the policy to learn from alone has one rollout and one score, called as the wave is (`refill1`). Of several
-roles, or uses, the stages are called by them too: `ask1-judge`.
+They are called as the wave is (`refill1`), of several uses by those too (`ask1-judge`), by the role if two have one.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -35,7 +35,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class Answers:
-    """Rollouts and scores by table: those of rows that are learned from, and all."""
+    """Rollouts and scores by table: those that are learned from, and all."""
 
     learned: Mapping[str, Sequence[Ref]]
     every: Mapping[str, Sequence[Ref]]
@@ -43,7 +43,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class ByRole:
-    """Who samples and judges the plans of waves in a round, and from which policy."""
+    """Samples and judges the plans of waves in a round."""
 
     session: Stages
     recipe: Recipe
@@ -56,37 +56,36 @@ class ByRole:
 
     def answers(self, plan: Outcome, purpose: str) -> Answers:
         """Return rollouts and scores of a plan."""
-        uses = plan.summary.get("uses", {POLICY: [LEARN]})
-        by_use: dict[str, list[Ref]] = {}
-        for role, of_role in uses.items():
-            rollouts = self._sampled(role, plan.ref, purpose if len(uses) == 1 else f"{purpose}-{role}")
-            for use in of_role:
-                by_use.setdefault(use, []).append(rollouts)
-        judged = {
-            use: self._judged(use, rollouts, purpose if len(by_use) == 1 else f"{purpose}-{use}")
-            for use, rollouts in by_use.items()
-        }
-        every = list(dict.fromkeys(ref for rollouts in by_use.values() for ref in rollouts))
+        planned = [(role, use) for role, uses in plan.summary.get("uses", {POLICY: [LEARN]}).items() for use in uses]
+        roles_of = Counter(use for _, use in planned)
+        rollouts: list[tuple[str, Ref]] = []
+        scores: list[tuple[str, Ref]] = []
+        for role, use in planned:
+            named = use if roles_of[use] == 1 else f"{role}-{use}"
+            called = purpose if len(planned) == 1 else f"{purpose}-{named}"
+            sampled = self._sampled(role, use, plan.ref, called)
+            rollouts.append((use, sampled))
+            scores += [(use, ref) for ref in self._judged(use, sampled, called)]
+        tables = {"rollouts": rollouts, "scores": scores}
         return Answers(
-            {"rollouts": by_use.get(LEARN, []), "scores": judged.get(LEARN, [])},
-            {"rollouts": every, "scores": [ref for refs in judged.values() for ref in refs]},
+            {name: [ref for use, ref in made if use == LEARN] for name, made in tables.items()},
+            {name: [ref for _, ref in made] for name, made in tables.items()},
         )
 
-    def _sampled(self, role: str, plan: Ref, purpose: str) -> Ref:
+    def _sampled(self, role: str, use: str, plan: Ref, purpose: str) -> Ref:
         inputs = {"plan": [plan], "problems": self.problems, "policy": [self.models.get(role, self.policy)]}
-        facts: JsonObject = {"round": self.index}
+        facts: JsonObject = {"round": self.index, **({} if use == LEARN else {"use": use})}
         if role == POLICY:
             return self.run("rollout", self.recipe.rollout, inputs, self.index, purpose, None, facts).ref
         facts |= {"role": role, **({"origin": role} if role in self.models else {})}
         settings = self.recipe.roles[role].rollout
         return self.session.stage("rollout", settings, inputs, round=self.index, purpose=purpose, facts=facts).ref
 
-    def _judged(self, use: str, rollouts: list[Ref], purpose: str) -> list[Ref]:
-        """Return the scores of rows of one use; nothing if the recipe does not judge them."""
-        inputs = {"rollouts": rollouts, "problems": self.problems}
+    def _judged(self, use: str, rollouts: Ref, purpose: str) -> list[Ref]:
+        """Return the scores of rollouts; nothing if the recipe does not judge their use."""
+        inputs = {"rollouts": [rollouts], "problems": self.problems}
         if use == LEARN:
             return [self.run("score", self.recipe.score, inputs, self.index, purpose).ref]
         if use not in self.recipe.scores:
             return []
-        settings, facts = self.recipe.scores[use], {"use": use}
-        return [self.session.stage("score", settings, inputs, round=self.index, purpose=purpose, facts=facts).ref]
+        return [self.session.stage("score", self.recipe.scores[use], inputs, round=self.index, purpose=purpose).ref]

@@ -121,7 +121,14 @@ def _memory(session: Foresight, recipe: Recipe, start: Beginning) -> Memory:
         for each in samplings(recipe)
         for update in updates or [recipe.update]
     ]
-    most = Footprint(max(each.rollout for each in found), max(each.update for each in found), found[0].machine)
+    store, update = session.store, recipe.update
+    roles = [
+        footprint(store, start.roles.get(name, start.policy), role.sample, role.rollout, update, separate_sampler=False)
+        for name, role in recipe.roles.items()
+        if not role.is_text
+    ]
+    sampled = max(each.rollout for each in (*found, *roles))
+    most = Footprint(sampled, max(each.update for each in found), found[0].machine)
     return {"rollout": most.rollout, "update": most.update, "machine": most.machine, "warning": most.warning}
 
 

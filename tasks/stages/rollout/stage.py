@@ -13,7 +13,7 @@ from functools import partial
 import pyarrow as pa
 
 from gradus.data.arrays import ints, pc, positions
-from gradus.data.curation.uses import POLICY, of_role
+from gradus.data.curation.uses import LEARN, POLICY, of_role, of_use
 from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.schema import PLAN, ROLLOUTS
 from gradus.models.engines.base import Engine, EngineError, Finished, Request
@@ -67,7 +67,7 @@ def _rolled_out(
     """`each` calls a function with every shard, one by one or as many at once as the engine has workers."""
     # All prompts before the first token: a row that cannot be used is reported now, not in the last shard.
     plan, problems = (ctx.table(role, COLUMNS[role]) for role in ("plan", "problems"))
-    planned = Planned(_of_role(plan, ctx), problems, side, config, ctx.seed, ctx.round)
+    planned = Planned(_of_call(plan, ctx), problems, side, config, ctx.seed, ctx.round)
     policy = engine.name if side is None else ctx.one("policy").digest  # a server's model has no digest
     table = partial(
         rollouts_table,
@@ -89,14 +89,16 @@ def _rolled_out(
     return _report(ctx, facts, seconds, work)
 
 
-def _of_role(plan: pa.Table, ctx: StageContext) -> pa.Table:
-    """Return the rows of a plan that the role of this call samples; BadInputError if all are of other roles."""
-    role = str(ctx.facts.get("role", POLICY))
-    found = of_role(plan, role)
+def _of_call(plan: pa.Table, ctx: StageContext) -> pa.Table:
+    """Return the rows of a plan of this call's role and use; BadInputError if it has rows, and none of these."""
+    role, use = str(ctx.facts.get("role", POLICY)), str(ctx.facts.get("use", LEARN))
+    found = of_use(of_role(plan, role), use)
     if plan.num_rows and not found.num_rows:
-        named = pc.unique(pc.coalesce(PLAN.column(plan, "role"), POLICY)).to_pylist()
+        columns = (pc.coalesce(PLAN.column(plan, name), usual) for name, usual in (("role", POLICY), ("use", LEARN)))
+        there = sorted(set(zip(*(column.to_pylist() for column in columns), strict=True)))
+        listed = ", ".join(f"{role} ({use})" for role, use in there)
         raise BadInputError(
-            f"the plan has no row of the role {role}; its roles are {', '.join(sorted(named))}",
+            f"the plan has no row of the role {role} and the use {use}; it has {listed}",
             hint="a training samples each role with the model that its recipe has for it",
         )
     return found

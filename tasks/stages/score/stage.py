@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.data.arrays import Ints, nulls
-from gradus.data.curation.uses import LEARN, of_use
 from gradus.data.errors import BadInputError, StageError, UsageError
 from gradus.data.lake.schema import SCORES
 from gradus.data.unicode import whole
@@ -60,7 +59,7 @@ _BEAT_S = 1.0
 _TOKEN_COLUMNS = ("prompt_tokens", "completion_tokens", "logprobs")
 """Never read: no reward sees them."""
 _PROBLEM_COLUMNS = ("answer", "question", "messages", "solution", "domain", "source", "extra")
-_NEEDED = frozenset({*READ, "error", "use"})
+_NEEDED = frozenset({*READ, "error"})
 """The columns of rollouts that judging and the report read, whatever the reward."""
 
 Row = dict[str, Any]
@@ -194,11 +193,7 @@ def _read(ctx: StageContext, specs: Sequence[RewardSpec]) -> tuple[pa.Table, dic
     whole = any(spec.is_user for spec in specs)
     needed = _NEEDED.union(*(spec.columns for spec in specs))
     names = [name for name in ctx.columns("rollouts") if name not in _TOKEN_COLUMNS and (whole or name in needed)]
-    table, use = ctx.table("rollouts", names), str(ctx.facts.get("use", LEARN))
-    if table.num_rows and not (table := of_use(table, use)).num_rows:
-        raise BadInputError(
-            f"the rollouts have no row of the use {use}", hint="give the rollouts that a wave planned for it"
-        )
+    table = ctx.table("rollouts", names)
     if table.num_rows == 0:
         raise BadInputError("the rollouts are empty", hint="give a file with at least one completion")
     unnamed = np.flatnonzero(nulls(table.column("problem_id")))

@@ -46,11 +46,11 @@ def rehearsed(uses: dict[str, list[str]]) -> dict[str, tuple[dict[str, Any], Any
 def test_a_judge_samples_and_is_scored_apart_and_the_update_has_none_of_its_rows() -> None:
     calls = rehearsed({"judge": ["judge"]})
     inputs, facts = calls["refill1-rollout"]
-    assert (inputs["policy"], facts) == ([str(MODEL)], {"round": 1, "role": "judge", "origin": "judge"})
-    assert calls["refill1-score"] == (
-        {"rollouts": ["rollout refill1"], "problems": [str(START.problems)]},
-        {"use": "judge"},
+    assert (inputs["policy"], facts) == (
+        [str(MODEL)],
+        {"round": 1, "use": "judge", "role": "judge", "origin": "judge"},
     )
+    assert calls["refill1-score"][0]["rollouts"] == ["rollout refill1"]
     for stage in ("train-update", "train-difficulty"):
         assert (calls[stage][0]["rollouts"], calls[stage][0]["scores"]) == (["rollout train"], ["score train"])
 
@@ -59,20 +59,18 @@ def test_several_roles_and_uses_are_stages_by_their_names() -> None:
     calls = rehearsed({"self": ["critique"], "policy": ["learn", "judge"], "judge": ["judge"]})
     sampled = {name: facts for name, (_, facts) in calls.items() if name.endswith("rollout") and "refill" in name}
     assert sampled == {
-        "refill1-self-rollout": {"round": 1, "role": "self"},  # by the policy: its rows are its own
-        "refill1-policy-rollout": {"round": 1},
-        "refill1-judge-rollout": {"round": 1, "role": "judge", "origin": "judge"},
+        "refill1-critique-rollout": {"round": 1, "role": "self", "use": "critique"},  # by the policy: rows of its own
+        "refill1-learn-rollout": {"round": 1},
+        "refill1-policy-judge-rollout": {"round": 1, "use": "judge"},
+        "refill1-judge-judge-rollout": {"round": 1, "role": "judge", "use": "judge", "origin": "judge"},
     }
-    judged = {
-        name: inputs["rollouts"]
-        for name, (inputs, _) in calls.items()
-        if name.startswith("refill1-") and "score" in name
-    }
+    judged = {name: inputs["rollouts"] for name, (inputs, _) in calls.items() if "score" in name and "refill" in name}
     assert judged == {
-        "refill1-learn-score": ["rollout refill1-policy"],
-        "refill1-judge-score": ["rollout refill1-policy", "rollout refill1-judge"],
+        "refill1-learn-score": ["rollout refill1-learn"],
+        "refill1-policy-judge-score": ["rollout refill1-policy-judge"],
+        "refill1-judge-judge-score": ["rollout refill1-judge-judge"],
     }  # nothing scores a critique
-    assert calls["train-update"][0]["rollouts"] == ["rollout train", "rollout refill1-policy"]
+    assert calls["train-update"][0]["rollouts"] == ["rollout train", "rollout refill1-learn"]
     assert calls["train-update"][0]["scores"] == ["score train", "score refill1-learn"]
 
 

@@ -25,33 +25,34 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
 
 def test_a_role_samples_its_own_rows_which_say_what_they_are(house: House) -> None:
     own, judge = house.job(BY_ROLE), house.job(BY_ROLE)
-    judge["facts"] |= {"role": "judge", "origin": "judge"}
-    house.run(own)
-    house.run(judge)
+    judge["facts"] |= {"role": "judge", "use": "judge", "origin": "judge"}
+    probe = house.job(BY_ROLE)
+    probe["facts"] |= {"use": "probe"}
+    for job in (own, judge, probe):
+        house.run(job)
     assert [(row["group_id"], row["role"], row["use"], row["about"], row["origin"]) for row in house.rows(judge)] == [
         ("b@r3h0", "judge", "judge", ["x:1", "x:2"], "judge")
     ] * 3
-    rows = house.rows(own)
-    assert [(row["group_id"], row["use"], row["origin"]) for row in rows[::4]] == [
-        ("a@r3h0", None, None),
-        ("a@r3h1", "probe", None),
-    ]
+    rows, probes = house.rows(own), house.rows(probe)
+    assert [(row["group_id"], row.get("use"), row["origin"]) for row in rows] == [("a@r3h0", None, None)] * 4
+    assert [(row["group_id"], row["use"], row["origin"]) for row in probes] == [("a@r3h1", "probe", None)] * 4
     bare = prompt_tokens(tiny_tokenizer(), [prompt_text(tiny_tokenizer(), "1 + 2 =")])[0]
-    assert [row["trained_prompt_tokens"] for row in rows[::4]] == [None, bare]
-    assert rows[4]["prompt_tokens"] != bare
+    assert [row["trained_prompt_tokens"] for row in probes] == [bare] * 4
+    assert {row["trained_prompt_tokens"] for row in rows} == {None}
+    assert probes[0]["prompt_tokens"] != bare
     plain = house.job()
     house.run(plain)
     first = [row["completion_tokens"] for row in house.rows(plain)[:4]]
-    assert [row["completion_tokens"] for row in rows[:4]] == first  # other roles move no seed
+    assert [row["completion_tokens"] for row in rows] == first  # other roles move no seed
 
 
 def test_a_plan_of_other_roles_alone_is_refused_with_their_names(house: House) -> None:
     job = house.job(BY_ROLE.slice(1, 1))
-    with pytest.raises(BadInputError, match="the plan has no row of the role policy; its roles are judge"):
+    with pytest.raises(BadInputError, match=r"no row of the role policy and the use learn; it has judge \(judge\)"):
         house.run(job)
-    job = house.job(BY_ROLE.slice(0, 1).drop_columns(["role"]))
+    job = house.job(BY_ROLE.slice(0, 1).drop_columns(["role", "use"]))
     job["facts"]["role"] = "judge"
-    with pytest.raises(BadInputError, match="no row of the role judge; its roles are policy"):
+    with pytest.raises(BadInputError, match=r"no row of the role judge and the use learn; it has policy \(learn\)"):
         house.run(job)
 
 
