@@ -22,9 +22,10 @@ import pyarrow as pa
 
 from gradus.components.rows import ColumnError, Rows
 from gradus.data.arrays import Bools, Ints, ints, one_array, positions, ragged
+from gradus.data.curation.by_use import of_use
 from gradus.data.curation.candidates import Candidates, candidates
 from gradus.data.curation.plan import hints_of_level
-from gradus.data.curation.uses import LEARN, NAME, POLICY, of_use, split_need
+from gradus.data.curation.uses import LEARN, NAME, POLICY, split_need
 from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS, SCORES
 from gradus.data.table_rows import Lists, TableRows
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from gradus.data.arrays import Ints, codes, ints, one_array, pc, positions, take_or_null
+from gradus.data.curation.by_use import of_use, other_uses
 from gradus.data.curation.round import GROUP, RoundRows
-from gradus.data.curation.uses import LEARN, of_use, other_uses
+from gradus.data.curation.uses import LEARN
 from gradus.data.lake.schema import OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS
 from gradus.tasks.stages.context import StageContext
 

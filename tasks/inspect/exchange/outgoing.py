@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
 from gradus.data.arrays import positions, take_or_null
-from gradus.data.curation.uses import LEARN, of_use
+from gradus.data.curation.by_use import of_use
+from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, UsageError, refuse, shortened
 from gradus.data.exchange import FORMATS, Format
 from gradus.data.exchange.row import Exchanged

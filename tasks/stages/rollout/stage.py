@@ -13,7 +13,8 @@ from functools import partial
 import pyarrow as pa
 
 from gradus.data.arrays import ints, pc, positions
-from gradus.data.curation.uses import LEARN, POLICY, of_role, of_use
+from gradus.data.curation.by_use import of_role, of_use
+from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.schema import PLAN, ROLLOUTS
 from gradus.models.engines.base import Engine, EngineError, Finished, Request

@@ -14,7 +14,8 @@ import pyarrow as pa
 import torch
 
 from gradus.data.arrays import Bools, Ints, codes, floats, ints, nulls, one_array, pc, positions, ragged, take_or_null
-from gradus.data.curation.uses import LEARN, of_use
+from gradus.data.curation.by_use import of_use
+from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.schema import OWN
 from gradus.data.lake.store import Ref, Store
