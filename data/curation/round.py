@@ -26,7 +26,7 @@ from gradus.data.curation.by_use import of_use
 from gradus.data.curation.candidates import Candidates, candidates
 from gradus.data.curation.plan import hints_of_level
 from gradus.data.curation.uses import LEARN, NAME, POLICY, split_need
-from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS, SCORES
+from gradus.data.lake.schema import LENGTH, OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS, SCORES
 from gradus.data.table_rows import Lists, TableRows
 
 GROUP = "group"
@@ -44,6 +44,7 @@ class RoundRows(TableRows):
     extra: ClassVar[str] = "problem.extra"
     known: ClassVar[Collection[str]] = (
         GROUP,
+        LENGTH,
         *dict.fromkeys(column.name for table in (ROLLOUTS, SCORES) for column in table.columns),
         extra,
     )

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from gradus.data.arrays import pc
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import TableSchema
 
@@ -18,6 +19,10 @@ _BATCH_ROWS = 4096
 
 def row_keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[object, ...]]:
     """Return the key of every row; raise BadInputError if one is missing or occurs twice."""
+    if schema.instead in table.column_names:
+        place = table.column_names.index(schema.key[0])
+        known = pc.coalesce(table.column(schema.instead), table.column(place))
+        table = table.set_column(place, schema.key[0], known)
     columns = [table.column(name) for name in schema.key]
     for name, column in zip(schema.key, columns, strict=True):
         if column.null_count:

@@ -3,97 +3,21 @@
 Readers accept files that have the required columns; missing optional ones are read as null and unknown ones are kept.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradus.components.settings import MAX_TOKENS
+from gradus.data.lake.columns import Column, TableSchema, kind_of
 
-SCHEMA_VERSION = 2
 OF_PROBLEM, OF_PLAN, OF_PARTS = "problem.", "plan.", "parts."
 """Begin what components call a column of the problem or a key of its `extra`, one of the plan, one reward's value."""
+LENGTH = "length"
+"""The name by which they read the number of completion tokens, which no table has."""
 OWN = "own"
 """The origin of rows that the policy itself wrote."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column: name, Arrow type, doc line (with unit), whether a user's file must have it.
-
-    `low` and `high` bound its numbers, also those in lists; `above` is a bound that no number may reach.
-    """
-
-    name: str
-    type: pa.DataType
-    doc: str
-    required: bool = False
-    low: float | None = None
-    high: float | None = None
-    above: float | None = None
-    sparse: bool = False
-    """Only in tables in which a row has a value."""
-
-    @property
-    def bounds(self) -> str:
-        """Its bounds in words; empty if it has none.
-
-        >>> Column("top_p", pa.float64(), "", above=0, high=1).bounds
-        'above 0, at most 1'
-        """
-        if self.low is not None and self.high is not None:
-            return f"from {self.low:,.15g} to {self.high:,.15g}"
-        named = (("above {:,.15g}", self.above), ("from {:,.15g} on", self.low), ("at most {:,.15g}", self.high))
-        return ", ".join(text.format(value) for text, value in named if value is not None)
-
-    @property
-    def wanted(self) -> str:
-        """Return the type that a value must have, in words."""
-        return f"{kind_of(self.type)} {self.bounds}".strip()
-
-
-@dataclass(frozen=True)
-class TableSchema:
-    """One table: its columns and the columns that together identify a row."""
-
-    name: str
-    key: tuple[str, ...]
-    columns: tuple[Column, ...]
-
-    @cached_property
-    def arrow(self) -> pa.Schema:
-        """The Arrow schema of every such table, with the doc lines as field metadata."""
-        return pa.schema(
-            [pa.field(c.name, c.type, metadata={"doc": c.doc}) for c in self.columns if not c.sparse],
-            metadata={"gradus.table": self.name, "gradus.schema_version": str(SCHEMA_VERSION)},
-        )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of its columns."""
-        return tuple(c.name for c in self.columns)
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """Names of the columns that a supplied file must have."""
-        return tuple(c.name for c in self.columns if c.required)
-
-    def column(self, table: pa.Table, name: str) -> pa.Array | pa.ChunkedArray:
-        """Return a column of such a table; nulls if it is a sparse one that no row has."""
-        if name in table.column_names:
-            return table.column(name)
-        return pa.nulls(table.num_rows, self.type_of(name))
-
-    def type_of(self, name: str) -> pa.DataType:
-        """Return the type of a column."""
-        return next(column.type for column in self.columns if column.name == name)
-
-    def restricted(self, names: Collection[str]) -> "TableSchema":
-        """The same table with some of its columns alone."""
-        return replace(self, columns=tuple(c for c in self.columns if c.name in names))
 
 
 MAX_SAMPLES = 100_000
@@ -177,6 +101,7 @@ PLAN = TableSchema(
             sparse=True,
         ),
     ),
+    instead="plan_id",
 )
 ROLLOUTS = TableSchema(
     "rollouts",
@@ -267,6 +192,21 @@ DIFFICULTY = TableSchema(
         Column("reward_policy", _TEXT, "policy digest of the rollouts that the three reward columns describe"),
     ),
 )
+BATCH = TableSchema(
+    "batch",
+    ("rollout_id",),
+    (
+        Column("rollout_id", _TEXT, "the rollout", required=True),
+        Column("problem_id", _TEXT, "its problem", required=True),
+        Column("group_id", _TEXT, "rows that are compared with each other", required=True),
+        Column("reward", _FLOAT, "the reward that is learned from; null where there is none"),
+        Column("taken", _BOOL, "whether the update learns from it", required=True),
+        Column("reason", _TEXT, "why it is not taken; null if it is"),
+        Column("weight", _FLOAT, "factor of the loss of its tokens; null is 1", sparse=True),
+        Column("term", _TEXT, "the term of the objective that takes it, as `rows` of a term names it", sparse=True),
+    ),
+)
+"""The rows of an update as shapes decide them; columns that the objective reads of problems and plans stand behind."""
 EVALUATIONS = TableSchema(
     "evaluations",
     ("checkpoint", "suite", "problem_id"),
@@ -303,7 +243,7 @@ UPDATES = TableSchema(
 """Use of each row in an update: a file of its checkpoint, ROWS_FILE, and a table of `gradus sql`."""
 ROWS_FILE = "rows.parquet"
 
-TABLES = {t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, DIFFICULTY, EVALUATIONS)}
+TABLES = {t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, BATCH, DIFFICULTY, EVALUATIONS)}
 CHECKPOINTS = "checkpoints"
 BASE = "base"
 """The role in which an adapter names the policy that it cannot be used without."""
@@ -318,25 +258,6 @@ def sample_key(digest: str, name: str) -> str:
     '00aa11bb22cc33dd:p1@r0h0:3'
     """
     return f"{digest[:KEY_DIGITS]}:{name}"
-
-
-def kind_of(wanted: pa.DataType) -> str:
-    """Return what a type of a column holds, in words.
-
-    >>> kind_of(pa.list_(pa.int32())), kind_of(pa.string())
-    ('a list of whole numbers', 'text')
-    """
-    if pa.types.is_list(wanted):
-        inner = wanted.value_type
-        objects = f"objects with {', '.join(each.name for each in inner)}" if pa.types.is_struct(inner) else ""
-        return f"a list of {objects or kind_of(inner).removeprefix('a ') + 's'}"
-    kinds: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
-        ("a whole number", pa.types.is_integer),
-        ("a number", pa.types.is_floating),
-        ("true or false", pa.types.is_boolean),
-        ("an object of numbers", pa.types.is_map),
-    )
-    return next((name for name, is_kind in kinds if is_kind(wanted)), "text")
 
 
 def misfit(found: pa.Schema, schema: TableSchema) -> str:

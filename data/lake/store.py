@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradus.data.errors import CorruptArtifactError, PrunedError
+from gradus.data.lake.columns import SCHEMA_VERSION
 from gradus.data.lake.manifest import (
     FILE_NAME,
     NAMED,
@@ -33,7 +34,7 @@ from gradus.data.lake.manifest import (
 from gradus.data.lake.names import Ref, regular_files
 from gradus.data.lake.pruned import read_pruned
 from gradus.data.lake.row_keys import content_digest, values_digest
-from gradus.data.lake.schema import CHECKPOINTS, SCHEMA_VERSION, TABLES, cast_to_schema, read_shard
+from gradus.data.lake.schema import CHECKPOINTS, TABLES, cast_to_schema, read_shard
 from gradus.data.lake.whole_files import damaged, size_of
 from gradus.data.lake.writer import ShardWriter, reopen
 from gradus.data.records import JsonObject

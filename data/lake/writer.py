@@ -13,10 +13,11 @@ from pydantic import ValidationError
 
 from gradus.data.errors import CorruptArtifactError
 from gradus.data.files import replace_file, sweep
+from gradus.data.lake.columns import SCHEMA_VERSION
 from gradus.data.lake.manifest import FILE_NAME, FileEntry, Manifest, sha256_file
 from gradus.data.lake.names import Ref
 from gradus.data.lake.row_keys import key_hashes, row_keys
-from gradus.data.lake.schema import SCHEMA_VERSION, TABLES, cast_to_schema
+from gradus.data.lake.schema import TABLES, cast_to_schema
 from gradus.data.lake.whole_files import entry_of, size_of, whole_file
 from gradus.data.records import JsonObject
 
@@ -150,7 +151,10 @@ class ShardWriter:
         schema = TABLES[self.ref.table]
 
         def keys_of(name: str) -> pa.Table:
-            return pq.read_table(self.folder / name, columns=list(schema.key))
+            there = pq.read_schema(self.folder / name).names
+            return pq.read_table(
+                self.folder / name, columns=[each for each in (*schema.key, schema.instead) if each in there]
+            )
 
         for name in set(shards) - set(self._hashes):  # those of an earlier attempt
             self._hashes[name] = key_hashes(row_keys(keys_of(name), schema, self.folder))

@@ -96,6 +96,22 @@ def NAME(rows):
     assert [each["value"] for each in NAME(rows)] == [1.0, 0.0]
 """,
     ),
+    "shape": (
+        '''
+@component("shape", needs=("reward", "length"))
+def NAME(rows: Rows, *, max_tokens: Annotated[int, Ge(1)] = 512):
+    """Learn from completions of at most `max_tokens` tokens, as they are rewarded.
+
+    Args:
+        max_tokens: Longest completion that is learned from.
+    """
+    return {"taken": rows["length"] <= max_tokens, "reason": f"more than {max_tokens} tokens"}
+''',
+        """
+    rows = Rows({"reward": np.array([1.0, 0.0]), "length": np.array([2, 9])})
+    assert NAME(rows, max_tokens=4)["taken"].tolist() == [True, False]
+""",
+    ),
     "advantage": (
         '''
 @component("advantage", needs=("reward", "group"), compares_group=True)
@@ -230,7 +246,11 @@ def _texts(kind: Kind, name: str) -> dict[str, str]:
 
 def _imports(kind: Kind, text: str) -> str:
     """Return the imports of the names that a text uses: first Python's, then those of packages."""
-    rows = "gradus.components.rows" if kind in ("filter", "ranking", "sampler") else "gradus.models.objectives.rows"
+    rows = (
+        "gradus.components.rows"
+        if kind in ("filter", "ranking", "sampler", "shape")
+        else "gradus.models.objectives.rows"
+    )
     groups: Sequence[Mapping[str, str]] = (
         {"from types": "SimpleNamespace", "from typing": "Annotated"},
         {

@@ -1,15 +1,17 @@
-"""Rollouts and scores of a wave's plan: one of each for every role and use.
+"""Waves of a round: asked for a plan until they have enough, with a rollout and a score for every role and use.
 
 They are called as the wave is (`refill1`), of several uses by those too (`ask1-judge`), by the role if two have one.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gradus.components.chosen import WaveConfig
 from gradus.components.settings import Config
 from gradus.data.curation.uses import LEARN, POLICY
+from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import Json, JsonObject
 from gradus.flows.recipe.config import Recipe
@@ -31,6 +33,32 @@ class Run(Protocol):
     ) -> Outcome:
         """Return its outcome."""
         ...
+
+
+def asked(
+    wave: WaveConfig,
+    ask: Callable[[int, Mapping[str, list[Ref]]], Outcome],
+    index: int,
+    calls: int,
+    inputs: Mapping[str, list[Ref]],
+) -> Outcome | None:
+    """Return a wave that planned, after some calls in this round; None if its plan is empty, or `times` were made.
+
+    Raise GateError if it asks for more after its last call and the recipe wants all of it.
+    """
+    over = calls == wave.times
+    if index < wave.from_round or (over and wave.then == "learn"):
+        return None
+    step = ask(calls, inputs)
+    if not step.summary.get("groups"):
+        return None
+    if over:
+        reason = step.report.get("samples", [{}])[0].get("reason")
+        raise GateError(
+            f"the wave {wave.label} asks for more after its {wave.times} calls of round {index}: {reason}",
+            hint='raise `times`, loosen the filters, or take what there is with then = "learn"',
+        )
+    return step
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from typing import TypeVar
 
 from gradus.components.chosen import WaveConfig
 from gradus.components.settings import Config
-from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import Json, JsonObject
-from gradus.flows.loop.by_role import ByRole
+from gradus.flows.loop.by_role import ByRole, asked
 from gradus.flows.loop.measuring import Choice, Figures, Measurements
 from gradus.flows.loop.room import kept_rounds
 from gradus.flows.recipe.ahead import run_concurrently
@@ -304,7 +303,7 @@ class _Steps:
         by_role = ByRole(self.session, self.recipe, self.start.roles, self.run, problems, policy, index)
         for number, wave in enumerate(self.recipe.all_waves, start=1):
             calls, inputs = 0, {**known, "hints": _maybe(hints) if wave.reads_hints else []}
-            while planned := self.wave(wave, index, number, calls, {**inputs, **seen}):
+            while planned := asked(wave, partial(self.ask, wave, index, number), index, calls, {**inputs, **seen}):
                 calls += 1
                 answers = by_role.answers(planned, f"{wave.short}{calls}")
                 more = {"plan": [planned.ref], **answers.every}
@@ -314,28 +313,11 @@ class _Steps:
         measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
         return _Gathered(seen["plan"], learned["rollouts"], learned["scores"], measured, first.metrics)
 
-    def wave(
-        self, wave: WaveConfig, index: int, number: int, calls: int, inputs: Mapping[str, list[Ref]]
-    ) -> Outcome | None:
-        """Return a wave that planned, some calls in this round; None if its plan is empty, or `times` calls were made.
-
-        Raise GateError if it asks for more after its last call and the recipe wants all of it.
-        """
-        over = calls == wave.times
-        if index < wave.from_round or (over and wave.then == "learn"):
-            return None
+    def ask(self, wave: WaveConfig, index: int, number: int, calls: int, inputs: Mapping[str, list[Ref]]) -> Outcome:
+        """Run the stage of a wave after some calls in this round."""
         settings, purpose = wave_config(self.recipe, wave, index, self.recorded), f"{wave.short}{calls + 1}"
         facts: JsonObject = {"round": index, "wave": number, "call": calls}
-        step = self.session.stage("wave", settings, inputs, round=index, purpose=purpose, facts=facts)
-        if not step.summary.get("groups"):
-            return None
-        if over:
-            reason = step.report.get("samples", [{}])[0].get("reason")
-            raise GateError(
-                f"the wave {wave.label} asks for more after its {wave.times} calls of round {index}: {reason}",
-                hint='raise `times`, loosen the filters, or take what there is with then = "learn"',
-            )
-        return step
+        return self.session.stage("wave", settings, inputs, round=index, purpose=purpose, facts=facts)
 
     def learn(
         self, index: int, policy: Ref, gathered: _Gathered, given: _Batch | None, *, last: bool = False
@@ -353,8 +335,12 @@ class _Steps:
             learned["reference"] = [self.start.policy]
         kept = index % self.recipe.save_state_every == 0
         save = "now" if last else "behind" if kept else "never"
+        if config.reads_batch:
+            shaped = {**{role: learned[role] for role in ("rollouts", "scores")}, "plan": gathered.plans}
+            shaped["problems"] = [self.start.problems]
+            learned["batch"] = [self.session.stage("shape", config.shaping, shaped, round=index).ref]
         facts: JsonObject = {"save": save, "may_skip": True}
-        return self.run("update", self.recipe.update, learned, index, facts=facts)
+        return self.session.stage("update", config.with_batch, learned, round=index, facts=facts)
 
     def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
         """The policy on a suite, with the same seeds every time, beside the evaluation of the starting policy."""

@@ -11,6 +11,8 @@ from gradus.models.objectives.rows import Rows
 
 MEMBERS = "terms"
 """Column of rows, (N, terms) bool: the terms that each row belongs to; without it every row belongs to all."""
+WEIGHT = "weight"
+"""Column of rows, (N,) float64: a factor of the loss of each token of the row, NaN for 1; without it all are 1."""
 
 
 @dataclass(frozen=True)

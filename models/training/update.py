@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.models.objectives.objective import Objective, Part, advantage_column
+from gradus.models.objectives.objective import WEIGHT, Objective, Part, advantage_column
 from gradus.models.objectives.rows import Rows, all_finite
 from gradus.models.training.packed.forward import Form, form_of
 from gradus.models.training.packed.logprobs import token_logprobs
@@ -222,8 +222,9 @@ class Step:
     def _weight(
         self, rows: Rows, parts: tuple[Part, ...], advantage: Tensor, metrics: dict[str, Tensor]
     ) -> Tensor | None:
-        """The product of the weights of a term, (M,); their metrics are added."""
-        found: Tensor | None = None
+        """The product of the weights of a term, and of the row's own, (M,); their metrics are added."""
+        own = rows.get(WEIGHT)
+        found: Tensor | None = None if own is None else own.nan_to_num(1.0).float()[rows.row]
         for part in parts:
             factor, said = part(rows.adding(of_tokens={"advantage": advantage}))
             found = factor if found is None else found * factor

@@ -80,6 +80,7 @@ def update(
     *,
     policy: Input = "bundled",
     reference: Input | None = None,
+    batch: Input | None = None,
     teacher: Input | None = None,
     **given: Unpack[_Drawn],
 ) -> Artifact: ...

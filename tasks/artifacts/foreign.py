@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradus.data.errors import BadInputError, CorruptArtifactError
+from gradus.data.lake.columns import SCHEMA_VERSION
 from gradus.data.lake.manifest import FILE_NAME, Manifest, read_manifest
 from gradus.data.lake.names import regular_file
 from gradus.data.lake.pruned import read_pruned
-from gradus.data.lake.schema import BASE, CHECKPOINTS, SCHEMA_VERSION, TABLES, misfit
+from gradus.data.lake.schema import BASE, CHECKPOINTS, TABLES, misfit
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import state_ref
 from gradus.data.lake.whole_files import verified_files

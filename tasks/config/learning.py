@@ -13,6 +13,7 @@ from gradus.components.chosen import (
     Chosen,
     CorrectionConfig,
     LossConfig,
+    ShapeConfig,
     WeightConfig,
     none_if_empty,
 )
@@ -22,6 +23,7 @@ from gradus.data.lake.schema import OWN
 from gradus.data.sources.worked import AS_IT_STANDS
 from gradus.models.training.settings import CriticConfig, FinetuneConfig, LoraConfig, StepConfig
 from gradus.tasks.config.prompts import POLICY, PROBLEMS, PROMPT_COLUMNS, PromptConfig, worked_columns
+from gradus.tasks.config.shaping import ShapingConfig, is_carried
 
 TEACHER_TOP_K = 32
 K3, ENTROPY = "k3", "entropy"
@@ -136,6 +138,9 @@ class UpdateConfig(StepConfig):
     """The critic of an advantage that needs values: gae (arXiv 1506.02438)."""
     teacher_top_k: int = Field(default=TEACHER_TOP_K, ge=1, le=MAX_TOKENS, exclude_if=lambda k: k == TEACHER_TOP_K)
     """The teacher's most likely tokens at each place that a loss which needs a teacher (distil) compares."""
+    shapes: tuple[ShapeConfig, ...] = Field(default=(), exclude_if=empty)
+    """Functions that decide, in this order, what of the rows is learned from: reward, group, taken, weight, term. In a
+    training they are the stage `shape`, whose table `batch` the update reads."""
     drop_replaced_groups: bool = Field(default=True, exclude_if=bool)
     """Leave out a group of which every rollout failed once its problem was sampled again with a hint, as in GHPO (arXiv
     2507.10628); false updates on both groups."""
@@ -204,6 +209,22 @@ class UpdateConfig(StepConfig):
     def needs(self) -> frozenset[str]:
         """The columns that its components declare."""
         return frozenset(name for part in self.parts for name in part.component.needs or ())
+
+    @property
+    def shaping(self) -> ShapingConfig:
+        """The settings of the stage `shape`: what this update decides in passing without a batch."""
+        carried = tuple(sorted(name for name in self.needs if is_carried(name)))
+        return ShapingConfig(shapes=self.shapes, drop_replaced_groups=self.drop_replaced_groups, carried=carried)
+
+    @property
+    def reads_batch(self) -> bool:
+        """Return whether a training makes it a batch: there are shapes, or columns beside those of rows."""
+        return bool(self.shapes or self.shaping.carried)
+
+    @property
+    def with_batch(self) -> "UpdateConfig":
+        """Return the settings of the update of a batch: what decided it is no setting of the update itself."""
+        return self.model_copy(update={"shapes": (), "drop_replaced_groups": True}) if self.reads_batch else self
 
     @property
     def needs_reference(self) -> bool:
@@ -307,8 +328,13 @@ class GivenConfig(Config):
         return self
 
 
+def _reads(config: UpdateConfig) -> dict[str, tuple[str, ...]]:
+    """The columns of scores that an update reads."""
+    return {"scores": tuple(dict.fromkeys((*SCORE_COLUMNS, *config.shaping.reads["scores"])))}
+
+
 SCORE_COLUMNS = ("rollout_id", "reward", "correct")
-"""The columns of scores that an update reads."""
+"""The columns of scores that every update reads."""
 UPDATE = Stage(
     "update",
     "Update a policy from scored rollouts.",
@@ -318,13 +344,14 @@ UPDATE = Stage(
     takes=(
         Role("rollouts", "rollouts; repeatable", many=True),
         Role("scores", "their scores; repeatable", many=True),
+        Role("batch", "what of them is learned from, as the stage shape made it", default=None),
         POLICY,
         Role("reference", "reference policy for the KL term", CHECKPOINTS, default=None, used="loads_reference"),
         Role("teacher", "policy that a loss distils from", CHECKPOINTS, default=None, used="needs_teacher"),
     ),
     check="gradus.tasks.preflight.abilities:check_update",
     gate="gradus.tasks.stages.gates:update_breach",
-    reads=lambda _: {"scores": SCORE_COLUMNS},
+    reads=_reads,
     incidental=("save",),
     worker="policy",
     run="gradus.tasks.stages.update.stage:run",

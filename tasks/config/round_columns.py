@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from gradus.data.curation.uses import split_need
-from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, PROBLEMS, ROLLOUTS, SCORES, TableSchema
+from gradus.data.lake.schema import LENGTH, OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, PROBLEMS, ROLLOUTS, SCORES, TableSchema
 
 _TOKENS = ("prompt_tokens", "completion_tokens", "logprobs", "spans", "trained_prompt_tokens")
 """Columns that are read only for a wave that declares them."""
@@ -24,10 +24,11 @@ def round_columns(
     use is read with those of the rows that are learned from: they stand in the same tables.
     """
     needs = None if needs is None else [split_need(need)[1] for need in needs]
+    tokens = {LENGTH: "completion_tokens"} if LENGTH in (needs or ()) else {}
     problems = [*(needs or ()), *(need for each in curated for need in each or ())]
     everything = None in (needs, *curated)
     return {
-        "rollouts": _columns(ROLLOUTS, needs, {name: name for name in needs or ()}, but=_TOKENS),
+        "rollouts": _columns(ROLLOUTS, needs, {**{name: name for name in needs or ()}, **tokens}, but=_TOKENS),
         "scores": _columns(SCORES, needs, {n: "components" if n.startswith(OF_PARTS) else n for n in needs or ()}),
         "problems": _columns(PROBLEMS, None if everything else problems, {n: _of_problem(n) for n in problems}),
         "plan": _columns(PLAN, needs, {n: n.removeprefix(OF_PLAN) for n in needs or () if n.startswith(OF_PLAN)}),

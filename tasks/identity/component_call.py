@@ -124,6 +124,7 @@ RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
     "sampler": ("a Draw of at most `num` different rows, with a weight and a mark for each", _is_draw),
     "hint": ("text, NoHint or None", lambda found, _: found is None or isinstance(found, str | NoHint)),
     "wave": ("a plan (round.plan) or None", lambda found, _: found is None or isinstance(found, Planned)),
+    "shape": ("a dict of arrays of N values", lambda found, _: isinstance(found, Mapping)),
     "advantage": ("a tensor of N advantages, or of M", _is_advantage),
     "loss": (f"(M token losses, or N of rows, {_METRICS})", _is_loss),
     "aggregation": ("a tensor of M numbers", lambda found, given: _is_tensor(found, tuple(given[0].row.shape))),

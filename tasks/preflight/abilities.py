@@ -25,15 +25,18 @@ from gradus.components import Kind
 from gradus.components.description import Component
 from gradus.components.registry import components
 from gradus.data.errors import BadInputError, UsageError
+from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM
 from gradus.models.objectives.columns import COLUMNS, place_of
 from gradus.models.policy_files import CONFIG, WHOLE, FileError, read_object
 from gradus.tasks.config.learning import TermConfig, UpdateConfig
 from gradus.tasks.config.redaction import check_key_variable
 from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.shaping import is_carried
 from gradus.tasks.preflight.checks import CHECKPOINTS, average_of, bundled, in_lake, refuse_needs
 
 _PACKAGES = {"vllm": ("vllm", "gpu"), "openai": ("openai", "openai")}
 """Packages that an engine needs beside ours, and the extra of pip that has them."""
+_CARRIED = f", or {OF_PROBLEM}NAME, {OF_PLAN}NAME or {OF_PARTS}NAME"
 _WORDS = {"advantage": "advantages", "coefficient": "coefficients of log-probs", "return": "rewards as they stand"}
 
 
@@ -115,12 +118,18 @@ def check_update(config: UpdateConfig, inputs: Mapping[str, Sequence[str]]) -> N
 
 
 def check_objective(config: UpdateConfig) -> None:
-    """Raise UsageError if a part lacks an input, or stands beside parts that train another objective."""
+    """Raise UsageError if a part or a shape lacks an input, or a part stands beside those of another objective."""
+    from gradus.data.curation.batch import BatchRows  # noqa: PLC0415 - loads Arrow's functions
+
+    for shape in config.shapes:
+        plain = [name for name in shape.needs or () if not is_carried(name)]
+        refuse_needs(shape, plain, BatchRows.known, _CARRIED)
     for part in config.parts:
-        place, needs = place_of(part.component), part.component.needs or ()
+        place = place_of(part.component)
+        needs = [name for name in part.component.needs or () if not is_carried(name)]
         known = [name for name, column in COLUMNS.items() if place in column.places]
         is_later = place == "update" and any(name in COLUMNS and name not in known for name in needs)
-        refuse_needs(part, needs, known, ', or declare when="step"' if is_later else "")
+        refuse_needs(part, needs, known, ', or declare when="step"' if is_later else _CARRIED)
     for term in config.objective:
         _refuse_carriers(term)
         _refuse_mean(term)

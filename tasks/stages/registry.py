@@ -21,11 +21,12 @@ from gradus.tasks.config.ingest import INGEST
 from gradus.tasks.config.learning import GIVEN, UPDATE, WARMSTART
 from gradus.tasks.config.rollout import ROLLOUT
 from gradus.tasks.config.score import SCORE
+from gradus.tasks.config.shaping import SHAPE
 from gradus.tasks.config.waves import WAVE
 
 STAGES = {
     each.name: each
-    for each in (INGEST, CURATE, HINT, WAVE, ROLLOUT, GIVEN, SCORE, DIFFICULTY, UPDATE, WARMSTART, EVALUATE)
+    for each in (INGEST, CURATE, HINT, WAVE, ROLLOUT, GIVEN, SCORE, DIFFICULTY, SHAPE, UPDATE, WARMSTART, EVALUATE)
 }
 """Our own."""
 

@@ -11,7 +11,7 @@ from gradus.data.arrays import Ints, codes, ints, one_array, pc, positions, take
 from gradus.data.curation.by_use import of_use, other_uses
 from gradus.data.curation.round import GROUP, RoundRows
 from gradus.data.curation.uses import LEARN
-from gradus.data.lake.schema import OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS
+from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS
 from gradus.tasks.stages.context import StageContext
 
 
@@ -36,6 +36,8 @@ def _joined(ctx: StageContext, reads: Mapping[str, Sequence[str]], rollouts: pa.
         rollouts = rollouts.append_column(name, filled)
     group, names = codes(pc.coalesce(rollouts.column("group_id"), rollouts.column("problem_id")))
     table = rollouts.append_column(GROUP, pa.array(group))
+    if "completion_tokens" in reads["rollouts"]:
+        table = table.append_column(LENGTH, pc.list_value_length(one_array(table.column("completion_tokens"))))
     scores = ctx.table("scores", reads["scores"])
     at = positions(table.column("rollout_id"), scores.column("rollout_id"))
     table = _beside(table, scores, at)

@@ -44,7 +44,7 @@ SECTIONS = (
     Section("3 policy", {"policy": "", "critic": "critic_", "sft": "sft_"}, "What the optimiser did."),
     Section("4 mismatch", {"mismatch": ""}, "How far the sampler's log-probs are from the trainer's, token by token."),
     Section("5 length", {"length": ""}, "How long completions are, in tokens."),
-    Section("6 data", {"data": "", "trained": "trained_"}, "Which problems and rows a round used."),
+    Section("6 data", {"data": "", "batch": "batch_", "trained": "trained_"}, "Which problems and rows a round used."),
     Section("7 verifier", {"verifier": ""}, "How judging went."),
     Section("8 time", {"perf": ""}, "Where the time goes; the stage stands behind the name."),
     Section(
@@ -217,6 +217,9 @@ METRICS: Sequence[Metric] = (
         quiet=True,
     ),
     Metric("data/age_max", "updates", "update", "Largest age of a row."),
+    Metric("batch/taken_frac", "share", "shape", "Rows of the round that the update learns from."),
+    Metric("batch/reward_mean", "reward", "shape", "Mean reward of those rows, as shapes left it."),
+    Metric("batch/OWN", "", "shape", "A metric of a shape.", _TRAIN),
     Metric("trained/reward_mean", "reward", "update", "Mean reward of the rows learnt from, hinted too.", _TRAIN),
     Metric("trained/reward_std", "reward", "update", "Standard deviation of the same rewards (ddof 0)."),
     Metric("trained/frac_zero_std_groups", "share", "update", "Groups learnt from of equal rewards.", _TRAIN),
@@ -251,7 +254,7 @@ METRICS: Sequence[Metric] = (
     Metric("total/cost", "the user's", REPORTER, "Both times GRADUS_CPU_PRICE and GRADUS_GPU_PRICE.", _TRAIN),
     Metric("total/num_not_finite", "values", REPORTER, "Values left out of the charts: NaN or infinite.", _TRAIN),
 )
-"""All metrics, section by section. `reward/COMPONENT` and `policy/OWN` stand for names that components choose."""
+"""All metrics, section by section. COMPONENT and OWN stand for names that components choose."""
 
 _CAPITALS = re.compile(r"\b[A-Z]+\b|(?<=_)[A-Z]+\b")
 

@@ -25,6 +25,7 @@ Kind = Literal[
     "hint",
     "wave",
     "reward",
+    "shape",
     "advantage",
     "loss",
     "aggregation",

@@ -93,6 +93,11 @@ class Chosen(Config):
         """The name without the folder of a user's file."""
         return self.name.rpartition("/")[2]
 
+    @property
+    def short(self) -> str:
+        """The name without the file of a user's function."""
+        return self.name.rpartition(":")[2]
+
     @classmethod
     def usual(cls) -> Self:
         """The default component with its default settings."""
@@ -174,14 +179,13 @@ class WaveConfig(Chosen, kind="wave"):
     """If it asks for more after its last call: learn from the rows that are there, or fail the run."""
 
     @property
-    def short(self) -> str:
-        """Its name, without the file of a user's function."""
-        return self.name.rpartition(":")[2]
-
-    @property
     def reads_hints(self) -> bool:
         """Return whether it asks for hints."""
         return "hint" in (self.needs or ())
+
+
+class ShapeConfig(Chosen, kind="shape"):
+    """A shape with its settings: a function that decides what of a round is learned from."""
 
 
 class AdvantageConfig(Chosen, kind="advantage", default="grpo"):

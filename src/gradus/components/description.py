@@ -48,6 +48,8 @@ class Component(Declaration):
     settings: type[Exact] = Exact
     incidental: frozenset[str] = frozenset()
     """Names of settings on which no result depends."""
+    arguments: tuple[str, ...] = ()
+    """Names of what it is called with, beside its settings."""
     module: str = ""
     """Dotted name of the module; empty for a file of a user's."""
     distribution: str = ""
@@ -196,6 +198,12 @@ def _component(
             f"{source.path} line {function.lineno}: {function.name} takes ({', '.join(taken)}), and "
             f"{facts.get('kind', kind)} is called with one argument, the rows: write def {function.name}(rows, *, ...)"
         )
+    of_rows = taken in (["rows"], ["rows", "rng"]) or function.args.vararg is not None
+    if facts.get("kind", kind) == "shape" and not of_rows:
+        raise DescriptionError(
+            f"{source.path} line {function.lineno}: {function.name} takes ({', '.join(taken)}), and a shape is called "
+            f"with rows, and a generator if it draws: write def {function.name}(rows, *, ...) or (rows, rng, *, ...)"
+        )
     settings, incidental = _settings(source, function, doc)
     return Component(
         facts.pop("kind", kind),
@@ -205,6 +213,7 @@ def _component(
         doc=doc,
         settings=settings,
         incidental=incidental,
+        arguments=tuple(taken),
         **facts,
     )
 

@@ -34,6 +34,7 @@ _PLACES: Mapping[Kind, tuple[str, str]] = {
     "hint": ("data/hints/strategies", "hint.strategy"),
     "wave": ("data/curation/waves", "waves.0"),
     "reward": ("models/rewards/judges", "score.rewards.0"),
+    "shape": ("data/curation/shapes", "update.shapes.0"),
     "advantage": ("models/objectives/advantages", "update.advantage"),
     "loss": ("models/objectives/losses", "update.loss"),
     "aggregation": ("models/objectives/aggregations", "update.aggregation"),

@@ -1,7 +1,7 @@
 """Origin of each row of an update: its author, which of its tokens carry loss, and whose log-probs can be compared.
 
-A row of another origin than the policy (a worked solution, a stronger model's trace) joins the group of the policy's
-own completions of the same problem, unless its table names a group. It is not held against the policy's log-probs.
+A row of another origin than the policy (a worked solution, a stronger model's trace) is not held against the policy's
+log-probs.
 N rows, T completion tokens.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Ints, bools, codes, ints, nulls, one_array, pc, ragged
+from gradus.data.arrays import Bools, bools, ints, nulls, one_array, pc, ragged
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import OWN
 from gradus.tasks.config.learning import UpdateConfig
@@ -106,24 +106,3 @@ def refuse_spans(table: pa.Table, rows: Sequence[str]) -> None:
             f"rollout {rows[int(np.argmax(bad))]} has spans that do not cover its completion_tokens",
             hint="write start and end of each span so that the first begins at 0 and each begins where another ended",
         )
-
-
-def joined_groups(table: pa.Table) -> tuple[Ints, Bools]:
-    """Return the group of each row, (N,), and the rows of other origins that have no group of the policy's to join.
-
-    Rows without a group id are grouped by their problem; those of other origins join the policy's own group of the
-    problem, of several the one of the highest hint level, the later one of two. Without any row of the policy's own
-    nothing has to be joined.
-    """
-    group, _ = codes(pc.coalesce(table.column("group_id"), table.column("problem_id")))
-    own = is_own(table)
-    waiting = ~own & nulls(table.column("group_id"))
-    if not waiting.any() or not own.any():
-        return group, np.zeros(len(group), dtype=np.bool_)
-    problem, _ = codes(table.column("problem_id"))
-    order = np.lexsort((group, ints(table.column("hint_level"))))
-    target = np.full(int(problem.max()) + 1, -1, dtype=np.int64)
-    for row in order[own[order]]:
-        target[problem[row]] = group[row]
-    alone = waiting & (target[problem] < 0)
-    return np.where(waiting & ~alone, target[problem], group), alone

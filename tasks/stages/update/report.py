@@ -19,8 +19,10 @@ NUM_SAMPLES = 16
 
 
 def oldest(work: Work) -> dict[str, Any]:
-    """The largest age of a row, in updates, and the first row of that age."""
+    """The largest age of a row, in updates, and the first row of that age; nothing without rows."""
     ages = work.values_of("age")
+    if not ages:
+        return {}
     oldest = int(np.argmax(ages))
     return {"oldest_updates": int(ages[oldest]), "oldest": work.values_of("rollout_id")[oldest]}
 
@@ -39,8 +41,10 @@ def last_and_worst(steps: list[StepMetrics]) -> StepMetrics:
 
 
 def rows_report(work: Work) -> dict[str, float]:
-    """Means, maxima and shares over the rows that an update learnt from."""
+    """Means, maxima and shares over the rows that an update learnt from; nothing without rows."""
     rows, zero_std = work.rows, work.zero_std
+    if not rows.num_rows:
+        return {}
     not_right = torch.zeros(len(zero_std), dtype=torch.float64)
     not_right.index_add_(0, rows["group"], (rows["correct"] != 1).double())
     lengths = rows["length"].double()

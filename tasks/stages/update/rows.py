@@ -1,19 +1,30 @@
-"""The rows of an update: rollouts joined with their scores, each refused or kept with a reason that names it.
+"""The rows of an update: those of the batch that are taken, each refused with a sentence that names it if it cannot be.
 
-Rows of other origins than the policy (gradus.tasks.stages.update.origins) join the groups of its own.
-If a problem was retried with a hint (GHPO, arXiv 2507.10628), its earlier all-wrong groups are dropped, unless
-`drop_replaced_groups` is false; its last group is always kept. Later means a higher hint level, then the order of the
-inputs. All wrong means that every rollout was judged and none is right, as in escalation.
+The batch (gradus.data.curation.batch) is an input, or made in passing of rollouts and scores.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from gradus.data.arrays import Bools, Ints, codes, floats, ints, nulls, one_array, pc, positions, ragged, take_or_null
+from gradus.data.arrays import (
+    Bools,
+    Ints,
+    bools,
+    codes,
+    floats,
+    ints,
+    nulls,
+    one_array,
+    pc,
+    positions,
+    ragged,
+    take_or_null,
+)
+from gradus.data.curation.batch import REASON, REPLACED, TAKEN, UNJOINED, UNJUDGED, WEIGHT
 from gradus.data.curation.by_use import of_use
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError, GateError
@@ -25,10 +36,10 @@ from gradus.models.objectives.rows import Rows
 from gradus.models.training.learning_rows import learning_rows
 from gradus.tasks.config.learning import SCORE_COLUMNS, UpdateConfig
 from gradus.tasks.stages.context import StageContext
+from gradus.tasks.stages.shape import batch_of, refuse_unpaired
 from gradus.tasks.stages.update.origins import (
     compared_tokens,
     is_own,
-    joined_groups,
     members,
     needs_sampler,
     refuse_spans,
@@ -55,6 +66,7 @@ _COLUMNS = [
     *_NEEDED,
     *_SAMPLED,
 ]
+_KNOWN_REASONS = [REPLACED, UNJOINED, UNJUDGED]
 
 
 def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
@@ -69,11 +81,23 @@ def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
         trained=None if trained is None else torch.from_numpy(trained),
         compared=None if compared is None else torch.from_numpy(compared),
         reward=torch.from_numpy(floats(table.column("reward")).copy()),
-        group=torch.from_numpy(codes(table.column("group"))[0].copy()),
+        group=torch.from_numpy(codes(table.column("group_id"))[0].copy()),
         correct=torch.from_numpy(floats(table.column("correct").cast(pa.int8())).copy()),
         origin=np.array(pc.coalesce(table.column("origin"), OWN).to_pylist(), dtype=np.str_),
         **{MEMBERS: torch.from_numpy(members(table, config))},
+        **{
+            name: _column(table.column(name))
+            for name in (WEIGHT, *config.shaping.carried)
+            if name in table.column_names
+        },
     )
+
+
+def _column(values: pa.ChunkedArray) -> torch.Tensor | np.ndarray[Any, Any]:
+    """A column of the batch as parts of an objective see it: float64, NaN for null; texts as they are."""
+    if pa.types.is_string(values.type):
+        return np.array(values.to_pylist(), dtype=np.object_)
+    return torch.from_numpy(floats(values).copy())
 
 
 def tokens_of(table: pa.Table, column: str) -> Ragged:
@@ -102,77 +126,56 @@ def _logprobs(table: pa.Table) -> torch.Tensor:
 
 
 def judged_rows(ctx: StageContext, config: UpdateConfig) -> tuple[pa.Table, dict[str, int]]:
-    """Rollouts of the policy, or of one up to `max_age` updates older, with rewards: judged only, replaced dropped.
+    """Rollouts of the policy, or of one up to `max_age` updates older, that the batch takes, as it has them.
 
     Rows of another use are left out. Rows of other origins may come from any policy. The table has the columns of
-    rollouts, `reward`, `correct`, the number of the row's `group`, and `age`, the number of updates since the policy
-    that sampled it; with it come the numbers of rows and groups that were left out.
+    rollouts, `correct`, those of the batch (gradus.data.curation.batch), and `age`, the number of updates since the
+    policy that sampled it; with it come the numbers of rows and groups that were left out.
 
-    GateError if another policy sampled them or no row was judged; BadInputError names a row that cannot be used.
+    GateError if another policy sampled them or no row has a reward; BadInputError names a row that cannot be used.
     """
-    joined = _joined(of_use(ctx.table("rollouts", _COLUMNS), LEARN), ctx.table("scores", SCORE_COLUMNS))
+    rollouts, scores = of_use(ctx.table("rollouts", _COLUMNS), LEARN), ctx.table("scores", SCORE_COLUMNS)
+    refuse_unpaired(rollouts, scores)
     policy = ctx.one("policy")
-    _refuse_text_alone(joined, config)
-    ages = _ages(joined, lineage(ctx.store, policy, config.max_age), policy.digest)
-    joined = joined.append_column("age", pa.array(ages))
-    unjudged = nulls(joined.column("reward"))
-    own = is_own(joined)
+    _refuse_text_alone(rollouts, config)
+    ages = _ages(rollouts, lineage(ctx.store, policy, config.max_age), policy.digest)
+    table = _with_batch(ctx, config, rollouts.append_column("age", pa.array(ages)), scores)
+    unjudged, own = nulls(table.column("reward")), is_own(table)
     asked = own if own.any() else ~own
     if unjudged[asked].all():
         raise GateError(
             f"no rollout has a reward: all {int(asked.sum())} judgements failed",
             hint="see the scores' column `error`, correct the reward and score again",
         )
-    replaced = _replaced(joined) if config.drop_replaced_groups else np.empty(0, dtype=np.int64)
-    kept = joined.filter(pa.array(~unjudged & ~np.isin(_groups(joined), replaced)))
-    group, alone = joined_groups(kept)
-    kept = kept.append_column("group", pa.array(group)).filter(pa.array(~alone))
+    kept = table.filter(table.column(TAKEN))
     _refuse_unusable(kept, config)
-    counts = {"replaced_groups": len(replaced), "unjudged_rows": int(unjudged.sum())}
-    return kept, {**counts, **({"unjoined_rows": int(alone.sum())} if alone.any() else {})}
+    return kept, _left_out(table)
 
 
-def _joined(rollouts: pa.Table, scores: pa.Table) -> pa.Table:
-    for table, what in ((rollouts, "rollout"), (scores, "score of rollout")):
-        twice = [name for name, count in Counter(table.column("rollout_id").to_pylist()).items() if count > 1]
-        if twice:
-            raise BadInputError(f"{what} {twice[0]} is given twice", hint="give each rollouts and scores table once")
-    places = positions(rollouts.column("rollout_id"), scores.column("rollout_id"))
-    if (places < 0).any():
-        row = rollouts.column("rollout_id")[int(np.argmax(places < 0))].as_py()
-        raise BadInputError(f"rollout {row} has no score", hint="run `gradus score` on these rollouts")
-    for name in ("reward", "correct"):
-        rollouts = rollouts.append_column(name, take_or_null(scores.column(name), places))
-    return rollouts
+def _with_batch(ctx: StageContext, config: UpdateConfig, rollouts: pa.Table, scores: pa.Table) -> pa.Table:
+    """Rollouts with their verdicts and what the batch says of them, which is made in passing where none is given."""
+    batch = ctx.table("batch") if ctx.inputs.get("batch") else batch_of(ctx, config.shaping)[0]
+    at = positions(rollouts.column("rollout_id"), batch.column("rollout_id"))
+    if (at < 0).any():
+        row = rollouts.column("rollout_id")[int(np.argmax(at < 0))].as_py()
+        raise BadInputError(f"rollout {row} is not in the batch", hint="give the batch that was made of these rollouts")
+    judged = positions(rollouts.column("rollout_id"), scores.column("rollout_id"))
+    table = rollouts.drop_columns(["group_id"])
+    table = table.append_column("correct", take_or_null(scores.column("correct"), judged))
+    for name in batch.column_names:
+        if name not in table.column_names:
+            table = table.append_column(name, take_or_null(batch.column(name), at))
+    return table
 
 
-def _groups(table: pa.Table) -> Ints:
-    """The number of each row's group; rows without a group id are grouped by their problem."""
-    numbers, _ = codes(pc.coalesce(table.column("group_id"), table.column("problem_id")))
-    return numbers
-
-
-def _replaced(table: pa.Table) -> Ints:
-    """Numbers of the all-wrong groups that a later group of the same problem replaced."""
-    group, levels = _groups(table), ints(table.column("hint_level"))
-    problem, _ = codes(table.column("problem_id"))
-    num_groups = int(group.max()) + 1
-    failed = np.ones(num_groups, dtype=np.bool_)
-    failed[group[~_known_wrong(table)]] = False
-    level, owner = np.zeros(num_groups, dtype=np.int64), np.zeros(num_groups, dtype=np.int64)
-    level[group], owner[group] = levels, problem
-    last: dict[int, int] = {}
-    for number in range(num_groups):
-        before = last.setdefault(int(owner[number]), number)
-        if level[number] >= level[before]:
-            last[int(owner[number])] = number
-    hinted = {int(owner[number]) for number in range(num_groups) if level[number] > 0}
-    dropped = [n for n in range(num_groups) if failed[n] and owner[n] in hinted and last[int(owner[n])] != n]
-    return np.array(dropped, dtype=np.int64)
-
-
-def _known_wrong(table: pa.Table) -> Bools:
-    return floats(table.column("correct").cast(pa.int8())) == 0
+def _left_out(table: pa.Table) -> dict[str, int]:
+    """Counts of what the batch leaves out: groups that a hinted one replaced, rows without a reward, and others."""
+    why = table.column(REASON)
+    replaced = pc.unique(table.column("group_id").filter(pc.fill_null(pc.equal(why, REPLACED), fill_value=False)))
+    counts = {"replaced_groups": len(replaced), "unjudged_rows": table.column("reward").null_count}
+    unjoined = int(bools(pc.equal(why, UNJOINED)).sum())
+    others = table.num_rows - why.null_count - int(bools(pc.is_in(why, value_set=pa.array(_KNOWN_REASONS))).sum())
+    return {**counts, **{name: n for name, n in (("unjoined_rows", unjoined), ("shaped_out_rows", others)) if n}}
 
 
 def lineage(store: Store, policy: Ref, max_age: int) -> dict[str, int]:

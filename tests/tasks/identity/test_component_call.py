@@ -21,6 +21,7 @@ from gradus.components.chosen import (
     OptimizerConfig,
     RankingConfig,
     SamplerConfig,
+    ShapeConfig,
     WaveConfig,
     WeightConfig,
 )
@@ -67,6 +68,7 @@ CASES: list[tuple[type[Chosen], tuple[Any, ...], str, dict[str, str]]] = [
     ),
     (HintStrategyConfig, ({"solution": "x"}, 0.5), "'first'", {"3": "int", "b'x'": "bytes"}),
     (WaveConfig, (ROUND, None), "arguments[0].plan(like=[0])", {"3": "int", "[]": "list of shape (0,)"}),
+    (ShapeConfig, (ROWS,), "{'taken': np.ones(2, bool)}", {"None": "None", "[1]": "list of shape (1,)"}),
     (AdvantageConfig, (ROWS,), "torch.zeros(2)", {"torch.zeros(3)": "Tensor of shape (3,)", "[0.0, 0.0]": "list of"}),
     (AdvantageConfig, (ROWS,), "torch.zeros(5)", {"torch.zeros(4)": "Tensor of shape (4,)"}),
     (

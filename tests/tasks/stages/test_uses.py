@@ -102,6 +102,11 @@ def test_rows_of_a_role_name_what_they_are_about_and_are_sampled_as_the_recipe_s
     assert result.summary["uses"] == {"judge": ["judge"], "policy": ["probe"]}
 
 
+def test_several_rows_of_a_plan_may_join_one_group(tmp_path: Path) -> None:
+    plan, _ = planned(tmp_path, "return round.plan(like=[0, 1], group=round.rows['group'][[0, 1]], n=1)")
+    assert [(row["group_id"], row["plan_id"]) for row in plan] == [("p@r3h0", "p@r3h1"), ("p@r3h0", "p@r3h1.1")]
+
+
 def test_a_plan_for_the_policy_to_learn_from_has_no_column_more(tmp_path: Path) -> None:
     plan, result = planned(tmp_path, 'return round.plan(like=[0], role="policy", use="learn", n=1)')
     assert {name for name, value in plan[0].items() if value is not None} & {"role", "use", "about"} == set()

@@ -4,15 +4,20 @@ import json
 import math
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from gradus.data.errors import StageError
+from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.store import Ref
 from gradus.models.policy import load_policy
 from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.stages.context import StageContext
+from gradus.tasks.stages.shape import run as shape
 from gradus.tasks.stages.update.start import KeptTraining
 from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.attempts import attempted
@@ -156,3 +161,57 @@ def test_an_update_killed_by_the_system_equals_an_undisturbed_one(house: House) 
     first, second = house.weights(calm), house.weights(folder)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert house.same_files(calm, folder)
+
+
+def test_a_batch_decides_what_is_learned_and_in_passing_it_is_the_same(house: House) -> None:
+    rows = house.rows()
+    rewards: list[float | None] = [1, 0.5, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1]
+    inputs = house.inputs(rows=rows, rewards=rewards)
+    config = {"shapes": [{"name": "pods", "frac": 0.5}]}
+    in_passing, report = house.run(house.job(inputs, **config))
+    assert report["summary"]["shaped_out_rows"] == 6
+    ctx = StageContext(
+        house.store,
+        {role: tuple(refs) for role, refs in inputs.items() if role != "policy"},
+        house.store.writer(Ref("batch", "b" * 32)),
+        5,
+        Warm(),
+        lambda _frac, _text="": None,
+    )
+    shape(ctx, UpdateConfig.model_validate(config).shaping)
+    ctx.out.commit()
+    given, _ = house.run(house.job({**inputs, "batch": [ctx.out.ref]}))
+    assert house.same_files(in_passing, given)
+    # Of a: 1 and the last 0; of b: the first 1 and the last 0; of c: the last two, which are alike.
+    kept = [0, 3, 5, 7, 10, 11]
+    alone, _ = house.update([rows[i] for i in kept], [rewards[i] for i in kept])
+    assert house.same_files(in_passing, alone)
+    other = house.store.put("batch", house.store.read(ctx.out.ref).slice(1))
+    with pytest.raises(BadInputError, match="rollout a@r1h0:0 is not in the batch"):
+        house.run(house.job({**inputs, "batch": [other]}))
+
+
+def test_a_weight_of_rows_scales_their_gradient_and_an_empty_batch_has_no_signal(house: House, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "def half(rows):\n    return {'weight': np.full(rows.num_rows, 0.5)}\n"
+        "def none(rows):\n    return {'taken': np.zeros(rows.num_rows, bool)}\n"
+    )
+    plain, _ = house.update(house.rows(), house.rewards, optimizer="sgd", max_grad_norm=1e9)
+    halved, report = house.update(
+        house.rows(), house.rewards, optimizer="sgd", max_grad_norm=1e9, shapes=[f"{tmp_path / 'mine.py'}:half"]
+    )
+    before, after, less = (house.weights(each) for each in (house.store.path(house.policy), plain, halved))
+    name = max(before, key=lambda each: float((after[each] - before[each]).abs().max()))
+    assert torch.allclose(less[name] - before[name], (after[name] - before[name]) / 2, rtol=1e-3, atol=1e-8)
+    assert pytest.approx(0.5) == house_weight(halved)
+    inputs = house.inputs()
+    _, report = house.run(
+        house.job(inputs, {"may_skip": True}, shapes=[f"{tmp_path / 'mine.py'}:none"], max_zero_std_frac=1.0)
+    )
+    assert report["summary"]["skipped_updates"] == 1
+
+
+def house_weight(folder: Path) -> float:
+    """The weight of the first row in the table of an update."""
+    return pq.read_table(folder / "rows.parquet").column("weight")[0].as_py()

@@ -1,0 +1,100 @@
+"""Shapes that reward without a gold answer: by the other answers of the group."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Ge
+
+from gradus.components import component
+from gradus.components.rows import Rows
+from gradus.data.arrays import Floats, Ints
+
+_WORD = re.compile(r"\w+")
+_BEHIND = "</think>"
+
+
+@component("shape", paper="arXiv 2504.05812", needs=("group", "extracted"))
+def empo(
+    rows: Rows, *, low: Annotated[float, Ge(0.0)] = 0.0, high: Annotated[float, Ge(0.0)] = 1.6
+) -> Mapping[str, Any]:
+    """Reward an answer by the share of its group that has the same, where the group is neither sure nor lost (EMPO).
+
+    EMPO (arXiv 2504.05812): r = |cluster| / G; a group is learned from if low < H < high, the entropy of its clusters.
+    Deviations: clusters are equal extracted answers; a row without one is a cluster of its own and has reward 0. The
+    bounds are not the paper's.
+
+    Args:
+        low: Groups of this semantic entropy or less are left out, nats.
+        high: Groups of this semantic entropy or more are left out, nats.
+    """
+    reward, entropy = np.zeros(rows.num_rows), np.zeros(rows.num_rows)
+    for members in _members(rows):
+        answers = [rows["extracted"][i] for i in members]
+        counts = Counter(answer for answer in answers if answer is not None)
+        alone = [1] * answers.count(None)
+        shares = [count / len(members) for count in (*counts.values(), *alone)]
+        reward[members] = [counts[answer] / len(members) if answer is not None else 0.0 for answer in answers]
+        entropy[members] = -math.fsum(share * math.log(share) for share in shares)
+    inside = (entropy > low) & (entropy < high)
+    return {
+        "reward": reward,
+        "taken": inside,
+        "reason": [f"the semantic entropy of its group is {each:.2f}" for each in entropy],
+        "entropy": entropy,
+    }
+
+
+@component("shape", paper="arXiv 2509.15194", needs=("group", "extracted", "completion"))
+def evol_rl(rows: Rows) -> Mapping[str, Any]:
+    """Reward the majority's answer, and on each side what is unlike the rest (EVOL-RL).
+
+    EVOL-RL (arXiv 2509.15194): n = 1 - (mean similarity to the row's own side + largest similarity to any row) / 2; u
+    is n from 0 to 1 within the side, a half if all are alike; r = 0.5 + 0.5 u of the majority, -1 + 0.5 u of the
+    others, -1 without an answer. Of two majorities the first counts. Texts are those behind </think>.
+    Deviation: the similarity is the cosine of word counts, not of embeddings.
+    """
+    reward = np.zeros(rows.num_rows)
+    for members in _members(rows):
+        answers = [rows["extracted"][i] for i in members]
+        texts = [(rows["completion"][i] or "").rpartition(_BEHIND)[2] for i in members]
+        reward[members] = majority_and_novelty(answers, similarities(texts))
+    return {"reward": reward}
+
+
+def majority_and_novelty(answers: Sequence[str | None], similarity: Floats) -> Floats:
+    """Return the reward of each row of a group, (G,), by the answers and the similarity of every two, (G, G)."""
+    said = Counter(answer for answer in answers if answer is not None)
+    majority = max(said, key=lambda answer: said[answer], default=None)
+    won = np.array([answer is not None and answer == majority for answer in answers])
+    others = ~np.eye(len(answers), dtype=np.bool_)
+    found = np.zeros(len(answers))
+    for side in (won, ~won):
+        beside = others & side[None]
+        mean = np.divide((similarity * beside).sum(1), beside.sum(1), out=np.zeros(len(answers)), where=beside.any(1))
+        novelty = 1 - (mean + np.max(similarity, axis=1, where=others, initial=0.0)) / 2
+        low, high = novelty.min(where=side, initial=np.inf), novelty.max(where=side, initial=-np.inf)
+        share = (novelty - low) / (high - low) if high > low else np.full(len(answers), 0.5)
+        found = np.where(side, (0.5 if side is won else -1.0) + 0.5 * share, found)
+    return np.where([answer is None for answer in answers], -1.0, found)
+
+
+def similarities(texts: Sequence[str]) -> Floats:
+    """Return the cosine of the word counts of every two texts, (G, G); 0 for a text without words."""
+    counts = [Counter(_WORD.findall(text.lower())) for text in texts]
+    words = {word: i for i, word in enumerate(dict.fromkeys(word for each in counts for word in each))}
+    matrix = np.zeros((len(texts), max(1, len(words))))
+    for row, each in enumerate(counts):
+        for word, count in each.items():
+            matrix[row, words[word]] = count
+    norm = np.linalg.norm(matrix, axis=1, keepdims=True)
+    unit = np.divide(matrix, norm, out=np.zeros_like(matrix), where=norm > 0)
+    return np.clip(unit @ unit.T, 0.0, 1.0)
+
+
+def _members(rows: Rows) -> list[Ints]:
+    group = np.asarray(rows["group"])
+    return [np.flatnonzero(group == number) for number in np.unique(group)]

@@ -1,0 +1,123 @@
+"""Shapes against numbers by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradus.components.rows import Rows
+from gradus.data.curation.shapes.answers import empo, evol_rl, majority_and_novelty, similarities
+from gradus.data.curation.shapes.bundles import bundles
+from gradus.data.curation.shapes.gates import hpt
+from gradus.data.curation.shapes.lengths import grpo_lambda
+from gradus.data.curation.shapes.selection import most_varied, pods
+
+NAN = np.nan
+
+
+def texts(*values: str | None) -> Any:
+    return np.array(values, dtype=np.object_)
+
+
+def test_hpt_learns_from_a_group_or_from_its_demonstration() -> None:
+    # a: none right, so its demonstration. b: one right. c: none right, and nothing to learn in its place.
+    rows = Rows(
+        {
+            "origin": texts(None, "own", "expert", None, None, "expert", None),
+            "group": np.array([0, 0, 0, 1, 1, 1, 2]),
+            "correct": np.array([0.0, NAN, 1.0, 1.0, 0.0, 1.0, 0.0]),
+        }
+    )
+    found = hpt(rows)
+    assert found["taken"].tolist() == [False, False, True, True, True, False, True]
+    assert found["term"].tolist() == [
+        "policy",
+        "policy",
+        "demonstration",
+        "policy",
+        "policy",
+        "demonstration",
+        "policy",
+    ]
+    assert hpt(rows, solved=1)["taken"].tolist() == [False, False, True, False, False, True, True]
+
+
+def test_pods_takes_the_best_and_the_worst() -> None:
+    # Of 0 0 0 1 1 .5 three: {1, 1, 0} and {1, 0, 0} have variance 2/9; the smallest k is 1. Of 1 2 one: any, so k is 0.
+    rewards = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 0.5])
+    rows = Rows({"group": np.array([3] * 6 + [5] * 3), "reward": np.array([*rewards, 1.0, NAN, 2.0])})
+    assert pods(rows, frac=0.5)["taken"].tolist() == [False, True, True, True, False, False, True, False, False]
+    assert sorted(most_varied(np.array([0.0, 0.2, 0.3, 0.9, 1.0]), 3).tolist()) == [0, 3, 4]
+
+
+@given(st.lists(st.floats(-3, 3, width=16), min_size=1, max_size=7), st.integers(1, 7))
+def test_no_other_choice_has_a_larger_variance(rewards: list[float], num: int) -> None:
+    from itertools import combinations
+
+    values, num = np.array(rewards), min(num, len(rewards))
+    best = max(np.var(values[list(chosen)]) for chosen in combinations(range(len(values)), num))
+    chosen = most_varied(values, num)
+    assert len(set(chosen.tolist())) == num
+    assert np.var(values[chosen]) == pytest.approx(best)
+
+
+def test_grpo_lambda_shortens_where_most_is_right() -> None:
+    # Group 0: 2 of 3 right with 10 and 20 tokens, mean 15, std 7.0711: sigmoid(-+0.70711) = 0.33024, 0.66976.
+    rows = Rows(
+        {
+            "group": np.array([0, 0, 0, 1, 1, 1, 2]),
+            "correct": np.array([1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0]),
+            "length": np.array([10, 20, 5, 9, 9, 9, 9]),
+            "reward": np.array([1.0, 1.0, 0.1, 1.0, 0.0, 0.0, 0.0]),
+        }
+    )
+    found = grpo_lambda(rows, top_frac=0.34, alpha=0.5)["reward"]
+    assert found.tolist() == pytest.approx([1 - 0.5 * 0.330238, 1 - 0.5 * 0.669762, 0.1, 1.0, 0.0, 0.0, 0.0], abs=1e-5)
+    both = grpo_lambda(rows, top_frac=0.67, alpha=0.5)["reward"]  # alone among the right ones: z = 0
+    assert both.tolist() == pytest.approx([*found[:3], 0.75, 0.0, 0.0, 0.0])
+
+
+def test_empo_by_hand() -> None:
+    rows = Rows({"group": np.array([0] * 4 + [1] * 2), "extracted": texts("7", "7", "8", None, "1", "1")})
+    found = empo(rows)
+    assert found["reward"].tolist() == [0.5, 0.5, 0.25, 0.0, 1.0, 1.0]
+    assert found["entropy"].tolist() == pytest.approx([1.5 * np.log(2)] * 4 + [0.0] * 2)
+    assert found["taken"].tolist() == [True] * 4 + [False] * 2
+
+
+def test_evol_rl_by_hand() -> None:
+    # Majority 7: rows 0, 1, 2, of which 0 and 1 are alike; 8 is alone; the last has no answer.
+    alike = np.array([[1, 1, 0.5, 0, 0], [1, 1, 0.5, 0, 0], [0.5, 0.5, 1, 0.2, 0], [0, 0, 0.2, 1, 0], [0, 0, 0, 0, 1]])
+    found = majority_and_novelty(["7", "7", "7", "8", None], alike)
+    # n of 0 and 1: 1 - (0.75 + 1) / 2 = 0.125, of 2: 1 - (0.5 + 0.5) / 2 = 0.5; so u is 0, 0, 1.
+    # The others: 8 has n = 1 - (0 + 0.2) / 2 = 0.9, the last 1: u is 0 and 1, and without an answer it is -1.
+    assert found.tolist() == pytest.approx([0.5, 0.5, 1.0, -1.0, -1.0])
+    assert similarities(["a b", "A, a", "", "c"])[0].tolist() == pytest.approx([1, 2**-0.5, 0, 0])
+    rows = Rows(
+        {
+            "group": np.array([0, 0, 0]),
+            "extracted": texts("7", "7", "8"),
+            "completion": texts("x</think>two words", "two words", "other"),
+        }
+    )
+    assert evol_rl(rows)["reward"].tolist() == [0.75, 0.75, -0.75]
+
+
+def test_bundles_sum_the_rows_of_a_number() -> None:
+    rows = Rows(
+        {
+            "group": np.array([0, 0, 1, 1, 2, 2]),
+            "reward": np.array([1.0, 0.0, 1.0, 1.0, NAN, 1.0]),
+            "sample": np.array([0, 1, 0, 1, 0, 1]),
+        }
+    )
+    found = bundles(rows, np.random.default_rng(0), size=3)
+    assert found["reward"].tolist() == pytest.approx([2.0, 2.0, 2.0, 2.0, NAN, 2.0], nan_ok=True)
+    assert found["group"].tolist() == [3] * 6
+    pairs = bundles(rows, np.random.default_rng(1), size=2)
+    sizes = np.bincount(pairs["group"])
+    assert sorted(sizes[sizes > 0].tolist()) == [2, 4]
+    alone = bundles(rows, np.random.default_rng(1), size=1)
+    assert alone["reward"].tolist() == pytest.approx(rows["reward"].tolist(), nan_ok=True)
