@@ -177,6 +177,7 @@ def _models_in(annotation: object, entry: str = "") -> Iterator[tuple[type[BaseM
     """The models that an annotation holds, each with the key of an entry if in a list or a table of names."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, entry
-    of = {tuple: "0.", dict: "NAME."}.get(getattr(annotation, "__origin__", None), "")
+    origin = getattr(annotation, "__origin__", None)
+    of = "0." if origin is tuple else "NAME." if origin is dict else ""
     for inner in get_args(annotation):
         yield from _models_in(inner, of)
