@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gradus.data.arrays import pc
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import TableSchema
 
@@ -19,15 +18,14 @@ _BATCH_ROWS = 4096
 
 def row_keys(table: pa.Table, schema: TableSchema, folder: Path) -> list[tuple[object, ...]]:
     """Return the key of every row; raise BadInputError if one is missing or occurs twice."""
-    if schema.instead in table.column_names:
-        place = table.column_names.index(schema.key[0])
-        known = pc.coalesce(table.column(schema.instead), table.column(place))
-        table = table.set_column(place, schema.key[0], known)
     columns = [table.column(name) for name in schema.key]
     for name, column in zip(schema.key, columns, strict=True):
         if column.null_count:
             raise BadInputError(f"a row for {folder} has no {name}", hint=f"every {schema.name} row needs a {name}")
-    keys = list(zip(*(column.to_pylist() for column in columns), strict=True))
+    first, *others = (column.to_pylist() for column in columns)
+    if schema.instead in table.column_names:
+        first = [own or key for own, key in zip(table.column(schema.instead).to_pylist(), first, strict=True)]
+    keys = list(zip(first, *others, strict=True))
     if len(set(keys)) != len(keys):
         twice, number = Counter(keys).most_common(1)[0]
         named = ", ".join(f"{name}={value}" for name, value in zip(schema.key, twice, strict=True))

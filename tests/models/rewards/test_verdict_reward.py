@@ -17,7 +17,7 @@ from gradus.models.rewards.judges.verdict import judge
         ("", None),
     ],
 )
-def test_the_last_choice_behind_the_thinking_counts(text: str, value: float | None) -> None:
+def test_the_last_verdict_behind_the_thinking_counts(text: str, value: float | None) -> None:
     found = judge({"completion": text}, "", 0)
     assert found.value == value
     assert found.outcome == ("error" if value is None else "")
