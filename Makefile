@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Without --no-compile pip compiles all of some 21,000 files (137 s); Python compiles those that are imported.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: setup demo test check quick format docs ui bench clean
+.PHONY: setup demo test check quick test-methods format docs ui bench clean
 
 setup: $(VENV)/.installed $(VENV)/.database  ## virtual environment, pinned install, MLflow database
 
@@ -53,6 +53,9 @@ check: $(VENV)/.developer  ## style, types, layers, tests
 
 quick: $(VENV)/.developer  ## the tests that start no process, in a minute
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --quick -n 2 --dist loadfile
+
+test-methods: $(VENV)/.developer  ## every method, two rounds on a tiny recipe
+	GRADUS_METHODS=all OMP_NUM_THREADS=2 $(BIN)/python -m pytest -q tests/e2e/test_methods.py
 
 format: $(VENV)/.developer
 	$(BIN)/ruff check --fix .

@@ -30,5 +30,5 @@ def hpt(rows: Rows, *, solved: Annotated[int, Ge(0)] = 0) -> Mapping[str, Any]:
         "taken": np.where(own, ~stuck, stuck),
         "reason": np.where(own, "its demonstration is learned in place of its group", "its group is learned"),
         "term": np.where(own, "policy", "demonstration"),
-        "stuck_frac": stuck[own],
+        "stuck_frac": np.where(own, stuck, np.nan),
     }

@@ -20,14 +20,15 @@ def pods(rows: Rows, *, frac: Annotated[float, Gt(0.0), Le(1.0)] = 0.25) -> Mapp
     those of the rows taken. Rows without a reward are left out.
 
     Args:
-        frac: Share of a group's rows that is taken, rounded up.
+        frac: Share of a group's rows that is taken, rounded up; at least two rows are.
     """
     group, reward = np.asarray(rows["group"]), rows["reward"]
     taken = np.zeros(rows.num_rows, dtype=np.bool_)
     for number in np.unique(group):
         members = np.flatnonzero((group == number) & ~np.isnan(reward))
         if len(members):
-            taken[members[most_varied(reward[members], int(np.ceil(frac * len(members))))]] = True
+            num = min(len(members), max(2, int(np.ceil(frac * len(members)))))
+            taken[members[most_varied(reward[members], num)]] = True
     return {"taken": taken, "reason": "others of its group have rewards of a larger variance"}
 
 

@@ -21,7 +21,7 @@ _IMPROVE = "{question}\n\nAn answer:\n{answer}\n\nA critique of it:\n{critique}\
 
 
 @component("wave", paper="arXiv 2508.20751", needs=("group", "completion", "problem.question", "problem.messages"))
-def pairs(round: Round, rng: np.random.Generator, *, role: str = "judge", template: str = _COMPARE) -> Planned | None:
+def pairs(round: Round, rng: np.random.Generator, *, role: str = "judge", template: str = "") -> Planned | None:
     """Ask a judge which of two answers is better, for every pair of a group (Pref-GRPO).
 
     Pref-GRPO (arXiv 2508.20751) compares all pairs of a group by a preference model and rewards each answer by its win
@@ -31,7 +31,7 @@ def pairs(round: Round, rng: np.random.Generator, *, role: str = "judge", templa
 
     Args:
         role: The judge in the recipe ([roles.judge]), or policy.
-        template: The judge's prompt with {question}, {first} and {second}.
+        template: The judge's prompt with {question}, {first} and {second}; empty for one that asks for [[A]] or [[B]].
     """
     rows, text = round.rows, round.rows["completion"]
     one, two = rows.by("group").pairs()
@@ -41,7 +41,7 @@ def pairs(round: Round, rng: np.random.Generator, *, role: str = "judge", templa
     first, second = np.where(swapped, two, one), np.where(swapped, one, two)
     question = questions(rows)
     asked = [
-        filled(template, question=question[i], first=text[i], second=text[j])
+        filled(template or _COMPARE, question=question[i], first=text[i], second=text[j])
         for i, j in zip(first, second, strict=True)
     ]
     about = np.stack([first, second], 1)
@@ -66,7 +66,7 @@ def critique(
     *,
     role: str = "policy",
     most: Annotated[int, Ge(1)] = 1,
-    template: str = _CRITICISE,
+    template: str = "",
 ) -> Planned | None:
     """Ask for a critique of wrong answers, which the wave `refine` reads (Critique-GRPO).
 
@@ -76,12 +76,12 @@ def critique(
     Args:
         role: Model that criticises: policy, or one of the recipe ([roles.NAME]).
         most: Answers of a group that are criticised at most.
-        template: Its prompt with {question} and {answer}.
+        template: Its prompt with {question} and {answer}; empty for ours.
     """
     rows, text, question = round.rows, round.rows["completion"], questions(round.rows)
     wrong = np.array([i for i in np.flatnonzero(rows["correct"] == 0) if text[i] is not None], dtype=np.int64)
     chosen = wrong[_number_in_group(rows["group"][wrong]) < most]
-    asked = [filled(template, question=question[i], answer=text[i]) for i in chosen]
+    asked = [filled(template or _CRITICISE, question=question[i], answer=text[i]) for i in chosen]
     return round.plan(
         like=chosen, about=chosen, use="critique", role=role, messages=asked, n=1, reason="a wrong answer"
     )
@@ -104,7 +104,7 @@ def refine(
     rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
     *,
     n: Annotated[int, Ge(1)] = 1,
-    template: str = _IMPROVE,
+    template: str = "",
 ) -> Planned | None:
     """Have the policy write a better answer after a critique; it joins the group of the answer (Critique-GRPO).
 
@@ -114,14 +114,16 @@ def refine(
 
     Args:
         n: Refinements of an answer.
-        template: The prompt with {question}, {answer} and {critique}.
+        template: The prompt with {question}, {answer} and {critique}; empty for ours.
     """
     rows, text, question = round.rows, round.rows["completion"], questions(round.rows)
     said = rows.others("critique")
     about = zip(said["about"][:, 0], said["completion"], strict=True)
     known = [(row, words) for row, words in about if row >= 0 and words]
     like = np.array([row for row, _ in known], dtype=np.int64)
-    asked = [filled(template, question=question[row], answer=text[row], critique=words) for row, words in known]
+    asked = [
+        filled(template or _IMPROVE, question=question[row], answer=text[row], critique=words) for row, words in known
+    ]
     return round.plan(
         like=like,
         group=rows["group"][like],
