@@ -11,7 +11,8 @@ from gradus.flows.loop.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.checking import warm_up_remark
-from gradus.flows.recipe.config import Recipe, parse_recipe, refuse_unjudged, same_run, stage_config
+from gradus.flows.recipe.config import Recipe, parse_recipe, refuse_unjudged, stage_config
+from gradus.flows.recipe.lasting import same_run
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.config.settings import Home

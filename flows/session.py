@@ -14,7 +14,7 @@ from gradus.data.lake.store import Store
 from gradus.data.runlock import RunLock
 from gradus.flows.console.progress_bar import StageView
 from gradus.flows.loop.reruns import other_settings
-from gradus.flows.recipe.config import changed_files
+from gradus.flows.recipe.lasting import changed_files
 from gradus.flows.verbs import say_started
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home, reports_now, worker_threads

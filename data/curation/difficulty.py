@@ -36,7 +36,7 @@ from gradus.data.arrays import (
 )
 from gradus.data.curation.grading import Grades, merge, summarise
 from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import DIFFICULTY, ROLLOUTS, cast_to_schema
+from gradus.data.lake.schema import DIFFICULTY, OWN, ROLLOUTS, cast_to_schema
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Measurement:
 def measure(scores: pa.Table, rollouts: pa.Table | None = None) -> Measurement:
     """Count judged and correct rollouts per problem, and sum up their rewards; only of the problems' own prompts.
 
-    Rollouts with a hint or with a prompt of a wave's are left out, and those that continue or take up another.
+    Rollouts with a hint, with a prompt of a wave's, or of another model are left out, and those that continue a stored
+    one or take it up again.
 
     A score whose `correct` is null (time-out, error, a reward without a verdict) counts neither way; one whose `reward`
     is null is not part of mean and variance. Rollouts, if passed, hold the policy and the hint level;
@@ -71,9 +72,10 @@ def measure(scores: pa.Table, rollouts: pa.Table | None = None) -> Measurement:
     policy = None
     if rollouts is not None:
         where = _rollout_rows(scores, rollouts)
-        again = ~nulls(ROLLOUTS.column(rollouts, "recall"))
-        policy = _single_policy(rollouts.column("policy").filter(pa.array(~again)))
-        bare = nulls(ROLLOUTS.column(rollouts, "messages")) & nulls(ROLLOUTS.column(rollouts, "parent")) & ~again
+        own = bools(pc.equal(pc.coalesce(ROLLOUTS.column(rollouts, "origin"), OWN), OWN))
+        own &= nulls(ROLLOUTS.column(rollouts, "recall"))
+        policy = _single_policy(rollouts.column("policy").filter(pa.array(own)))
+        bare = own & nulls(ROLLOUTS.column(rollouts, "messages")) & nulls(ROLLOUTS.column(rollouts, "parent"))
         bare &= ints(rollouts.column("hint_level")) == 0
         counted = bare[where]
     judged = counted & ~nulls(scores.column("correct"))

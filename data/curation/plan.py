@@ -11,11 +11,14 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Column, floats, ints, one_array, pc, positions, take_or_null
+from gradus.data.arrays import Bools, Column, bools, floats, ints, nulls, one_array, pc, positions, take_or_null
 from gradus.data.curation.continued import joined
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import PLAN, cast_to_schema
 from gradus.data.seeds import derive_seed
+
+_PROBLEM = "problem"
+"""The value of `trained_prompt` for the problem's own prompt."""
 
 
 def plan_rows(
@@ -104,6 +107,14 @@ def refuse_odd(plan: pa.Table) -> None:
             f"the plan asks for n = {row['n']}, max_tokens = {row['max_tokens']}, temperature = {row['temperature']} "
             f"of problem {row['problem_id']}",
             hint="n and max_tokens are at least 1, temperature at least 0",
+        )
+    trained = PLAN.column(plan, "trained_prompt")
+    wrong = np.flatnonzero(~nulls(trained) & ~bools(pc.equal(trained, _PROBLEM)))
+    if len(wrong):
+        row = int(wrong[0])
+        raise BadInputError(
+            f"the plan has trained_prompt = {trained[row].as_py()!r} at problem {plan.column('problem_id')[row]}",
+            hint=f"it is {_PROBLEM}, the problem's own prompt, or left out",
         )
 
 

@@ -6,36 +6,47 @@
         right = round.rows.by("group").sum(round.rows["correct"])
         return round.plan(like=first_rows(round.rows, right == 0))
 
-Rows are the rollouts of the waves before, with the columns of rollouts and scores by name, `problem.NAME`, `plan.NAME`
-and `parts.NAME`; `group` numbers the groups. A plan row may continue a rollout (`parent`) or take one up again
-(`recall`): of this round by its number, of an earlier one by its id in `round.stored()`.
+Rows are the rollouts of the waves before that are learned from, with the columns of rollouts and scores by name,
+`problem.NAME`, `plan.NAME` and `parts.NAME`; `group` numbers the groups. A plan row may continue a rollout (`parent`)
+or take one up again (`recall`): of this round by its number, of an earlier one by its id in `round.stored()`. Rows of
+another use say something of them:
+
+    said = round.rows.others("judge")         # needs=("judge: about", "judge: reward")
+    said["reward"][said["about"][:, 0] == 3]  # what was said of row 3
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 
-from gradus.components.rows import Rows
-from gradus.data.arrays import Bools, Ints, bools, ints, one_array, pc, positions, take_or_null
+from gradus.components.rows import ColumnError, Rows
+from gradus.data.arrays import Bools, Ints, bools, ints, one_array, pc, positions, ragged, take_or_null
+from gradus.data.curation.by_use import of_use
 from gradus.data.curation.candidates import Candidates, candidates
 from gradus.data.curation.continued import OF_PARENT, StoredError, known_rollouts, places_of
 from gradus.data.curation.plan import hints_of_level
-from gradus.data.lake.schema import LENGTH, PLAN, ROLLOUTS, SCORES
-from gradus.data.table_rows import TableRows
+from gradus.data.curation.uses import LEARN, NAME, POLICY, split_need
+from gradus.data.lake.schema import LENGTH, OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS, SCORES
+from gradus.data.table_rows import Lists, TableRows
 
 GROUP = "group"
+ABOUT, MESSAGES = "about", "messages"
+_PAIR = 2
+"""Width of `about` without rows, so that a first and a second can be read of none, too."""
+_SAMPLED = ("n", "temperature", "top_p", "top_k", "max_tokens")
 PLANNED = (
-    *("n", "temperature", "top_p", "top_k", "max_tokens", "messages", "hint_level", "hint_text", "reason"),
+    *_SAMPLED,
+    *(MESSAGES, "hint_level", "hint_text", "reason", "role", "use", "origin", "trained_prompt"),
     *OF_PARENT,
 )
 """Columns of a plan that a wave may set as they are."""
 
 
 class RoundRows(TableRows):
-    """Rollouts with their scores, their plan rows and their problems."""
+    """Rollouts that are learned from, with scores, plan rows and problems, and beside them those of other uses."""
 
     extra: ClassVar[str] = "problem.extra"
     known: ClassVar[Collection[str]] = (
@@ -45,6 +56,49 @@ class RoundRows(TableRows):
         *dict.fromkeys(column.name for table in (ROLLOUTS, SCORES) for column in table.columns),
         extra,
     )
+
+    def __init__(
+        self,
+        table: pa.Table,
+        pool: "tuple[TableRows, Ints] | None" = None,
+        beside: pa.Table | None = None,
+        of: "RoundRows | None" = None,
+    ) -> None:
+        super().__init__(table, pool)
+        self._beside = beside
+        """The rows of other uses."""
+        self._of = of
+        """The rows that these say something of; None for themselves."""
+
+    def others(self, use: str) -> Self:
+        """Return the rows of another use; `about` are numbers of these rows, -1 for one that is not among them.
+
+        That is (K, k) int64 if each of the K rows is about as many, (0, 2) without rows, else Lists.
+        """
+        named = None if self._needs is None else [split_need(need) for need in self._needs]
+        if named is not None and use not in [of for of, _ in named]:
+            raise ColumnError(
+                f'{self._reader} reads rows of use {use!r} without declaring it: add "{use}: COLUMN" to its `needs`'
+            )
+        table = self.table.slice(0, 0) if self._beside is None else of_use(self._beside, use)
+        found = type(self)(table, of=self)
+        return found.reading(None if named is None else [name for of, name in named if of == use], self._reader)
+
+    def _column(self, name: str) -> Any:
+        if name == ABOUT and name not in self._of_rows:
+            offsets, ids = ragged(PLAN.column(self.table, ABOUT))
+            places, sizes = positions(ids, (self._of or self).table.column("rollout_id")), np.diff(offsets)
+            size = int(sizes[0]) if len(sizes) else _PAIR
+            even = bool((sizes == size).all())
+            self._of_rows[name] = places.reshape(len(sizes), size) if even else Lists(places, offsets)
+        return super()._column(name)
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether a column is there."""
+        return name == ABOUT or super().__contains__(name)
+
+    def _is_known(self, name: str) -> bool:
+        return super()._is_known(name) or name.startswith((OF_PLAN, OF_PROBLEM, OF_PARTS))
 
 
 class WaveError(ValueError):
@@ -70,7 +124,7 @@ class Round:
     """One call of a wave."""
 
     rows: RoundRows
-    """(N,) rollouts of the waves before, and of this one's calls before."""
+    """(N,) rollouts of the waves before, and of this one's calls before, that are learned from."""
     candidates: Candidates
     """Every problem, with its measurements as of the round before."""
     index: int
@@ -148,8 +202,10 @@ class Round:
             recall: The stored rollout that each row takes up again, named likewise. Those of one stored group form one.
             skipped: Number of rows or groups left out by reason, for people.
             columns: One value, or one for each plan row: those of `PLANNED`; `group`, the number of the group that the
-                rollouts join (-1: one of their own); `together`, the same number in rows that form one new group. Any
-                other is stored with the plan, and read as `plan.NAME`.
+                rollouts join (-1: one of their own); `together`, the same number in rows that form one new group;
+                `about`, the numbers of the rows that they say something of, one or several each. Any other is stored
+                with the plan, and read as `plan.NAME`. With `messages` (texts are those of the user) no hint is
+                inherited.
         """
         named = {name: value for name, value in (("parent", parent), ("recall", recall)) if value is not None}
         if problems is not None and like is None:
@@ -212,20 +268,49 @@ class Round:
         if name == "together":
             numbers = np.broadcast_to(np.asarray(value, dtype=np.int64), num)
             return pa.array(numbers, mask=numbers < 0)
+        if name == ABOUT:
+            return self._about(value, num)
+        if name in ("role", "use"):
+            return pa.array([_name(name, each) for each in _spread(name, _values(value, num), num)], pa.string())
         wanted = next((column.type for column in PLAN.columns if column.name == name), None)
         if wanted is not None and name not in PLANNED:
             raise WaveError(f"it sets {name!r}, which is decided for it")
         found = one_array(value) if isinstance(value, pa.Array | pa.ChunkedArray) else pa.array(_values(value, num))
-        if len(found) != num:
-            raise WaveError(f"it plans {num} rows and gives {len(found)} values of {name!r}")
+        _spread(name, found, num)
+        if name == MESSAGES and pa.types.is_string(found.type):
+            found = pa.array([[{"role": "user", "content": text}] for text in found.to_pylist()])
         try:
             return found if wanted is None else found.cast(wanted)
         except pa.ArrowException:
             raise WaveError(f"its values of {name!r} are no {wanted}") from None
 
+    def _about(self, value: Any, num: int) -> pa.Array:
+        """Return the ids of the rows that each plan row names by their numbers."""
+        given = _spread(ABOUT, _values(value, num), num)
+        numbers = [_numbers(each, self.rows.num_rows) for each in given]
+        ids = self.rows.table.column("rollout_id").take(pa.array(np.concatenate([*numbers, np.zeros(0, np.int64)])))
+        offsets = np.cumsum([0, *map(len, numbers)])
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), one_array(ids))
+
+
+def _name(column: str, value: Any) -> str | None:
+    """Return a role or a use as it is stored: null for the policy, and for rows that are learned from."""
+    if value in (None, POLICY if column == "role" else LEARN):
+        return None
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise WaveError(f"{value!r} is no {column}: names are of small letters, digits and _, such as judge")
+    return value
+
+
+def _spread(name: str, values: Any, num: int) -> Any:
+    """Return values of a column; WaveError if there is not one for each row."""
+    if len(values) != num:
+        raise WaveError(f"it plans {num} rows and gives {len(values)} values of {name!r}")
+    return values
+
 
 def _values(value: Any, num: int) -> Sequence[Any]:
-    if isinstance(value, str) or np.ndim(value) == 0:
+    if isinstance(value, str) or (not isinstance(value, list | tuple) and np.ndim(value) == 0):
         return [value] * num
     return list(value)
 
@@ -254,10 +339,13 @@ def round_of(rows: pa.Table, problems: pa.Table | None = None, **known: Any) -> 
     ):
         if name not in rows.column_names:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, type_))
+    if "rollout_id" not in rows.column_names:
+        rows = rows.append_column("rollout_id", pa.array([str(number) for number in range(rows.num_rows)]))
     asked = problems if problems is not None else pa.table({"problem_id": pa.array([], pa.string())})
     groups = pa.array([str(each) for each in range(int(max(rows["group"].to_pylist(), default=-1)) + 1)], pa.string())
     fields: dict[str, Any] = {"index": 1, "wave": 1, "calls": 0, "hints": None, **known}
-    return Round(RoundRows(rows), candidates(asked, None), groups=groups, drawn=_in_order, **fields)
+    view = RoundRows(of_use(rows, LEARN), beside=rows)
+    return Round(view, candidates(asked, None), groups=groups, drawn=_in_order, **fields)
 
 
 def _in_order(pool: Candidates, num: int) -> Ints:

@@ -45,6 +45,9 @@ _OF_WAVES = (
     Column("wave", pa.int32(), "number of the wave that planned it; null is 0, curate", sparse=True, low=0),
     Column("call", pa.int32(), "call of the wave that planned it, from 0", sparse=True, low=0),
     Column("messages", _MESSAGES, "the prompt as chat messages, if it is not that of the problem", sparse=True),
+    Column("role", _TEXT, "which model of the recipe samples ([roles.NAME]); null: the policy", sparse=True),
+    Column("use", _TEXT, "purpose of the rows (judge, critique ...); null: learn, they are trained on", sparse=True),
+    Column("about", pa.list_(_TEXT), "the rollouts that the rows say something of, by their ids", sparse=True),
 )
 """Columns of plans and rollouts that waves after the first fill in."""
 _OF_STORED = (
@@ -115,6 +118,13 @@ PLAN = TableSchema(
             sparse=True,
         ),
         Column("inherits", _TEXT, "context, or trained: the kept tokens carry loss; null is context", sparse=True),
+        Column("origin", _TEXT, "what its rows are called by terms of the objective; null: own", sparse=True),
+        Column(
+            "trained_prompt",
+            _TEXT,
+            "the prompt that the rows are trained for: problem, the problem's own; null: as sampled",
+            sparse=True,
+        ),
     ),
     own_key="plan_id",
 )

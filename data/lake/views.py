@@ -294,6 +294,7 @@ def _samples(relations: Mapping[str, duckdb.DuckDBPyRelation]) -> duckdb.DuckDBP
         "error": "coalesce(_scores.error, _rollouts.error)",
         "verifier": "_scores.verifier",
         "policy": "_rollouts.policy",
+        "use": "_rollouts.use",
         "temperature": "_rollouts.temperature",
         "rollout_id": _unique("_rollouts.rollout_id", "_rollouts.artifact"),
         "rollouts_artifact": "_used.rollouts",

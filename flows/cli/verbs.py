@@ -282,7 +282,7 @@ def compare(
     runs that are there. Differences are paired by problem and seed.
     """
     from gradus.flows.console.comparison_tables import render_comparison
-    from gradus.flows.loop.comparison_plan import render_plan
+    from gradus.flows.loop.comparing.plan import render_plan
     from gradus.flows.loop.dry_run import render_comparison_ahead
     from gradus.flows.loop.verified import verify_comparison
     from gradus.tasks.inspect.comparing.files import check_plot

@@ -115,7 +115,7 @@ def compare(asked: Asked) -> "Comparison":
 def plan_comparison(asked: Asked) -> "Plan":
     """Return which difference a comparison can detect, and what it costs; nothing is started."""
     from gradus.flows.loop.comparing.checked import checked
-    from gradus.flows.loop.comparison_plan import plan_of
+    from gradus.flows.loop.comparing.plan import plan_of
 
     home = Home.from_environment()
     return plan_of(home, checked(home, asked))
@@ -149,7 +149,7 @@ def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
 
 def _there(home: Home, asked: Asked, on_damage: OnDamage) -> "Comparison":
     """Compare runs that are there; nothing is computed."""
-    from gradus.flows.loop.compared import compared_runs
+    from gradus.flows.loop.comparing.compared import compared_runs
     from gradus.tasks.inspect.comparing.report import Terms
 
     if asked.tune or asked.tune_on or asked.tune_seeds != 1:

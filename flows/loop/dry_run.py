@@ -17,7 +17,8 @@ from gradus.flows.loop.outcomes import Beginning
 from gradus.flows.loop.reruns import Rerun, other_settings, stored_recipe
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import warm_up_remark
-from gradus.flows.recipe.config import Recipe, changed_files, same_run, stage_config
+from gradus.flows.recipe.config import Recipe, stage_config
+from gradus.flows.recipe.lasting import changed_files, same_run
 from gradus.flows.recipe.samplings import changing_rounds, samplings
 from gradus.tasks.artifacts.footprint import Footprint, footprint
 from gradus.tasks.artifacts.overlay import overlay
@@ -122,7 +123,14 @@ def _memory(session: Foresight, recipe: Recipe, start: Beginning) -> Memory:
         for each in samplings(recipe)
         for update in updates or [recipe.update]
     ]
-    most = Footprint(max(each.rollout for each in found), max(each.update for each in found), found[0].machine)
+    store, update = session.store, recipe.update
+    roles = [
+        footprint(store, start.roles.get(name, start.policy), role.sample, role.rollout, update, separate_sampler=False)
+        for name, role in recipe.roles.items()
+        if not role.is_text
+    ]
+    sampled = max(each.rollout for each in (*found, *roles))
+    most = Footprint(sampled, max(each.update for each in found), found[0].machine)
     return {"rollout": most.rollout, "update": most.update, "machine": most.machine, "warning": most.warning}
 
 

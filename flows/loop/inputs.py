@@ -12,7 +12,8 @@ from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.outcomes import Beginning
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.recipe.ahead import overlapping
-from gradus.flows.recipe.config import Recipe, changed_files, lasting, same_run, section, stage_config
+from gradus.flows.recipe.config import Recipe, section, stage_config
+from gradus.flows.recipe.lasting import changed_files, lasting, same_run
 from gradus.flows.recipe.samplings import Sampling, samplings
 from gradus.models.templates import PromptStyle
 from gradus.tasks.artifacts.policies import base_ref, refuse_training
@@ -85,6 +86,8 @@ def start_of(session: Stages, recipe: Recipe) -> Beginning:
     policy = resolve_artifact(session.store, recipe.policy, "checkpoints")
     refuse_training(session.store, policy, recipe.update.lora)
     teacher = resolve_artifact(session.store, recipe.teacher, "checkpoints") if recipe.teacher else None
+    named = {name: role.policy for name, role in recipe.roles.items() if role.policy}
+    roles = {name: resolve_artifact(session.store, text, "checkpoints") for name, text in named.items()}
     ingest = stage_config(recipe, "ingest", 0, recipe.ingest)
     if ingest.max_prompt_tokens:
         ingest = ingest.model_copy(update={"prompt": recipe.rollout.prompt})
@@ -97,7 +100,7 @@ def start_of(session: Stages, recipe: Recipe) -> Beginning:
     for text in remarks:
         session.say(f"note: {text}")
     trackers = {each.short: start_ref(session.store, each) for each in recipe.trackers if each.start}
-    return Beginning(policy, problems, suites, teacher, remarks, trackers)
+    return Beginning(policy, problems, suites, teacher, remarks, trackers, roles)
 
 
 def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref, suites: Mapping[str, Ref]) -> None:

@@ -1,10 +1,28 @@
 """Memory of a run from one round to the next, by artifact; a guard that goes back restores it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeAlias
 
 from gradus.data.lake.store import Ref
-from gradus.flows.loop.stored import Round, Rounds
+from gradus.tasks.config.waves import PlanningConfig
+
+
+class Round(Protocol):
+    """Rollouts of a round and their scores."""
+
+    @property
+    def rollouts(self) -> list[Ref]:
+        """Artifacts of its waves."""
+        ...
+
+    @property
+    def scores(self) -> list[Ref]:
+        """The scores of each."""
+        ...
+
+
+Rounds: TypeAlias = Sequence[Round]
 
 
 @dataclass(frozen=True)
@@ -24,3 +42,15 @@ class Memory:
         """Return the rows of the trackers to which these columns belong, NAME.COLUMN, in the order of the recipe."""
         names = {column.partition(".")[0] for column in columns}
         return [ref for name, ref in self.trackers.items() if name in names]
+
+
+def stored_inputs(config: PlanningConfig, policy: Ref, earlier: Rounds) -> dict[str, list[Ref]]:
+    """Return the rollouts of the last `max_age` rounds, their scores, and the policy from which age is counted."""
+    if not config.wave.reads_stored:
+        return {"stored_rollouts": []}
+    rounds = earlier[max(0, len(earlier) - config.max_age) :]
+    return {
+        "stored_rollouts": [ref for each in rounds for ref in each.rollouts],
+        "stored_scores": [ref for each in rounds for ref in each.scores],
+        "sampler": [policy],
+    }

@@ -40,3 +40,5 @@ class Beginning:
     """Warnings to print beside the figures: evaluated problems that are trained on."""
     trackers: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
     """Rows that trackers begin with, by their names."""
+    roles: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+    """Frozen models by role."""

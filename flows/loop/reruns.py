@@ -7,8 +7,9 @@ from pathlib import Path
 from gradus.data.errors import UsageError
 from gradus.data.nearest import did_you_mean
 from gradus.flows.recipe.assignments import Assignments, pairs
-from gradus.flows.recipe.config import Recipe, lasting, load_recipe, parse_recipe, recipe_from
+from gradus.flows.recipe.config import Recipe, load_recipe, parse_recipe, recipe_from
 from gradus.flows.recipe.guards import Override
+from gradus.flows.recipe.lasting import lasting
 from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.config.trackers import TRACKER
 from gradus.tasks.config.waves import WAVE

@@ -8,14 +8,13 @@ from typing import TypeVar
 
 from gradus.components.chosen import WaveConfig
 from gradus.components.settings import Config
-from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import Json, JsonObject
+from gradus.flows.loop.by_role import ByRole, asked
 from gradus.flows.loop.measuring import Measurements
-from gradus.flows.loop.memory import Memory
+from gradus.flows.loop.memory import Memory, stored_inputs
 from gradus.flows.loop.outcomes import Beginning, Trained
 from gradus.flows.loop.room import kept_rounds
-from gradus.flows.loop.stored import stored_inputs
 from gradus.flows.recipe.ahead import run_concurrently
 from gradus.flows.recipe.config import (
     Recipe,
@@ -190,11 +189,13 @@ class _Training:
 
 @dataclass(frozen=True)
 class _Gathered:
-    """Training data of a round, what is remembered after it, and the figures of its own rollouts."""
+    """Plans of a round, what is learned from, what is remembered after it, and the figures of its own rollouts."""
 
     plans: list[Ref]
     rollouts: list[Ref]
     scores: list[Ref]
+    every: Mapping[str, list[Ref]]
+    """Plans, rollouts and scores of all uses."""
     memory: Memory
     metrics: Mapping[str, float]
 
@@ -280,20 +281,25 @@ class _Steps:
         inputs = {**known, "trackers": memory.kept(curate.tracked)}
         plan = self.session.stage("curate", curate, inputs, round=index, facts=facts).ref
         first = self.sample_and_score(plan, problems, policy, index)
-        seen = {"plan": [plan], "rollouts": [first.rollouts], "scores": [first.scores]}
+        learned = {"rollouts": [first.rollouts], "scores": [first.scores]}
+        seen = {"plan": [plan], **learned}
+        by_role = ByRole(self.session, self.recipe, self.start.roles, self.run, problems, policy, index)
         for number, wave in enumerate(self.recipe.all_waves, start=1):
             calls, inputs = 0, {**known, "hints": _maybe(hints) if wave.reads_hints else []}
             inputs |= stored_inputs(wave_config(self.recipe, wave, index, self.recorded), policy, memory.earlier)
-            while step := self.wave(wave, index, number, calls, {**inputs, **seen}, memory):
+            ask = partial(self.ask, wave, index, number, memory)
+            while planned := asked(wave, ask, index, calls, {**inputs, **seen}):
                 calls += 1
-                parents = [*seen["rollouts"], *inputs["stored_rollouts"]] if step.summary.get("from_stored") else []
-                batch = self.sample_and_score(step.ref, problems, policy, index, f"{wave.short}{calls}", None, parents)
-                more = {"plan": step.ref, "rollouts": batch.rollouts, "scores": batch.scores}
-                seen = {role: [*refs, more[role]] for role, refs in seen.items()}
-        judged = {role: seen[role] for role in ("rollouts", "scores")} | {"difficulty": _maybe(memory.difficulty)}
+                stored = bool(planned.summary.get("from_stored"))
+                parents = [*seen["rollouts"], *inputs["stored_rollouts"]] if stored else []
+                answers = by_role.answers(planned, f"{wave.short}{calls}", parents)
+                more = {"plan": [planned.ref], **answers.every}
+                seen = {role: [*refs, *more[role]] for role, refs in seen.items()}
+                learned = {role: [*refs, *answers.learned[role]] for role, refs in learned.items()}
+        judged = {**learned, "difficulty": _maybe(memory.difficulty)}
         measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
         after = Memory(measured, self.tracked(index, {**known, **seen}, memory), memory.earlier)
-        return _Gathered(seen["plan"], seen["rollouts"], seen["scores"], after, first.metrics)
+        return _Gathered(seen["plan"], learned["rollouts"], learned["scores"], seen, after, first.metrics)
 
     def tracked(self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory) -> dict[str, Ref]:
         """Return the rows of each tracker after a round; all see those of the others as they were before it."""
@@ -306,35 +312,20 @@ class _Steps:
             found[name] = call.ref
         return found
 
-    def wave(
+    def ask(
         self,
         wave: WaveConfig,
         index: int,
         number: int,
+        memory: Memory,
         calls: int,
         inputs: Mapping[str, list[Ref]],
-        memory: Memory,
-    ) -> Outcome | None:
-        """Return the plan of a wave after some calls in this round; None if it is empty, or `times` calls were made.
-
-        Raise GateError if it asks for more after its last call and the recipe wants all of it.
-        """
-        over = calls == wave.times
-        if index < wave.from_round or (over and wave.then == "learn"):
-            return None
+    ) -> Outcome:
+        """Run the stage of a wave after some calls in this round."""
         settings, purpose = wave_config(self.recipe, wave, index, self.recorded), f"{wave.short}{calls + 1}"
         facts: JsonObject = {"round": index, "wave": number, "call": calls}
         seen = {**inputs, "trackers": memory.kept(settings.tracked)}
-        step = self.session.stage("wave", settings, seen, round=index, purpose=purpose, facts=facts)
-        if not step.summary.get("groups"):
-            return None
-        if over:
-            reason = step.report.get("samples", [{}])[0].get("reason")
-            raise GateError(
-                f"the wave {wave.label} asks for more after its {wave.times} calls of round {index}: {reason}",
-                hint='raise `times`, loosen the filters, or take what there is with then = "learn"',
-            )
-        return step
+        return self.session.stage("wave", settings, seen, round=index, purpose=purpose, facts=facts)
 
     def learn(
         self, index: int, policy: Ref, gathered: _Gathered, given: _Batch | None, *, last: bool = False

@@ -14,7 +14,8 @@ from gradus.data.errors import UsageError
 from gradus.data.lake.manifest import sha256_file
 from gradus.flows.loop.reruns import read_recipe
 from gradus.flows.recipe.assignments import split_assignment
-from gradus.flows.recipe.config import Recipe, lasting
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.lasting import lasting
 from gradus.flows.recipe.suites import Suite
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from gradus.components.chosen import WaveConfig
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
-from gradus.data.errors import UsageError
+from gradus.data.curation.uses import LEARN, split_need
+from gradus.data.errors import BadInputError, UsageError
+from gradus.data.lake.schema import OF_PARTS, SCORES
 from gradus.data.lake.store import Store
 from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.config import (
@@ -38,6 +40,11 @@ def check_recipe(recipe: Recipe, lake: Path) -> None:
     suites = recipe.evaluate.suites
     problems = [recipe.problems, *(suite.problems for suite in suites)]
     check_inputs(lake, problems=problems, policy=recipe.policy, teacher=recipe.teacher or None)
+    for name, role in recipe.roles.items():
+        try:
+            check_inputs(lake, policy=role.policy or None)
+        except (UsageError, BadInputError) as error:
+            raise type(error)(f"roles.{name}.policy: {error.message}", hint=error.hint) from None
     check_settings(recipe, lake)
 
 
@@ -59,6 +66,7 @@ def check_settings(recipe: Recipe, lake: Path) -> None:
     for index, wave in product(_changed(recipe, "curate", "update", *names), recipe.all_waves):
         check_components(wave_config(recipe, wave, index))
         _check_stored(recipe, wave, index)
+    _check_roles(recipe, lake)
     _check_sampling(recipe, lake)
     for index in _changed(recipe, "curate", *names, "update") if recipe.rounds and recipe.given is None else ():
         _check_groups(recipe, index)
@@ -97,6 +105,27 @@ def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:
     }
     given = {role: [text] for role, text in named.items() if text and stage.used(settings, role)}
     check_stage(stage, settings, given)
+
+
+def _check_roles(recipe: Recipe, lake: Path) -> None:
+    """Refuse what a role could not sample with, and a wave that reads scores of a use which the recipe does not judge.
+
+    Which roles a wave plans is known when it has planned.
+    """
+    for name, role in recipe.roles.items():
+        policy = role.policy or recipe.policy
+        check_stage(ROLLOUT, role.rollout, {"policy": [policy]})
+        if not role.is_text:
+            check_length(lake, policy, role.sample.max_tokens, f"roles.{name}.sample.max_tokens")
+    for score in recipe.scores.values():
+        check_stage(SCORE, score, {})
+    for wave in recipe.all_waves:
+        for use, column in map(split_need, wave.needs or ()):
+            if use not in (LEARN, *recipe.scores) and (column in SCORES.names or column.startswith(OF_PARTS)):
+                raise UsageError(
+                    f"the wave {wave.label} reads the column {column} of rows of the use {use}, which nothing judges",
+                    hint=f"add [score.{use}] with rewards to the recipe",
+                )
 
 
 def warm_up_remark(recipe: Recipe, rounds: int) -> list[str]:

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from gradus.components.chosen import TrackerConfig, WaveConfig, chosen_in
 from gradus.components.settings import MAX_ROUNDS, Config, empty, unset
+from gradus.data.curation.uses import LEARN, NAME, POLICY
 from gradus.data.errors import UsageError, shortened
 from gradus.data.lake.schema import NO_TRACKER
 from gradus.data.nearest import did_you_mean
@@ -37,7 +38,7 @@ from gradus.tasks.config.learning import GivenConfig, UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.config.trackers import TrackingConfig, tracked_by
-from gradus.tasks.config.waves import PlanningConfig
+from gradus.tasks.config.waves import PlanningConfig, RoleConfig
 from gradus.tasks.preflight.checks import name_problem
 from gradus.tasks.stages.registry import STAGES, installed_names, stage_spec
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
@@ -54,8 +55,6 @@ READABLE: Mapping[str, tuple[str, ...]] = {
     "round": ("problems", "policy", "plan", "rollouts", "scores", "difficulty"),
 }
 """The roles that a stage of a package may read, by where it runs."""
-_NOT_LASTING = ("rounds", "guards", "save_state_every", "max_skipped_updates", "keep")
-"""Settings that change no result, only how far a run goes or what stays of it."""
 
 
 class Recipe(Config):
@@ -88,7 +87,11 @@ class Recipe(Config):
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     """Generation of completions."""
     score: ScoreConfig = Field(default_factory=ScoreConfig)
-    """Judging of completions."""
+    """Judging of completions; `[score.USE]` is that of rows of another use (judge, critique ...) of a wave's."""
+    scores: dict[str, ScoreConfig] = Field(default_factory=dict, exclude_if=empty)
+    """Judging of rows of other uses, by use; written as `[score.USE]`. Rows of a use without it are not judged."""
+    roles: dict[str, RoleConfig] = Field(default_factory=dict, exclude_if=empty)
+    """Models that sample the rows of a wave which name them as their role, by name."""
     given: GivenConfig | None = Field(default=None, exclude_if=unset)
     """Worked solutions of the training problems, as rows of every update; none trains on the policy's own alone."""
     difficulty: DifficultyConfig = Field(default_factory=DifficultyConfig)
@@ -137,6 +140,34 @@ class Recipe(Config):
             stored = body.get("stages", {})
             body["stages"] = {**stored, **{name: {**stored.get(name, {}), **own} for name, own in theirs.items()}}
         return body
+
+    @model_validator(mode="before")
+    @classmethod
+    def _scores_of_uses(cls, given: object) -> object:
+        """Take the tables of `score` that are none of its settings as `scores`; what they set wins over stored ones."""
+        score = given.get("score") if isinstance(given, Mapping) else None
+        if not isinstance(given, Mapping) or not isinstance(score, Mapping):
+            return given
+        uses = {
+            name: value
+            for name, value in score.items()
+            if isinstance(value, Mapping) and name not in ScoreConfig.model_fields
+        }
+        if not uses:
+            return given
+        stored = given.get("scores", {})
+        own = {name: value for name, value in score.items() if name not in uses}
+        merged = {name: {**stored.get(name, {}), **value} for name, value in uses.items()}
+        return {**given, "score": own, "scores": {**stored, **merged}}
+
+    @field_validator("scores", "roles")
+    @classmethod
+    def _have_names(cls, named: dict[str, C]) -> dict[str, C]:
+        if odd := next((name for name in named if not NAME.fullmatch(name) or name in (LEARN, POLICY)), ""):
+            raise ValueError(
+                f"{shortened(odd)!r} cannot be a name: take small letters, digits and _, but not {LEARN} or {POLICY}"
+            )
+        return named
 
     @model_validator(mode="after")
     def _is_measured_on_its_own_kind(self) -> "Recipe":
@@ -205,27 +236,6 @@ def recipe_from(
         assign(body, assignments)
     body.update({k: v for k, v in changes.items() if v is not None})
     return parse_recipe(body, origin)
-
-
-def lasting(recipe: Recipe) -> JsonObject:
-    """Return what of a recipe may not change while its run keeps its name: what its results depend on."""
-    body = recipe.model_dump(mode="json")
-    return {key: value for key, value in body.items() if key not in _NOT_LASTING}
-
-
-def same_run(stored: Recipe, recipe: Recipe) -> bool:
-    """Return whether a run continues with a recipe; what its files held is unknown of a run of an earlier version."""
-    return lasting(stored) == lasting(recipe if stored.files else recipe.model_copy(update={"files": {}}))
-
-
-def changed_files(stored: JsonObject, body: JsonObject) -> list[str]:
-    """Return the files of two stored recipes that held something else; nothing if the recipes differ otherwise."""
-    apart = {*_NOT_LASTING, "files"}
-    one, other = ({key: value for key, value in each.items() if key not in apart} for each in (stored, body))
-    held, holds = stored.get("files"), body.get("files")
-    if one != other or not isinstance(held, Mapping) or not isinstance(holds, Mapping):
-        return []
-    return [name for name, digest in holds.items() if held.get(name) != digest]
 
 
 def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
@@ -317,8 +327,13 @@ def wave_config(
     curate, max_age = curate_config(recipe, index, recorded), 0
     if wave.reads_stored:  # what is planned now is learned from by the update after it
         max_age = max(0, stage_config(recipe, "update", index, recipe.update, recorded).max_age - recipe.overlap)
-    drawn = curate.model_copy(update={"sample": SampleConfig()})
-    base = PlanningConfig(wave=wave, sample=curate.sample, curate=drawn, max_age=max_age)
+    base = PlanningConfig(
+        wave=wave,
+        sample=curate.sample,
+        curate=curate.model_copy(update={"sample": SampleConfig()}),
+        max_age=max_age,
+        roles={name: role.sample for name, role in recipe.roles.items()},
+    )
     found = stage_config(recipe, wave.short, index, base, recorded, origin)
     tracked = tracked_by(recipe.trackers, chosen_in(found))
     return found.model_copy(update={"curate": found.curate.model_copy(update={"tracked": tracked})})

@@ -53,17 +53,18 @@ _ELSEWHERE = {"learning_rate": "lr", "beta": "kl_coef", "num_generations": "n", 
 
 
 def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Every setting of a model as a dotted key; of a list that of its first entry (`rewards.0.weight`).
+    """Every setting of a model as a dotted key.
 
-    Where a component is named, also the settings of every registered one (`update.loss.clip_high`).
+    Of a list it is that of its first entry (`rewards.0.weight`), of a table of names `NAME` stands for one. Where a
+    component is named, also the settings of every registered one (`update.loss.clip_high`).
     """
     if issubclass(model, Chosen):
         registered = (find(model.kind, name).settings.model_fields for name in names(model.kind))
         yield from (f"{prefix}{name}" for name in dict.fromkeys(chain.from_iterable(registered)))
     for name, field in model.model_fields.items():
         yield f"{prefix}{name}"
-        for inner, is_list in _models_in(field.annotation):
-            yield from settings_of(inner, f"{prefix}{name}.{'0.' if is_list else ''}")
+        for inner, entry in _models_in(field.annotation):
+            yield from settings_of(inner, f"{prefix}{name}.{entry}")
 
 
 def valid(model: type[M], body: Mapping[str, object], origin: str = "") -> M:
@@ -172,9 +173,11 @@ def _listed(key: str, known: Sequence[str]) -> str:
     return f"the settings{' of ' + parent if parent else ''} are {listed}"
 
 
-def _models_in(annotation: object, *, is_list: bool = False) -> Iterator[tuple[type[BaseModel], bool]]:
-    """The models that an annotation holds, and whether in a list."""
+def _models_in(annotation: object, entry: str = "") -> Iterator[tuple[type[BaseModel], str]]:
+    """The models that an annotation holds, each with the key of an entry if in a list or a table of names."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation, is_list
+        yield annotation, entry
+    origin = getattr(annotation, "__origin__", None)
+    of = "0." if origin is tuple else "NAME." if origin is dict else ""
     for inner in get_args(annotation):
-        yield from _models_in(inner, is_list=is_list or getattr(annotation, "__origin__", None) is tuple)
+        yield from _models_in(inner, of)

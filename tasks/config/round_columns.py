@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+from gradus.data.curation.uses import split_need
 from gradus.data.lake.schema import LENGTH, OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, PROBLEMS, ROLLOUTS, SCORES, TableSchema
 
 _TOKENS = ("prompt_tokens", "completion_tokens", "logprobs", "spans", "trained_prompt_tokens")
 """Columns that are read only for a wave that declares them."""
 _ALWAYS = {
-    "rollouts": ("rollout_id", "problem_id", "group_id", "hint_level", "hint_text", "plan_id", "wave", "call"),
+    "rollouts": ("rollout_id", "problem_id", "group_id", "hint_level", "hint_text", "plan_id", "wave", "call", "use"),
     "scores": ("rollout_id",),
     "problems": ("problem_id", "question", "messages"),
     "plan": ("problem_id", "group_id", "hint_level", "plan_id"),
@@ -22,8 +23,10 @@ def round_columns(
     """Return the columns that are read of rollouts, scores, problems and plan; None needs all but tokens.
 
     `curated` are the needs of filters, ranking and sampler that it draws further problems by, `keys` the key columns
-    of trackers.
+    of trackers. A need of rows of another use is read with those of the rows that are learned from: they stand in the
+    same tables.
     """
+    needs = None if needs is None else [split_need(need)[1] for need in needs]
     named = (*(needs or ()), *keys)
     tokens = {LENGTH: "completion_tokens"} if LENGTH in named else {}
     problems = [*named, *(need for each in curated for need in each or ())]

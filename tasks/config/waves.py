@@ -1,4 +1,4 @@
-"""The stage wave: its declaration and settings."""
+"""The stage wave: its declaration and settings, and the models that sample its rows."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,24 @@ from gradus.components.chosen import WaveConfig, chosen_in
 from gradus.components.settings import MAX_ROUNDS, Config, empty
 from gradus.components.stage import Stage
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
+from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.round_columns import round_columns, tracked_columns
+
+
+class RoleConfig(Config):
+    """One model, and how it samples; the changes of a round (`overrides`) are those of the policy's rollouts alone."""
+
+    policy: str = Field(default="", exclude_if=empty)
+    """The model, named as `policy` is, and frozen; empty for the policy that is trained, as of each round."""
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    """Its engine and prompt."""
+    sample: SampleConfig = Field(default_factory=SampleConfig)
+    """Sampling of rows that say nothing else."""
+
+    @property
+    def is_text(self) -> bool:
+        """Return whether it is asked with messages and answers with text, at a server that needs no weights of ours."""
+        return self.rollout.engine == "openai" and not self.rollout.server.tokens
 
 
 class PlanningConfig(Config):
@@ -22,6 +39,8 @@ class PlanningConfig(Config):
     """Filters, ranking and sampler of the problems that it draws."""
     max_age: int = Field(default=0, ge=0, le=MAX_ROUNDS, exclude_if=empty)
     """Age of the stored rollouts that it may take up, updates; filled in if it reads them."""
+    roles: dict[str, SampleConfig] = Field(default_factory=dict, exclude_if=empty)
+    """Sampling of rows of each role that say nothing else."""
 
     @property
     def tracked(self) -> Mapping[str, tuple[str, ...]]:

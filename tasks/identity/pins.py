@@ -35,6 +35,8 @@ def pinned(config: Config, *, renew: bool = False) -> Config:
     def value_of(value: object) -> object:
         if isinstance(value, tuple):
             return tuple(map(value_of, value))
+        if isinstance(value, dict):
+            return {name: value_of(part) for name, part in value.items()}
         if isinstance(value, Chosen):
             return pinned_component(value, renew=renew)
         return pinned(value, renew=renew) if isinstance(value, Config) else value

@@ -31,6 +31,8 @@ class _View:
     columns: tuple[str, ...]
     keys: tuple[str, ...]
     orders: Mapping[str, str]
+    condition: str = EVERYTHING
+    """Rows that its lines count."""
 
 
 COLUMNS: Mapping[str, tuple[str, Callable[[Any], str] | None]] = {
@@ -65,6 +67,7 @@ VIEWS: Mapping[str, _View] = {
             "hardest": "avg(correct::int), problem_id",
             "name": "problem_id",
         },
+        "use is null",
     ),
     "groups": _View(
         ("round", "purpose", "problem", "n", "right", "reward", "std", "hint", "tokens"),
@@ -139,7 +142,7 @@ class Listing:
         return dict(zip(keys, row, strict=False)), cells
 
     def _select(self) -> tuple[str, list[object]]:
-        where = " and ".join([self.condition, *(f"{name} = ?" for name in self.scope)])
+        where = " and ".join([self.condition, VIEWS[self.view].condition, *(f"{name} = ?" for name in self.scope)])
         keys = ", ".join(VIEWS[self.view].keys)
         cells = ", ".join(f"{COLUMNS[name][0]} as cell_{place}" for place, name in enumerate(self.columns))
         return f"select {keys}, {cells} from sampled where {where} group by {keys}", list(self.scope.values())  # noqa: S608 - as above

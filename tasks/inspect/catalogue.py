@@ -146,7 +146,7 @@ def _stage(config: type[Config]) -> Component:
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Setting]]:
-    """Every setting of a model; of a nested model, or of the first entry of a list of them, with dotted keys."""
+    """Every setting of a model; of a nested model, of the first entry of a list, or of NAME in a table, dotted keys."""
     docs = model.field_docs() if issubclass(model, Config) else {}
     for name, field in model.model_fields.items():
         if name in _FILLED_IN:
@@ -164,7 +164,8 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Setting]
             key,
             Setting(type="list" if is_list else "table", default=_default(field) if is_list else "as below", what=what),
         )
-        yield from _fields(inner, f"{key}.{'0.' if is_list else ''}")
+        entry = "0." if is_list else "NAME." if get_origin(field.annotation) is dict else ""
+        yield from _fields(inner, f"{key}.{entry}")
 
 
 def _parts(annotation: object) -> Iterator[object]:

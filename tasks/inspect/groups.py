@@ -39,6 +39,7 @@ class Group:
 
     key: GroupKey
     question: str
+    """The problem's; of rows with a prompt of their own, such as a judge's, the last message of that."""
     answer: str | None
     hint_level: int
     hint_text: str | None
@@ -60,7 +61,9 @@ with texts as (
         and (rollouts_artifact, problem_id) in ({pairs})
 ),
 token_rows as (
-    select rollout_id, completion_tokens as token_ids, logprobs, hint_text, parent, recall from rollouts
+    select
+        rollout_id, completion_tokens as token_ids, logprobs, hint_text, messages[-1].content as asked, parent, recall
+    from rollouts
     where artifact in ({artifacts}) and problem_id in ({problems})
 ),
 learnt as (
@@ -108,7 +111,7 @@ def read_group(rows: RunRows, key: GroupKey, tokenizers: Tokenizers, limit: int 
 
 def _group(key: GroupKey, shown: Sequence[Rollout]) -> Group:
     first, hint = shown[0], next(filter(None, (each["hint_text"] for each in shown)), None)
-    question, level = first["question"] or "", first["hint_level"] or 0
+    question, level = first["asked"] or first["question"] or "", first["hint_level"] or 0
     return Group(key, question, first["answer"], level, hint, shown, first["num_rollouts"])
 
 

@@ -46,6 +46,7 @@ COLUMNS = {
     "advantage": "mean over its tokens, where an update of its round took it",
     "weight": "mean factor of its tokens' losses in that update",
     "mismatch": "mean |trainer's - sampler's log-prob|, nats",
+    "use": "purpose of a row that is not learned from: judge, critique ...; null: learn",
     "change": "its problem's pass rate without hints, last round less first",
     "rollout_id": "the rollout, unique in the lake",
     "rollouts_artifact": "digest of its artifact",
@@ -61,7 +62,7 @@ found as materialized (
     select s.round, s.purpose, s.problem_id, s.domain, s.group_id, s.sample, s.hint_level,
         s.completion_tokens as tokens, s.finish_reason, s.reward, s.correct, s.outcome,
         took.advantage, took.weight, took.mismatch, s.rollout_id, s.rollouts_artifact,
-        s.hint_level = 0 and s.purpose <> 'given' as bare,
+        s.hint_level = 0 and s.purpose <> 'given' and s.use is null as bare, s.use,
         s.purpose like 'eval%' as held_out
     from samples s left join took on took.rollout_id = s.rollout_id and took.round = s.round
         and s.purpose not in ('profile', 'given') and s.purpose not like 'eval%'

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gradus.components.chosen import Chosen, FilterConfig, TrackerConfig
 from gradus.components.registry import function_of
+from gradus.data.curation.uses import split_need
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM
 from gradus.tasks.config.trackers import is_tracked
@@ -30,7 +31,8 @@ def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
         _check_tracker(chosen, RoundRows.known)
     elif chosen.kind == "wave":
         known = ["hint", "stored", *known]
-    needs = [need for need in component.needs or () if need not in tracked]
+    named = [split_need(need)[1] if begins is _OF_ROUNDS else need for need in component.needs or ()]
+    needs = [need for need in named if need not in tracked]
     if alone := next(filter(is_tracked, needs), ""):
         raise UsageError(
             f"{chosen.kind} {chosen.label} needs {alone}, a column of a tracker",

@@ -70,6 +70,7 @@ class Summary(TypedDict, total=False):
 
     rows: int
     groups: int
+    uses: dict[str, list[str]]
     tokens: int
     tokens_generated: int
     tokens_trained: int

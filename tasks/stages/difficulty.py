@@ -38,7 +38,7 @@ def run(ctx: StageContext, _config: DifficultyConfig) -> StageResult:
     ctx.beat(0.0, "counting judged rollouts")
     scores = ctx.table("scores", ["rollout_id", "problem_id", "correct", "reward"])
     rollouts = (
-        ctx.table("rollouts", ["rollout_id", "policy", "hint_level", "messages", "parent", "recall"])
+        ctx.table("rollouts", ["rollout_id", "policy", "hint_level", "messages", "origin", "parent", "recall"])
         if ctx.inputs.get("rollouts")
         else None
     )

@@ -1,14 +1,19 @@
-"""The rollouts of a round as waves see them: beside each its score, its plan row and its problem."""
+"""The rollouts of a round as waves see them: beside each its score, its plan row and its problem.
+
+Those that are learned from come first, and number the groups; rows of other uses stand beside them.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 
-from gradus.data.arrays import Ints, codes, nulls, one_array, pc, positions, take_or_null
+from gradus.data.arrays import Ints, codes, ints, nulls, one_array, pc, positions, take_or_null
+from gradus.data.curation.by_use import of_use, other_uses
 from gradus.data.curation.continued import replaced_parents
 from gradus.data.curation.round import GROUP, RoundRows
 from gradus.data.curation.tracked import with_tracked
+from gradus.data.curation.uses import LEARN
 from gradus.data.lake.lineage import lineage
 from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS
 from gradus.data.table_rows import TableRows
@@ -23,7 +28,16 @@ def round_rows(ctx: StageContext, reads: Mapping[str, Sequence[str]]) -> tuple[R
 
     `reads` names the columns of each role (gradus.tasks.config.round_columns); those of a missing role are not there.
     """
-    rollouts = ctx.table("rollouts", reads["rollouts"])
+    given = ctx.table("rollouts", reads["rollouts"])
+    learned = of_use(given, LEARN)
+    whole, names = _joined(ctx, reads, pa.concat_tables([learned, other_uses(given)]))
+    rows = whole.slice(0, learned.num_rows)
+    num_groups = int(ints(rows.column(GROUP)).max(initial=-1)) + 1
+    return RoundRows(rows, beside=whole.slice(learned.num_rows)), names.slice(0, num_groups)
+
+
+def _joined(ctx: StageContext, reads: Mapping[str, Sequence[str]], rollouts: pa.Table) -> tuple[pa.Table, pa.Array]:
+    """Return rollouts beside their scores, plan rows and problems, and the names of their groups."""
     for name in ("wave", "call"):
         filled = pc.fill_null(ROLLOUTS.column(rollouts, name), 0)
         rollouts = rollouts.drop_columns([name]) if name in rollouts.column_names else rollouts
@@ -40,11 +54,11 @@ def round_rows(ctx: StageContext, reads: Mapping[str, Sequence[str]]) -> tuple[R
         at = positions(table.column("problem_id"), problems.column("problem_id"))
         table = _beside(table, problems, at, OF_PROBLEM)
     if not ctx.inputs.get("plan"):
-        return RoundRows(table), names
+        return table, names
     plans = ctx.table("plan", reads["plan"])
     keys = pc.coalesce(PLAN.column(plans, "plan_id"), plans.column("group_id"))
     own = pc.coalesce(ROLLOUTS.column(rollouts, "plan_id"), rollouts.column("group_id"))
-    return RoundRows(_beside(table, plans, positions(own, keys), OF_PLAN)), names
+    return _beside(table, plans, positions(own, keys), OF_PLAN), names
 
 
 def beside_tracked(ctx: StageContext, rows: T, tracked: Mapping[str, Sequence[str]]) -> T:

@@ -14,6 +14,8 @@ from gradus.components.chosen import ShapeConfig
 from gradus.components.rows import ColumnError
 from gradus.data.arrays import bools, floats, positions
 from gradus.data.curation.batch import REASON, Shape, ShapeError, first_batch, judged, shaped
+from gradus.data.curation.by_use import of_use
+from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.shaping import ShapingConfig
@@ -27,7 +29,8 @@ _NUM_SAMPLES = 16
 def run(ctx: StageContext, config: ShapingConfig) -> StageResult:
     """Write the batch; BadInputError for a row without a score, or what a shape cannot return."""
     ctx.beat(0.0, "reading the round")
-    refuse_unpaired(ctx.table("rollouts", ["rollout_id"]), ctx.table("scores", ["rollout_id"]))
+    learned = of_use(ctx.table("rollouts", ["rollout_id", "use"]), LEARN)
+    refuse_unpaired(learned, ctx.table("scores", ["rollout_id"]))
     table, metrics = batch_of(ctx, config)
     ctx.out.write_table(table)
     taken, reward = bools(table.column("taken")), floats(table.column("reward"))

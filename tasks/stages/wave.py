@@ -6,17 +6,20 @@ and the policy that samples (`sampler`), from which their age is counted. An emp
 nothing more to ask.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import ints
+from gradus.data.arrays import ints, pc
 from gradus.data.curation.candidates import Candidates
 from gradus.data.curation.continued import builds_on, refuse_odd_stored
 from gradus.data.curation.plan import plan_rows, refuse_odd, wave_rows
 from gradus.data.curation.round import Planned, Round, WaveError
+from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import BadInputError
+from gradus.data.lake.schema import PLAN
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.identity.loading import load
@@ -62,7 +65,7 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
     refuse_odd_stored(table)
     ctx.out.write_table(table)
     ctx.beat(1.0, f"{table.num_rows} groups planned")
-    num_stored = int(builds_on(table).sum())
+    num_stored, uses = int(builds_on(table).sum()), _uses(table)
     skipped = {} if planned is None else {reason: count for reason, count in planned.skipped.items() if count}
     return StageResult(
         metrics={"data/wave_rollouts": float(ints(table.column("n")).sum())} if table.num_rows else {},
@@ -70,6 +73,7 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
             "groups": table.num_rows,
             "skipped": skipped,
             **({"from_stored": num_stored} if num_stored else {}),
+            **({"uses": uses} if uses else {}),
         },
         samples=table.select(["problem_id", "hint_level", "hint_text", "reason"]).slice(0, _NUM_SAMPLES).to_pylist(),
     )
@@ -88,4 +92,36 @@ def _plan(ctx: StageContext, config: PlanningConfig, planned: Planned | None, wa
         seed=ctx.seed,
     )
     before = ctx.table("plan", ["problem_id", "hint_level"])
-    return wave_rows(plan, found.columns, before, round_index=ctx.round, wave=wave, call=call, seed=ctx.seed)
+    columns = _sampled_as_roles(config, found.columns) if "role" in found.columns else found.columns
+    return wave_rows(plan, columns, before, round_index=ctx.round, wave=wave, call=call, seed=ctx.seed)
+
+
+def _sampled_as_roles(config: PlanningConfig, columns: Mapping[str, pa.Array]) -> Mapping[str, pa.Array]:
+    """Return the columns with the sampling that a role has in the recipe where a row says nothing else.
+
+    Raise BadInputError for a role that the recipe lacks.
+    """
+    names = pc.coalesce(columns["role"], POLICY).to_pylist()
+    samples = {POLICY: config.sample, **config.roles}
+    if lacking := next((name for name in names if name not in samples), None):
+        known = ", ".join(config.roles)
+        raise BadInputError(
+            f"wave {config.wave.label} plans rows of the role {lacking}, which the recipe lacks",
+            hint=f"add [roles.{lacking}] to it, with a policy or a server" + (f"; it has {known}" if known else ""),
+        )
+    found = dict(columns)
+    for name in ("n", "temperature", "max_tokens"):
+        values = pa.array([getattr(samples[role], name) for role in names], PLAN.type_of(name))
+        found[name] = pc.coalesce(columns[name], values) if name in columns else values
+    return found
+
+
+def _uses(plan: pa.Table) -> dict[str, list[str]]:
+    """Return the uses of the rows of each role, in their order; nothing of a plan for the policy to learn from."""
+    roles, uses = (
+        pc.coalesce(PLAN.column(plan, name), usual).to_pylist() for name, usual in (("role", POLICY), ("use", LEARN))
+    )
+    found: dict[str, list[str]] = {}
+    for role, use in dict.fromkeys(zip(roles, uses, strict=True)):
+        found.setdefault(role, []).append(use)
+    return {} if found == {POLICY: [LEARN]} else found

@@ -14,10 +14,10 @@ import pytest
 import gradus
 from gradus.data.errors import BadInputError
 from gradus.flows.console.comparison_tables import render_comparison
-from gradus.flows.loop.compared import compared_runs
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.checked import checked
-from gradus.flows.loop.comparison_plan import read_plan
+from gradus.flows.loop.comparing.compared import compared_runs
+from gradus.flows.loop.comparing.plan import read_plan
 from gradus.flows.loop.dry_run import look_ahead_comparison
 from gradus.flows.loop.verified import verify_comparison
 from gradus.tasks.config.settings import Home

@@ -71,6 +71,19 @@ def test_each_is_what_the_training_computed_with(trained: Program) -> None:
     assert metrics["policy/plain_logp"] < 0
 
 
+def test_a_judge_of_the_page_marks_every_completion_and_the_next_wave_reads_its_marks(trained: Program) -> None:
+    before = {row["rollout_id"] for row in trained.rows("rollouts/*")}
+    run = trained.json("train", "mine.toml", "--method", "judge.toml")["run"]
+    rows = [row for row in trained.rows("rollouts/*") if row["rollout_id"] not in before]
+    marks = {row["rollout_id"]: row["reward"] for row in trained.rows("scores/*")}
+    judged = {row["about"][0]: marks[row["rollout_id"]] for row in rows if row.get("use") == "judge"}
+    assert judged.keys() <= before
+    assert {row["origin"] for row in rows if row.get("use") == "judge"} == {"judge"}
+    more = [row for row in rows if row.get("wave") == 3]
+    assert len(more) == sum(mark < 0.5 for mark in judged.values()) > 0
+    assert [Path(e["output"]).parent.name for e in trained.events(run) if e.get("purpose") == "ask1"] != []
+
+
 def test_the_file_is_part_of_the_identity_and_its_folder_is_not(trained: Program, tmp_path: Path) -> None:
     again = json.loads(trained.run("train", "mine.toml", "--dry-run", "--json")[1])
     assert {call["what"] for call in again["calls"]} == {"reused"}, "read or run, a reward is the same"

@@ -140,7 +140,7 @@ def chosen_in(config: Config) -> Iterator[Chosen]:
     """Every component that settings name, in nested settings and lists of them too."""
     for name in type(config).model_fields:
         value = getattr(config, name)
-        for part in value if isinstance(value, tuple) else (value,):
+        for part in value if isinstance(value, tuple) else value.values() if isinstance(value, dict) else (value,):
             if isinstance(part, Chosen):
                 yield part
             elif isinstance(part, Config):

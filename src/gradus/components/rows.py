@@ -133,6 +133,14 @@ class Groups:
         np.maximum.at(found, self.of, np.where(np.isnan(values), -np.inf, values))
         return found[self.of]
 
+    def pairs(self) -> tuple[Ints, Ints]:
+        """Return the numbers of the rows of each pair within a group, (P,) each, the earlier row first."""
+        order = np.argsort(self.of, kind="stable")
+        members = np.split(order, np.flatnonzero(np.diff(self.of[order])) + 1)
+        found = [np.stack([rows[side] for side in np.triu_indices(len(rows), 1)]) for rows in members]
+        one, two = np.concatenate(found, axis=1)
+        return one, two
+
     def varied(self, values: Floats) -> npt.NDArray[np.bool_]:
         """Return whether two values differ, (N,) bool. The mean of equal numbers need not be equal to them."""
         return self.max(values) > -self.max(-values)

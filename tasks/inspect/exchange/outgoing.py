@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
 from gradus.data.arrays import positions, take_or_null
+from gradus.data.curation.by_use import of_use
+from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, UsageError, refuse, shortened
 from gradus.data.exchange import FORMATS, Format
 from gradus.data.exchange.row import Exchanged
@@ -135,10 +137,14 @@ def _write(path: Path, found: Format, rows: Sequence[Mapping[str, object]]) -> N
 
 
 def _whole(store: Store, uses: Sequence[Use], on_damage: OnDamage) -> Iterator[pa.Table]:
-    """Yield the rows of each use; one of which an artifact is damaged or missing is left out whole."""
+    """Yield the rows of each use; one of which an artifact is damaged or missing is left out whole.
+
+    Of a run those are meant that it could learn from, and no judge's.
+    """
     for use in uses:
         try:
-            yield _joined(store, use)
+            rows = _joined(store, use)
+            yield rows if use.run is None else of_use(rows, LEARN)
         except CorruptArtifactError as damage:
             on_damage(damage)
 

@@ -32,7 +32,7 @@ COLUMNS = (
     *("reward", "parts", "advantage", "tokens", "verdict"),
 )
 _MAX_CHARS = 2000
-_BARE = "hint_level = 0 and purpose <> 'given' and purpose not like 'eval%'"
+_BARE = "hint_level = 0 and use is null and purpose <> 'given' and purpose not like 'eval%'"
 """Rollouts of training problems without a hint."""
 
 
@@ -69,7 +69,7 @@ def chosen_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Shown]:
         f"""
         with of_group as (
             select {KEY}, var_pop(reward) as variance from sampled
-            where purpose not like 'eval%' group by all having count(reward) > 1 and variance > 0
+            where use is null and purpose not like 'eval%' group by all having count(reward) > 1 and variance > 0
         ),
         newest as (
             select *, row_number() over (partition by problem_id, purpose order by variance desc, round desc) as place

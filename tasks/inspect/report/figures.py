@@ -210,7 +210,7 @@ def _rate_map(rows: RunRows, key: str, title: str, which: str) -> Figure:
         f"""
         with cells as (
             select problem_id, round, avg(correct::int) as rate from sampled
-            where correct is not null and hint_level = 0 and purpose <> 'given' and {which} group by all
+            where correct is not null and hint_level = 0 and use is null and purpose <> 'given' and {which} group by all
         )
         select * from cells order by avg(rate) over (partition by problem_id), problem_id, round
         """  # noqa: S608 - ours
@@ -228,7 +228,7 @@ def hint_use(rows: RunRows) -> Figure | None:
         f"""
         with solved as (
             select round, problem_id, min(hint_level) filter (correct) as level from sampled
-            where purpose not in ('profile', 'given') and purpose not like 'eval%' group by all
+            where use is null and purpose not in ('profile', 'given') and purpose not like 'eval%' group by all
         )
         select case when level is null then '{NOT_SOLVED}' when level = 0 then 'solved without a hint'
             else 'rescued by hint level ' || level end, round, count(*)

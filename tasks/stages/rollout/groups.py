@@ -24,6 +24,7 @@ from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.stages.rollout.parents import Parents, Start
 
+TRAINED = "trained_prompt_tokens"
 CHECKED_ROWS = 4096
 """Rows of a plan that are Python objects at once."""
 
@@ -74,6 +75,8 @@ class Planned:
         self._config = config
         self._seed = seed
         self._round = round_
+        self._trained: dict[int, list[int]] = {}
+        """The prompt that the rows of a group are trained for, by its number, where it is not the one sampled from."""
         self._offsets, self._tokens = self._prompts()
         self._sizes = ints(plan.column("n"))
 
@@ -104,6 +107,7 @@ class Planned:
             messages: tuple[Mapping[str, str], ...] = ()
             if self._side is None:
                 messages = tuple(chat_turns(*_asked(row, problem), row["hint_text"], style))
+            whole = {**row, TRAINED: self._trained.get(group)}
             for sample in range(row["n"]):
                 request = Request(
                     rollout_id=sample_key(digest, f"{row['plan_id'] or row['group_id']}:{sample}"),
@@ -114,7 +118,7 @@ class Planned:
                     messages=messages,
                     stop=self._config.stop,
                 )
-                found.append(Asked(row, sample, request, begun))
+                found.append(Asked(whole, sample, request, begun))
         return found
 
     def taken_up(self, asked: Sequence[Asked]) -> pa.Table:
@@ -150,6 +154,7 @@ class Planned:
                 found = _checked_prompts([rows[at] for at in bare], self._side, self._config.prompt.style)
                 for at, tokens in zip(bare, found, strict=True):
                     prompts[at] = tokens
+                self._trained |= self._trained_prompts(rows, start)
             for at, (row, _) in enumerate(rows):
                 if (begun := self._start(row)) is not None:
                     prompts[at] = (*begun.prompt, *begun.tokens)
@@ -157,6 +162,14 @@ class Planned:
             lengths += map(len, prompts)
             flat = np.concatenate([flat, *(np.array(prompt, np.int32) for prompt in prompts)])
         return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), flat
+
+    def _trained_prompts(self, rows: Sequence[tuple[Row, Row]], start: int) -> dict[int, list[int]]:
+        """The prompts of the bare problems, by number, of the rows from `start` on that are trained for them."""
+        assert self._side is not None
+        wanted = [number for number, (row, _) in enumerate(rows) if row["trained_prompt"]]
+        bare = [({**rows[number][0], "messages": None, "hint_text": None}, rows[number][1]) for number in wanted]
+        prompts = _checked_prompts(bare, self._side, self._config.prompt.style) if bare else []
+        return {start + number: prompt for number, prompt in zip(wanted, prompts, strict=True)}
 
     def _rows(self, start: int, stop: int) -> Iterator[tuple[Row, Row]]:
         """Rows of the plan with their problems."""

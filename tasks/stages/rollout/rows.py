@@ -12,10 +12,12 @@ from gradus.models.engines.base import Finished
 from gradus.models.engines.sampling import cut_behind
 from gradus.models.policy import completion_texts
 from gradus.tasks.config.redaction import hide
-from gradus.tasks.stages.rollout.groups import Asked
+from gradus.tasks.stages.rollout.groups import TRAINED, Asked
 from gradus.tasks.stages.rollout.parents import in_order
 
 V = TypeVar("V")
+_CARRIED = ("plan_id", "wave", "call", "role", "use", "about", TRAINED, "parent", "replaces")
+"""Columns of rollouts that are those of their plan row, where it has a value."""
 
 
 def rollouts_table(
@@ -25,10 +27,11 @@ def rollouts_table(
     policy: str,
     tokenizer: PreTrainedTokenizerBase | None,
     round_: int,
+    origin: str | None = None,
 ) -> pa.Table:
     """Return finished requests as a table; what a failed one lacks, or an engine of text alone, is null.
 
-    `tokenizer` is None if the engine returns text alone.
+    `tokenizer` is None if the engine returns text alone. `origin` is null for rows of the policy that is trained.
     """
     asked, done, num_rows = [each for each, _ in rows], [each for _, each in rows], len(rows)
     remarks = [d.error or replaced(d.text or "") for d in done]
@@ -58,13 +61,13 @@ def rollouts_table(
         "top_k": [each.request.top_k for each in asked],
         "seed": [each.request.seed for each in asked],
     }
-    schema = ROLLOUTS.restricted(columns).arrow  # the policy sampled every token: no origin, no spans
+    schema = ROLLOUTS.restricted(columns).arrow  # one model sampled every token: no spans
     table = pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
     sparse: dict[str, Sequence[object]] = {
         "spans": known(each.start.spans_of(len(d.tokens)) if each.start else None for each, d in rows),
-        **{name: [each.row[name] for each in asked] for name in ("plan_id", "wave", "call")},
         "messages": [each.start.messages if each.start else each.row["messages"] for each in asked],
-        **{name: [each.row[name] for each in asked] for name in ("parent", "replaces")},
+        "origin": [each.row["origin"] or origin for each in asked],
+        **{name: [each.row[name] for each in asked] for name in _CARRIED},
     }
     for name, values in sparse.items():
         if any(value is not None for value in values):

@@ -13,8 +13,10 @@ from functools import partial
 import pyarrow as pa
 
 from gradus.data.arrays import ints, pc, positions
-from gradus.data.errors import StageError
-from gradus.data.lake.schema import ROLLOUTS
+from gradus.data.curation.by_use import of_role, of_use
+from gradus.data.curation.uses import LEARN, POLICY
+from gradus.data.errors import BadInputError, StageError
+from gradus.data.lake.schema import PLAN, ROLLOUTS
 from gradus.models.engines.base import Engine, EngineError, Finished, Request
 from gradus.models.policy import PromptSide
 from gradus.tasks.config.redaction import check_key_variable
@@ -67,6 +69,7 @@ def _rolled_out(
     """`each` calls a function with every shard, one by one or as many at once as the engine has workers."""
     # All prompts before the first token: a row that cannot be used is reported now, not in the last shard.
     plan, problems = (ctx.table(role, COLUMNS[role]) for role in ("plan", "problems"))
+    plan = _of_call(plan, ctx)
     parents = parents_of(ctx, plan, side)
     planned = Planned(plan, problems, side, config, ctx.seed, ctx.round, parents)
     policy = engine.name if side is None else ctx.one("policy").digest  # a server's model has no digest
@@ -76,6 +79,7 @@ def _rolled_out(
         policy=policy,
         tokenizer=None if side is None else side.tokenizer,
         round_=ctx.round,
+        origin=str(ctx.facts["origin"]) if "origin" in ctx.facts else None,
     )
     work = _Work(ctx, config, engine, table, planned)
     shards = planned.shards(config.shard_rows)
@@ -87,6 +91,21 @@ def _rolled_out(
     release_accelerator(ctx, config)
     facts = {"shards": len(shards), "reproducible": "bitwise" if engine.reproducible else "seeded"}
     return _report(ctx, facts, seconds, work)
+
+
+def _of_call(plan: pa.Table, ctx: StageContext) -> pa.Table:
+    """Return the rows of a plan of this call's role and use; BadInputError if it has rows, and none of these."""
+    role, use = str(ctx.facts.get("role", POLICY)), str(ctx.facts.get("use", LEARN))
+    found = of_use(of_role(plan, role), use)
+    if plan.num_rows and not found.num_rows:
+        columns = (pc.coalesce(PLAN.column(plan, name), usual) for name, usual in (("role", POLICY), ("use", LEARN)))
+        there = sorted(set(zip(*(column.to_pylist() for column in columns), strict=True)))
+        listed = ", ".join(f"{role} ({use})" for role, use in there)
+        raise BadInputError(
+            f"the plan has no row of the role {role} and the use {use}; it has {listed}",
+            hint="a training samples each role with the model that its recipe has for it",
+        )
+    return found
 
 
 @dataclass

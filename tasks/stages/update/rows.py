@@ -25,6 +25,8 @@ from gradus.data.arrays import (
     take_or_null,
 )
 from gradus.data.curation.batch import CONTINUED, REASON, REPLACED, TAKEN, UNJOINED, UNJUDGED, WEIGHT
+from gradus.data.curation.by_use import of_use
+from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.lineage import lineage
 from gradus.data.lake.schema import OWN
@@ -60,6 +62,7 @@ _COLUMNS = [
     "origin",
     "spans",
     "trained_prompt_tokens",
+    "use",
     *_NEEDED,
     *_SAMPLED,
 ]
@@ -125,13 +128,13 @@ def _logprobs(table: pa.Table) -> torch.Tensor:
 def judged_rows(ctx: StageContext, config: UpdateConfig) -> tuple[pa.Table, dict[str, int]]:
     """Rollouts of the policy, or of one up to `max_age` updates older, that the batch takes, as it has them.
 
-    Rows of other origins may come from any policy. The table has the columns of rollouts, `correct`, those of the batch
-    (gradus.data.curation.batch), and `age`, the number of updates since the policy that sampled it; with it come the
-    numbers of rows and groups that were left out.
+    Rows of another use are left out. Rows of other origins may come from any policy. The table has the columns of
+    rollouts, `correct`, those of the batch (gradus.data.curation.batch), and `age`, the number of updates since the
+    policy that sampled it; with it come the numbers of rows and groups that were left out.
 
     GateError if another policy sampled them or no row has a reward; BadInputError names a row that cannot be used.
     """
-    rollouts, scores = ctx.table("rollouts", _COLUMNS), ctx.table("scores", SCORE_COLUMNS)
+    rollouts, scores = of_use(ctx.table("rollouts", _COLUMNS), LEARN), ctx.table("scores", SCORE_COLUMNS)
     refuse_unpaired(rollouts, scores)
     policy = ctx.one("policy")
     _refuse_text_alone(rollouts, config)

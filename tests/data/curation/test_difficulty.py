@@ -87,6 +87,14 @@ def test_rollouts_that_continue_others_or_take_them_up_again_are_left_out(name: 
     assert (found.problem_ids.to_pylist(), found.n.tolist(), found.policy) == (["a"], [2], "p")
 
 
+def test_rows_of_another_model_count_nowhere_and_are_of_no_policy() -> None:
+    sampled = rollouts([("1", "a", 0, "p"), ("2", "a", 0, "teacher"), ("3", "a", 0, "p")])
+    place = sampled.column_names.index("origin")
+    sampled = sampled.set_column(place, "origin", pa.array([None, "teacher", "own"]))
+    found = measure(scores([("1", "a", False), ("2", "a", True), ("3", "a", True)]), sampled)
+    assert (found.n.tolist(), found.k.tolist(), found.policy) == ([2], [1], "p")
+
+
 def test_scores_without_rollouts_and_mixed_policies_are_refused() -> None:
     with pytest.raises(BadInputError, match="rollout 'x' has no rollout"):
         measure(scores([("1", "a", True), ("x", "a", True)]), rollouts([("1", "a", 0, "p")]))

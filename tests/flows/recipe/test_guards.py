@@ -11,7 +11,8 @@ from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import run_name
 from gradus.flows.loop.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
-from gradus.flows.recipe.config import Recipe, lasting, parse_recipe
+from gradus.flows.recipe.config import Recipe, parse_recipe
+from gradus.flows.recipe.lasting import lasting
 from gradus.tasks.runtime.calls import Outcome
 
 START = Beginning(Ref("checkpoints", "0" * 8), Ref("problems", "a" * 8), {"heldout": Ref("problems", "b" * 8)})

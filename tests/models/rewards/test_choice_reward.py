@@ -148,7 +148,7 @@ def test_two_letters_in_equal_standing_are_never_correct(
 
 
 @given(text=st.text(max_size=200), gold=LETTERS)
-def test_any_text_has_a_verdict(text: str, gold: str) -> None:
+def test_any_text_is_judged(text: str, gold: str) -> None:
     assert judge({"completion": text}, gold, 0).outcome in ("correct", "wrong", "unparsed")
 
 

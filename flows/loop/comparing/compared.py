@@ -9,7 +9,7 @@ from gradus.data.lake.store import Store
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.variants import Variant, other_judges, refuse_single, refuse_unpaired
 from gradus.flows.recipe.budget import Budget
-from gradus.flows.recipe.config import lasting
+from gradus.flows.recipe.lasting import lasting
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.figures import Comparison, Fields
 from gradus.tasks.inspect.comparing.report import Methods, Terms, compare

@@ -1,0 +1,29 @@
+"""Rows of a table by their use, or by the role that sampled them."""
+
+import pyarrow as pa
+
+from gradus.data.arrays import pc
+from gradus.data.curation.uses import LEARN, POLICY
+
+
+def of_use(table: pa.Table, use: str) -> pa.Table:
+    """Return the rows of a use; a table without the column `use` has rows of the use `learn` alone."""
+    return _named(table, "use", use, LEARN)
+
+
+def other_uses(table: pa.Table) -> pa.Table:
+    """Return the rows that are not learned from."""
+    if "use" not in table.column_names:
+        return table.slice(0, 0)
+    return table.filter(pc.invert(pc.equal(pc.coalesce(table.column("use"), LEARN), LEARN)))
+
+
+def of_role(table: pa.Table, role: str) -> pa.Table:
+    """Return the rows of a role; a table without the column `role` has rows of the policy alone."""
+    return _named(table, "role", role, POLICY)
+
+
+def _named(table: pa.Table, column: str, name: str, usual: str) -> pa.Table:
+    if column not in table.column_names:
+        return table if name == usual else table.slice(0, 0)
+    return table.filter(pc.equal(pc.coalesce(table.column(column), usual), name))

@@ -1,0 +1,159 @@
+"""Waves whose rows say something of other rows: a judge of pairs, a critique, and the refinement that reads it."""
+
+import re
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
+
+from gradus.components import component
+from gradus.data.arrays import Ints
+from gradus.data.curation.round import Planned, Round, RoundRows
+
+_COMPARE = (
+    "{question}\n\nAnswer A:\n{first}\n\nAnswer B:\n{second}\n\n"
+    "Which answer is better? End with [[A]] if it is A, with [[B]] if it is B."
+)
+_CRITICISE = (
+    "{question}\n\nAn answer, which is wrong:\n{answer}\n\nSay where it goes wrong, without solving the problem."
+)
+_IMPROVE = "{question}\n\nAn answer:\n{answer}\n\nA critique of it:\n{critique}\n\nWrite a better answer."
+
+
+@component("wave", paper="arXiv 2508.20751", needs=("group", "completion", "problem.question", "problem.messages"))
+def pairs(round: Round, rng: np.random.Generator, *, role: str = "judge", template: str = "") -> Planned | None:
+    """Ask a judge which of two answers is better, for every pair of a group (Pref-GRPO).
+
+    Pref-GRPO (arXiv 2508.20751) compares all pairs of a group by a preference model and rewards each answer by its win
+    rate. Which answer of a pair is shown first is drawn, since judges prefer a place. The rows are of the use `judge`,
+    about the answer shown first and the one shown second; `[score.judge]` gives 1 for the first, 0 for the second.
+    Deviation: the paper's judge looks at images, this one at texts.
+
+    Args:
+        role: The judge in the recipe ([roles.judge]), or policy.
+        template: The judge's prompt with {question}, {first} and {second}; empty for one that asks for [[A]] or [[B]].
+    """
+    rows, text = round.rows, round.rows["completion"]
+    one, two = rows.by("group").pairs()
+    there = np.array([text[i] is not None and text[j] is not None for i, j in zip(one, two, strict=True)], dtype=bool)
+    one, two = one[there], two[there]
+    swapped = rng.random(len(one)) < 0.5
+    first, second = np.where(swapped, two, one), np.where(swapped, one, two)
+    question = questions(rows)
+    asked = [
+        filled(template or _COMPARE, question=question[i], first=text[i], second=text[j])
+        for i, j in zip(first, second, strict=True)
+    ]
+    about = np.stack([first, second], 1)
+    return round.plan(
+        like=first,
+        about=about,
+        use="judge",
+        role=role,
+        messages=asked,
+        n=1,
+        temperature=0.0,
+        reason="a pair of a group",
+    )
+
+
+@component(
+    "wave", paper="arXiv 2506.03106", needs=("group", "completion", "correct", "problem.question", "problem.messages")
+)
+def critique(
+    round: Round,
+    rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
+    *,
+    role: str = "policy",
+    most: Annotated[int, Ge(1)] = 1,
+    template: str = "",
+) -> Planned | None:
+    """Ask for a critique of wrong answers, which the wave `refine` reads (Critique-GRPO).
+
+    Critique-GRPO (arXiv 2506.03106). The rows are of the use `critique`, about one answer each.
+    Deviation: the first wrong answers of a group are criticised, not all answers.
+
+    Args:
+        role: Model that criticises: policy, or one of the recipe ([roles.NAME]).
+        most: Answers of a group that are criticised at most.
+        template: Its prompt with {question} and {answer}; empty for ours.
+    """
+    rows, text, question = round.rows, round.rows["completion"], questions(round.rows)
+    wrong = np.array([i for i in np.flatnonzero(rows["correct"] == 0) if text[i] is not None], dtype=np.int64)
+    chosen = wrong[_number_in_group(rows["group"][wrong]) < most]
+    asked = [filled(template or _CRITICISE, question=question[i], answer=text[i]) for i in chosen]
+    return round.plan(
+        like=chosen, about=chosen, use="critique", role=role, messages=asked, n=1, reason="a wrong answer"
+    )
+
+
+@component(
+    "wave",
+    paper="arXiv 2506.03106",
+    needs=(
+        "group",
+        "completion",
+        "problem.question",
+        "problem.messages",
+        "critique: about",
+        "critique: completion",
+    ),
+)
+def refine(
+    round: Round,
+    rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
+    *,
+    n: Annotated[int, Ge(1)] = 1,
+    template: str = "",
+) -> Planned | None:
+    """Have the policy write a better answer after a critique; it joins the group of the answer (Critique-GRPO).
+
+    Critique-GRPO (arXiv 2506.03106): the refinement is sampled from question, answer and critique, and trained as an
+    answer to the problem's own prompt; its origin is `refined`, for the shaped loss that the paper gives such rows
+    (update.origin_losses). Deviation: every refinement joins, not the best ones alone.
+
+    Args:
+        n: Refinements of an answer.
+        template: The prompt with {question}, {answer} and {critique}; empty for ours.
+    """
+    rows, text, question = round.rows, round.rows["completion"], questions(round.rows)
+    said = rows.others("critique")
+    about = zip(said["about"][:, 0], said["completion"], strict=True)
+    known = [(row, words) for row, words in about if row >= 0 and words]
+    like = np.array([row for row, _ in known], dtype=np.int64)
+    asked = [
+        filled(template or _IMPROVE, question=question[row], answer=text[row], critique=words) for row, words in known
+    ]
+    return round.plan(
+        like=like,
+        group=rows["group"][like],
+        messages=asked,
+        trained_prompt="problem",
+        origin="refined",
+        n=n,
+        reason="an answer with its critique",
+    )
+
+
+def questions(rows: RoundRows) -> list[str]:
+    """Return the question of each row's problem; of a problem with messages the last one."""
+    pairs_ = zip(rows["problem.question"], rows["problem.messages"], strict=True)
+    return [question or (messages[-1]["content"] if messages else "") for question, messages in pairs_]
+
+
+def filled(template: str, **texts: str) -> str:
+    """Return a template with its names in braces replaced, once: braces in the texts stay as they are.
+
+    >>> filled("{question} {first}", question="{first}?", first="a")
+    '{first}? a'
+    """
+    return re.sub(r"\{(\w+)\}", lambda found: texts.get(found[1], found[0]), template)
+
+
+def _number_in_group(group: Ints) -> Ints:
+    """Return the number of each row among those of its group, in their order, (N,)."""
+    order = np.argsort(group, kind="stable")
+    _, first, of = np.unique(group[order], return_index=True, return_inverse=True)
+    found = np.empty(len(group), dtype=np.int64)
+    found[order] = np.arange(len(group)) - first[of]
+    return found

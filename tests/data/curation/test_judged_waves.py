@@ -1,0 +1,77 @@
+"""The waves `pairs`, `critique` and `refine`: prompts, groups and what rows are about, by hand."""
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.data.curation.round import Round, round_of
+from gradus.data.curation.waves.judged import critique, filled, pairs, refine
+
+
+def answers() -> Round:
+    """A round of two groups: three answers to a, two to b, of which the last failed."""
+    rows = pa.table(
+        {
+            "problem_id": list("aaabb"),
+            "group": [0, 0, 0, 1, 1],
+            "completion": ["x", "{first}", "z", "u", None],
+            "correct": [0.0, 0.0, 1.0, 0.0, None],
+            "problem.question": ["a?", "a?", "a?", None, None],
+            "problem.messages": [None, None, None, *([[{"role": "user", "content": "b?"}]] * 2)],
+        }
+    )
+    return round_of(rows)
+
+
+def test_a_judge_is_asked_about_all_pairs_in_an_order_that_is_drawn() -> None:
+    plan = pairs(answers(), np.random.default_rng(0), template="{question} 1: {first} 2: {second}")
+    assert plan is not None
+    swapped = np.random.default_rng(0).random(3) < 0.5
+    assert 0 < swapped.sum() < 3
+    both = [("0", "1"), ("0", "2"), ("1", "2")]  # of b one answer failed
+    wanted = [list(pair[::-1] if turn else pair) for pair, turn in zip(both, swapped, strict=True)]
+    assert plan.columns["about"].to_pylist() == wanted
+    text = ["x", "{first}", "z"]
+    assert [message[0]["content"] for message in plan.columns["messages"].to_pylist()] == [
+        f"a? 1: {text[int(one)]} 2: {text[int(two)]}" for one, two in wanted
+    ]
+    assert plan.columns["role"].to_pylist() == plan.columns["use"].to_pylist() == ["judge"] * 3
+    assert filled("{a} {b}", a="{b}", b="1") == "{b} 1"
+
+
+def test_a_critique_is_of_the_first_wrong_answers_of_each_group() -> None:
+    plan = critique(answers(), np.random.default_rng(0), role="critic", template="{question} {answer}")
+    assert plan is not None
+    assert plan.columns["about"].to_pylist() == [["0"], ["3"]]
+    assert [each[0]["content"] for each in plan.columns["messages"].to_pylist()] == ["a? x", "b? u"]
+    both = critique(answers(), np.random.default_rng(0), most=2)
+    assert both is not None
+    assert both.columns["about"].to_pylist() == [["0"], ["1"], ["3"]]
+
+
+def test_the_wave_refine_writes_an_answer_anew_after_its_critique_and_it_joins_its_group() -> None:
+    rows = pa.table(
+        {
+            "rollout_id": ["a0", "a1", "c0", "c1", "c2"],
+            "problem_id": list("aaaaa"),
+            "group": [0, 0, 1, 2, 3],
+            "completion": ["x", "y", "no x", None, "gone"],
+            "problem.question": ["a?"] * 5,
+            "problem.messages": pa.nulls(5),
+            "use": [None, None, *["critique"] * 3],
+            "about": [None, None, ["a1"], ["a0"], ["b0"]],
+        }
+    )
+    plan = refine(round_of(rows), np.random.default_rng(0), n=2, template="{question} {answer} {critique}")
+    assert plan is not None
+    found = {name: values.to_pylist() for name, values in plan.columns.items()}
+    assert found["messages"] == [[{"role": "user", "content": "a? y no x"}]]
+    assert (found["group"], found["trained_prompt"], found["origin"], found["n"]) == (
+        ["0"],
+        ["problem"],
+        ["refined"],
+        [2],
+    )
+    assert "use" not in found
+    nothing = refine(answers(), np.random.default_rng(0))
+    assert nothing is not None
+    assert nothing.num_rows == 0

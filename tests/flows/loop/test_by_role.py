@@ -1,0 +1,131 @@
+"""A wave's plan role by role and use by use: which stages run, on what, called how; what the update is handed."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from gradus.data.errors import UsageError
+from gradus.data.lake.store import Ref
+from gradus.flows.loop.inputs import run_name
+from gradus.flows.loop.training import train
+from gradus.flows.recipe.checking import check_recipe
+from gradus.flows.recipe.config import Recipe, load_recipe, parse_recipe, wave_config
+from gradus.tasks.runtime.calls import Outcome
+from tests.flows.recipe.test_guards import START, Rehearsal, recipe
+
+JUDGE = {"roles": {"judge": {"policy": "bundled"}, "self": {}}, "score": {"judge": {"rewards": ["verdict"]}}}
+MODEL = Ref("checkpoints", "1" * 8)
+
+
+@dataclass
+class Judged(Rehearsal):
+    """A rehearsal whose waves plan rows of these roles and uses."""
+
+    uses: dict[str, list[str]] = field(default_factory=dict)
+    calls: list[tuple[str, str, dict[str, Any], Any]] = field(default_factory=list)
+    made: dict[Ref, str] = field(default_factory=dict)
+
+    def stage(self, name: str, config: Any, inputs: Any, *, purpose: str = "train", **more: Any) -> Outcome:
+        found = super().stage(name, config, inputs, purpose=purpose, **more)
+        self.made[found.ref] = f"{name} {purpose}"
+        named = {role: [self.made.get(ref, str(ref)) for ref in refs] for role, refs in inputs.items()}
+        self.calls.append((f"{purpose}-{name}", config.__class__.__name__, named, more.get("facts", {})))
+        if name == "wave":
+            return replace(found, report={"summary": {"groups": 1, "uses": self.uses}, "metrics": {}})
+        return found
+
+
+def rehearsed(uses: dict[str, list[str]]) -> dict[str, tuple[dict[str, Any], Any]]:
+    session = Judged([0.5] * 9, uses=uses)
+    plan = recipe([], rounds=1, waves=["refill"], **JUDGE)
+    train(session, plan, replace(START, roles={"judge": MODEL}))  # pyright: ignore[reportArgumentType] - has no store
+    return {name: (inputs, facts) for name, _, inputs, facts in session.calls if not name.startswith("eval")}
+
+
+def test_a_judge_samples_and_is_scored_apart_and_the_update_has_none_of_its_rows() -> None:
+    calls = rehearsed({"judge": ["judge"]})
+    inputs, facts = calls["refill1-rollout"]
+    assert (inputs["policy"], facts) == (
+        [str(MODEL)],
+        {"round": 1, "use": "judge", "role": "judge", "origin": "judge"},
+    )
+    assert calls["refill1-score"][0]["rollouts"] == ["rollout refill1"]
+    for stage in ("train-update", "train-difficulty"):
+        assert (calls[stage][0]["rollouts"], calls[stage][0]["scores"]) == (["rollout train"], ["score train"])
+
+
+def test_several_roles_and_uses_are_stages_by_their_names() -> None:
+    calls = rehearsed({"self": ["critique"], "policy": ["learn", "judge"], "judge": ["judge"]})
+    sampled = {name: facts for name, (_, facts) in calls.items() if name.endswith("rollout") and "refill" in name}
+    assert sampled == {
+        "refill1-critique-rollout": {"round": 1, "role": "self", "use": "critique"},  # by the policy: rows of its own
+        "refill1-learn-rollout": {"round": 1},
+        "refill1-policy-judge-rollout": {"round": 1, "use": "judge"},
+        "refill1-judge-judge-rollout": {"round": 1, "role": "judge", "use": "judge", "origin": "judge"},
+    }
+    judged = {name: inputs["rollouts"] for name, (inputs, _) in calls.items() if "score" in name and "refill" in name}
+    assert judged == {
+        "refill1-learn-score": ["rollout refill1-learn"],
+        "refill1-policy-judge-score": ["rollout refill1-policy-judge"],
+        "refill1-judge-judge-score": ["rollout refill1-judge-judge"],
+    }  # nothing scores a critique
+    assert calls["train-update"][0]["rollouts"] == ["rollout train", "rollout refill1-learn"]
+    assert calls["train-update"][0]["scores"] == ["score train", "score refill1-learn"]
+
+
+def test_a_recipe_writes_scores_of_uses_below_score_and_keeps_its_identity_without() -> None:
+    plain = parse_recipe({"name": "x"}, "x.toml")
+    assert not {"roles", "scores"} & plain.model_dump().keys()
+    body = {"name": "x", "score": {"rewards": ["math"], "judge": {"rewards": ["verdict"], "retries": 2}}}
+    found = parse_recipe(body, "x.toml")
+    assert [each.name for each in found.score.rewards] == ["math"]
+    assert (found.scores["judge"].rewards[0].name, found.scores["judge"].retries) == ("verdict", 2)
+    again = parse_recipe(found.model_dump(mode="json"), "run.json")
+    assert again == found
+    stored = {**found.model_dump(mode="json"), "score": {"judge": {"retries": 3}}}
+    assert (
+        parse_recipe(stored, "x").scores["judge"].retries,
+        len(parse_recipe(stored, "x").scores["judge"].rewards),
+    ) == (3, 1)
+    set_ = load_recipe("demo", ["score.judge.rewards=['verdict']", "roles.judge.policy=bundled"])
+    assert set_.scores["judge"].rewards[0].name == "verdict"
+    assert run_name(set_) != run_name(load_recipe("demo"))
+    assert wave_config(set_, set_.all_waves[0], 1).roles["judge"].n == 8
+    assert "roles" not in wave_config(plain, plain.all_waves[0], 1).model_dump()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"roles": {"policy": {}}}, "'policy' cannot be a name"),
+        ({"roles": {"a-b": {}}}, "'a-b' cannot be a name"),
+        ({"score": {"learn": {"rewards": []}}}, "'learn' cannot be a name"),
+        ({"score": {"judge": {"reward": []}}}, "there is no setting scores.judge.reward"),
+        ({"roles": {"judge": {"polcy": "bundled"}}}, "there is no setting roles.judge.polcy"),
+        ({"roles": {"judge": {"policy": "nowhere"}}}, "roles.judge.policy: nowhere is no folder"),
+        ({"roles": {"judge": {"sample": {"max_tokens": 4096}}}}, "roles.judge.sample.max_tokens = 4096 leaves no room"),
+        (
+            {"roles": {"judge": {"rollout": {"engine": "openai", "server": {"api_key_variable": "HOME"}}}}},
+            "server.api_key_variable names the environment variable HOME",
+        ),
+        ({"score": {"judge": {"rewards": ["nowhere.py:f"]}}}, "there is no file"),
+        ({"waves": ["reads.py:again"]}, r"the wave reads.py:again reads the column reward of rows of the use judge"),
+    ],
+)
+def test_what_a_role_or_a_use_cannot_be_is_said_before_anything_starts(
+    body: dict[str, Any], said: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reads.py").write_text(
+        "from gradus.components import component\n\n"
+        '@component("wave", needs=("judge: about", "judge: reward"))\ndef again(round, rng):\n    """Ask again."""\n'
+    )
+    with pytest.raises(UsageError, match=said):
+        check_recipe(parse_recipe({"name": "x", **body}, "x.toml"), tmp_path / "lake")
+
+
+def test_a_role_that_nobody_plans_is_allowed(tmp_path: Any) -> None:
+    found = parse_recipe({"name": "x", **JUDGE}, "x.toml")
+    assert isinstance(found, Recipe)
+    check_recipe(found, tmp_path / "lake")
