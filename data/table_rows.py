@@ -104,6 +104,10 @@ class TableRows(Rows):
         except (pa.ArrowException, OverflowError):  # of several types, or whole numbers beyond 64 bits
             return _objects(values)
 
+    def over(self, table: pa.Table) -> Self:
+        """Return the rows with the columns of another table of them."""
+        return type(self)(table)
+
     def select(self, rows: Ints) -> Self:
         """Return some rows by number, in that order."""
         return type(self)(self.table.take(pa.array(rows)), (self, rows))

@@ -60,6 +60,7 @@ NOT_QUICK = (
     *("models/test_devices.py", "models/training/packed/test_asked.py", "models/training/packed/test_sharded.py"),
     *("models/training/test_optimizers.py", "tasks/artifacts/test_writing.py", "tasks/inspect/test_doctor.py"),
     *("tasks/identity/test_reward_modules.py", "tasks/identity/test_user_modules.py", "tasks/runs/test_journal.py"),
+    "tasks/identity/test_loading.py",
     *("tasks/stages/rollout/test_ray.py", "tasks/stages/rollout/test_stage.py", "tasks/stages/test_given.py"),
     *("tasks/stages/update/test_lora.py", "tasks/stages/update/test_replay.py", "tasks/stages/update/test_stage.py"),
     *("tasks/tracking/test_browser.py", "tasks/tracking/test_faults.py", "tasks/tracking/test_telling.py"),

@@ -67,6 +67,13 @@ class Batch:
     """(G,): the name of each group by its number."""
     made: Mapping[int, str]
     """The names of groups that shapes made, by number."""
+    beside: pa.Table | None = None
+    """Rows of other uses, which say something of these."""
+
+    @property
+    def rows(self) -> BatchRows:
+        """The rows as a shape sees them."""
+        return BatchRows(self.table, beside=self.beside)
 
     def setting(self, name: str, values: pa.Array) -> "Batch":
         """Return the batch with another column, or a new one."""
@@ -85,15 +92,15 @@ class Batch:
         return found.setting(REASON, pa.array(said.tolist(), pa.string()))
 
 
-def first_batch(rows: pa.Table, *, drop_replaced_groups: bool = True) -> Batch:
+def first_batch(rows: pa.Table, *, drop_replaced_groups: bool = True, beside: pa.Table | None = None) -> Batch:
     """Return the batch of rollouts with their scores before any shape.
 
     `rows` have rollout_id, problem_id, group_id, hint_level, origin, reward and correct. Rows without a group id are
     grouped by their problem; those of other origins than the policy join its own group of the problem, of several the
     one of the highest hint level, the later one of two, and are left out if there is none. A row that another continues
     and takes the place of is left out. If a problem was retried with a hint (GHPO, arXiv 2507.10628), its earlier
-    all-wrong groups are left out; its last group never is. Later
-    means a higher hint level, then the order of the rows. All wrong means that every row was judged and none is right.
+    all-wrong groups are left out; its last group never is. Later means a higher hint level, then the order of the rows.
+    All wrong means that every row was judged and none is right. `beside` are rows of other uses.
     """
     number, names = codes(pc.coalesce(rows.column("group_id"), rows.column("problem_id")))
     dropped = np.isin(number, _replaced(rows, number)) if drop_replaced_groups else np.zeros(len(number), np.bool_)
@@ -102,7 +109,7 @@ def first_batch(rows: pa.Table, *, drop_replaced_groups: bool = True) -> Batch:
     table = rows if place < 0 else rows.remove_column(place)
     table = table.append_column(GROUP, pa.array(group)).append_column(TAKEN, pa.array(np.ones(len(group), np.bool_)))
     table = table.append_column(REASON, pa.nulls(len(group), pa.string()))
-    batch = Batch(table, names.to_pylist(), {})
+    batch = Batch(table, names.to_pylist(), {}, beside)
     return (
         batch.leaving_out(dropped, REPLACED).leaving_out(alone, UNJOINED).leaving_out(replaced_parents(rows), CONTINUED)
     )
@@ -112,7 +119,7 @@ def shaped(batch: Batch, shapes: Sequence[Shape]) -> tuple[Batch, dict[str, floa
     """Return the batch after some shapes, and their metrics by name; ShapeError for what none can return."""
     metrics = dict[str, float]()
     for shape in shapes:
-        found = dict(shape(BatchRows(batch.table)))
+        found = dict(shape(batch.rows))
         reasons = _texts(shape, REASON, found.pop(REASON, ""), batch.table.num_rows)
         for name, values in found.items():
             batch = _set(batch, shape, name, values, reasons, metrics)
@@ -122,7 +129,7 @@ def shaped(batch: Batch, shapes: Sequence[Shape]) -> tuple[Batch, dict[str, floa
 def judged(batch: Batch, carried: Sequence[str] = ()) -> pa.Table:
     """Return the table `batch`: rows without a reward are left out; `carried` columns of the round stand behind."""
     batch = batch.leaving_out(nulls(batch.table.column("reward")), UNJUDGED)
-    rows, known = BatchRows(batch.table), {*BATCH.names} & {*batch.table.column_names}
+    rows, known = batch.rows, {*BATCH.names} & {*batch.table.column_names}
     number = ints(batch.table.column(GROUP)).tolist()
     columns = {name: one_array(batch.table.column(name)) for name in known}
     columns["group_id"] = pa.array([batch.made.get(each) or batch.groups[each] for each in number], pa.string())

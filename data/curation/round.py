@@ -65,10 +65,14 @@ class RoundRows(TableRows):
         of: "RoundRows | None" = None,
     ) -> None:
         super().__init__(table, pool)
-        self._beside = beside
+        self.beside = beside
         """The rows of other uses."""
         self._of = of
         """The rows that these say something of; None for themselves."""
+
+    def over(self, table: pa.Table) -> Self:
+        """Return the rows with the columns of another table of them."""
+        return type(self)(table, beside=self.beside, of=self._of)
 
     def others(self, use: str) -> Self:
         """Return the rows of another use; `about` are numbers of these rows, -1 for one that is not among them.
@@ -80,7 +84,7 @@ class RoundRows(TableRows):
             raise ColumnError(
                 f'{self._reader} reads rows of use {use!r} without declaring it: add "{use}: COLUMN" to its `needs`'
             )
-        table = self.table.slice(0, 0) if self._beside is None else of_use(self._beside, use)
+        table = self.table.slice(0, 0) if self.beside is None else of_use(self.beside, use)
         found = type(self)(table, of=self)
         return found.reading(None if named is None else [name for of, name in named if of == use], self._reader)
 
@@ -214,10 +218,8 @@ class Round:
         elif like is not None and problems is None:
             places = _numbers(like, self.rows.num_rows)
             problem_id = self.rows.table.column("problem_id").take(pa.array(places))
-            inherited = {
-                name: self.rows.table.column(name).take(pa.array(places)) for name in ("hint_level", "hint_text")
-            }
-            columns = {**inherited, **columns}
+            shown = () if MESSAGES in columns else ("hint_level", "hint_text")
+            columns = {**{name: self.rows.table.column(name).take(pa.array(places)) for name in shown}, **columns}
         elif named and like is None:
             problem_id, columns = self._of_stored(named, columns)
         else:

@@ -65,7 +65,7 @@ def with_tracked(rows: T, tracked: Mapping[str, Sequence[str]], tables: Sequence
         for column in columns:
             found = pa.nulls(rows.num_rows) if own is None or at is None else take_or_null(own.column(column), at)
             table = table.append_column(column, found)
-    return type(rows)(table)
+    return rows.over(table)
 
 
 def tracker_of(column: str) -> str:

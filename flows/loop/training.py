@@ -21,6 +21,7 @@ from gradus.flows.recipe.config import (
     Recorded,
     curate_config,
     section,
+    shaping_config,
     stage_config,
     tracker_config,
     wave_config,
@@ -121,7 +122,7 @@ class _Training:
         if first_outside(steps.recipe.guards, index, gathered.metrics):
             return _State(policy, gathered.memory), gathered.metrics
         after = gathered.memory.after(gathered)
-        learn = partial(steps.learn, index, policy, gathered, self._given, last=self._ends(index))
+        learn = partial(steps.learn, index, policy, memory, gathered, self._given, last=self._ends(index))
         ahead: _Gathered | None = None
         if steps.recipe.overlap and not self._ends(index):
             following = partial(steps.gather, index + 1, policy, after, self._hints)
@@ -328,7 +329,7 @@ class _Steps:
         return self.session.stage("wave", settings, seen, round=index, purpose=purpose, facts=facts)
 
     def learn(
-        self, index: int, policy: Ref, gathered: _Gathered, given: _Batch | None, *, last: bool = False
+        self, index: int, policy: Ref, memory: Memory, gathered: _Gathered, given: _Batch | None, *, last: bool = False
     ) -> Outcome:
         """A round's update; its train state is written in every `save_state_every`-th round and in the last."""
         rollouts, scores = [*gathered.rollouts], [*gathered.scores]
@@ -344,9 +345,11 @@ class _Steps:
         kept = index % self.recipe.save_state_every == 0
         save = "now" if last else "behind" if kept else "never"
         if config.reads_batch:
-            shaped = {**{role: learned[role] for role in ("rollouts", "scores")}, "plan": gathered.plans}
-            shaped["problems"] = [self.start.problems]
-            learned["batch"] = [self.session.stage("shape", config.shaping, shaped, round=index).ref]
+            shaping, given_too = shaping_config(self.recipe, config), [] if given is None else [given]
+            shaped = {**gathered.every, "problems": [self.start.problems], "trackers": memory.kept(shaping.tracked)}
+            shaped["rollouts"] = [*shaped["rollouts"], *(each.rollouts for each in given_too)]
+            shaped["scores"] = [*shaped["scores"], *(each.scores for each in given_too)]
+            learned["batch"] = [self.session.stage("shape", shaping, shaped, round=index).ref]
         facts: JsonObject = {"save": save, "may_skip": True}
         return self.session.stage("update", config.with_batch, learned, round=index, facts=facts)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from gradus.components.chosen import WaveConfig
+from gradus.components.chosen import Chosen, WaveConfig
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
 from gradus.data.curation.uses import LEARN, split_need
@@ -20,6 +20,7 @@ from gradus.flows.recipe.config import (
     Recipe,
     curate_config,
     section,
+    shaping_config,
     stage_config,
     tracker_config,
     wave_config,
@@ -66,6 +67,10 @@ def check_settings(recipe: Recipe, lake: Path) -> None:
     for index, wave in product(_changed(recipe, "curate", "update", *names), recipe.all_waves):
         check_components(wave_config(recipe, wave, index))
         _check_stored(recipe, wave, index)
+    for index in _changed(recipe, "update"):
+        update = stage_config(recipe, "update", index, recipe.update)
+        shaping_config(recipe, update)
+        _check_uses(recipe, (*recipe.all_waves, *recipe.trackers, *update.shapes))
     _check_roles(recipe, lake)
     _check_sampling(recipe, lake)
     for index in _changed(recipe, "curate", *names, "update") if recipe.rounds and recipe.given is None else ():
@@ -108,10 +113,7 @@ def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:
 
 
 def _check_roles(recipe: Recipe, lake: Path) -> None:
-    """Refuse what a role could not sample with, and a wave that reads scores of a use which the recipe does not judge.
-
-    Which roles a wave plans is known when it has planned.
-    """
+    """Refuse what a role could not sample with; which roles a wave plans is known when it has planned."""
     for name, role in recipe.roles.items():
         policy = role.policy or recipe.policy
         check_stage(ROLLOUT, role.rollout, {"policy": [policy]})
@@ -119,11 +121,16 @@ def _check_roles(recipe: Recipe, lake: Path) -> None:
             check_length(lake, policy, role.sample.max_tokens, f"roles.{name}.sample.max_tokens")
     for score in recipe.scores.values():
         check_stage(SCORE, score, {})
-    for wave in recipe.all_waves:
-        for use, column in map(split_need, wave.needs or ()):
+
+
+def _check_uses(recipe: Recipe, readers: Sequence[Chosen]) -> None:
+    """Refuse a component that reads scores of a use which the recipe does not judge."""
+    for reader in readers:
+        for use, column in map(split_need, reader.needs or ()):
             if use not in (LEARN, *recipe.scores) and (column in SCORES.names or column.startswith(OF_PARTS)):
                 raise UsageError(
-                    f"the wave {wave.label} reads the column {column} of rows of the use {use}, which nothing judges",
+                    f"the {reader.kind} {reader.label} reads the column {column} of rows of the use {use}, which "
+                    "nothing judges",
                     hint=f"add [score.{use}] with rewards to the recipe",
                 )
 

@@ -37,6 +37,7 @@ from gradus.tasks.config.keep import KeepConfig
 from gradus.tasks.config.learning import GivenConfig, UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.config.shaping import ShapingConfig
 from gradus.tasks.config.trackers import TrackingConfig, tracked_by
 from gradus.tasks.config.waves import PlanningConfig, RoleConfig
 from gradus.tasks.preflight.checks import name_problem
@@ -345,6 +346,12 @@ def tracker_config(
     """Return the settings of a tracker in a round, with its own overrides."""
     found = stage_config(recipe, tracker.short, index, TrackingConfig(tracker=tracker), recorded, origin)
     return found.model_copy(update={"tracked": tracked_by(recipe.trackers, [found.tracker])})
+
+
+def shaping_config(recipe: Recipe, update: UpdateConfig) -> ShapingConfig:
+    """Return the settings with which the batch of an update is made; UsageError for what no tracker keeps."""
+    tracked = tracked_by(recipe.trackers, (*update.shapes, *update.parts))
+    return update.shaping.model_copy(update={"tracked": tracked})
 
 
 def section(recipe: Recipe, stage: str) -> Config:

@@ -24,6 +24,7 @@ from typing import Any, cast
 from gradus.components import Kind
 from gradus.components.description import Component
 from gradus.components.registry import components
+from gradus.data.curation.uses import split_need
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM
 from gradus.models.objectives.columns import COLUMNS, place_of
@@ -37,7 +38,7 @@ from gradus.tasks.preflight.reads import refuse_needs
 
 _PACKAGES = {"vllm": ("vllm", "gpu"), "openai": ("openai", "openai")}
 """Packages that an engine needs beside ours, and the extra of pip that has them."""
-_CARRIED = f", or {OF_PROBLEM}NAME, {OF_PLAN}NAME or {OF_PARTS}NAME"
+_CARRIED = f", or {OF_PROBLEM}NAME, {OF_PLAN}NAME, {OF_PARTS}NAME or TRACKER.NAME"
 _WORDS = {"advantage": "advantages", "coefficient": "coefficients of log-probs", "return": "rewards as they stand"}
 
 
@@ -123,7 +124,8 @@ def check_objective(config: UpdateConfig) -> None:
     from gradus.data.curation.batch import BatchRows  # noqa: PLC0415 - loads Arrow's functions
 
     for shape in config.shapes:
-        plain = [name for name in shape.needs or () if not is_carried(name)]
+        named = (split_need(need)[1] for need in shape.needs or ())
+        plain = [name for name in named if not is_carried(name)]
         refuse_needs(shape, plain, BatchRows.known, _CARRIED)
     for part in config.parts:
         place = place_of(part.component)

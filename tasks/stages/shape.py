@@ -1,7 +1,8 @@
 """Stage shape: the rollouts of a round become the batch that its update learns from.
 
-Roles: rollouts and scores of all waves, and of rows that were given; the plans of the round and its problems, both
-optional: an update by itself has neither.
+Roles: rollouts and scores of all waves and uses, and of rows that were given; the plans of the round, its problems and
+the trackers as they were before it, all optional: an update by itself has none. The batch has the rows that may be
+learned from; rows of other uses are seen by shapes alone.
 """
 
 from collections import Counter
@@ -21,7 +22,7 @@ from gradus.data.seeds import derive_seed
 from gradus.tasks.config.shaping import ShapingConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.round_rows import round_rows
+from gradus.tasks.stages.round_rows import beside_tracked, round_rows
 
 _NUM_SAMPLES = 16
 
@@ -49,8 +50,8 @@ def run(ctx: StageContext, config: ShapingConfig) -> StageResult:
 
 def batch_of(ctx: StageContext, config: ShapingConfig) -> tuple[pa.Table, Mapping[str, float]]:
     """Return the table `batch` of the rollouts of a stage, in their order, and the metrics of the shapes."""
-    rows, _ = round_rows(ctx, config.reads)
-    batch = first_batch(rows.table, drop_replaced_groups=config.drop_replaced_groups)
+    rows = beside_tracked(ctx, round_rows(ctx, config.reads)[0], config.tracked)
+    batch = first_batch(rows.table, drop_replaced_groups=config.drop_replaced_groups, beside=rows.beside)
     at = "the objective"
     try:
         metrics = dict[str, float]()

@@ -10,7 +10,7 @@ from tests.e2e.conftest import RECIPE, Program
 
 REPLAY = '{name="replay", from_round=2, groups=3}'
 WAVES = (
-    *("--set", f'waves=[{{name="rethink", frac=0.2, phrase="\\n"}}, {REPLAY}]'),
+    *("--set", f'waves=[{{name="rethink", frac=0.2, phrase="0"}}, {REPLAY}]'),
     *("--set", "rounds=2", "--set", "update.max_age=1", "--set", "escalate=[]", "--set", "curate.draw=8"),
     *("--set", "rollout.shard_rows=4", "--set", "problems=few.jsonl", "--set", "evaluate.problems=judged.jsonl"),
 )

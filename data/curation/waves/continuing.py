@@ -17,7 +17,7 @@ def rethink(
     rng: np.random.Generator,
     *,
     frac: Annotated[float, Gt(0.0), Le(1.0)] = 0.25,
-    phrase: str = "\nWait, let me check that again.\n",
+    phrase: str = "Wait, let me check that again.",
 ) -> Planned | None:
     """Continue a share of the finished rollouts after a phrase; the longer row takes its parent's place (VL-Rethinker).
 
@@ -27,7 +27,7 @@ def rethink(
 
     Args:
         frac: Share of the rollouts that the policy ended itself.
-        phrase: Text put in the place of their end token.
+        phrase: Line of text put in the place of their end token.
     """
     done = np.flatnonzero(round.rows["finish_reason"] == "stop")
     chosen = np.sort(rng.permutation(done)[: int(frac * len(done))])
@@ -36,7 +36,7 @@ def rethink(
     return round.plan(
         parent=chosen,
         branch_at=-1,
-        inserted=phrase,
+        inserted=f"\n{phrase}\n",
         inherits="trained",
         replaces=True,
         n=1,
@@ -101,7 +101,8 @@ def values(
 
     SPO-chain (arXiv 2505.23564): a cut point is a token whose probability under the sampler is below a threshold, a
     segment ends at every k-th of them, and V(s) is the mean reward of n continuations from s. The plan's column
-    `boundary` numbers the cuts of a rollout from 0. The value of the prompt is the mean of the rollout's own group.
+    `boundary` numbers the cuts of a rollout from 0. The rows are of the use `value`, about their rollout, judged by
+    `[score.value]`. The value of the prompt is the mean of the rollout's own group.
 
     Args:
         n: Continuations from each cut.
@@ -117,6 +118,8 @@ def values(
         parent=parent,
         branch_at=np.concatenate(cuts),
         inherits="context",
+        use="value",
+        about=parent,
         n=n,
         boundary=np.concatenate([np.arange(len(each)) for each in cuts]),
         reason=[f"value of a rollout's first {at} tokens" for at in np.concatenate(cuts)],

@@ -3,14 +3,17 @@
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.components.rows import Rows
+from gradus.data.curation.batch import BatchRows
 from gradus.data.curation.shapes.answers import empo, evol_rl, majority_and_novelty, similarities
 from gradus.data.curation.shapes.bundles import bundles
 from gradus.data.curation.shapes.gates import hpt
+from gradus.data.curation.shapes.judged import win_rate
 from gradus.data.curation.shapes.lengths import grpo_lambda
 from gradus.data.curation.shapes.selection import most_varied, pods
 
@@ -122,3 +125,18 @@ def test_bundles_sum_the_rows_of_a_number() -> None:
     assert sorted(sizes[sizes > 0].tolist()) == [2, 4]
     alone = bundles(rows, np.random.default_rng(1), size=1)
     assert alone["reward"].tolist() == pytest.approx(rows["reward"].tolist(), nan_ok=True)
+
+
+def test_win_rate_by_hand() -> None:
+    # 0 beats 1, 2 beats 0, of 1 and 2 nothing is known; 3 was compared with a row that is not here alone.
+    judge = pa.table(
+        {
+            "use": ["judge"] * 4 + ["critique"],
+            "about": [["a", "b"], ["a", "c"], ["b", "c"], ["d", "z"], ["b"]],
+            "reward": [1.0, 0.0, None, 1.0, 0.5],
+        }
+    )
+    rows = BatchRows(pa.table({"rollout_id": list("abcd")}), beside=judge)
+    assert win_rate(rows)["reward"].tolist() == pytest.approx([0.5, 0.0, 1.0, NAN], nan_ok=True)
+    alone = BatchRows(pa.table({"rollout_id": ["a"], "reward": [1.0]}))
+    assert np.isnan(win_rate(alone)["reward"]).all()

@@ -76,7 +76,7 @@ def test_a_share_of_the_finished_rollouts_is_rethought_in_its_parents_place() ->
     assert set(found["parent"]) < {"a0", "a1", "b1"}
     assert len(found["parent"]) == 2
     same = ("branch_at", "inserted", "inherits", "replaces", "n")
-    assert [found[name] for name in same] == [[-1, -1], ["hm"] * 2, ["trained"] * 2, [True] * 2, [1, 1]]
+    assert [found[name] for name in same] == [[-1, -1], ["\nhm\n"] * 2, ["trained"] * 2, [True] * 2, [1, 1]]
     of = {"a0": "0", "a1": "0", "b1": "1"}
     assert found["group"] == [of[name] for name in found["parent"]]
     hints = {"a0": (0, None), "a1": (0, None), "b1": (2, "so")}
