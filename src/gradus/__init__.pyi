@@ -64,7 +64,13 @@ def curate(
     **given: Unpack[_Drawn],
 ) -> Artifact: ...
 def rollout(
-    plan: Input, problems: Input, *, policy: Input = "bundled", engine: str = "transformers", **given: Unpack[_Drawn]
+    plan: Input,
+    problems: Input,
+    *,
+    policy: Input = "bundled",
+    parents: Input | Sequence[Input] | None = None,
+    engine: str = "transformers",
+    **given: Unpack[_Drawn],
 ) -> Artifact: ...
 def score(
     rollouts: Input,
