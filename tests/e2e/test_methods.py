@@ -9,7 +9,7 @@ import pytest
 from gradus.flows.recipe.overlays import overlay_files
 from tests.e2e.conftest import RECIPE, Program
 
-USUAL = ("hpt", "riskpo", "evol_rl", "xrpo")
+USUAL = ("evol_rl", "hpt", "pref_grpo", "riskpo", "seele", "spo", "vade", "vl_rethinker")
 CHOSEN = tuple(sorted(overlay_files())) if os.environ.get("GRADUS_METHODS") == "all" else USUAL
 SMALL = ("--rounds", "2", "--set", "evaluate.every=2", "--set", "curate.draw=8", "--set", "curate.sample.max_tokens=40")
 

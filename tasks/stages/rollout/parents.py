@@ -22,7 +22,8 @@ Row = Mapping[str, Any]
 Span = dict[str, Any]
 
 _SAMPLING = ("temperature", "top_p", "top_k")
-_OF_THE_ROW = ("rollout_id", "group_id", "sample", "round", "plan_id", "wave", "call", "recall")
+_OF_PLAN = ("plan_id", "wave", "call", "recall", "use", "about")
+_OF_THE_ROW = ("rollout_id", "group_id", "sample", "round", *_OF_PLAN)
 """Columns that a row which takes another up again has of its own."""
 
 
@@ -112,7 +113,7 @@ class Parents:
             "group_id": [row["group_id"] for row, _ in rows],
             "sample": [0] * len(rows),
             "round": [round_] * len(rows),
-            **{name: [row[name] for row, _ in rows] for name in ("plan_id", "wave", "call", "recall")},
+            **{name: [row[name] for row, _ in rows] for name in _OF_PLAN},
         }
         columns = {name: pa.array(values, ROLLOUTS.type_of(name)) for name, values in own.items()}
         kept = [name for name in self.rows.column_names if name not in (*_OF_THE_ROW, "parent", "replaces")]

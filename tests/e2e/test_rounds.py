@@ -1,10 +1,14 @@
-"""Trackers through the real program: killed in the middle, counted a second way, asked again and changed."""
+"""What rounds hand on, through the real program: trackers, and rollouts that are continued or come back.
+
+Killed in the middle of both, counted a second way from Parquet, asked again and changed.
+"""
 
 import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.e2e.conftest import RECIPE, Program
@@ -31,7 +35,12 @@ def rarely(candidates, num, rng):
     order = np.lexsort((candidates["problem_id"].astype(str), np.nan_to_num(candidates["visits.seen"])))[:num]
     return Draw(order, np.ones(len(order)), np.zeros(len(order), dtype=bool), in_order=True)
 '''
-TRAIN = (str(RECIPE), "--set", "rounds=2", "--set", "curate.draw=8", "--set", "curate.sampler=own.py:rarely")
+WAVES = 'waves=[{name="rethink", frac=0.2, phrase="0"}, {name="replay", from_round=2, groups=3}]'
+TRAIN = (
+    *(str(RECIPE), "--set", WAVES, "--set", "update.max_age=1", "--set", "escalate=[]"),
+    *("--set", "rounds=2", "--set", "curate.draw=8", "--set", "curate.sampler=own.py:rarely"),
+    *("--set", "rollout.shard_rows=4"),
+)
 TRACKED = ("train", *TRAIN, "--set", 'trackers=["own.py:visits", "sec"]', "--run", "tracked")
 
 
@@ -53,10 +62,14 @@ def counted(program: Program, run: str, index: int) -> dict[str, tuple[int, int]
     return {problem: (seen[problem], right[problem]) for problem in seen}
 
 
+def by_id(program: Program) -> dict[str, dict[str, Any]]:
+    return {row["rollout_id"]: row for row in program.rows("rollouts/*")}
+
+
 def started(new_program: Callable[..., Program]) -> Program:
     program = new_program()
     (program.home / "own.py").write_text(OWN)
-    for name, num in (("train", 36), ("heldout", 6)):
+    for name, num in (("train", 36), ("heldout", 4)):
         file = program.home / f"{name}.jsonl"
         file.write_text("".join(line + "\n" for line in file.read_text().splitlines()[:num]))
     return program
@@ -64,25 +77,56 @@ def started(new_program: Callable[..., Program]) -> Program:
 
 @pytest.fixture(scope="module")
 def tracked(new_program: Callable[..., Program]) -> Program:
-    """Two rounds whose second reads a tracker, killed before the first one was done, and run to the end."""
+    """Two rounds, killed among the rethought rollouts of the first, then in its tracker, and run to the end."""
     program = started(new_program)
-    code, _, _ = program.run(*TRACKED, GRADUS_FAULT="tracker:before_manifest#1")
-    assert code != 0
-    last = [e for e in program.events("tracked") if e["event"] == "stage_started"][-1]
-    assert (last["stage"], last["purpose"]) == ("tracker", "visits")
+    # One shard of the evaluation, 9 of the profile, 8 of the round, then those of the wave.
+    for fault, where in (("rollout:after_shard#19", "rethink1"), ("tracker:before_manifest#1", "visits")):
+        code, _, _ = program.run(*TRACKED, GRADUS_FAULT=fault)
+        assert code != 0
+        last = [e for e in program.events("tracked") if e["event"] == "stage_started"][-1]
+        assert last["purpose"] == where
     program.json(*TRACKED)
     return program
 
 
-def test_a_run_killed_in_a_tracker_ends_in_the_bytes_of_an_undisturbed_one(
+def test_killed_twice_it_ends_in_the_bytes_of_an_undisturbed_run(
     new_program: Callable[..., Program], tracked: Program
 ) -> None:
     undisturbed = started(new_program)
     undisturbed.json(*TRACKED)
     assert undisturbed.manifests().keys() == tracked.manifests().keys()
     assert kept(undisturbed) == kept(tracked)
-    for artifact in kept(tracked).values():
-        assert tracked.rows(artifact) == undisturbed.rows(artifact)
+    lakes = [program.home / "lake" for program in (undisturbed, tracked)]
+    files = [sorted(str(path.relative_to(lake)) for path in lake.glob("*/*/part-*.parquet")) for lake in lakes]
+    assert files[0] == files[1]
+    assert all((lakes[0] / name).read_bytes() == (lakes[1] / name).read_bytes() for name in files[0])
+
+
+def test_the_rows_by_the_files_themselves(tracked: Program) -> None:
+    rows = by_id(tracked)
+    longer = [row for row in rows.values() if row.get("parent")]
+    again = [row for row in rows.values() if row.get("recall")]
+    assert {row["round"] for row in longer} == {1, 2}
+    assert {row["round"] for row in again} == {2}
+    for row in longer:
+        parent = rows[row["parent"]]
+        cut = len(parent["completion_tokens"]) - 1
+        assert row["completion_tokens"][:cut] == parent["completion_tokens"][:cut]
+        assert row["logprobs"][:cut] == parent["logprobs"][:cut]
+        assert (row["group_id"], row["prompt_tokens"]) == (parent["group_id"], parent["prompt_tokens"])
+        assert parent["finish_reason"] == "stop"
+    for row in again:
+        stored = rows[row["recall"]]
+        assert stored["round"] == 1
+        assert (row["completion_tokens"], row["policy"]) == (stored["completion_tokens"], stored["policy"])
+    assert len({row["group_id"] for row in again}) == len({rows[row["recall"]]["group_id"] for row in again})
+    files = (tracked.home / "lake" / "checkpoints").glob("*/rows.parquet")
+    learned = {name for file in files for name in pq.read_table(file).column("rollout_id").to_pylist()}
+    assert {row["rollout_id"] for row in (*longer, *again)} <= learned
+    assert not {row["parent"] for row in longer} & learned
+    updates = [e["summary"] for e in tracked.events() if e["event"] == "stage_finished" and "updates" in e["summary"]]
+    replaced = [len({row["parent"] for row in longer if row["round"] == index}) for index in (1, 2)]
+    assert [found["replaced_parents"] for found in updates] == replaced
 
 
 def test_what_it_keeps_is_what_the_scores_say_and_the_next_plan_follows_from_it(tracked: Program) -> None:
