@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gradus.data.errors import UsageError
 from gradus.flows.library.texts import mapping, parse_filter, parse_reward
 from gradus.flows.recipe.assignments import set_dotted, toml_value
-from gradus.flows.recipe.checking import warm_up_remark
+from gradus.flows.recipe.checking import check_settings, warm_up_remark
 from gradus.flows.recipe.config import RECIPES, Recipe, load_recipe, parse_recipe, refuse_unjudged, stage_config
 from gradus.flows.recipe.guards import Override
 from gradus.flows.runs import changed_settings, run_name
@@ -195,3 +195,20 @@ def test_recipes_of_other_components_have_the_same_names() -> None:
     ]
     assert names[0] == names[1]
     assert "update.advantage" in names[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"shapes": ["win_rate"]},
+            "the shape win_rate reads the column reward of rows of the use judge, which nothing",
+        ),
+        ({"advantage": "spo"}, r"advantage spo needs spo\.value, and the recipe has no tracker spo"),
+    ],
+)
+def test_what_nobody_makes_for_a_shape_or_an_advantage_is_refused_before_anything_starts(
+    tmp_path: Path, changes: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        check_settings(load_recipe("demo", {f"update.{name}": value for name, value in changes.items()}), tmp_path)

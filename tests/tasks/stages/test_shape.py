@@ -113,3 +113,45 @@ def test_an_update_reads_what_its_shapes_and_its_objective_read_of_scores() -> N
     assert set(UPDATE.reads(graded)["scores"]) == {"rollout_id", "reward", "correct"}
     assert (graded.reads_batch, UpdateConfig().reads_batch) == (True, False)
     assert graded.with_batch == UpdateConfig()
+
+
+READER = '''
+import numpy as np
+from gradus.components import component
+
+@component("shape", needs=("reward", "known.value", "judge: about", "judge: reward"))
+def doubted(rows):
+    """Take what the tracker expected off the reward, and half of what a judge said."""
+    said = rows.others("judge")
+    off = np.zeros(rows.num_rows)
+    off[said["about"][:, 0]] = said["reward"] / 2
+    return {"reward": rows["reward"] - np.nan_to_num(rows["known.value"]) - off}
+'''
+
+
+def test_a_shape_sees_rows_of_another_use_and_trackers_and_the_batch_has_neither(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(READER)
+    store = Store(tmp_path / "lake")
+    tables = {
+        "rollouts": {
+            "rollout_id": ["a:0", "j", "b:0"],
+            "problem_id": ["a", "a", "b"],
+            "completion": ["x", "[[A]]", "y"],
+            "use": [None, "judge", None],
+            "about": pa.array([None, ["a:0"], None], pa.list_(pa.string())),
+        },
+        "scores": {"rollout_id": ["j", "b:0", "a:0"], "problem_id": ["a", "b", "a"], "reward": [0.5, 1.0, 1.0]},
+        "trackers": {"problem_id": ["b", "z"], "known.value": [0.4, 9.0]},
+    }
+    inputs = {role: (store.put(role, pa.table(columns)),) for role, columns in tables.items()}
+    writer = store.writer(Ref("batch", "e" * 32))
+    tracked = {"known.value": ("problem_id",)}
+    config = {"shapes": [f"{tmp_path / 'mine.py'}:doubted"], "tracked": tracked, "carried": ["known.value"]}
+    ctx = StageContext(store, inputs, writer, 7, Warm(), lambda frac, text="": None, {})
+    run(ctx, ShapingConfig.model_validate(config))
+    writer.commit()
+    rows = store.read(writer.ref).to_pylist()
+    assert [(row["rollout_id"], row["reward"], row["known.value"]) for row in rows] == [
+        ("a:0", 0.75, None),
+        ("b:0", 0.6, 0.4),
+    ]
