@@ -53,7 +53,8 @@ class Role:
     @property
     def type(self) -> Any:
         """The type of the parameter that names it."""
-        return list[str] if self.many else str if self.default is not None else str | None
+        one = list[str] if self.many else str
+        return one if self.default is not None else one | None
 
 
 @dataclass(frozen=True)
