@@ -14,6 +14,7 @@ from gradus.components.registry import components, function_of
 from gradus.models.objectives.columns import COLUMNS, columns_of, place_of
 from gradus.models.objectives.objective import Part, Term
 from gradus.models.objectives.rows import ColumnError, Rows
+from gradus.tasks.config.shaping import is_carried
 
 REGISTERED = [each for kind in OF_ROWS for each in components(kind).values()]
 LENGTHS = torch.tensor([2, 0, 3, 1])
@@ -48,8 +49,11 @@ def part(component: Component, reads: frozenset[str]) -> Part:
 @pytest.mark.parametrize("component", REGISTERED, ids=lambda each: each.name)
 def test_a_component_reads_what_it_declares_and_nothing_else(component: Component) -> None:
     assert component.needs is not None
-    rows, declared = every_column(), columns_of(component)
-    assert declared <= {name for name, column in COLUMNS.items() if place_of(component) in column.places}
+    declared = columns_of(component)
+    carried = set(filter(is_carried, declared))
+    rows = every_column()
+    rows = rows.adding({name: torch.zeros(rows.num_rows, dtype=torch.float64) for name in carried})
+    assert declared - carried <= {name for name, column in COLUMNS.items() if place_of(component) in column.places}
     found = part(component, declared)(rows)
     values = found[0] if isinstance(found, tuple) else found
     assert len(values) in (rows.num_rows, len(rows.row))
