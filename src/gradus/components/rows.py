@@ -59,7 +59,7 @@ class Rows:
 
     def _refuse(self, name: str) -> None:
         if self._needs is not None and name not in self._needs:
-            if not self._is_known(name):
+            if not (self._is_known(name) or name in self):
                 listed = ", ".join(self.known)
                 raise ColumnError(f"{self._reader} reads {name!r}, which is no column; there are {listed}")
             raise ColumnError(f"{self._reader} reads {name!r} without declaring it: add it to its `needs`")
