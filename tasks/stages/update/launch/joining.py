@@ -46,7 +46,7 @@ def joined(run_folder: Path, say: Callable[[str], None], wait_s: float) -> int:
                 raise StageError(f"the run {run_folder.name} failed: {now.ending['error']}", hint="see the first host")
             return num_joined
         waited = time.time() - began > wait_s
-        if waited and not now.builds_on:
+        if waited and not now.goes_on:
             raise StageError(
                 f"the run {run_folder.name} did not begin within {wait_s:g} s",
                 hint="start it on the first host, with the same GRADUS_HOME",
@@ -133,18 +133,18 @@ def _read(path: Path) -> RankJob | None:
 class _Standing:
     """Status of a run by its journal: whether it is open, its outcome if it ended, and the journal's size."""
 
-    builds_on: bool
+    goes_on: bool
     ending: RunFinished | None
     num_events: int
 
 
 def _standing(run_folder: Path) -> _Standing:
     ending: RunFinished | None = None
-    builds_on, num_events = False, 0
+    goes_on, num_events = False, 0
     for event in read_events(run_folder):
         num_events += 1
         if event["event"] == "run_started":
-            builds_on, ending = True, None
+            goes_on, ending = True, None
         elif event["event"] == "run_finished":
-            builds_on, ending = False, event
-    return _Standing(builds_on, ending, num_events)
+            goes_on, ending = False, event
+    return _Standing(goes_on, ending, num_events)
