@@ -4,10 +4,10 @@
     batch, metrics = shaped(batch, [Shape("gate", gate)])   # functions of its rows, one after the other
     table = judged(batch)                                   # rows without a reward are left out
 
-A shape is a function `(rows, [rng], *, settings) -> {name: (N,)}`. It may return `reward`; `group`, numbers of groups;
-`taken`, and `reason` for rows that it leaves out; `weight`, a factor of the loss of a row's tokens, NaN for 1; `term`,
-a text that `rows` of a term of the objective names. A number of a group that is there is that group. Any other name is
-a metric, the mean of its finite values. Rows that were left out stay out.
+A shape is a function `(rows, [rng], *, settings) -> {name: (N,)}` of the N rows that are not left out so far. It may
+return `reward`; `group`, numbers of groups; `taken`, and `reason` for rows that it leaves out; `weight`, a factor of
+the loss of a row's tokens, NaN for 1; `term`, a text that `rows` of a term of the objective names. A number of a group
+that is there is that group. Any other name is a metric, the mean of its finite values.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,7 +34,7 @@ SETTABLE = ("reward", GROUP, TAKEN, REASON, WEIGHT, TERM)
 class BatchRows(RoundRows):
     """Rollouts as shapes see them: columns of a round, and what is decided of each row so far."""
 
-    known: ClassVar[Collection[str]] = (*RoundRows.known, TAKEN, WEIGHT, TERM)
+    known: ClassVar[Collection[str]] = (*RoundRows.known, WEIGHT, TERM)
 
 
 class ShapeError(ValueError):
@@ -71,9 +71,14 @@ class Batch:
     """Rows of other uses, which say something of these."""
 
     @property
+    def kept(self) -> Ints:
+        """Numbers of the rows that are not left out."""
+        return np.flatnonzero(bools(self.table.column(TAKEN)))
+
+    @property
     def rows(self) -> BatchRows:
-        """The rows as a shape sees them."""
-        return BatchRows(self.table, beside=self.beside)
+        """The rows that are not left out, as a shape sees them."""
+        return BatchRows(self.table.take(pa.array(self.kept)), beside=self.beside)
 
     def setting(self, name: str, values: pa.Array) -> "Batch":
         """Return the batch with another column, or a new one."""
@@ -119,17 +124,27 @@ def shaped(batch: Batch, shapes: Sequence[Shape]) -> tuple[Batch, dict[str, floa
     """Return the batch after some shapes, and their metrics by name; ShapeError for what none can return."""
     metrics = dict[str, float]()
     for shape in shapes:
-        found = dict(shape(batch.rows))
-        reasons = _texts(shape, REASON, found.pop(REASON, ""), batch.table.num_rows)
+        kept, found = batch.kept, dict(shape(batch.rows))
+        reasons = _texts(REASON, found.pop(REASON, ""), len(kept))
         for name, values in found.items():
-            batch = _set(batch, shape, name, values, reasons, metrics)
+            checked = _checked(name, values, len(kept))
+            if name == TAKEN:
+                out = np.zeros(batch.table.num_rows, dtype=np.bool_)
+                out[kept] = ~checked
+                said = np.full(len(out), "", dtype=np.object_)
+                said[kept] = [each or f"left out by the shape {shape.name}" for each in reasons]
+                batch = batch.leaving_out(out, said.tolist())
+            elif name in SETTABLE:
+                batch = _with(batch, shape, name, kept, checked)
+            elif (finite := checked[np.isfinite(checked.astype(np.float64))]).size:
+                metrics[f"batch/{shape.name}_{name}"] = float(finite.mean())
     return batch, metrics
 
 
 def judged(batch: Batch, carried: Sequence[str] = ()) -> pa.Table:
     """Return the table `batch`: rows without a reward are left out; `carried` columns of the round stand behind."""
     batch = batch.leaving_out(nulls(batch.table.column("reward")), UNJUDGED)
-    rows, known = batch.rows, {*BATCH.names} & {*batch.table.column_names}
+    rows, known = BatchRows(batch.table), {*BATCH.names} & {*batch.table.column_names}
     number = ints(batch.table.column(GROUP)).tolist()
     columns = {name: one_array(batch.table.column(name)) for name in known}
     columns["group_id"] = pa.array([batch.made.get(each) or batch.groups[each] for each in number], pa.string())
@@ -137,45 +152,49 @@ def judged(batch: Batch, carried: Sequence[str] = ()) -> pa.Table:
     return cast_to_schema(pa.table(columns), BATCH)
 
 
-def _set(
-    batch: Batch, shape: Shape, name: str, values: Any, reasons: Sequence[str], metrics: dict[str, float]
-) -> Batch:
-    """The batch with one column that a shape returned, or its metrics with one more."""
-    num = batch.table.num_rows
+def _checked(name: str, values: Any, num: int) -> np.ndarray[Any, Any]:
+    """One value of a column for each of the rows that a shape saw; ShapeError for others."""
     if name in BatchRows.known and name not in SETTABLE:
         raise ShapeError(f"it sets {name!r}; it can set {', '.join(SETTABLE)}")
     if name == TERM:
-        return batch.setting(TERM, pa.array(_texts(shape, name, values, num), pa.string()))
+        return np.array(_texts(name, values, num), dtype=np.object_)
     found = np.asarray(values)
     found = np.broadcast_to(found, num) if found.ndim == 0 else found
     kinds = {TAKEN: "b", GROUP: "iu"}.get(name, "iufb")
     if found.shape != (num,) or found.dtype.kind not in kinds:
         wanted = {"b": "true or false", "iu": "a whole number", "iufb": "a number"}[kinds]
         raise ShapeError(f"its {name!r} is not {wanted} for each of {num} rows")
-    if name == TAKEN:
-        return batch.leaving_out(~found, reasons)
+    if name == GROUP and (found < 0).any():
+        raise ShapeError(f"its 'group' has the number {found.min()}; numbers begin at 0")
+    return found
+
+
+def _with(batch: Batch, shape: Shape, name: str, kept: Ints, values: np.ndarray[Any, Any]) -> Batch:
+    """The batch with what a shape says of the rows that it saw; NaN is null."""
+    num, there = batch.table.num_rows, name in batch.table.column_names
+    if name == TERM:
+        texts = np.array(batch.table.column(name).to_pylist() if there else [None] * num, dtype=np.object_)
+        texts[kept] = values
+        return batch.setting(name, pa.array(texts.tolist(), pa.string()))
     if name == GROUP:
-        if (found < 0).any():
-            raise ShapeError(f"its 'group' has the number {found.min()}; numbers begin at 0")
-        new = {int(each): f"{shape.name}:{each}" for each in np.unique(found[found >= len(batch.groups)])}
-        return replace(batch, made={**batch.made, **new}).setting(GROUP, pa.array(found.astype(np.int64)))
-    if name in ("reward", WEIGHT):
-        if (bad := np.isinf(found)).any():
-            row = batch.table.column("rollout_id")[int(np.argmax(bad))]
-            raise ShapeError(f"its {name!r} of rollout {row} is {found[np.argmax(bad)]}")
-        return batch.setting(name, pa.array(found.astype(np.float64), from_pandas=True))  # NaN: none
-    finite = found[np.isfinite(found.astype(np.float64))]
-    if finite.size:
-        metrics[f"batch/{shape.name}_{name}"] = float(finite.mean())
-    return batch
+        number = ints(batch.table.column(name)).copy()
+        number[kept] = values
+        new = {int(each): f"{shape.name}:{each}" for each in np.unique(values[values >= len(batch.groups)])}
+        return replace(batch, made={**batch.made, **new}).setting(name, pa.array(number))
+    if (bad := np.isinf(values)).any():
+        row = batch.table.column("rollout_id")[int(kept[np.argmax(bad)])]
+        raise ShapeError(f"its {name!r} of rollout {row} is {values[np.argmax(bad)]}")
+    numbers = floats(batch.table.column(name)).copy() if there else np.full(num, np.nan)
+    numbers[kept] = values
+    return batch.setting(name, pa.array(numbers, from_pandas=True))
 
 
-def _texts(shape: Shape, name: str, values: Any, num: int) -> list[Any]:
-    """A text for each row; an empty reason is that the shape left the row out."""
+def _texts(name: str, values: Any, num: int) -> list[Any]:
+    """A text for each row."""
     found = [values] * num if isinstance(values, str) or values is None else list(np.asarray(values, np.object_))
     if len(found) != num or not all(each is None or isinstance(each, str) for each in found):
         raise ShapeError(f"its {name!r} is not a text for each of {num} rows")
-    return [each or f"left out by the shape {shape.name}" for each in found] if name == REASON else found
+    return found
 
 
 def _replaced(rows: pa.Table, group: Ints) -> Ints:

@@ -47,8 +47,9 @@ def test_the_first_batch_by_hand() -> None:
 
 
 def test_shapes_set_columns_one_after_the_other_and_other_names_are_metrics() -> None:
+    # The six rows that can be joined: 0 0 1 - 1 1.
     def halved(seen: Any) -> dict[str, Any]:
-        return {"reward": seen["reward"] / 2, "size": np.array([1.0, np.nan, 3.0, 5.0, 7.0, 9.0, np.inf])}
+        return {"reward": seen["reward"] / 2, "size": np.array([1.0, np.nan, 3.0, 5.0, 7.0, np.inf])}
 
     def chosen(seen: Any) -> dict[str, Any]:
         high = seen["reward"] == 0.5
@@ -57,7 +58,7 @@ def test_shapes_set_columns_one_after_the_other_and_other_names_are_metrics() ->
             "reason": np.where(high, "", "too low"),
             "weight": 2 * seen["reward"],
             "term": np.where(high, "high", "low"),
-            "group": np.array([0, 0, 0, 9, 9, 9, 1]),
+            "group": np.array([0, 0, 0, 9, 9, 9]),
         }
 
     batch, metrics = shaped(
@@ -65,53 +66,66 @@ def test_shapes_set_columns_one_after_the_other_and_other_names_are_metrics() ->
         [Shape("halved", halved), Shape("chosen", chosen, ("reward",))],
     )
     table = judged(batch)
-    assert by("reward", table) == [0.0, 0.0, 0.5, None, 0.5, 0.5, 0.5]
-    assert by("weight", table) == [0.0, 0.0, 1.0, None, 1.0, 1.0, 1.0]
-    assert by("term", table) == ["low", "low", "high", "low", "high", "high", "high"]
+    assert by("reward", table) == [0.0, 0.0, 0.5, None, 0.5, 0.5, 1.0]
+    assert by("weight", table) == [0.0, 0.0, 1.0, None, 1.0, 1.0, None]
+    assert by("term", table) == ["low", "low", "high", "low", "high", "high", None]
     assert by("reason", table) == ["too low", "too low", None, UNJUDGED, None, None, UNJOINED]
-    assert by("group_id", table) == ["a@r1h0", "a@r1h0", "a@r1h0", *["chosen:9"] * 3, "a@r1h1"]
-    assert metrics == {"batch/halved_size": 5.0}
+    assert by("group_id", table) == ["a@r1h0", "a@r1h0", "a@r1h0", *["chosen:9"] * 3, "c"]
+    assert metrics == {"batch/halved_size": 4.0}
 
 
-def test_rows_that_a_shape_leaves_out_have_its_reason_and_stay_out() -> None:
-    first = first_batch(rows())
-    out, _ = shaped(first, [Shape("none", lambda seen: {"taken": np.zeros(7, bool), "reason": "not this round"})])
-    assert by("reason", judged(out)) == [REPLACED, REPLACED, *["not this round"] * 4, UNJOINED]
-    again, _ = shaped(out, [Shape("all", lambda seen: {"taken": np.ones(7, bool)})])
-    assert not any(by("taken", judged(again)))
-    named, _ = shaped(first, [Shape("bare", lambda seen: {"taken": np.zeros(7, bool)})])
-    assert by("reason", judged(named))[2] == "left out by the shape bare"
+def test_no_shape_sees_a_row_that_is_left_out() -> None:
+    first = first_batch(rows())  # rows 2, 3, 4 and 5 are left
+    seen: list[list[str]] = []
+
+    def odd(view: Any) -> dict[str, Any]:
+        seen.append([view.table.column("rollout_id")[row].as_py() for row in range(view.num_rows)])
+        return {
+            "taken": np.arange(view.num_rows) % 2 == 0,
+            "reason": "not this round",
+            "reward": np.full(view.num_rows, 9),
+        }
+
+    out, _ = shaped(
+        first, [Shape("odd", odd), Shape("odd", odd), Shape("bare", lambda view: {"taken": np.array([False])})]
+    )
+    assert seen == [["r2", "r3", "r4", "r5"], ["r2", "r4"]]
+    table = judged(out)
+    reasons = [REPLACED, REPLACED, "left out by the shape bare", "not this round", "not this round", "not this round"]
+    assert by("reason", table) == [*reasons, UNJOINED]
+    assert by("reward", table) == [0.0, 0.0, 9.0, 9.0, 9.0, 9.0, 1.0]
+    assert not any(by("taken", table))
 
 
 def test_groups_that_a_shape_makes_have_its_name_and_a_reward_may_be_made_or_taken_away() -> None:
     def paired(seen: Any) -> dict[str, Any]:
-        return {"group": np.array([8, 8, 1, 8, 7, 7, 7]), "reward": np.array([1, 1, 1, 1, np.nan, 2, 2])}
+        return {"group": np.array([8, 1, 8, 7]), "reward": np.array([1, 1, np.nan, 2])}
 
     table = judged(shaped(first_batch(rows()), [Shape("paired", paired)])[0])
-    assert by("group_id", table)[:5] == ["paired:8", "paired:8", "a@r1h1", "paired:8", "paired:7"]
-    assert by("reward", table) == [1, 1, 1, 1, None, 2, 2]
-    assert by("reason", table)[3:5] == [None, UNJUDGED]
+    assert by("group_id", table)[2:6] == ["paired:8", "a@r1h1", "paired:8", "paired:7"]
+    assert by("reward", table)[2:6] == [1, 1, None, 2]
+    assert by("reason", table)[2:6] == [None, None, UNJUDGED, None]
 
 
 def test_a_shape_that_draws_is_handed_its_generator() -> None:
     rng = np.random.default_rng(3)
-    found, _ = shaped(first_batch(rows()), [Shape("drawn", lambda seen, rng: {"reward": rng.random(7)}, rng=rng)])
-    assert by("reward", judged(found)) == pytest.approx(np.random.default_rng(3).random(7))
+    found, _ = shaped(first_batch(rows()), [Shape("drawn", lambda seen, rng: {"reward": rng.random(4)}, rng=rng)])
+    assert by("reward", judged(found))[2:6] == pytest.approx(np.random.default_rng(3).random(4))
 
 
 @pytest.mark.parametrize(
     ("returned", "sentence"),
     [
-        ({"taken": np.ones(7)}, "its 'taken' is not true or false for each of 7 rows"),
-        ({"group": np.ones(7)}, "its 'group' is not a whole number for each of 7 rows"),
-        ({"group": -np.ones(7, int)}, "its 'group' has the number -1; numbers begin at 0"),
-        ({"reward": np.ones(6)}, "its 'reward' is not a number for each of 7 rows"),
-        ({"reward": np.full(7, np.inf)}, "its 'reward' of rollout r0 is inf"),
-        ({"weight": np.full(7, -np.inf)}, "its 'weight' of rollout r0 is -inf"),
-        ({"term": [1] * 7}, "its 'term' is not a text for each of 7 rows"),
-        ({"reason": ["", ""]}, "its 'reason' is not a text for each of 7 rows"),
-        ({"correct": np.ones(7)}, "it sets 'correct'; it can set reward, group, taken, reason, weight, term"),
-        ({"kept": "yes"}, "its 'kept' is not a number for each of 7 rows"),
+        ({"taken": np.ones(4)}, "its 'taken' is not true or false for each of 4 rows"),
+        ({"group": np.ones(4)}, "its 'group' is not a whole number for each of 4 rows"),
+        ({"group": -np.ones(4, int)}, "its 'group' has the number -1; numbers begin at 0"),
+        ({"reward": np.ones(3)}, "its 'reward' is not a number for each of 4 rows"),
+        ({"reward": np.full(4, np.inf)}, "its 'reward' of rollout r2 is inf"),
+        ({"weight": np.full(4, -np.inf)}, "its 'weight' of rollout r2 is -inf"),
+        ({"term": [1] * 4}, "its 'term' is not a text for each of 4 rows"),
+        ({"reason": ["", ""]}, "its 'reason' is not a text for each of 4 rows"),
+        ({"correct": np.ones(4)}, "it sets 'correct'; it can set reward, group, taken, reason, weight, term"),
+        ({"kept": "yes"}, "its 'kept' is not a number for each of 4 rows"),
     ],
 )
 def test_what_a_shape_cannot_return_is_refused(returned: dict[str, Any], sentence: str) -> None:
