@@ -295,6 +295,8 @@ def _samples(relations: Mapping[str, duckdb.DuckDBPyRelation]) -> duckdb.DuckDBP
         "verifier": "_scores.verifier",
         "policy": "_rollouts.policy",
         "use": "_rollouts.use",
+        "parent": "_rollouts.parent",
+        "recall": "_rollouts.recall",
         "temperature": "_rollouts.temperature",
         "rollout_id": _unique("_rollouts.rollout_id", "_rollouts.artifact"),
         "rollouts_artifact": "_used.rollouts",

@@ -32,7 +32,7 @@ COLUMNS = (
     *("reward", "parts", "advantage", "tokens", "verdict"),
 )
 _MAX_CHARS = 2000
-_BARE = "hint_level = 0 and use is null and purpose <> 'given' and purpose not like 'eval%'"
+_BARE = "bare and purpose not like 'eval%'"
 """Rollouts of training problems without a hint."""
 
 

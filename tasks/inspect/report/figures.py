@@ -210,7 +210,7 @@ def _rate_map(rows: RunRows, key: str, title: str, which: str) -> Figure:
         f"""
         with cells as (
             select problem_id, round, avg(correct::int) as rate from sampled
-            where correct is not null and hint_level = 0 and use is null and purpose <> 'given' and {which} group by all
+            where correct is not null and bare and {which} group by all
         )
         select * from cells order by avg(rate) over (partition by problem_id), problem_id, round
         """  # noqa: S608 - ours
