@@ -307,7 +307,7 @@ def _name(column: str, value: Any) -> str | None:
 def _spread(name: str, values: Any, num: int) -> Any:
     """Return values of a column; WaveError if there is not one for each row."""
     if len(values) != num:
-        raise WaveError(f"it plans {num} rows and gives {len(values)} values of {name!r}")
+        raise WaveError(f"it plans {num} rows and has {len(values)} values of {name!r}")
     return values
 
 
@@ -341,8 +341,6 @@ def round_of(rows: pa.Table, problems: pa.Table | None = None, **known: Any) -> 
     ):
         if name not in rows.column_names:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, type_))
-    if "rollout_id" not in rows.column_names:
-        rows = rows.append_column("rollout_id", pa.array([str(number) for number in range(rows.num_rows)]))
     asked = problems if problems is not None else pa.table({"problem_id": pa.array([], pa.string())})
     groups = pa.array([str(each) for each in range(int(max(rows["group"].to_pylist(), default=-1)) + 1)], pa.string())
     fields: dict[str, Any] = {"index": 1, "wave": 1, "calls": 0, "hints": None, **known}

@@ -52,7 +52,7 @@ class TableSchema:
     key: tuple[str, ...]
     columns: tuple[Column, ...]
     own_key: str = ""
-    """The sparse column that identifies a row in place of its key, where it has a value."""
+    """Sparse column that identifies a row instead of `key` if it is not null."""
 
     @cached_property
     def arrow(self) -> pa.Schema:

@@ -6,33 +6,14 @@ They are called as the wave is (`refill1`), of several uses by those too (`ask1-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from gradus.components.chosen import WaveConfig
-from gradus.components.settings import Config
 from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
-from gradus.data.records import Json, JsonObject
+from gradus.data.records import JsonObject
 from gradus.flows.recipe.config import Recipe
 from gradus.tasks.runtime.calls import Outcome, Stages
-
-
-class Run(Protocol):
-    """Run one stage with the settings of this round."""
-
-    def __call__(
-        self,
-        name: str,
-        base: Config,
-        inputs: dict[str, list[Ref]],
-        index: int,
-        purpose: str = "train",
-        seed: int | None = None,
-        facts: Mapping[str, Json] = {},
-    ) -> Outcome:
-        """Return its outcome."""
-        ...
 
 
 def asked(
@@ -77,7 +58,8 @@ class ByRole:
     recipe: Recipe
     models: Mapping[str, Ref]
     """Frozen models by role."""
-    run: Run
+    run: Callable[..., Outcome]
+    """Function that runs a stage with the settings of this round."""
     problems: list[Ref]
     policy: Ref
     index: int

@@ -61,7 +61,7 @@ def _place(node: object, part: str, parent: str, key: str) -> str | int:
 
 
 def toml_value(text: str) -> object:
-    """A TOML value, or the text itself where it is none (`lr=1e-4`, `name=abc`, `escalate=[1,2]`)."""
+    """Return the text as a TOML value, or as text if it is none (`lr=1e-4`, `name=abc`, `escalate=[1,2]`)."""
     try:
         read = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

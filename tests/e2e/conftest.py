@@ -19,6 +19,7 @@ from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.processes import Server, free_port, start_prefect
 from gradus.tasks.servers.secret import secret
 from gradus.tasks.tracking.state import status
+from tests.conftest import Server as Loopback
 from tests.conftest import copy_databases
 from tests.patience import until
 
@@ -224,3 +225,20 @@ def undisturbed(new_program: Callable[..., Program]) -> tuple[Program, dict[str,
     result = program.json("train", str(RECIPE))
     program.settings, program.reports = shared, False
     return program, result
+
+
+def shorter(_path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    """Answer that the shorter of two answers is better."""
+    _, first, second = body["messages"][-1]["content"].split("|")
+    text = f"[[{'A' if len(first) <= len(second) else 'B'}]]"
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+    return 200, {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Loopback]:
+    """A server with OpenAI's API that prefers the shorter of two answers, behind the question and `|`."""
+    made = Loopback()
+    made.answer = shorter
+    yield made
+    made.close()

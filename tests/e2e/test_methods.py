@@ -10,7 +10,6 @@ import pytest
 from gradus.flows.recipe.overlays import overlay_files
 from tests.conftest import Server
 from tests.e2e.conftest import RECIPE, Program
-from tests.e2e.test_roles import shorter
 
 USUAL = ("evol_rl", "hpt", "pref_grpo", "riskpo", "seele", "spo", "vade", "vl_rethinker")
 CHOSEN = tuple(sorted(overlay_files())) if os.environ.get("GRADUS_METHODS") == "all" else USUAL
@@ -29,14 +28,6 @@ MORE = {
 @pytest.fixture(scope="module")
 def methods(new_program: Callable[..., Program]) -> Program:
     return new_program()
-
-
-@pytest.fixture(scope="module")
-def judge() -> Any:
-    made = Server()
-    made.answer = shorter
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("name", CHOSEN)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -49,22 +48,6 @@ problems = "heldout.jsonl"
 sample = { n = 1, temperature = 1.0, max_tokens = 40 }
 report = { ks = [1] }
 """
-
-
-def shorter(_path: str, body: dict[str, Any]) -> tuple[int, Any]:
-    """Answer that the shorter of two answers is better."""
-    _, first, second = body["messages"][-1]["content"].split("|")
-    text = f"[[{'A' if len(first) <= len(second) else 'B'}]]"
-    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-    return 200, {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
-
-
-@pytest.fixture(scope="module")
-def judge() -> Any:
-    made = Server()
-    made.answer = shorter
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ r"""The reward `verdict`: what a model that judges other rows says at the end of
 
 The last match of `pattern` behind the thinking counts. It is one of `choices`, of which the first is worth 1, the last
 0 and the others lie between at equal distances ("A", "tie", "B"); without choices it is a number from `low` to `high`.
-An answer without a verdict is not judged, so that it counts neither way, unless `unread` gives it a value.
+An answer without a verdict has no reward, or the reward `unread` if that is set.
 """
 
 import re

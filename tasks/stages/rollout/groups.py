@@ -76,7 +76,7 @@ class Planned:
         self._seed = seed
         self._round = round_
         self._trained: dict[int, list[int]] = {}
-        """The prompt that the rows of a group are trained for, by its number, where it is not the one sampled from."""
+        """Prompts that groups are trained for, by number of the group, if they are not those sampled from."""
         self._offsets, self._tokens = self._prompts()
         self._sizes = ints(plan.column("n"))
 

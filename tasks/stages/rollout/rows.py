@@ -17,7 +17,7 @@ from gradus.tasks.stages.rollout.parents import in_order
 
 V = TypeVar("V")
 _CARRIED = ("plan_id", "wave", "call", "role", "use", "about", TRAINED, "parent", "replaces")
-"""Columns of rollouts that are those of their plan row, where it has a value."""
+"""Columns that a rollout copies from its plan row."""
 
 
 def rollouts_table(

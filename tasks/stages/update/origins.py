@@ -1,7 +1,7 @@
 """Origin of each row of an update: its author, which of its tokens carry loss, and whose log-probs can be compared.
 
-A row of another origin than the policy (a worked solution, a stronger model's trace) is not held against the policy's
-log-probs.
+Log-probs of rows of another origin than the policy (worked solutions, traces of a stronger model) are not compared with
+the policy's.
 N rows, T completion tokens.
 """
 
