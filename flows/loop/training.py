@@ -349,7 +349,8 @@ class _Steps:
             shaped = {**gathered.every, "problems": [self.start.problems], "trackers": memory.kept(shaping.tracked)}
             shaped["rollouts"] = [*shaped["rollouts"], *(each.rollouts for each in given_too)]
             shaped["scores"] = [*shaped["scores"], *(each.scores for each in given_too)]
-            learned["batch"] = [self.session.stage("shape", shaping, shaped, round=index).ref]
+            step = self.session.stage("shape", shaping, shaped, round=index, facts={"round": index})
+            learned["batch"] = [step.ref]
         facts: JsonObject = {"save": save, "may_skip": True}
         return self.session.stage("update", config.with_batch, learned, round=index, facts=facts)
 

@@ -42,6 +42,8 @@ def test_the_first_batch_by_hand() -> None:
     assert by("taken", table) == [False, False, True, False, True, True, False]
     assert by("reason", table) == [REPLACED, REPLACED, None, UNJUDGED, None, None, UNJOINED]
     assert table.column_names == ["rollout_id", "problem_id", "group_id", "reward", "taken", "reason"]
+    twice = judged(first_batch(rows([*ROWS, ("d", None, 0, "expert", None, None)])))
+    assert by("reason", twice)[-1] == UNJOINED  # the first reason stays
     kept = judged(first_batch(rows(), drop_replaced_groups=False))
     assert by("taken", kept) == [True, True, True, False, True, True, False]
 

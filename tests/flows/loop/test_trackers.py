@@ -52,6 +52,8 @@ class Remembering(Rehearsal):
 
     def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
         outcome = super().stage(name, config, inputs, round=round, **more)
+        if name == "shape":
+            self.seen[name, round] = [*map(str, inputs["trackers"]), str(more["facts"]["round"])]
         if name in ("curate", "tracker") and not more.get("purpose", "").startswith("eval"):
             who = more.get("purpose", name)
             self.seen[who, round] = [str(ref) for ref in inputs["trackers"]]
@@ -81,6 +83,15 @@ def test_each_round_reads_what_trackers_kept_after_the_one_before_and_only_what_
     assert session.seen["spo", 3] == []  # it reads no others
     begun = rehearsed(recipe([], rounds=1, **TRACKED), {"spo": rows_after("spo", 9)})
     assert begun.seen["curate", 1] == begun.before["spo", 1] == [str(rows_after("spo", 9))]
+
+
+def test_the_batch_of_a_round_reads_what_trackers_kept_before_it() -> None:
+    session = rehearsed(recipe([], rounds=3, **TRACKED, update={"advantage": "spo"}))
+    kept = [[], *([str(rows_after("spo", index))] for index in (1, 2))]
+    assert [session.seen["shape", index] for index in (1, 2, 3)] == [
+        [*kept[index], str(index + 1)] for index in range(3)
+    ]
+    assert not [who for who, _ in rehearsed(recipe([], rounds=1, **TRACKED)).seen if who == "shape"]
 
 
 def test_a_guard_that_goes_back_restores_the_trackers_of_the_round_that_it_goes_back_to() -> None:
