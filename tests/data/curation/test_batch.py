@@ -48,6 +48,15 @@ def test_the_first_batch_by_hand() -> None:
     assert by("taken", kept) == [True, True, True, False, True, True, False]
 
 
+def test_a_given_row_joins_no_group_that_is_left_out_or_that_nobody_judged() -> None:
+    own = [("a", "h0", 0, None, 0.0, False), ("a", "h1", 1, None, None, None), ("b", "b0", 0, None, 1.0, True)]
+    table = judged(first_batch(rows([*own, ("a", None, 0, "expert", 1.0, True)])))
+    assert by("reason", table) == [REPLACED, UNJUDGED, None, UNJOINED]
+    unjudged = [(*row[:4], None, None) for row in own]  # rewards that a shape is still to make
+    joined = judged(first_batch(rows([*unjudged, ("a", None, 0, "expert", 1.0, True)])))
+    assert by("group_id", joined)[-1] == "h1"
+
+
 def test_shapes_set_columns_one_after_the_other_and_other_names_are_metrics() -> None:
     # The six rows that can be joined: 0 0 1 - 1 1.
     def halved(seen: Any) -> dict[str, Any]:
