@@ -63,8 +63,9 @@ def batch_of(ctx: StageContext, config: ShapingConfig) -> tuple[pa.Table, Mappin
     except ShapeError as error:
         raise BadInputError(f"{at}: {error}", hint="correct the function") from None
     except ColumnError as error:
-        alone = "" if ctx.inputs.get("problems") else "; an update by itself has neither problems nor a plan"
-        raise BadInputError(f"{at}: {error}", hint=f"read another column{alone}") from None
+        alone = "an update by itself has no problems, plans and trackers: give the --batch of a training"
+        hint = "read another column" if ctx.inputs.get("problems") else alone
+        raise BadInputError(f"{at}: {error}", hint=hint) from None
 
 
 def _bound(ctx: StageContext, chosen: ShapeConfig) -> Shape:

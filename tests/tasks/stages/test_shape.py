@@ -102,7 +102,7 @@ def test_what_cannot_be_shaped_is_one_sentence(tmp_path: Path, mine: str) -> Non
         shaped(tmp_path / "2", shapes=[f"{mine}:listed"])
     with pytest.raises(BadInputError, match=r"there is no column 'problem\.level'") as error:
         shaped(tmp_path / "3", beside=False, carried=["problem.level"])
-    assert "an update by itself has neither problems nor a plan" in str(error.value.hint)
+    assert "give the --batch of a training" in str(error.value.hint)
 
 
 def test_an_update_reads_what_its_shapes_and_its_objective_read_of_scores() -> None:
