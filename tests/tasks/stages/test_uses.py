@@ -122,7 +122,7 @@ def test_a_plan_for_the_policy_to_learn_from_has_no_column_more(tmp_path: Path) 
             r"plans rows of the role jugde, which the recipe lacks; add \[roles.jugde\] .*it has judge",
         ),
         ('return round.plan(like=[0], about=[3], use="judge")', "it names row 3 of 3"),
-        ('return round.plan(like=[0, 1], about=[0], use="judge")', "it plans 2 rows and gives 1 values of 'about'"),
+        ('return round.plan(like=[0, 1], about=[0], use="judge")', "it plans 2 rows and has 1 values of 'about'"),
         ('return round.plan(like=[0], use="a judge")', "'a judge' is no use: names are of small letters"),
         ('return round.plan(like=[0], trained_prompt="mine")', "trained_prompt = 'mine' at problem p; it is problem"),
     ],

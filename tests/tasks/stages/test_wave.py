@@ -248,7 +248,7 @@ def test_a_wave_of_a_users_reads_parts_problems_and_plans_and_asks_with_messages
         ("return round.plan(like=[0], group=5)", "it plans for group 5, and there are 1 groups"),
         ("return round.plan(n=1)", "it plans neither rows like others nor problems"),
         ("return round.plan(like=[0], n=0)", "asks for n = 0, .* of problem a"),
-        ("return round.plan(like=[0], n=[1, 2])", "it plans 1 rows and gives 2 values of 'n'"),
+        ("return round.plan(like=[0], n=[1, 2])", "it plans 1 rows and has 2 values of 'n'"),
         ("return round.plan(like=[0], n='many')", "its values of 'n' are no int32"),
         ("return round.plan(like=[0], seed=3)", "it sets 'seed', which is decided for it"),
         ("return round.hint([0], 1)", "it asks for hints without declaring it"),
