@@ -161,6 +161,7 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
         ],
         "policy": str(trained.policy),
         "best": str(trained.best),
+        **({"roles": {name: str(ref) for name, ref in trained.roles.items()}} if trained.roles else {}),
         "out": str(session.store.path(trained.policy)),
     }
 

@@ -43,11 +43,19 @@ def asked(
 
 
 @dataclass(frozen=True)
-class Answers:
-    """Rollouts and scores by table: those that are learned from, and all."""
+class Sampled:
+    """Rollouts of one role for one use, and their scores if they are judged."""
 
-    learned: Mapping[str, Sequence[Ref]]
-    every: Mapping[str, Sequence[Ref]]
+    role: str
+    use: str
+    rollouts: Ref
+    scores: Sequence[Ref]
+
+
+def tables(made: Sequence[Sampled], *, role: str = "", use: str = "") -> dict[str, list[Ref]]:
+    """Return rollouts and scores by table: all, or those of a role or a use."""
+    kept = [each for each in made if role in ("", each.role) and use in ("", each.use)]
+    return {"rollouts": [each.rollouts for each in kept], "scores": [ref for each in kept for ref in each.scores]}
 
 
 @dataclass(frozen=True)
@@ -57,30 +65,24 @@ class ByRole:
     session: Stages
     recipe: Recipe
     models: Mapping[str, Ref]
-    """Frozen models by role."""
+    """Models of roles, as of this round."""
     run: Callable[..., Outcome]
     """Function that runs a stage with the settings of this round."""
     problems: list[Ref]
     policy: Ref
     index: int
 
-    def answers(self, plan: Outcome, purpose: str, parents: list[Ref]) -> Answers:
+    def answers(self, plan: Outcome, purpose: str, parents: list[Ref]) -> list[Sampled]:
         """Return rollouts and scores of a plan; `parents` are the rollouts that its rows build on."""
         planned = [(role, use) for role, uses in plan.summary.get("uses", {POLICY: [LEARN]}).items() for use in uses]
         roles_of = Counter(use for _, use in planned)
-        rollouts: list[tuple[str, Ref]] = []
-        scores: list[tuple[str, Ref]] = []
+        found: list[Sampled] = []
         for role, use in planned:
             named = use if roles_of[use] == 1 else f"{role}-{use}"
             called = purpose if len(planned) == 1 else f"{purpose}-{named}"
             sampled = self._sampled(role, use, plan.ref, called, parents)
-            rollouts.append((use, sampled))
-            scores += [(use, ref) for ref in self._judged(use, sampled, called)]
-        tables = {"rollouts": rollouts, "scores": scores}
-        return Answers(
-            {name: [ref for use, ref in made if use == LEARN] for name, made in tables.items()},
-            {name: [ref for _, ref in made] for name, made in tables.items()},
-        )
+            found.append(Sampled(role, use, sampled, self._judged(use, sampled, called)))
+        return found
 
     def _sampled(self, role: str, use: str, plan: Ref, purpose: str, parents: list[Ref]) -> Ref:
         inputs = {"plan": [plan], "problems": self.problems, "policy": [self.models.get(role, self.policy)]}

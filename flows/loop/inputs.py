@@ -88,6 +88,9 @@ def start_of(session: Stages, recipe: Recipe) -> Beginning:
     teacher = resolve_artifact(session.store, recipe.teacher, "checkpoints") if recipe.teacher else None
     named = {name: role.policy for name, role in recipe.roles.items() if role.policy}
     roles = {name: resolve_artifact(session.store, text, "checkpoints") for name, text in named.items()}
+    for name, role in recipe.roles.items():
+        if role.update is not None:
+            refuse_training(session.store, roles.setdefault(name, policy), role.update.lora)
     ingest = stage_config(recipe, "ingest", 0, recipe.ingest)
     if ingest.max_prompt_tokens:
         ingest = ingest.model_copy(update={"prompt": recipe.rollout.prompt})

@@ -27,10 +27,12 @@ Rounds: TypeAlias = Sequence[Round]
 
 @dataclass(frozen=True)
 class Memory:
-    """The difficulty of the problems, the rows of each tracker by its name, and the rounds so far."""
+    """The difficulty of the problems, the rows of each tracker, the model of each role, and the rounds so far."""
 
     difficulty: Ref | None = None
     trackers: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+    roles: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+    """Models of the roles that are not the policy, by name."""
     earlier: Rounds = ()
     """The rounds before, whose rollouts waves may take up again."""
 

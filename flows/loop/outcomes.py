@@ -1,10 +1,13 @@
-"""Beginning and outcome of a training."""
+"""Beginning and outcome of a training, and what its rounds make on the way."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gradus.data.curation.uses import LEARN
 from gradus.data.lake.store import Ref
+from gradus.flows.loop.by_role import Sampled, tables
 from gradus.flows.loop.measuring import Choice, Figures
+from gradus.flows.loop.memory import Memory
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Trained:
     stopped: str = ""
     skipped: tuple[int, ...] = ()
     """Rounds without signal, whose update was skipped."""
+    roles: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+    """The last models of the roles that were trained."""
 
 
 @dataclass(frozen=True)
@@ -41,4 +46,34 @@ class Beginning:
     trackers: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
     """Rows that trackers begin with, by their names."""
     roles: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
-    """Frozen models by role."""
+    """Models by role, as they begin, of those that are not the policy."""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Plans of a round, what is learned from, what is remembered after it, and the figures of its own rollouts."""
+
+    plans: list[Ref]
+    made: Sequence[Sampled]
+    """Rollouts and scores of all roles and uses."""
+    memory: Memory
+    metrics: Mapping[str, float]
+
+    @property
+    def rollouts(self) -> list[Ref]:
+        """Rollouts that are learned from."""
+        return tables(self.made, use=LEARN)["rollouts"]
+
+    @property
+    def scores(self) -> list[Ref]:
+        """Their scores."""
+        return tables(self.made, use=LEARN)["scores"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rollouts with their scores, and what both stages measured."""
+
+    rollouts: Ref
+    scores: Ref
+    metrics: Mapping[str, float]

@@ -1,8 +1,17 @@
 """Selection of the rounds of a training whose checkpoints keep their weights and train state."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from gradus.data.lake.store import Ref
 from gradus.flows.recipe.config import Recipe
+
+
+def made_by_round(models: Mapping[int, Ref]) -> dict[int, Ref]:
+    """Return the checkpoints that a run made, by round; `models` are those after every round, from the beginning on."""
+    first: dict[Ref, int] = {}
+    for index, ref in models.items():
+        first.setdefault(ref, index)  # a round that was skipped made none
+    return {index: ref for ref, index in first.items() if ref != models[0]}
 
 
 def kept_rounds(recipe: Recipe, rounds: Iterable[int], best: int | None) -> tuple[set[int], set[int]]:

@@ -8,20 +8,21 @@ from typing import TypeVar
 
 from gradus.components.chosen import WaveConfig
 from gradus.components.settings import Config
+from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.lake.store import Ref
 from gradus.data.records import Json, JsonObject
-from gradus.flows.loop.by_role import ByRole, asked
+from gradus.flows.loop.by_role import ByRole, Sampled, asked, tables
 from gradus.flows.loop.measuring import Measurements
 from gradus.flows.loop.memory import Memory, stored_inputs
-from gradus.flows.loop.outcomes import Beginning, Trained
-from gradus.flows.loop.room import kept_rounds
+from gradus.flows.loop.outcomes import Batch, Beginning, Gathered, Trained
+from gradus.flows.loop.room import kept_rounds, made_by_round
+from gradus.flows.loop.updates import Updates
 from gradus.flows.recipe.ahead import run_concurrently
 from gradus.flows.recipe.config import (
     Recipe,
     Recorded,
     curate_config,
     section,
-    shaping_config,
     stage_config,
     tracker_config,
     wave_config,
@@ -52,7 +53,7 @@ class _State:
 
     policy: Ref
     memory: Memory
-    ahead: "_Gathered | None" = None
+    ahead: Gathered | None = None
     skipped: int = 0
     """Rounds in a row, up to now, whose update was skipped."""
 
@@ -66,7 +67,7 @@ class _Training:
         self._measured = Measurements(recipe.evaluate, start.suites, self._evaluate)
         self._states: dict[int, _State] = {}
         self._hints: Ref | None = None
-        self._given: _Batch | None = None
+        self._given: Batch | None = None
         self._remarks = [*start.remarks]
         self._went_back: Counter[str] = Counter()
         self._skipped: list[int] = []
@@ -106,6 +107,7 @@ class _Training:
             choice=choice,
             remarks=(*self._remarks, *skipped_rounds(self._skipped, index)),
             skipped=tuple(self._skipped),
+            roles={name: ref for name, ref in state.memory.roles.items() if ref != start.roles[name]},
         )
 
     def _evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
@@ -120,15 +122,17 @@ class _Training:
         steps, (policy, memory) = self._steps, (state.policy, state.memory)
         gathered = state.ahead or steps.gather(index, policy, memory, self._hints)
         if first_outside(steps.recipe.guards, index, gathered.metrics):
-            return _State(policy, gathered.memory), gathered.metrics
+            return _State(policy, replace(gathered.memory, roles=memory.roles)), gathered.metrics
         after = gathered.memory.after(gathered)
-        learn = partial(steps.learn, index, policy, memory, gathered, self._given, last=self._ends(index))
-        ahead: _Gathered | None = None
+        updates = steps.updates(index, memory, gathered, self._given, last=self._ends(index))
+        learn = partial(steps.learn, index, policy, gathered, self._given, updates)
+        ahead: Gathered | None = None
         if steps.recipe.overlap and not self._ends(index):
             following = partial(steps.gather, index + 1, policy, after, self._hints)
-            learned, ahead = run_concurrently(learn, following, steps.session.halt)
+            (learned, roles), ahead = run_concurrently(learn, following, steps.session.halt)
         else:
-            learned = learn()
+            learned, roles = learn()
+        after = replace(after, roles=roles)
         read = {"problems": [steps.start.problems], "plan": gathered.plans, "policy": [learned.ref]}
         read |= {
             "rollouts": gathered.rollouts,
@@ -154,14 +158,15 @@ class _Training:
 
     def _make_room(self) -> None:
         """Let checkpoints that the recipe does not keep lose what can be computed again."""
-        recipe, made = self._steps.recipe, dict[Ref, int]()
-        for index, state in self._states.items():
-            if state.policy != self._steps.start.policy:
-                made.setdefault(state.policy, index)
-        choice = self._measured.choice()
-        best = made.get(self._states[choice.round].policy) if choice else None  # made before a round that was skipped
-        weights, states = kept_rounds(recipe, made.values(), best)
-        self._steps.session.make_room({index: ref for ref, index in made.items()}, weights, states)
+        recipe, choice = self._steps.recipe, self._measured.choice()
+        policies = {index: state.policy for index, state in self._states.items()}
+        trained = [name for name, role in recipe.roles.items() if role.update is not None]
+        of_roles = [{index: state.memory.roles[name] for index, state in self._states.items()} for name in trained]
+        for models in (policies, *of_roles):
+            made = made_by_round(models)
+            chosen = models[choice.round] if choice else None  # made before a round that was skipped
+            best = next((index for index, ref in made.items() if ref == chosen), None)
+            self._steps.session.make_room(made, *kept_rounds(recipe, made, best))
 
     def _may_go_back(self, guard: Guard) -> bool:
         return guard.then == "back" and self._went_back[guard.model_dump_json()] < guard.times
@@ -186,28 +191,6 @@ class _Training:
         policy = self._states[best].policy
         skipped = tuple(self._skipped)
         return Trained(index, policy, policy, best, {}, None, tuple(self._remarks), sentence, skipped)
-
-
-@dataclass(frozen=True)
-class _Gathered:
-    """Plans of a round, what is learned from, what is remembered after it, and the figures of its own rollouts."""
-
-    plans: list[Ref]
-    rollouts: list[Ref]
-    scores: list[Ref]
-    every: Mapping[str, list[Ref]]
-    """Plans, rollouts and scores of all uses."""
-    memory: Memory
-    metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Rollouts with their scores, and what both stages measured."""
-
-    rollouts: Ref
-    scores: Ref
-    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -246,7 +229,7 @@ class _Steps:
 
     def profile(self, policy: Ref) -> Memory:
         """Measure the training problems' difficulty under the starting policy, if the recipe has `profile`."""
-        begun = Memory(None, self.start.trackers)
+        begun = Memory(None, self.start.trackers, self.start.roles)
         if self.recipe.profile is None:
             return begun
         plan = CurateConfig(sample=self.recipe.profile)
@@ -262,7 +245,7 @@ class _Steps:
             return None
         return self.run("hint", self.recipe.hint, {"problems": [self.start.problems]}, 0).ref
 
-    def given(self) -> _Batch | None:
+    def given(self) -> Batch | None:
         """Worked solutions of the training problems as scored rows, if the recipe has `given`."""
         if self.recipe.given is None:
             return None
@@ -270,9 +253,9 @@ class _Steps:
         settings = self.recipe.given.model_copy(update={"prompt": self.recipe.rollout.prompt})
         rows = self.run("given", settings, {"problems": problems, "policy": [self.start.policy]}, 0, "given")
         judged = self.run("score", self.recipe.score, {"rollouts": [rows.ref], "problems": problems}, 0, "given")
-        return _Batch(rows.ref, judged.ref, {})
+        return Batch(rows.ref, judged.ref, {})
 
-    def gather(self, index: int, policy: Ref, memory: Memory, hints: Ref | None) -> _Gathered:
+    def gather(self, index: int, policy: Ref, memory: Memory, hints: Ref | None) -> Gathered:
         """A round up to its update: problems chosen, tried by the policy and scored, then wave after wave."""
         problems = [self.start.problems]
         curate, facts = curate_config(self.recipe, index, self.recorded), {"round": index}
@@ -282,25 +265,23 @@ class _Steps:
         inputs = {**known, "trackers": memory.kept(curate.tracked)}
         plan = self.session.stage("curate", curate, inputs, round=index, facts=facts).ref
         first = self.sample_and_score(plan, problems, policy, index)
-        learned = {"rollouts": [first.rollouts], "scores": [first.scores]}
-        seen = {"plan": [plan], **learned}
-        by_role = ByRole(self.session, self.recipe, self.start.roles, self.run, problems, policy, index)
+        plans, made = [plan], [Sampled(POLICY, LEARN, first.rollouts, [first.scores])]
+        by_role = ByRole(self.session, self.recipe, memory.roles, self.run, problems, policy, index)
         for number, wave in enumerate(self.recipe.all_waves, start=1):
             calls, inputs = 0, {**known, "hints": _maybe(hints) if wave.reads_hints else []}
             inputs |= stored_inputs(wave_config(self.recipe, wave, index, self.recorded), policy, memory.earlier)
             ask = partial(self.ask, wave, index, number, memory)
-            while planned := asked(wave, ask, index, calls, {**inputs, **seen}):
+            while planned := asked(wave, ask, index, calls, {**inputs, "plan": plans, **tables(made)}):
                 calls += 1
                 stored = bool(planned.summary.get("from_stored"))
-                parents = [*seen["rollouts"], *inputs["stored_rollouts"]] if stored else []
-                answers = by_role.answers(planned, f"{wave.short}{calls}", parents)
-                more = {"plan": [planned.ref], **answers.every}
-                seen = {role: [*refs, *more[role]] for role, refs in seen.items()}
-                learned = {role: [*refs, *answers.learned[role]] for role, refs in learned.items()}
-        judged = {**learned, "difficulty": _maybe(memory.difficulty)}
+                parents = [*(each.rollouts for each in made), *inputs["stored_rollouts"]] if stored else []
+                made += by_role.answers(planned, f"{wave.short}{calls}", parents)
+                plans = [*plans, planned.ref]
+        judged = {**tables(made, use=LEARN), "difficulty": _maybe(memory.difficulty)}
         measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
-        after = Memory(measured, self.tracked(index, {**known, **seen}, memory), memory.earlier)
-        return _Gathered(seen["plan"], learned["rollouts"], learned["scores"], seen, after, first.metrics)
+        seen = {"plan": plans, **tables(made)}
+        after = replace(memory, difficulty=measured, trackers=self.tracked(index, {**known, **seen}, memory))
+        return Gathered(plans, made, after, first.metrics)
 
     def tracked(self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory) -> dict[str, Ref]:
         """Return the rows of each tracker after a round; all see those of the others as they were before it."""
@@ -328,10 +309,19 @@ class _Steps:
         seen = {**inputs, "trackers": memory.kept(settings.tracked)}
         return self.session.stage("wave", settings, seen, round=index, purpose=purpose, facts=facts)
 
+    def updates(
+        self, index: int, memory: Memory, gathered: Gathered, given: Batch | None, *, last: bool = False
+    ) -> Updates:
+        """The updates of a round, whose batches are made of all that it gathered and of given rows."""
+        whole = {"plan": gathered.plans, **tables(gathered.made)}
+        if given is not None:
+            whole |= {"rollouts": [*whole["rollouts"], given.rollouts], "scores": [*whole["scores"], given.scores]}
+        return Updates(self.session, self.recipe, [self.start.problems], index, memory, whole, last=last)
+
     def learn(
-        self, index: int, policy: Ref, memory: Memory, gathered: _Gathered, given: _Batch | None, *, last: bool = False
-    ) -> Outcome:
-        """A round's update; its train state is written in every `save_state_every`-th round and in the last."""
+        self, index: int, policy: Ref, gathered: Gathered, given: Batch | None, updates: Updates
+    ) -> tuple[Outcome, Mapping[str, Ref]]:
+        """Return a round's update and the models of the roles after it."""
         rollouts, scores = [*gathered.rollouts], [*gathered.scores]
         if given is not None:
             rollouts.append(given.rollouts)
@@ -342,17 +332,8 @@ class _Steps:
             learned["teacher"] = _maybe(self.start.teacher)
         if config.loads_reference:
             learned["reference"] = [self.start.policy]
-        kept = index % self.recipe.save_state_every == 0
-        save = "now" if last else "behind" if kept else "never"
-        if config.reads_batch:
-            shaping, given_too = shaping_config(self.recipe, config), [] if given is None else [given]
-            shaped = {**gathered.every, "problems": [self.start.problems], "trackers": memory.kept(shaping.tracked)}
-            shaped["rollouts"] = [*shaped["rollouts"], *(each.rollouts for each in given_too)]
-            shaped["scores"] = [*shaped["scores"], *(each.scores for each in given_too)]
-            step = self.session.stage("shape", shaping, shaped, round=index, facts={"round": index})
-            learned["batch"] = [step.ref]
-        facts: JsonObject = {"save": save, "may_skip": True}
-        return self.session.stage("update", config.with_batch, learned, round=index, facts=facts)
+        made = updates.update(config, learned)
+        return made, updates.of_roles(gathered.made, self.start.roles)
 
     def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
         """The policy on a suite, with the same seeds every time, beside the evaluation of the starting policy."""
@@ -375,7 +356,7 @@ class _Steps:
         purpose: str = "train",
         suite: Suite | None = None,
         parents: Sequence[Ref] = (),
-    ) -> _Batch:
+    ) -> Batch:
         """Rollouts of a plan and their scores; prompted, judged and seeded as in training unless a suite says more."""
         # Seeds do not depend on the round, so that two policies are evaluated with the same ones.
         apart = purpose == "profile" or purpose.startswith("eval")
@@ -388,7 +369,7 @@ class _Steps:
         given = {"rollouts": [sampled.ref], "problems": problems}
         judged = self.run("score", score, given, index, purpose, seed)
         metrics: dict[str, float] = {**sampled.report.get("metrics", {}), **judged.report.get("metrics", {})}
-        return _Batch(sampled.ref, judged.ref, metrics)
+        return Batch(sampled.ref, judged.ref, metrics)
 
 
 def _maybe(ref: Ref | None) -> list[Ref]:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from gradus.components.chosen import CorrectionConfig
 from gradus.flows.recipe.config import Recipe
+from gradus.tasks.config.learning import UpdateConfig
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -21,10 +22,20 @@ def overlapping(recipe: Recipe) -> Recipe:
     """The recipe as it is run: one that overlaps lets its updates take rollouts one update old, and corrects them."""
     if not recipe.overlap:
         return recipe
-    changes: dict[str, object] = {"max_age": max(recipe.overlap, recipe.update.max_age)}
-    if "correction" not in recipe.update.model_fields_set:
+    roles = {
+        name: role
+        if role.update is None
+        else role.model_copy(update={"update": _corrected(role.update, recipe.overlap)})
+        for name, role in recipe.roles.items()
+    }
+    return recipe.model_copy(update={"update": _corrected(recipe.update, recipe.overlap), "roles": roles})
+
+
+def _corrected(update: UpdateConfig, overlap: int) -> UpdateConfig:
+    changes: dict[str, object] = {"max_age": max(overlap, update.max_age)}
+    if "correction" not in update.model_fields_set:
         changes["correction"] = CorrectionConfig(name="token_truncated")
-    return recipe.model_copy(update={"update": recipe.update.model_copy(update=changes)})
+    return update.model_copy(update=changes)
 
 
 def run_concurrently(first: Callable[[], A], second: Callable[[], B], halt: Callable[[], None]) -> tuple[A, B]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from gradus.components.chosen import Chosen, WaveConfig
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
-from gradus.data.curation.uses import LEARN, split_need
+from gradus.data.curation.uses import LEARN, POLICY, split_need
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.schema import OF_PARTS, SCORES
 from gradus.data.lake.store import Store
@@ -19,6 +19,7 @@ from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.config import (
     Recipe,
     curate_config,
+    role_update_config,
     section,
     shaping_config,
     stage_config,
@@ -119,15 +120,36 @@ def _check_roles(recipe: Recipe, lake: Path) -> None:
         check_stage(ROLLOUT, role.rollout, {"policy": [policy]})
         if not role.is_text:
             check_length(lake, policy, role.sample.max_tokens, f"roles.{name}.sample.max_tokens")
+        _check_trained(recipe, name, policy)
     for score in recipe.scores.values():
         check_stage(SCORE, score, {})
+
+
+def _check_trained(recipe: Recipe, name: str, policy: str) -> None:
+    """Refuse a role that could not be trained on what it samples."""
+    update = role_update_config(overlapping(recipe), name)
+    if update is None:
+        return
+    if not recipe.scores:
+        raise UsageError(
+            f"roles.{name}.update: nothing judges the rows that it samples",
+            hint="add [score.USE] to the recipe, of the use that a wave gives them",
+        )
+    try:
+        check_learning(recipe.roles[name].rollout, update)
+        check_components(update)
+        check_stage(UPDATE, update, {"policy": [policy], "reference": [policy]})
+    except UsageError as error:
+        raise UsageError(f"roles.{name}: {error.message}", hint=error.hint) from None
+    shaping_config(recipe, update)
+    _check_uses(recipe, update.shapes)
 
 
 def _check_uses(recipe: Recipe, readers: Sequence[Chosen]) -> None:
     """Refuse a component that reads scores of a use which the recipe does not judge."""
     for reader in readers:
         for use, column in map(split_need, reader.needs or ()):
-            if use not in (LEARN, *recipe.scores) and (column in SCORES.names or column.startswith(OF_PARTS)):
+            if use not in (LEARN, POLICY, *recipe.scores) and (column in SCORES.names or column.startswith(OF_PARTS)):
                 raise UsageError(
                     f"the {reader.kind} {reader.label} reads the column {column} of rows of the use {use}, which "
                     "nothing judges",

@@ -354,6 +354,12 @@ def shaping_config(recipe: Recipe, update: UpdateConfig) -> ShapingConfig:
     return update.shaping.model_copy(update={"tracked": tracked})
 
 
+def role_update_config(recipe: Recipe, name: str) -> UpdateConfig | None:
+    """Return the settings of the update of a role; None if it is not trained."""
+    found = recipe.roles[name].update
+    return None if found is None else found.model_copy(update={"role": name})
+
+
 def section(recipe: Recipe, stage: str) -> Config:
     """Return the settings that a recipe has for a stage, before changes of a round."""
     if stage in recipe.stages:

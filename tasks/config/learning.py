@@ -141,6 +141,8 @@ class UpdateConfig(StepConfig):
     shapes: tuple[ShapeConfig, ...] = Field(default=(), exclude_if=empty)
     """Functions that decide, in this order, what of the rows is learned from: reward, group, taken, weight, term. In a
     training they are the stage `shape`, whose table `batch` the update reads."""
+    role: str = Field(default="", exclude_if=empty)
+    """The role whose rows are learned from; empty for the policy. Filled in for a role of a recipe that is trained."""
     drop_replaced_groups: bool = Field(default=True, exclude_if=bool)
     """Leave out a group of which every rollout failed once its problem was sampled again with a hint, as in GHPO (arXiv
     2507.10628); false updates on both groups."""
@@ -214,7 +216,9 @@ class UpdateConfig(StepConfig):
     def shaping(self) -> ShapingConfig:
         """The settings of the stage `shape`: what this update decides in passing without a batch."""
         carried = tuple(sorted(name for name in self.needs if is_carried(name)))
-        return ShapingConfig(shapes=self.shapes, drop_replaced_groups=self.drop_replaced_groups, carried=carried)
+        return ShapingConfig(
+            shapes=self.shapes, drop_replaced_groups=self.drop_replaced_groups, carried=carried, role=self.role
+        )
 
     @property
     def reads_batch(self) -> bool:

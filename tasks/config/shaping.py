@@ -30,6 +30,8 @@ class ShapingConfig(Config):
     """The functions, in order."""
     drop_replaced_groups: bool = True
     """Leave out a group of which every rollout failed once its problem was sampled again with a hint."""
+    role: str = Field(default="", exclude_if=empty)
+    """The role whose rows are learned from; empty for the policy."""
     carried: tuple[str, ...] = ()
     """Columns of problems, plan rows, trackers and parts of the reward that the objective reads."""
     tracked: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=empty)
@@ -39,7 +41,12 @@ class ShapingConfig(Config):
     def reads(self) -> Mapping[str, tuple[str, ...]]:
         """The columns that the stage reads of rollouts, scores, problems, plan and trackers."""
         needs = [each.needs for each in self.shapes]
-        named = [*_ALWAYS, *self.carried, *(name for each in needs for name in each or ())]
+        named = [
+            *_ALWAYS,
+            *(["role"] if self.role else []),
+            *self.carried,
+            *(name for each in needs for name in each or ()),
+        ]
         keys = [key for by in self.tracked.values() for key in by]
         columns = round_columns(None if None in needs else named, keys=keys)
         return {**columns, **tracked_columns(self.tracked)}

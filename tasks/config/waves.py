@@ -5,22 +5,26 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from gradus.components.chosen import WaveConfig, chosen_in
-from gradus.components.settings import MAX_ROUNDS, Config, empty
+from gradus.components.settings import MAX_ROUNDS, Config, empty, unset
 from gradus.components.stage import Stage
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
+from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.round_columns import round_columns, tracked_columns
 
 
 class RoleConfig(Config):
-    """One model, and how it samples; the changes of a round (`overrides`) are those of the policy's rollouts alone."""
+    """One model, how it samples and is trained; changes of a round (`overrides`) are those of the policy alone."""
 
     policy: str = Field(default="", exclude_if=empty)
-    """The model, named as `policy` is, and frozen; empty for the policy that is trained, as of each round."""
+    """The model, named as `policy` is; empty for the policy that is trained, as of each round."""
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     """Its engine and prompt."""
     sample: SampleConfig = Field(default_factory=SampleConfig)
     """Sampling of rows that say nothing else."""
+    update: UpdateConfig | None = Field(default=None, exclude_if=unset)
+    """Training of the model, after the policy's update of each round, on the rows that it sampled in it and that a
+    [score.USE] judged; none keeps it frozen. It begins as `policy`, or as the run's policy begins."""
 
     @property
     def is_text(self) -> bool:

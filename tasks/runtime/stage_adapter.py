@@ -68,8 +68,8 @@ class Session:
     """Called every few seconds with the run that a stage waits for, and with other messages."""
     outcomes: list[Outcome] = field(default_factory=list)
     gpu: GpuTurn = field(init=False)
-    _tidied: set[tuple[int, bool, bool]] = field(default_factory=set[tuple[int, bool, bool]])
-    """Rounds that `make_room` has seen to, and whether their weights and train states stayed."""
+    _tidied: set[tuple[int, Ref, bool, bool]] = field(default_factory=set[tuple[int, Ref, bool, bool]])
+    """Rounds of a model that `make_room` has seen to, and whether their weights and train states stayed."""
 
     def __post_init__(self) -> None:
         """Have no turn on a GPU yet."""
@@ -131,9 +131,9 @@ class Session:
 
         Those that this run found, and did not compute, are left as they are.
         """
-        todo = {(index, index in weights, index in states) for index in made} - self._tidied
+        todo = {(index, ref, index in weights, index in states) for index, ref in made.items()} - self._tidied
         self._tidied |= todo
-        rounds = [Made(index, made[index]) for index, *_ in sorted(todo)]
+        rounds = [Made(index, ref) for index, ref, *_ in sorted(todo)]
         found = frozenset(made.values()) - computed_by(self.journal.folder)
         removals = planned_removals(self.store, rounds, weights, states, found)
         if removals:

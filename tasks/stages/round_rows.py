@@ -9,7 +9,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from gradus.data.arrays import Ints, codes, ints, nulls, one_array, pc, positions, take_or_null
-from gradus.data.curation.by_use import of_use, other_uses
+from gradus.data.curation.by_use import of_use, other_uses, seen_by
 from gradus.data.curation.continued import replaced_parents
 from gradus.data.curation.round import GROUP, RoundRows
 from gradus.data.curation.tracked import with_tracked
@@ -23,12 +23,13 @@ from gradus.tasks.stages.context import StageContext
 T = TypeVar("T", bound=TableRows)
 
 
-def round_rows(ctx: StageContext, reads: Mapping[str, Sequence[str]]) -> tuple[RoundRows, pa.Array]:
+def round_rows(ctx: StageContext, reads: Mapping[str, Sequence[str]], role: str = "") -> tuple[RoundRows, pa.Array]:
     """Return the rollouts of a round beside their scores, plan rows and problems, and the names of the groups, (G,).
 
     `reads` names the columns of each role (gradus.tasks.config.round_columns); those of a missing role are not there.
+    `role` is the one whose rows are learned from, empty for the policy.
     """
-    given = ctx.table("rollouts", reads["rollouts"])
+    given = seen_by(ctx.table("rollouts", reads["rollouts"]), role)
     learned = of_use(given, LEARN)
     whole, names = _joined(ctx, reads, pa.concat_tables([learned, other_uses(given)]))
     rows = whole.slice(0, learned.num_rows)

@@ -15,7 +15,7 @@ from gradus.components.chosen import ShapeConfig
 from gradus.components.rows import ColumnError
 from gradus.data.arrays import bools, floats, positions
 from gradus.data.curation.batch import REASON, Shape, ShapeError, first_batch, judged, shaped
-from gradus.data.curation.by_use import of_use
+from gradus.data.curation.by_use import of_use, seen_by
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError
 from gradus.data.seeds import derive_seed
@@ -25,12 +25,13 @@ from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.round_rows import beside_tracked, round_rows
 
 _NUM_SAMPLES = 16
+_NAMED = ("rollout_id", "use", "role", "origin")
 
 
 def run(ctx: StageContext, config: ShapingConfig) -> StageResult:
     """Write the batch; BadInputError for a row without a score, or what a shape cannot return."""
     ctx.beat(0.0, "reading the round")
-    learned = of_use(ctx.table("rollouts", ["rollout_id", "use"]), LEARN)
+    learned = of_use(seen_by(ctx.table("rollouts", _NAMED), config.role), LEARN)
     refuse_unpaired(learned, ctx.table("scores", ["rollout_id"]))
     table, metrics = batch_of(ctx, config)
     ctx.out.write_table(table)
@@ -50,7 +51,7 @@ def run(ctx: StageContext, config: ShapingConfig) -> StageResult:
 
 def batch_of(ctx: StageContext, config: ShapingConfig) -> tuple[pa.Table, Mapping[str, float]]:
     """Return the table `batch` of the rollouts of a stage, in their order, and the metrics of the shapes."""
-    rows = beside_tracked(ctx, round_rows(ctx, config.reads)[0], config.tracked)
+    rows = beside_tracked(ctx, round_rows(ctx, config.reads, config.role)[0], config.tracked)
     batch = first_batch(rows.table, drop_replaced_groups=config.drop_replaced_groups, beside=rows.beside)
     at = "the objective"
     try:

@@ -25,7 +25,7 @@ from gradus.data.arrays import (
     take_or_null,
 )
 from gradus.data.curation.batch import CONTINUED, REASON, REPLACED, TAKEN, UNJOINED, UNJUDGED, WEIGHT
-from gradus.data.curation.by_use import of_use
+from gradus.data.curation.by_use import of_use, seen_by
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.lineage import lineage
@@ -63,6 +63,7 @@ _COLUMNS = [
     "spans",
     "trained_prompt_tokens",
     "use",
+    "role",
     *_NEEDED,
     *_SAMPLED,
 ]
@@ -134,7 +135,8 @@ def judged_rows(ctx: StageContext, config: UpdateConfig) -> tuple[pa.Table, dict
 
     GateError if another policy sampled them or no row has a reward; BadInputError names a row that cannot be used.
     """
-    rollouts, scores = of_use(ctx.table("rollouts", _COLUMNS), LEARN), ctx.table("scores", SCORE_COLUMNS)
+    rollouts = of_use(seen_by(ctx.table("rollouts", _COLUMNS), config.role), LEARN)
+    scores = ctx.table("scores", SCORE_COLUMNS)
     refuse_unpaired(rollouts, scores)
     policy = ctx.one("policy")
     _refuse_text_alone(rollouts, config)

@@ -1,0 +1,66 @@
+"""Updates of a round: of the policy, then of each role that is trained, on the rows that it sampled."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gradus.data.lake.store import Ref
+from gradus.data.records import JsonObject
+from gradus.flows.loop.by_role import Sampled, tables
+from gradus.flows.loop.memory import Memory
+from gradus.flows.recipe.config import Recipe, role_update_config, shaping_config
+from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.runtime.calls import Outcome, Stages
+
+Tables = Mapping[str, list[Ref]]
+"""Artifacts by table: rollouts and scores, in a whole round also its plans."""
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The updates of one round, with what their batches are made of."""
+
+    session: Stages
+    recipe: Recipe
+    problems: list[Ref]
+    index: int
+    memory: Memory
+    """As it was when the round was sampled."""
+    whole: Tables
+    """Plans, rollouts and scores of all uses, given rows too."""
+    last: bool
+    """Whether it is the last round, whose train states are kept."""
+
+    def update(self, config: UpdateConfig, inputs: Tables, purpose: str = "train") -> Outcome:
+        """Run an update, after the shapes of its batch if it has any."""
+        if config.reads_batch:
+            shaping = shaping_config(self.recipe, config)
+            seen = {**self.whole, "problems": self.problems, "trackers": self.memory.kept(shaping.tracked)}
+            facts: JsonObject = {"round": self.index}
+            step = self.session.stage("shape", shaping, seen, round=self.index, purpose=purpose, facts=facts)
+            inputs = {**inputs, "batch": [step.ref]}
+        facts = {"save": self._save, "may_skip": True}
+        return self.session.stage("update", config.with_batch, inputs, round=self.index, purpose=purpose, facts=facts)
+
+    def of_roles(self, made: Sequence[Sampled], begun: Mapping[str, Ref]) -> dict[str, Ref]:
+        """Return the model of each role after the round; one whose rows have no signal stays as it was.
+
+        `made` are the rollouts of the round, `begun` the models with which the run began.
+        """
+        found = dict(self.memory.roles)
+        for name in self.recipe.roles:
+            config, rows = role_update_config(self.recipe, name), tables(made, role=name)
+            if config is None or not rows["rollouts"]:
+                continue
+            reference = [begun[name]] if config.loads_reference else []
+            step = self.update(config, {**rows, "policy": [found[name]], "reference": reference}, name)
+            if not step.summary.get("skipped_updates"):
+                found[name] = step.ref
+        return found
+
+    @property
+    def _save(self) -> str:
+        """When train states are written; a worker has that of one model alone, so others are read from disk again."""
+        if self.last:
+            return "now"
+        trained = any(role.update is not None for role in self.recipe.roles.values())
+        return "behind" if trained or self.index % self.recipe.save_state_every == 0 else "never"
