@@ -13,6 +13,7 @@ from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import JsonObject
 from gradus.flows.recipe.config import Recipe
+from gradus.tasks.runs.spending import sampled_tokens
 from gradus.tasks.runtime.calls import Outcome, Stages
 
 
@@ -48,6 +49,8 @@ class Answers:
 
     learned: Mapping[str, Sequence[Ref]]
     every: Mapping[str, Sequence[Ref]]
+    tokens: int
+    """Completion tokens of the rollouts."""
 
 
 @dataclass(frozen=True)
@@ -70,27 +73,30 @@ class ByRole:
         roles_of = Counter(use for _, use in planned)
         rollouts: list[tuple[str, Ref]] = []
         scores: list[tuple[str, Ref]] = []
+        tokens = 0
         for role, use in planned:
             named = use if roles_of[use] == 1 else f"{role}-{use}"
             called = purpose if len(planned) == 1 else f"{purpose}-{named}"
             sampled = self._sampled(role, use, plan.ref, called, parents)
-            rollouts.append((use, sampled))
-            scores += [(use, ref) for ref in self._judged(use, sampled, called)]
+            tokens += sampled_tokens(sampled.stage, sampled.summary)
+            rollouts.append((use, sampled.ref))
+            scores += [(use, ref) for ref in self._judged(use, sampled.ref, called)]
         tables = {"rollouts": rollouts, "scores": scores}
         return Answers(
             {name: [ref for use, ref in made if use == LEARN] for name, made in tables.items()},
             {name: [ref for _, ref in made] for name, made in tables.items()},
+            tokens,
         )
 
-    def _sampled(self, role: str, use: str, plan: Ref, purpose: str, parents: list[Ref]) -> Ref:
+    def _sampled(self, role: str, use: str, plan: Ref, purpose: str, parents: list[Ref]) -> Outcome:
         inputs = {"plan": [plan], "problems": self.problems, "policy": [self.models.get(role, self.policy)]}
         inputs["parents"] = parents
         facts: JsonObject = {"round": self.index, **({} if use == LEARN else {"use": use})}
         if role == POLICY:
-            return self.run("rollout", self.recipe.rollout, inputs, self.index, purpose, None, facts).ref
+            return self.run("rollout", self.recipe.rollout, inputs, self.index, purpose, None, facts)
         facts |= {"role": role, **({"origin": role} if role in self.models else {})}
         settings = self.recipe.roles[role].rollout
-        return self.session.stage("rollout", settings, inputs, round=self.index, purpose=purpose, facts=facts).ref
+        return self.session.stage("rollout", settings, inputs, round=self.index, purpose=purpose, facts=facts)
 
     def _judged(self, use: str, rollouts: Ref, purpose: str) -> list[Ref]:
         """Return the scores of rollouts; nothing if the recipe does not judge their use."""

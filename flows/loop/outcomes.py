@@ -1,10 +1,11 @@
-"""Beginning and outcome of a training."""
+"""Beginning and outcome of a training, and of the parts of its rounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.measuring import Choice, Figures
+from gradus.flows.loop.memory import Memory
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Beginning:
-    """Inputs with which a training run starts."""
+    """Inputs with which a training run starts, or a phase of it."""
 
     policy: Ref
     problems: Ref
@@ -42,3 +43,43 @@ class Beginning:
     """Rows that trackers begin with, by their names."""
     roles: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
     """Frozen models by role."""
+    phases: tuple[Ref, ...] = ()
+    """Problems of each phase; those of the first are `problems`."""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Plans of a round, what is learned from, what is remembered after it, and the figures of its own rollouts."""
+
+    plans: list[Ref]
+    rollouts: list[Ref]
+    scores: list[Ref]
+    every: Mapping[str, list[Ref]]
+    """Plans, rollouts and scores of all uses."""
+    memory: Memory
+    metrics: Mapping[str, float]
+    problems: Ref
+    tokens: int
+    """Completion tokens of all its rollouts."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rollouts with their scores, and what both stages measured."""
+
+    rollouts: Ref
+    scores: Ref
+    metrics: Mapping[str, float]
+    tokens: int
+    """Completion tokens of the rollouts."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Inputs of a round: a policy, what is remembered of the rounds before, and the round's rollouts if made ahead."""
+
+    policy: Ref
+    memory: Memory
+    ahead: Gathered | None = None
+    skipped: int = 0
+    """Rounds in a row, up to now, whose update was skipped."""

@@ -162,7 +162,7 @@ def _refuse_conflict(one: Overlay, other: Overlay) -> None:
 
 def _leaves(body: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
     for key, value in body.items():
-        if isinstance(value, dict) and "name" not in value:
+        if isinstance(value, dict) and not _is_component(value):
             yield from _leaves(cast("dict[str, object]", value), f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
@@ -173,8 +173,12 @@ def _merged(body: Mapping[str, object], changes: Mapping[str, object]) -> dict[s
     result = dict(body)
     for key, value in changes.items():
         before = body.get(key)
-        if isinstance(value, dict) and "name" not in value and isinstance(before, dict):
+        if isinstance(value, dict) and not _is_component(value) and isinstance(before, dict):
             result[key] = _merged(cast("dict[str, object]", before), cast("dict[str, object]", value))
         else:
             result[key] = value
     return result
+
+
+def _is_component(table: Mapping[str, object]) -> bool:
+    return "name" in table or "schedule" in table
